@@ -1,0 +1,15 @@
+"""The tape, the engine that walks it, and the tensor: ``tinygrad_mem.autograd`` has PyTorch's names."""
+
+from .backward import backward as backward
+from .backward import grad as grad
+from .grad_mode import enable_grad as enable_grad
+from .grad_mode import inference_mode as inference_mode
+from .grad_mode import is_grad_enabled as is_grad_enabled
+from .grad_mode import is_inference_mode_enabled as is_inference_mode_enabled
+from .grad_mode import no_grad as no_grad
+from .grad_mode import set_grad_enabled as set_grad_enabled
+from .tape import Node as Node
+from .tape import apply as apply
+from .tape import apply_ as apply_
+from .tensor import Size as Size
+from .tensor import Tensor as Tensor

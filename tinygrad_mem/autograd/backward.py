@@ -1,0 +1,129 @@
+"""``backward`` and ``grad``: what users call to walk the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..errors import DTypeError, GraphError, ShapeError
+from . import engine
+from .tensor import Tensor
+
+
+def _sequence(value: Any) -> list:
+    return [] if value is None else [value] if isinstance(value, Tensor) else list(value)
+
+
+def _roots(outputs: list, grads: list) -> list:
+    """Edges of the outputs with their gradients: given ones are not ours to write into, implicit ones are."""
+    if grads and len(grads) != len(outputs):
+        raise GraphError(f"got {len(outputs)} tensors and {len(grads)} gradients: give one gradient (or None) a tensor")
+    roots = []
+    for output, grad in zip(outputs, grads or [None] * len(outputs), strict=True):
+        if not isinstance(output, Tensor):
+            raise TypeError(f"backward: expected tensors, found {type(output).__name__}")
+        if not output.requires_grad:
+            raise GraphError(
+                "element 0 of tensors does not require grad and does not have a grad_fn: nothing was recorded on the way to "
+                "it. Was it made under no_grad(), from detached tensors, or from parameters with requires_grad=False?"
+            )
+        if grad is None:
+            if output.array.size != 1:
+                raise GraphError(
+                    f"grad can be implicitly created only for scalar outputs, found shape {list(output.shape)}; "
+                    "pass gradient=, or reduce it with sum() or mean()"
+                )
+            array = output.device.empty(output.array.shape, output.array.dtype)
+            output.device.kernels.fill(1, out=array)
+            roots.append((output.edge(), array, True))
+            continue
+        if grad.array.shape != output.array.shape:
+            raise ShapeError(
+                f"Mismatch in shape: grad_output has a shape of {list(grad.shape)} and output has a shape of "
+                f"{list(output.shape)}."
+            )
+        if grad.array.dtype.kind != "f":
+            raise DTypeError(f"backward: a gradient is floating, found {grad.dtype}")
+        roots.append((output.edge(), grad.array, False))
+    return roots
+
+
+def _no_second_order(create_graph: bool) -> None:
+    if create_graph:
+        raise GraphError(
+            "create_graph=True asks for gradients that can be differentiated again. This engine's backwards run on raw "
+            "arrays and record nothing (that is why memory falls while they run); write the gradient out as a forward "
+            "expression, or use PyTorch for second order."
+        )
+
+
+def backward(
+    tensors: Tensor | Sequence[Tensor],
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """Add the gradients of ``tensors`` to the ``grad`` of the leaves that they were made from.
+
+    Args:
+        tensors: one or several outputs.
+        grad_tensors: their gradients; ``None`` for those of one element.
+        retain_graph: keep what the graph saved for another backward.
+        create_graph: True is an error, second order is not offered.
+        inputs: leaves to accumulate into, instead of all.
+
+    Raises:
+        GraphError, ShapeError, DTypeError: see :meth:`Tensor.backward`.
+    """
+    _no_second_order(create_graph)
+    roots = _roots(_sequence(tensors), _sequence(grad_tensors))
+    if inputs is None:
+        engine.run(roots, keep_graph=bool(retain_graph))
+        return
+    chosen = _sequence(inputs)
+    if not chosen:
+        raise GraphError("backward: inputs is empty; leave it out to accumulate into every leaf")
+    found = engine.run(roots, keep_graph=bool(retain_graph), inputs=[_edge(t) for t in chosen])
+    for tensor, grad in zip(chosen, found, strict=True):
+        if grad is not None:
+            engine._accumulate(tensor, grad, owned=False)
+
+
+def grad(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of ``outputs`` with respect to ``inputs``, as new tensors; no ``.grad`` is touched.
+
+    Args:
+        allow_unused: give ``None`` for an input that the outputs do not depend on, instead of raising.
+
+    Raises:
+        GraphError: an input requires no grad, or was not used.
+    """
+    _no_second_order(create_graph)
+    chosen = _sequence(inputs)
+    roots = _roots(_sequence(outputs), _sequence(grad_outputs))
+    found = engine.run(roots, keep_graph=bool(retain_graph), inputs=[_edge(t) for t in chosen])
+    if not allow_unused and any(g is None for g in found):
+        raise GraphError(
+            "One of the differentiated Tensors appears to not have been used in the graph. "
+            "Set allow_unused=True if this is the desired behavior."
+        )
+    results: list[Tensor | None] = []
+    for tensor, array in zip(chosen, found, strict=True):
+        if array is not None and any(r is not None and r.array is array for r in results):
+            array = engine.copy(tensor.device, array)  # asked for twice: two tensors never share one gradient
+        results.append(None if array is None else Tensor._wrap(array, tensor.device))
+    return tuple(results)
+
+
+def _edge(tensor: Tensor) -> tuple:
+    if not tensor.requires_grad:
+        raise GraphError("One of the differentiated Tensors does not require grad")
+    return tensor.edge()

@@ -1,0 +1,290 @@
+"""The engine: walks the tape from the roots to the leaves, once, without recursion, and frees as it goes.
+
+It alone reduces gradients to the shape of what they belong to, adds them up, and decides who owns a gradient's buffer.
+A buffer is *owned* when nobody else can see it: then it is added into, or written over by the next backward, in place.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any
+
+from .. import scope
+from ..errors import GraphError, ShapeError
+from ..scope import local
+from .tape import Node, run_backward
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+
+class Pending:
+    """Gradients on their way to one node or leaf: a buffer for each output, and whether the buffer is ours."""
+
+    __slots__ = ("grads", "owned", "waiting")
+
+    def __init__(self, outputs: int) -> None:
+        self.waiting = 0
+        self.grads: list[Any] = [None] * outputs
+        self.owned = [False] * outputs
+
+
+def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
+    """Send gradients from ``roots`` down the graph.
+
+    Args:
+        roots: ``(edge, gradient array, owned)`` for each root.
+        keep_graph: keep what nodes saved, for another backward.
+        inputs: edges whose gradients are wanted; only the way to them is walked, and nothing is accumulated into leaves.
+
+    Returns:
+        With ``inputs``, one array (or ``None``) each; otherwise an empty list: leaves have got their gradients.
+    """
+    wanted = None if inputs is None else {_key(edge): None for edge in inputs}
+    pending = _count(roots, wanted)
+    ready: list[tuple[int, Node]] = []
+    for edge, grad, owned in roots:
+        _deliver(pending, ready, edge, grad, owned, wanted)
+    for edge, _, _ in roots:
+        _arrive(pending, ready, edge, wanted)
+    del roots, edge, grad  # the walk alone holds them now
+    before, local.phase = local.phase, "backward"
+    try:
+        while ready:
+            node = heapq.heappop(ready)[1]
+            _step(node, pending, ready, keep_graph, wanted)
+    finally:
+        local.phase = before
+    return [] if inputs is None or wanted is None else [wanted[_key(edge)] for edge in inputs]
+
+
+def _key(edge: tuple) -> tuple:
+    return id(edge[0]), edge[1]
+
+
+def _count(roots: list, wanted: dict | None) -> dict[int, Pending]:
+    """How many gradients each node and leaf that can be reached waits for; with ``wanted``, only on the way to those."""
+    pending: dict[int, Pending] = {}
+    seen: dict[int, Any] = {}
+    order: list[Node] = []
+    stack = [edge[0] for edge, _, _ in roots]
+    while stack:
+        target = stack.pop()
+        if id(target) in seen:
+            continue
+        seen[id(target)] = target
+        if isinstance(target, Node):
+            order.append(target)
+            stack.extend([edge[0] for edge in target.edges if edge is not None])
+    if wanted is None:
+        useful = seen
+    else:
+        goals = {key[0] for key in wanted}
+        useful = dict.fromkeys(goals & seen.keys())
+        for node in sorted(order, key=_by_sequence):  # inputs come before what is made of them
+            if any(edge is not None and id(edge[0]) in useful for edge in node.edges):
+                useful[id(node)] = None
+    for key, target in seen.items():
+        if key in useful:
+            pending[key] = Pending(len(target.shapes) if isinstance(target, Node) else 1)
+    for edge, _, _ in roots:
+        if id(edge[0]) in pending:
+            pending[id(edge[0])].waiting += 1
+    for node in order:
+        if id(node) in useful:
+            for edge in node.edges:
+                if edge is not None and id(edge[0]) in pending:
+                    pending[id(edge[0])].waiting += 1
+    return pending
+
+
+def _by_sequence(node: Node) -> int:
+    return node.sequence
+
+
+def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict | None) -> None:
+    """One node: run hooks, run its backward, free what it saved, send its gradients on."""
+    state = pending.pop(id(node))
+    grads, owned = state.grads, state.owned
+    if node.hooks or wanted is not None:
+        _observe(node, grads, owned, wanted)
+    node.open(keep_graph)
+    if all([g is None for g in grads]) or all([edge is None for edge in node.edges]):
+        result: tuple = (None,) * len(node.edges)
+    else:
+        mine = owned[0] if len(owned) == 1 else all(owned)
+        if scope.listeners:
+            before, local.op = local.op, node.op.__name__
+            try:
+                result = run_backward(node, *grads, owned=mine)
+            finally:
+                local.op = before
+        else:
+            result = run_backward(node, *grads, owned=mine)
+    if len(result) != len(node.edges):
+        raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
+    if not keep_graph:
+        node.close()
+    owned = _ownership(grads, owned, result)
+    state.grads = grads = []
+    edges = node.edges
+    sent = list(result)
+    del result
+    for index, edge in enumerate(edges):
+        if edge is None or id(edge[0]) not in pending:
+            continue
+        grad, sent[index] = sent[index], None
+        if grad is not None:
+            _deliver(pending, ready, edge, grad, owned[index], wanted)
+        del grad
+        _arrive(pending, ready, edge, wanted)
+
+
+def _root(array: Any) -> Any:
+    """The array whose memory ``array`` shows: itself, or the one it is a view of."""
+    base = array.base
+    while base is not None and type(base) is type(array):
+        array, base = base, base.base
+    return array
+
+
+def _ownership(grads: list, owned: list, result: tuple) -> list:
+    """Which of the gradients that a backward returned belong to the engine alone.
+
+    One that shows the incoming gradient's memory does if the incoming one did, and no other result shows it too.
+    """
+    if len(result) == 1 and result[0] is grads[0]:
+        return owned
+    roots = {id(_root(g)): mine for g, mine in zip(grads, owned, strict=True) if g is not None}
+    found = [None if r is None else id(_root(r)) for r in result]
+    verdict = []
+    for r, root in zip(result, found, strict=True):
+        if r is None:
+            verdict.append(False)
+        elif root in roots:
+            verdict.append(roots[root] and found.count(root) == 1 and _dense(r))
+        else:
+            verdict.append(found.count(root) == 1 and _dense(r))
+    return verdict
+
+
+def _dense(array: Any) -> bool:
+    """Whether every element has memory of its own, to write into (a broadcast view has not)."""
+    return 0 not in array.strides or array.size <= 1
+
+
+def _deliver(pending: dict, ready: list, edge: tuple, grad: Any, owned: bool, wanted: dict | None) -> None:
+    """Give a gradient to the node or leaf that it belongs to, in that one's shape and dtype, adding to what is there."""
+    target, index = edge
+    state = pending.get(id(target))
+    if state is None:
+        return
+    device = target.device
+    if isinstance(target, Node):
+        shape, dtype = target.shapes[index]
+    else:
+        shape, dtype = target.array.shape, target.array.dtype
+    if grad.shape != shape:
+        grad, owned = _unbroadcast(device, grad, shape), True
+    if grad.dtype != dtype:
+        cast = device.empty(shape, dtype)
+        device.kernels.copy(grad, out=cast)  # copies cast
+        grad, owned = cast, True
+    present = state.grads[index]
+    if present is None:
+        state.grads[index], state.owned[index] = grad, owned
+        return
+    if state.owned[index]:
+        out = present
+    elif owned:
+        out = grad
+    else:
+        out = device.empty(shape, dtype)
+    device.kernels.add(present, grad, out=out)
+    state.grads[index], state.owned[index] = out, True
+
+
+def copy(device: Any, array: Any) -> Any:
+    """A contiguous copy of ``array``."""
+    out = device.empty(array.shape, array.dtype)
+    device.kernels.copy(array, out=out)
+    return out
+
+
+def _unbroadcast(device: Any, grad: Any, shape: tuple) -> Any:
+    """Sum ``grad`` over the axes along which ``shape`` was broadcast."""
+    lead = grad.ndim - len(shape)
+    if lead < 0 or any(n != 1 and n != g for n, g in zip(shape, grad.shape[lead:], strict=True)):
+        raise ShapeError(f"a backward returned a gradient of shape {list(grad.shape)} for an input of shape {list(shape)}")
+    axes = tuple(range(lead)) + tuple(lead + i for i, n in enumerate(shape) if n == 1 and grad.shape[lead + i] != 1)
+    out = device.empty(shape, grad.dtype)
+    kept = (1,) * lead + shape
+    device.kernels.sum(grad, axes, out=out.reshape(kept))
+    return out
+
+
+def _arrive(pending: dict, ready: list, edge: tuple, wanted: dict | None) -> None:
+    """One expected gradient has been sent; when it was the last, a leaf takes its gradient and a node becomes ready."""
+    target = edge[0]
+    state = pending.get(id(target))
+    if state is None:
+        return
+    state.waiting -= 1
+    if state.waiting:
+        return
+    if isinstance(target, Node):
+        heapq.heappush(ready, (-target.sequence, target))
+        return
+    del pending[id(target)]
+    if state.grads[0] is None:
+        return
+    grad, owned = _run_hooks(target._hooks, state.grads.pop(), state.owned[0], target.device)
+    if wanted is None:
+        _accumulate(target, grad, owned)
+    elif (key := (id(target), 0)) in wanted:
+        wanted[key] = grad if owned else copy(target.device, grad)
+
+
+def _observe(node: Node, grads: list, owned: list, wanted: dict | None) -> None:
+    """Tensor hooks of a node's outputs, and gradients that were asked for by name."""
+    for index, grad in enumerate(grads):
+        if grad is None:
+            continue
+        if node.hooks and index in node.hooks:
+            grads[index], owned[index] = _run_hooks(node.hooks[index], grad, owned[index], node.device)
+        if wanted is not None and (id(node), index) in wanted:
+            wanted[(id(node), index)] = grads[index] if owned[index] else copy(node.device, grads[index])
+            owned[index] = False
+
+
+def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bool]:
+    """Hooks see a tensor and may answer with another; a gradient that a hook has seen is no longer ours alone."""
+    if not hooks:
+        return grad, owned
+    from .tensor import Tensor
+
+    for hook in list(hooks.values()):
+        answer = hook(Tensor._wrap(grad, device))
+        if answer is None:
+            continue
+        if not isinstance(answer, Tensor) or answer.shape != grad.shape:
+            raise ShapeError(f"a tensor hook must return None or a tensor of shape {list(grad.shape)}, found {answer!r}")
+        grad = answer.array
+    return grad, False
+
+
+def _accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
+    """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
+    device, present = leaf.device, leaf.grad
+    if present is not None:
+        device.kernels.add(present.array, grad, out=present.array)
+        present.storage.version += 1
+    else:
+        if not owned or not grad.flags.c_contiguous:
+            grad = copy(device, grad)
+        leaf._take_grad(grad)
+        for listener in scope.listeners:
+            listener.role(grad, "GRADIENT")
+    if leaf._post_accumulate:
+        for hook in list(leaf._post_accumulate.values()):
+            hook(leaf)

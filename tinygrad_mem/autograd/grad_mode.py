@@ -1,0 +1,131 @@
+"""Whether ops are recorded, for the running thread: PyTorch's ``no_grad`` and family, as contexts and as decorators."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..scope import local
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class _GradMode:
+    """Sets grad mode on entry, restores on exit; decorates functions and generators alike."""
+
+    mode: bool
+    inference = False
+
+    def __init__(self) -> None:
+        self._before: list[tuple[bool, bool]] = []
+
+    def __new__(cls, mode: Any = None) -> Any:
+        self = object.__new__(cls)
+        if not callable(mode):
+            return self
+        self.__init__()  # @no_grad, without parentheses
+        return self(mode)
+
+    def _clone(self) -> _GradMode:
+        return type(self)()
+
+    def __enter__(self) -> None:
+        self._before.append((local.grad_enabled, local.inference))
+        local.grad_enabled = self.mode
+        local.inference = local.inference or self.inference
+
+    def __exit__(self, *exc: object) -> None:
+        local.grad_enabled, local.inference = self._before.pop()
+
+    def __call__(self, function: F) -> F:
+        if inspect.isgeneratorfunction(function):
+
+            @functools.wraps(function)
+            def generator(*args: Any, **kwargs: Any) -> Any:
+                source, reply = function(*args, **kwargs), None
+                while True:
+                    with self._clone():
+                        try:
+                            item = source.send(reply)
+                        except StopIteration as stop:
+                            return stop.value
+                    reply = yield item
+
+            return generator  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self._clone():
+                return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+class no_grad(_GradMode):
+    """Ops inside are not recorded; nothing is kept for backward. ``with no_grad():`` or ``@no_grad()``."""
+
+    mode = False
+
+
+class enable_grad(_GradMode):
+    """Ops inside are recorded, also within a :class:`no_grad`."""
+
+    mode = True
+
+
+class set_grad_enabled(_GradMode):
+    """Sets grad mode at once, like PyTorch's; as a context it also restores it."""
+
+    def __init__(self, mode: bool) -> None:
+        super().__init__()
+        self.mode = bool(mode)
+        self._initial = (local.grad_enabled, local.inference)
+        local.grad_enabled = self.mode
+
+    def _clone(self) -> _GradMode:
+        return _Mode(self.mode)
+
+    def __enter__(self) -> None:
+        self._before.append(self._initial)
+        local.grad_enabled = self.mode
+
+    def __call__(self, function: F) -> F:
+        local.grad_enabled = self._initial[0]  # used as a decorator: the mode holds in the function only
+        return super().__call__(function)
+
+
+class inference_mode(_GradMode):
+    """Like :class:`no_grad`; what is made inside can never take part in a recorded graph.
+
+    ``inference_mode(False)`` leaves inference mode and records again.
+    """
+
+    def __init__(self, mode: bool = True) -> None:
+        super().__init__()
+        self.enabled = bool(mode)
+        self.mode = not self.enabled
+
+    def _clone(self) -> _GradMode:
+        return inference_mode(self.enabled)
+
+    def __enter__(self) -> None:
+        self._before.append((local.grad_enabled, local.inference))
+        local.grad_enabled, local.inference = self.mode, self.enabled
+
+
+class _Mode(_GradMode):
+    def __init__(self, mode: bool) -> None:
+        super().__init__()
+        self.mode = mode
+
+
+def is_grad_enabled() -> bool:
+    """Whether ops of this thread are recorded."""
+    return local.grad_enabled
+
+
+def is_inference_mode_enabled() -> bool:
+    """Whether this thread is in :class:`inference_mode`."""
+    return local.inference

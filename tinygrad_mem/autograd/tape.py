@@ -1,0 +1,354 @@
+"""The tape: nodes, how an op is run and recorded, views and in-place writes.
+
+A node keeps what its op saved and where gradients go next; it never refers to the tensors that it produced, so nothing
+here forms a reference cycle, and memory falls when the last reference goes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+from .. import scope
+from ..errors import DeviceError, GraphError
+from ..ops.base import Context, Op
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+_sequence = itertools.count(1).__next__
+local = scope.local
+
+
+class Storage:
+    """The identity of a piece of memory that tensors share: how often it was written in place, and by which op."""
+
+    __slots__ = ("__weakref__", "version", "writer")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.writer = ""
+
+
+class Node(Context):
+    """One recorded run of an op: the context of its forward, kept for its backward.
+
+    Attributes:
+        op: the op's class.
+        edges: for each input where its gradient goes, ``(node, output index)`` or ``(leaf tensor, 0)``; ``None`` for none.
+        shapes: (shape, dtype) of each output, by which gradients are checked and reduced.
+        sequence: position on the tape; the engine walks from high to low.
+    """
+
+    op: Any
+    edges: tuple
+    shapes: tuple
+    sequence = 0
+    versions: tuple = ()
+    packed = False
+    freed = False
+    hooks: dict[int, list] | None = None
+
+    def name(self) -> str:
+        """The name that PyTorch would give it, such as ``MulBackward0``."""
+        return f"{self.op.__name__}Backward0"
+
+    @property
+    def next_functions(self) -> tuple:
+        """PyTorch's view of :attr:`edges`."""
+        return tuple((None, 0) if edge is None else edge for edge in self.edges)
+
+    def open(self, keep: bool) -> None:
+        """Before backward: the saved arrays must be there, and must be what they were.
+
+        Raises:
+            GraphError: they were freed by an earlier backward, or overwritten in place.
+        """
+        if self.freed:
+            raise GraphError(
+                f"Trying to backward through the graph a second time: {self.name()} has already freed what it saved. "
+                "Specify retain_graph=True the first time if you need to backward again."
+            )
+        for name, storage, version in self.versions:
+            if storage.version != version:
+                raise GraphError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{self.op.__name__} saved {name!r} at version {version}, {storage.writer} has written it since, it is "
+                    f"at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
+                )
+        self.keeps_graph = keep
+
+    def close(self) -> None:
+        """After backward: forget what was saved."""
+        self.saved = {}
+        self.versions = ()
+        self.freed = True
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class View:
+    """How a differentiable view came about: the tensor at its root, and the ops that lead from there to the view."""
+
+    __slots__ = ("base", "chain", "root_node")
+
+    def __init__(self, base: Tensor, chain: tuple) -> None:
+        self.base, self.chain = base, chain
+        self.root_node = base._node
+
+
+def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
+    """Run ``op`` on tensors and constants; record it when an input requires a gradient and grad mode is on.
+
+    Returns:
+        A tensor, or a tuple of tensors where the op has several outputs.
+
+    Raises:
+        DeviceError: the tensors live on different devices.
+        whatever the op raises for shapes and dtypes; nothing was recorded or changed then.
+    """
+    arrays, needs, device = [], [], None
+    record, enabled = False, local.grad_enabled and op.differentiable
+    for x in inputs:
+        if isinstance(x, _Tensor):
+            arrays.append(x.array)
+            if device is None:
+                device = x.device
+            elif x.device is not device:
+                device, arrays = _one_device(op, inputs)
+            need = enabled and x._requires_grad
+            needs.append(need)
+            record = record or need
+        else:
+            arrays.append(x)
+            needs.append(False)
+    if device is None:
+        device = local.default_device or _Tensor.cpu_device()
+    node = Node(device, needs)  # type: ignore[arg-type]
+    node.op = op
+    if scope.listeners:
+        before, local.op = local.op, op.__name__
+        try:
+            out = op.forward(node, *arrays, **params)
+        finally:
+            local.op = before
+    else:
+        out = op.forward(node, *arrays, **params)
+    several = type(out) is tuple
+    outputs = out if several else (out,)
+    tensors = tuple([_Tensor._wrap(a, device) for a in outputs]) if several else (_Tensor._wrap(out, device),)
+    if op.view:
+        for tensor in tensors:
+            tensor._storage = inputs[0].storage
+        if enabled and not several:
+            source = inputs[0]
+            base, chain = (source, ()) if source._view is None else (source._view.base, source._view.chain)
+            tensors[0]._view = View(base, (*chain, (op, inputs[1:], params)))
+    if local.inference:
+        for tensor in tensors:
+            tensor._inference = True
+    if record:
+        _record(node, inputs, tensors)
+    return tensors if several else tensors[0]
+
+
+def _one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
+    """All inputs on one device; a 0-d cpu tensor may meet tensors of another device, as a Python number."""
+    tensors = [x for x in inputs if isinstance(x, _Tensor)]
+    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} or {tensors[0].device}
+    if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
+        found = ", ".join(f"{list(x.shape)} on {x.device}" for x in tensors)
+        raise DeviceError(
+            f"{op.__name__}: Expected all tensors to be on the same device, found {found}. Move them with .to(device)."
+        )
+    (device,) = devices
+    arrays = [x.item() if isinstance(x, _Tensor) and x.device is not device else x for x in inputs]
+    return device, [x.array if isinstance(x, _Tensor) else x for x in arrays]
+
+
+def _record(node: Node, inputs: tuple, outputs: tuple) -> None:
+    """Connect ``node`` to where the gradients of its inputs go, and the outputs to ``node``."""
+    edges = []
+    for x, need in zip(inputs, node.needs, strict=True):
+        if not need:
+            edges.append(None)
+            continue
+        if x._inference:
+            raise GraphError(
+                f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode first."
+            )
+        edges.append(x.edge())
+    node.edges = tuple(edges)
+    node.sequence = _sequence()
+    node.shapes = tuple([(t.array.shape, t.array.dtype) for t in outputs])
+    for index, tensor in enumerate(outputs):
+        if tensor.array.dtype.kind == "f":
+            tensor._node, tensor._index, tensor._requires_grad = node, index, True
+    if node.saved:
+        _remember(node, inputs, outputs)
+
+
+def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
+    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
+    versions = []
+    hooks = local.saved_hooks
+    for name, array in node.saved.items():
+        owner = None
+        for tensor in (*outputs, *inputs) if name in node.op.outputs else (*inputs, *outputs):
+            if isinstance(tensor, _Tensor) and tensor.array is array:
+                owner = tensor
+                versions.append((name, tensor.storage, tensor.storage.version))
+                break
+        for listener in scope.listeners:
+            listener.saved(node, name, array)
+        if hooks:
+            node.saved[name] = _pack(hooks[-1], owner, array, node.device)
+            node.packed = True
+    node.versions = tuple(versions)
+
+
+class Packed:
+    """What a saved-tensor hook made of an array, and the hook that makes an array of it again."""
+
+    __slots__ = ("content", "unpack")
+
+    def __init__(self, content: Any, unpack: Any) -> None:
+        self.content, self.unpack = content, unpack
+
+    def array(self) -> Any:
+        tensor = self.unpack(self.content)
+        if not isinstance(tensor, _Tensor):
+            raise TypeError(f"saved_tensors_hooks: unpack must return a tensor, found {type(tensor).__name__}")
+        return tensor.array
+
+
+def _pack(hooks: tuple, owner: Any, array: Any, device: Any) -> Packed:
+    pack, unpack = hooks
+    tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
+    before, local.saved_hooks = local.saved_hooks, ()  # a hook's own ops are not packed again
+    try:
+        return Packed(pack(tensor), unpack)
+    finally:
+        local.saved_hooks = before
+
+
+def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
+    """Run ``op`` in place: its result is written into ``target``, which is also its first input.
+
+    Raises:
+        GraphError: ``target`` is a leaf that requires grad (or a view of one) and grad mode is on.
+        ShapeError, DTypeError: the result does not fit ``target``, which keeps its values.
+    """
+    inputs = (target, *inputs)
+    enabled = local.grad_enabled
+    if enabled and target._requires_grad:
+        base = target if target._view is None else target._view.base
+        if base.is_leaf and base._requires_grad:
+            what = "a leaf Variable" if base is target else "a view of a leaf Variable"
+            raise GraphError(
+                f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
+                "Do it under no_grad(), or on a clone()."
+            )
+    device = target.device
+    if any(isinstance(x, _Tensor) and x.device is not device for x in inputs):
+        _, arrays = _one_device(op, inputs)
+    else:
+        arrays = [x.array if isinstance(x, _Tensor) else x for x in inputs]
+    if not target.array.flags.writeable if hasattr(target.array.flags, "writeable") else False:
+        raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
+    needs = [enabled and op.differentiable and isinstance(x, _Tensor) and x._requires_grad for x in inputs]
+    node = Node(device, needs)  # type: ignore[arg-type]
+    node.op = op
+    node.target = target.array
+    op.forward(node, *arrays, **params)
+    node.target = None
+    storage = target.storage
+    record = any(needs)
+    if record and target.array.dtype.kind == "f":
+        before = storage.version
+        if target._view is None:
+            _record(node, inputs, (target,))
+        else:
+            _record_on_base(node, inputs, target)
+        storage.version += 1
+        storage.writer = op.__name__
+        # what the op saved of the target after writing it is valid at the new version; before writing it, at the old one
+        node.versions = tuple(
+            (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
+        )
+    else:
+        storage.version += 1
+        storage.writer = op.__name__
+    return target
+
+
+def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
+    """An in-place write through a view: the view's base gets a node that rewrites the written part of its gradient."""
+    view = target._view
+    assert view is not None
+    target.edge()  # the view may be stale
+    base = view.base
+    outer = Node(target.device, (base._requires_grad, *node.needs[1:]))
+    outer.op = CopySlices
+    if base._requires_grad:
+        node.needs = (True, *node.needs[1:])
+    base_edge = base.edge() if base._requires_grad else None
+    edges = [None if not need else x.edge() for x, need in zip(inputs[1:], node.needs[1:], strict=True)]
+    node.edges = ()
+    node.shapes = ((target.array.shape, target.array.dtype),)
+    if node.saved:
+        _remember(node, inputs, (target,))
+    outer.inner, outer.chain = node, view.chain  # type: ignore[attr-defined]
+    outer.edges = (base_edge, *edges)
+    outer.sequence = _sequence()
+    outer.shapes = ((base.array.shape, base.array.dtype),)
+    base._node, base._index, base._requires_grad = outer, 0, True
+    target._requires_grad = True  # its node is made again from the base when it is asked for
+
+
+class CopySlices(Op):
+    """The base's gradient after a write through a view: the part that was written goes through the writing op. Saves nothing itself."""
+
+    @staticmethod
+    def backward(ctx: Any, gy: Any) -> Any:
+        inner: Node = ctx.inner
+        grad = gy if ctx.owns_grad else ctx.empty_like(gy)
+        if grad is not gy:
+            ctx.kernels.copy(gy, out=grad)
+        part = grad
+        for op, others, params in ctx.chain:
+            part = op.forward(Context(ctx.device, (False,)), part, *_arrays(others), **params)
+        copy = ctx.empty_like(part)
+        ctx.kernels.copy(part, out=copy)
+        inner.open(ctx.keeps_graph)
+        grads = run_backward(inner, copy, owned=True)
+        if not ctx.keeps_graph:
+            inner.close()
+        if ctx.needs[0]:
+            if grads[0] is None:
+                ctx.kernels.fill(0, out=part)
+            else:
+                ctx.kernels.copy(grads[0], out=part)
+        return (grad if ctx.needs[0] else None, *grads[1:])
+
+
+def _arrays(values: Any) -> list:
+    return [x.array if isinstance(x, _Tensor) else x for x in values]
+
+
+def run_backward(node: Node, *grads: Any, owned: bool) -> tuple:
+    """Call the op's backward on an opened node, with packed arrays unpacked; always a tuple, one entry an input."""
+    if node.packed:
+        kept = node.saved
+        node.saved = {name: x.array() if isinstance(x, Packed) else x for name, x in kept.items()}
+    node.owns_grad = owned
+    try:
+        result = node.op.backward(node, *grads)
+    finally:
+        if node.packed and node.keeps_graph:
+            node.saved = kept
+    return result if type(result) is tuple else (result,)
+
+
+_Tensor: Any = None  # set by tensor.py: the class and the functions that make it refer to each other

@@ -1,0 +1,10 @@
+"""Devices: where arrays live, who computes on them, who counts them."""
+
+from .base import device as device
+from .cpu import CPU as CPU
+from .cuda import CUDA as CUDA
+from .cuda import cuda_problem as cuda_problem
+from .meta import Meta as Meta
+from .pool import Pool as Pool
+from .pool import round_up as round_up
+from .random import Generator as Generator

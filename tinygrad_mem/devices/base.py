@@ -1,0 +1,117 @@
+"""What a device is: somewhere to allocate, kernels that compute there, a pool that counts, random numbers, a way in and out.
+
+Arrays are ``numpy.ndarray`` on ``cpu`` and ``meta`` and ``cupy.ndarray`` on ``cuda``: views, strides and slices are theirs.
+Everything above this room works on any of them through the few methods below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import scope
+from ..errors import DeviceError
+from .random import Generator
+
+_instances: dict[tuple[str, int | None], device] = {}
+_kinds: dict[str, type[device]] = {}
+
+
+class device:
+    """``device("cpu")``, ``device("cuda", 1)``, ``device("cuda:1")``, ``device("meta")``: one object per device.
+
+    As a context manager it is the default device of new tensors, for this thread.
+
+    Raises:
+        DeviceError: the name is not one of cpu, cuda[:i], meta, or this machine has no such device.
+    """
+
+    type: str
+    index: int | None
+    kernels: Any
+    pool: Any
+    generator: Generator
+
+    def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
+        if isinstance(type, device):
+            return type
+        if not isinstance(type, str):
+            raise TypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
+        kind, _, number = type.partition(":")
+        if kind not in _kinds or (number and not number.isdecimal()) or (number and index is not None):
+            raise DeviceError(f"device: expected one of {', '.join(_kinds)} or cuda:i, found {type!r}")
+        if number:
+            index = int(number)
+        key = _kinds[kind].canonical(index)
+        if key not in _instances:
+            self = object.__new__(_kinds[kind])
+            self.type, self.index = key
+            self._open()
+            self.generator = Generator(self)
+            _instances[key] = self
+        return _instances[key]
+
+    def __init_subclass__(cls, *, kind: str) -> None:
+        _kinds[kind] = cls
+        cls.type = kind
+
+    @classmethod
+    def canonical(cls, index: int | None) -> tuple[str, int | None]:
+        """The (type, index) under which a device is known; ``cpu:0`` is ``cpu``."""
+        if index not in (None, 0):
+            raise DeviceError(f"device: there is one {cls.type} device, found index {index}")
+        return cls.type, None
+
+    def _open(self) -> None:
+        """Find the kernels and the pool, once."""
+        raise NotImplementedError
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """An uninitialised, C-contiguous array of this device's pool."""
+        raise NotImplementedError
+
+    def upload(self, source: np.ndarray, out: Any) -> None:
+        """Copy a host array into ``out``, of the same shape and dtype."""
+        raise NotImplementedError
+
+    def download(self, source: Any, out: np.ndarray) -> None:
+        """Copy ``source`` into a host array of the same shape and dtype, and wait for it."""
+        raise NotImplementedError
+
+    def synchronize(self) -> None:
+        """Wait until all work given to the device is done."""
+
+    def owns(self, array: Any) -> bool:
+        """Whether ``array`` is of this device's array class."""
+        return isinstance(array, np.ndarray)
+
+    def __enter__(self) -> device:
+        _entered().append(scope.local.default_device)
+        scope.local.default_device = self
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        scope.local.default_device = _entered().pop()
+
+    def __repr__(self) -> str:
+        return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"
+
+    def __str__(self) -> str:
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+    def __reduce__(self) -> tuple:
+        return device, (str(self),)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (isinstance(other, str) and str(self) == other)
+
+    def __hash__(self) -> int:
+        return hash((self.type, self.index))
+
+
+def _entered() -> list:
+    """The default devices that ``with device:`` blocks of this thread will restore."""
+    if not hasattr(scope.local, "entered_devices"):
+        scope.local.entered_devices = []
+    return scope.local.entered_devices

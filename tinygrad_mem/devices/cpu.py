@@ -1,0 +1,34 @@
+"""The cpu: our pool over real memory, NumPy arrays over its blocks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import device
+from .pool import Pool
+
+_ndarray = np.ndarray
+
+
+class CPU(device, kind="cpu"):
+    """``device("cpu")``."""
+
+    def _open(self) -> None:
+        from ..kernels import numpy as kernels
+
+        self.kernels = kernels
+        self.pool = Pool("cpu")
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = dtype.itemsize
+        for n in shape:
+            size *= n
+        if size == 0:
+            return _ndarray(shape, dtype)
+        return _ndarray(shape, dtype, self.pool.malloc(size))
+
+    def upload(self, source: np.ndarray, out: np.ndarray) -> None:
+        np.copyto(out, source)
+
+    def download(self, source: np.ndarray, out: np.ndarray) -> None:
+        np.copyto(out, source)

@@ -1,0 +1,98 @@
+"""cuda: CuPy's arrays, CuPy's pool, CuPy's stream. Nothing here is imported before a cuda device is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import DeviceError, OutOfMemoryError
+from .base import device
+
+
+def cuda_problem() -> str | None:
+    """Why there is no cuda device here, in a sentence; ``None`` where there is one."""
+    try:
+        import cupy
+    except ImportError:
+        return "CuPy is not installed: pip install 'tinygrad_mem[cuda]'"
+    if not cupy.cuda.is_available():
+        return "CuPy finds no CUDA driver or no GPU on this machine"
+    return None
+
+
+class CUDA(device, kind="cuda"):
+    """``device("cuda")`` is the first GPU, ``device("cuda:1")`` the second."""
+
+    index: int
+
+    @classmethod
+    def canonical(cls, index: int | None) -> tuple[str, int | None]:
+        return "cuda", 0 if index is None else index
+
+    def _open(self) -> None:
+        problem = cuda_problem()
+        if problem:
+            raise DeviceError(f"device {self}: {problem}")
+        import cupy
+
+        count = cupy.cuda.runtime.getDeviceCount()
+        if self.index >= count:
+            raise DeviceError(f"device {self}: this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}")
+        from ..kernels import cupy as kernels
+
+        self.kernels = kernels
+        self._cupy = cupy
+        self._device = cupy.cuda.Device(self.index)
+        with self._device:
+            self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        with self._device:
+            try:
+                return self._cupy.ndarray(shape, dtype)
+            except self._cupy.cuda.memory.OutOfMemoryError:
+                size = int(np.prod(shape, dtype=object)) * dtype.itemsize
+                pool = self.pool
+                raise OutOfMemoryError(
+                    str(self), size, pool.used_bytes(), pool.total_bytes(), pool.get_limit()
+                ) from None
+
+    def upload(self, source: np.ndarray, out: Any) -> None:
+        with self._device:
+            out.set(np.ascontiguousarray(source)) if out.flags.c_contiguous else out.__setitem__(
+                ..., self._cupy.asarray(source)
+            )
+
+    def download(self, source: Any, out: np.ndarray) -> None:
+        with self._device:
+            out[...] = source.get()
+
+    def synchronize(self) -> None:
+        self._device.synchronize()
+
+    def owns(self, array: Any) -> bool:
+        return isinstance(array, self._cupy.ndarray)
+
+
+class _Pool:
+    """CuPy's pool of one GPU: its methods read the current device, so each call makes ours current."""
+
+    def __init__(self, pool: Any, gpu: Any, device: str) -> None:
+        self._pool, self._gpu, self.device = pool, gpu, device
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._pool, name)
+
+        def on_this_gpu(*args: Any, **kwargs: Any) -> Any:
+            with self._gpu:
+                return method(*args, **kwargs)
+
+        return on_this_gpu
+
+    def set_limit(self, size: int = 0) -> None:
+        """As ``Pool.set_limit``: 0 takes the limit away."""
+        if size < 0:
+            raise ValueError(f"set_limit: size is {size}; give a number of bytes, or 0 for no limit")
+        with self._gpu:
+            self._pool.set_limit(size=size)

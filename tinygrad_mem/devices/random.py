@@ -1,0 +1,62 @@
+"""Counter-based random numbers: a generator is a seed and a count of the calls made with it.
+
+Every call that draws takes one ticket ``(seed, call)``; a kernel turns a ticket into numbers with Philox, so the numbers
+of a ticket can be made again at any time. A dropout mask is kept as its ticket, 16 bytes, whatever its size.
+
+Source: Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .base import device as Device
+
+Ticket = tuple[int, int]
+_MASK = (1 << 64) - 1
+
+
+class Generator:
+    """PyTorch's ``Generator``: ``manual_seed``, ``initial_seed``, ``seed``; state is ``(seed, calls)``.
+
+    Args:
+        device: where the numbers are drawn; ``None`` is the cpu.
+    """
+
+    def __init__(self, device: Device | str | None = None, seed: int = 0) -> None:
+        self._device = device
+        self._lock = threading.Lock()
+        self.state: Ticket = (seed & _MASK, 0)
+
+    @property
+    def device(self) -> Device:
+        from .base import device
+
+        self._device = device("cpu" if self._device is None else self._device)
+        return self._device
+
+    def ticket(self) -> Ticket:
+        """Take the next ticket."""
+        with self._lock:
+            seed, calls = self.state
+            self.state = (seed, calls + 1)
+        return seed, calls
+
+    def manual_seed(self, seed: int) -> Generator:
+        """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""
+        if not -(1 << 63) <= seed <= _MASK:
+            raise RuntimeError(f"manual_seed: overflow, expected -2**63 <= seed < 2**64, found {seed}")
+        self.state = (seed & _MASK, 0)
+        return self
+
+    def initial_seed(self) -> int:
+        """The seed in use."""
+        return self.state[0]
+
+    def seed(self) -> int:
+        """Start again from a seed drawn from the operating system, and return it."""
+        self.state = (secrets.randbits(64), 0)
+        return self.state[0]

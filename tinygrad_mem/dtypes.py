@@ -1,0 +1,119 @@
+"""dtypes are NumPy's own objects; what differs from NumPy is promotion, which is PyTorch's.
+
+PyTorch promotes by category (bool < integer < floating): an integer tensor times a float32 tensor is float32, an integer
+tensor divided by an integer tensor is the default dtype, and neither Python numbers nor 0-d tensors widen a tensor of
+their own category.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from .errors import DTypeError
+
+float16 = half = np.dtype(np.float16)
+float32 = float = np.dtype(np.float32)
+float64 = double = np.dtype(np.float64)
+int8 = np.dtype(np.int8)
+int16 = short = np.dtype(np.int16)
+int32 = int = np.dtype(np.int32)
+int64 = long = np.dtype(np.int64)
+uint8 = np.dtype(np.uint8)
+bool = np.dtype(np.bool_)
+
+ALL = (float16, float32, float64, int8, int16, int32, int64, uint8, bool)
+_NAMES = {dtype.name: dtype for dtype in ALL}
+_BOOL, _INTEGER, _FLOATING = range(3)
+_CATEGORY = {dtype: _FLOATING if dtype.kind == "f" else _BOOL if dtype.kind == "b" else _INTEGER for dtype in ALL}
+_default = float32
+
+
+def get_default_dtype() -> np.dtype:
+    """The dtype of tensors made of Python floats: float32 unless changed."""
+    return _default
+
+
+def set_default_dtype(dtype: np.dtype) -> None:
+    """Set the dtype of tensors made of Python floats.
+
+    Raises:
+        DTypeError: ``dtype`` is not floating.
+    """
+    global _default
+    if not is_floating(as_dtype(dtype)):
+        raise DTypeError(f"set_default_dtype: only floating dtypes can be the default, found {dtype}")
+    _default = as_dtype(dtype)
+    result_type_of.cache_clear()
+
+
+def as_dtype(dtype: Any) -> np.dtype:
+    """``dtype`` as one of ours, from a NumPy dtype, a Python type or a name.
+
+    Raises:
+        DTypeError: it is not one of the offered dtypes.
+    """
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        found = None
+    if dtype is None or found is None or found.name not in _NAMES:
+        raise DTypeError(f"dtype: expected one of {', '.join(_NAMES)}, found {dtype!r}")
+    return _NAMES[found.name]
+
+
+def is_floating(dtype: np.dtype) -> Any:
+    """Whether ``dtype`` is floating: only such tensors can require gradients."""
+    return dtype.kind == "f"
+
+
+@lru_cache(maxsize=None)
+def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
+    """The smallest dtype of the higher category that both fit in, by PyTorch's table.
+
+    >>> promote_types(int64, float16)
+    dtype('float16')
+    """
+    a, b = _CATEGORY[first], _CATEGORY[second]
+    if a == b or _FLOATING not in (a, b):
+        return np.promote_types(first, second)
+    return first if a == _FLOATING else second
+
+
+@lru_cache(maxsize=None)
+def result_type_of(operands: tuple) -> np.dtype:
+    """PyTorch's result dtype of operands given as ``(dtype, rank)``: rank 2 with dimensions, 1 for 0-d, 0 for a Python number."""
+    best: list[np.dtype | None] = [None, None, None]
+    for dtype, rank in operands:
+        best[rank] = dtype if best[rank] is None else promote_types(best[rank], dtype)
+    result = best[2]
+    for lower in (best[1], best[0]):
+        if lower is None:
+            continue
+        if result is None:
+            result = lower
+        elif _CATEGORY[lower] > _CATEGORY[result]:
+            result = promote_types(result, lower)
+    assert result is not None
+    return result
+
+
+_np_int64, _np_bool = int64, bool
+_builtin_bool, _builtin_int = type(True), type(1)
+
+
+def result_type(*operands: Any) -> np.dtype:
+    """PyTorch's result dtype of arrays and Python numbers."""
+    key = []
+    for x in operands:
+        if hasattr(x, "dtype"):
+            key.append((x.dtype, 2 if x.ndim else 1))
+        elif isinstance(x, _builtin_bool):
+            key.append((_np_bool, 0))
+        elif isinstance(x, _builtin_int):
+            key.append((_np_int64, 0))
+        else:
+            key.append((_default, 0))
+    return result_type_of(tuple(key))

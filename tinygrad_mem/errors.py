@@ -1,0 +1,68 @@
+"""Every exception that tinygrad_mem raises by itself.
+
+Each message says what was asked, what was found and what to do. The bases are PyTorch's, so code that catches
+``RuntimeError`` for a shape, ``IndexError`` for a dimension or ``TypeError`` for a wrong argument keeps working;
+plain ``TypeError`` and ``ValueError`` are raised where Python itself would raise them.
+"""
+
+from __future__ import annotations
+
+
+class ShapeError(RuntimeError, ValueError):
+    """Shapes that do not fit an operation."""
+
+
+class DimensionError(IndexError):
+    """A dimension or an index outside the tensor."""
+
+
+class DTypeError(RuntimeError, TypeError):
+    """A dtype that an operation does not take."""
+
+
+class DeviceError(RuntimeError):
+    """Tensors on different devices, or a device that this machine does not have."""
+
+
+class GraphError(RuntimeError):
+    """A request that the recorded graph cannot serve: freed, overwritten, not recorded, second order."""
+
+
+class DataDependenceError(RuntimeError):
+    """A value was asked of a tensor that has a shape only (device ``meta``)."""
+
+
+class NotOfferedError(NotImplementedError):
+    """Part of PyTorch's interface that is not offered; the message says what to use instead."""
+
+
+class FileFormatError(ValueError):
+    """A file that is truncated, hostile or of another format."""
+
+
+class OutOfMemoryError(RuntimeError):
+    """A pool cannot serve a request within its limit, or the machine has no more memory.
+
+    Attributes:
+        requested: bytes asked for by the caller.
+        used: bytes in live blocks of the pool at that moment.
+        reserved: bytes that the pool held from the machine.
+        limit: the pool's limit in bytes, 0 where there is none.
+    """
+
+    def __init__(self, device: str, requested: int, used: int, reserved: int, limit: int) -> None:
+        self.requested, self.used, self.reserved, self.limit = requested, used, reserved, limit
+        bound = f"the pool's limit is {limit:,} bytes" if limit else "the machine has no more"
+        super().__init__(
+            f"out of memory on {device}: asked for {requested:,} bytes, {used:,} bytes are in use and {reserved:,} bytes "
+            f"are reserved; {bound}. Use a smaller batch, free tensors, or raise the limit with set_limit()."
+        )
+
+    def __reduce__(self):
+        return (_rebuild_out_of_memory, (self.args[0], self.requested, self.used, self.reserved, self.limit))
+
+
+def _rebuild_out_of_memory(message: str, requested: int, used: int, reserved: int, limit: int) -> OutOfMemoryError:
+    error = OutOfMemoryError("", requested, used, reserved, limit)
+    error.args = (message,)
+    return error

@@ -1,0 +1,3 @@
+"""Public functions: a signature, a docstring, one call of the tape."""
+
+from . import methods as methods

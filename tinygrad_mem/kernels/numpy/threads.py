@@ -1,0 +1,113 @@
+"""Two or more cores for one kernel: NumPy lets go of the interpreter in ufuncs, copies and matrix products.
+
+``split`` cuts a range into one part a worker and runs the parts at once; small ranges run in the caller. Workers sleep on
+a lock of their own, so handing over costs a few microseconds. ``scratch`` is a small buffer of the running thread for
+tile-sized temporaries; it is made once, and it is listed in ``kernels/library.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+SCRATCH = 1 << 20  # bytes a thread
+TILE = 1 << 16  # elements that stay in cache: 256 KiB of float32
+GRAIN = 1 << 17  # elements below which a second core does not pay
+
+_local = threading.local()
+
+
+def threads() -> int:
+    """How many workers kernels use: the cores that this process may run on, or ``TINYGRAD_MEM_THREADS``."""
+    return _pool.size
+
+
+def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slots: int = 1) -> np.ndarray:
+    """An uninitialised tile of the running thread; ``slots`` tiles may be in use side by side, each ``SCRATCH / slots`` bytes.
+
+    The contents last until the next call with the same slot in this thread.
+    """
+    buffer = getattr(_local, "buffer", None)
+    if buffer is None:
+        buffer = _local.buffer = np.empty(SCRATCH, np.uint8)
+    return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots))
+
+
+class _Worker(threading.Thread):
+    """Waits for a task, runs it, says that it is done; errors travel to the caller."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="tinygrad_mem-kernel")
+        self.go, self.done = threading.Lock(), threading.Lock()
+        self.go.acquire()
+        self.done.acquire()
+        self.task: Callable[[], None] | None = None
+        self.error: BaseException | None = None
+        self.start()
+
+    def run(self) -> None:
+        with np.errstate(all="ignore"):
+            while True:
+                self.go.acquire()
+                try:
+                    assert self.task is not None
+                    self.task()
+                except BaseException as error:
+                    self.error = error
+                self.task = None
+                self.done.release()
+
+    def begin(self, task: Callable[[], None]) -> None:
+        self.task = task
+        self.go.release()
+
+    def wait(self) -> None:
+        self.done.acquire()
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+
+
+class _Pool:
+    """The workers of this process; one caller at a time uses them, any other runs its work alone."""
+
+    def __init__(self) -> None:
+        asked = os.environ.get("TINYGRAD_MEM_THREADS", "")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.size = int(asked) if asked.isdecimal() and int(asked) else cores
+        self.workers: list[_Worker] = []
+        self.busy = threading.Lock()
+
+
+_pool = _Pool()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=lambda: _pool.__init__())  # a child has no threads but its own
+
+
+def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> None:
+    """``run(start, stop)`` over parts of ``range(count)``, at once on several cores when ``count`` is at least two grains.
+
+    The parts are the same for the same count, whatever runs them: results do not depend on timing.
+    """
+    parts = min(_pool.size, count // grain) if grain else _pool.size
+    if parts < 2 or not _pool.busy.acquire(blocking=False):
+        run(0, count)
+        return
+    try:
+        while len(_pool.workers) < parts - 1:
+            _pool.workers.append(_Worker())
+        bounds = [count * i // parts for i in range(parts + 1)]
+        helpers = _pool.workers[: parts - 1]
+        for worker, start, stop in zip(helpers, bounds[1:-1], bounds[2:], strict=True):
+            worker.begin(lambda start=start, stop=stop: run(start, stop))
+        try:
+            run(bounds[0], bounds[1])
+        finally:
+            for worker in helpers:
+                worker.wait()
+    finally:
+        _pool.busy.release()

@@ -1,0 +1,158 @@
+"""What an op is: one class with ``forward`` above ``backward``, on raw arrays.
+
+``forward(ctx, *inputs, **params)`` checks, allocates, calls kernels, names what it saves. ``backward(ctx, *grads)`` gets
+one gradient an output (``None`` for an output that was not used, where there are several) and returns one gradient an
+input (or ``None``), of the *broadcast* shape: the engine reduces it to the input's shape and casts it to the input's dtype.
+
+Rules, each held by ``tests/test_op_contract.py``:
+
+- Memory is taken through ``ctx`` only, and kernels allocate nothing.
+- ``ctx.save(x=x)`` keeps an input, an output or a buffer that this op allocated, never a view of one. Save under
+  ``ctx.needs[i]`` what only the gradient of input ``i`` wants, so that nothing is kept for a branch that needs none.
+- ``backward`` returns its incoming gradient, a view of it, or buffers that it allocated; never a saved array. It writes
+  into the incoming gradient only when ``ctx.owns_grad``.
+- No array is kept on ``ctx`` by assignment; shapes, axes and numbers may be.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ..devices import device as Device
+from ..errors import DTypeError, ShapeError
+
+Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
+
+
+class Context:
+    """What one run of an op may use, and where it keeps what its backward needs.
+
+    Attributes:
+        device, kernels: where the run happens.
+        needs: one bool an input, whether its gradient is wanted.
+        saved: name -> array, filled by :meth:`save`, emptied when backward has run.
+        owns_grad: True in ``backward`` when the incoming gradient belongs to nobody else and may be overwritten.
+        target: the array to write into when the op runs in place, else ``None``.
+    """
+
+    owns_grad = False
+    target: Array | None = None
+    keeps_graph = False
+    saved: dict[str, Array]
+
+    def __init__(self, device: Device, needs: tuple[bool, ...]) -> None:
+        self.device = device
+        self.kernels = device.kernels
+        self.needs = needs
+        self.saved = {}
+
+    def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """An uninitialised buffer."""
+        return self.device.empty(shape, dtype)
+
+    def empty_like(self, x: Array) -> Array:
+        """An uninitialised, contiguous buffer of ``x``'s shape and dtype."""
+        return self.device.empty(x.shape, x.dtype)
+
+    def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """A buffer of zeros."""
+        out = self.device.empty(shape, dtype)
+        self.kernels.fill(0, out=out)
+        return out
+
+    def output(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Where the result goes: a new buffer, or the target of an in-place run, which must fit."""
+        target = self.target
+        if target is None:
+            return self.device.empty(shape, dtype)
+        if target.shape != shape:
+            raise ShapeError(
+                f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}: "
+                "an in-place op cannot grow its tensor; use the op that makes a new one"
+            )
+        if target.dtype != dtype and "biuf".index(target.dtype.kind.replace("u", "i")) < "biuf".index(
+            dtype.kind.replace("u", "i")
+        ):
+            raise DTypeError(
+                f"result type {dtype} can't be cast to the desired output type {target.dtype}: "
+                "an in-place op keeps its tensor's dtype; use the op that makes a new one"
+            )
+        return target
+
+    def output_like(self, x: Array) -> Array:
+        """:meth:`output` of ``x``'s shape and dtype."""
+        return self.output(x.shape, x.dtype)
+
+    def contiguous(self, x: Array) -> Array:
+        """``x`` itself where it is C-contiguous, else a copy."""
+        if x.flags.c_contiguous:
+            return x
+        out = self.device.empty(x.shape, x.dtype)
+        self.kernels.copy(x, out=out)
+        return out
+
+    def grad_buffer(self, grad: Array) -> Array:
+        """Where a gradient of ``grad``'s shape may be written: ``grad`` itself when it is ours, else a new buffer."""
+        return grad if self.owns_grad else self.device.empty(grad.shape, grad.dtype)
+
+    def save(self, **arrays: Array) -> None:
+        """Keep ``arrays`` for backward."""
+        self.saved.update(arrays)
+
+    def take(self, name: str) -> Array:
+        """A saved array that backward needs no longer after this use: forgotten here, unless the graph is retained."""
+        return self.saved[name] if self.keeps_graph else self.saved.pop(name)
+
+
+class Op:
+    """A differentiable rule. Subclasses give ``forward`` and ``backward``, both static.
+
+    Attributes:
+        saves: the names that ``forward`` may save, for listings and for the contract test.
+        outputs: those of them that are outputs of the op (they stay valid when the op runs in place).
+        view: the result shares its first input's memory.
+        differentiable: False for ops whose results carry no gradient (comparisons, argmax, rounding to integers).
+    """
+
+    saves: ClassVar[tuple[str, ...]] = ()
+    outputs: ClassVar[tuple[str, ...]] = ("y",)
+    view: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = True
+    registry: ClassVar[dict[str, type[Op]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        if cls.__name__ in Op.registry and Op.registry[cls.__name__].__module__ != cls.__module__:
+            raise TypeError(f"two ops are called {cls.__name__}: names appear in errors and listings, choose another")
+        Op.registry[cls.__name__] = cls
+
+    @staticmethod
+    def forward(ctx: Context, *inputs: Any, **params: Any) -> Any:
+        raise NotImplementedError
+
+    @staticmethod
+    def backward(ctx: Context, *grads: Any) -> Any:
+        raise NotImplementedError
+
+
+def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The common shape of ``shapes``.
+
+    Raises:
+        ShapeError: two of them do not broadcast, in PyTorch's words.
+    """
+    if len(shapes) == 2 and shapes[0] == shapes[1]:
+        return shapes[0]
+    ndim = max(len(s) for s in shapes)
+    result = [1] * ndim
+    for shape in shapes:
+        for axis, size in enumerate(shape, ndim - len(shape)):
+            if size != 1 and result[axis] != size:
+                if result[axis] != 1:
+                    raise ShapeError(
+                        f"{name}: the size of tensor a ({result[axis]}) must match the size of tensor b ({size}) at "
+                        f"non-singleton dimension {axis}: shapes {', '.join(str(list(s)) for s in shapes)} do not broadcast"
+                    )
+                result[axis] = size
+    return tuple(result)
