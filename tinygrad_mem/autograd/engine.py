@@ -9,6 +9,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import scope
 from ..errors import GraphError, ShapeError
 from ..scope import local
@@ -48,13 +50,15 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     for edge, _, _ in roots:
         _arrive(pending, ready, edge, wanted)
     del roots, edge, grad  # the walk alone holds them now
-    before, local.phase = local.phase, "backward"
+    before = local.phase, local.op
+    local.phase = "backward"
     try:
-        while ready:
-            node = heapq.heappop(ready)[1]
-            _step(node, pending, ready, keep_graph, wanted)
+        with np.errstate(all="ignore"):
+            while ready:
+                node = heapq.heappop(ready)[1]
+                _step(node, pending, ready, keep_graph, wanted)
     finally:
-        local.phase = before
+        local.phase, local.op = before
     return [] if inputs is None or wanted is None else [wanted[_key(edge)] for edge in inputs]
 
 
@@ -113,14 +117,8 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
         result: tuple = (None,) * len(node.edges)
     else:
         mine = owned[0] if len(owned) == 1 else all(owned)
-        if scope.listeners:
-            before, local.op = local.op, node.op.__name__
-            try:
-                result = run_backward(node, *grads, owned=mine)
-            finally:
-                local.op = before
-        else:
-            result = run_backward(node, *grads, owned=mine)
+        local.op = node.op.__name__
+        result = run_backward(node, *grads, owned=mine)
     if len(result) != len(node.edges):
         raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
     if not keep_graph:

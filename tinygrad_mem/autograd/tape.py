@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import scope
 from ..errors import DeviceError, GraphError
 from ..ops.base import Context, Op
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _sequence = itertools.count(1).__next__
 local = scope.local
+_quiet = np.errstate
 
 
 class Storage:
@@ -127,14 +130,12 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         device = local.default_device or _Tensor.cpu_device()
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
-    if scope.listeners:
-        before, local.op = local.op, op.__name__
-        try:
+    before, local.op = local.op, op.__name__
+    try:
+        with _quiet(all="ignore"):  # inf and nan are values here, as in PyTorch, not warnings
             out = op.forward(node, *arrays, **params)
-        finally:
-            local.op = before
-    else:
-        out = op.forward(node, *arrays, **params)
+    finally:
+        local.op = before
     several = type(out) is tuple
     outputs = out if several else (out,)
     tensors = tuple([_Tensor._wrap(a, device) for a in outputs]) if several else (_Tensor._wrap(out, device),)
@@ -261,7 +262,12 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
     node.target = target.array
-    op.forward(node, *arrays, **params)
+    before, local.op = local.op, op.__name__
+    try:
+        with _quiet(all="ignore"):
+            op.forward(node, *arrays, **params)
+    finally:
+        local.op = before
     node.target = None
     storage = target.storage
     record = any(needs)

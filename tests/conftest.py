@@ -1,0 +1,50 @@
+"""What every test starts from and must leave behind: seeded generators, an empty listener list, gradients on, cpu default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import settings
+
+import tinygrad_mem as tm
+from tinygrad_mem import scope
+from tinygrad_mem.devices import cuda_problem, device
+
+torch.set_num_threads(1)
+settings.register_profile("tinygrad_mem", deadline=None, max_examples=30, derandomize=True)
+settings.load_profile("tinygrad_mem")
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def pytest_collection_modifyitems(items: list) -> None:
+    """Tests marked ``cuda`` are skipped, and counted, where there is no GPU."""
+    problem = cuda_problem()
+    if problem:
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason=problem))
+
+
+@pytest.fixture(params=DEVICES)
+def dev(request: pytest.FixtureRequest) -> str:
+    """Each device that computes; the GPU's cases are skipped where there is none."""
+    return request.param
+
+
+@pytest.fixture(autouse=True)
+def sealed() -> Iterator[None]:
+    """No test leaves a switch turned."""
+    device("cpu").generator.manual_seed(0)
+    device("meta").generator.manual_seed(0)
+    yield
+    assert tm.is_grad_enabled(), "the test left gradients off"
+    assert scope.listeners == (), "the test left a listener"
+    assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"
+    assert scope.local.default_device is None, "the test left a default device"
+    assert scope.local.phase == "forward"
+    assert not scope.local.op, f"the test left the op {scope.local.op!r} running"
+    assert tm.get_default_dtype() == tm.float32
+    assert device("cpu").pool.get_limit() == 0, "the test left a limit on the pool"

@@ -1,0 +1,240 @@
+"""Every op keeps every promise of ``ops/base.py``: one row, all tests."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tests.case import TOLERANCE, OpCase, against_torch, flat, ours, values
+from tests.ops.cases import CASES
+from tests.witness import numpy_allocations
+from tinygrad_mem import scope
+from tinygrad_mem.autograd.tape import Node
+from tinygrad_mem.devices import device
+from tinygrad_mem.kernels.library import ALLOWED
+from tinygrad_mem.ops.base import Op
+
+SMALL = 64  # bytes: NumPy's scalars and index tuples; inputs of every row are larger, so a temporary of their size is seen
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+differentiable = pytest.mark.parametrize("case", [c for c in CASES if c.grad], ids=lambda case: case.name)
+
+
+def arrays_of(case: OpCase) -> list[np.ndarray]:
+    return [np.asarray(a) for a in case.inputs(np.random.default_rng(3))]
+
+
+def seeds_for(results: list) -> list:
+    rng = np.random.default_rng(5)
+    return [tm.tensor(rng.standard_normal(tuple(r.shape)).astype(r.dtype), device=r.device) for r in results]
+
+
+def step(case: OpCase, inputs: list) -> tuple[list, list]:
+    """Forward and backward; the results that carry a gradient, and the gradients of the inputs."""
+    results = [r for r in flat(case.run(*inputs)) if r.requires_grad]
+    if results:
+        tm.autograd.backward(results, seeds_for(results))
+    return results, [t.grad for t in inputs]
+
+
+def nodes_of(results: list) -> list[Node]:
+    seen: dict[int, Node] = {}
+    stack = [r.grad_fn for r in results if r.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack += [edge[0] for edge in node.edges if edge is not None and isinstance(edge[0], Node)]
+    return list(seen.values())
+
+
+def memory_root(array: Any) -> Any:
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
+
+
+def test_names_are_unique():
+    assert [name for name, count in Counter(c.name for c in CASES).items() if count > 1] == []
+
+
+def test_every_op_has_a_row():
+    covered = {name for case in CASES for name in ([case.op] if isinstance(case.op, str) else case.op)}
+    ours = {name for name, op in Op.registry.items() if op.__module__.startswith("tinygrad_mem.ops")}
+    assert sorted(ours - covered) == [], "ops without an OpCase in tests/ops/cases/"
+    assert sorted(covered - set(Op.registry)) == [], "rows for ops that do not exist"
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@cases
+def test_equals_pytorch(case: OpCase, dtype: str, dev: str):
+    if not case.exact:
+        pytest.skip("random values: its own test compares distributions")
+    tolerance = case.tolerance if dtype == "float32" and case.tolerance else TOLERANCE[dtype]
+    against_torch(case.run, case.reference, arrays_of(case), dtype, dev, case.grad, tolerance)
+
+
+@differentiable
+def test_gradcheck(case: OpCase):
+    if not case.exact:
+        pytest.skip("random values differ from call to call")
+    inputs = ours(arrays_of(case), "float64")
+    assert tm.autograd.gradcheck(case.run, inputs, fast_mode=True)
+
+
+@cases
+def test_non_contiguous_inputs(case: OpCase, dev: str):
+    arrays = arrays_of(case)
+    plain = ours(arrays, "float64", dev, case.grad)
+    turned = []
+    for a, t in zip(arrays, plain, strict=True):
+        view = tm.tensor(np.ascontiguousarray(values(t).T), device=dev).permute(*reversed(range(a.ndim))).detach()
+        turned.append(view.requires_grad_() if t.requires_grad else view)
+    generator = device(dev).generator
+    before = generator.state
+    expected = [values(r) for r in flat(case.run(*plain))]
+    step_grads = step(case, plain)[1]
+    generator.state = before
+    found = [values(r) for r in flat(case.run(*turned))]
+    found_grads = step(case, turned)[1]
+    for f, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(f, e, rtol=1e-10, atol=1e-10)
+    for f, e in zip(found_grads, step_grads, strict=True):
+        assert (f is None) == (e is None)
+        if f is not None:
+            np.testing.assert_allclose(values(f), values(e), rtol=1e-10, atol=1e-10)
+
+
+@cases
+def test_inputs_keep_their_values(case: OpCase, dev: str):
+    inputs = ours(arrays_of(case), "float64", dev, case.grad)
+    before = [values(t).copy() for t in inputs]
+    versions = [t._version for t in inputs]
+    step(case, inputs)
+    for t, b, v in zip(inputs, before, versions, strict=True):
+        np.testing.assert_array_equal(values(t), b)
+        assert t._version == v
+
+
+@differentiable
+def test_gradients_share_no_memory(case: OpCase):
+    inputs = ours(arrays_of(case), "float64")
+    results = [r for r in flat(case.run(*inputs)) if r.requires_grad]
+    seeds = seeds_for(results)
+    kept = [s.array.copy() for s in seeds]
+    tm.autograd.backward(results, seeds)
+    for seed, before in zip(seeds, kept, strict=True):
+        np.testing.assert_array_equal(seed.array, before, err_msg="backward wrote into a gradient that the caller owns")
+    grads = [t.grad for t in inputs if t.grad is not None]
+    assert grads, "no gradient arrived"
+    for grad in grads:
+        assert grad.array.flags.writeable
+        for other in [*[t.array for t in inputs], *[r.array for r in results], *[s.array for s in seeds]]:
+            assert not np.shares_memory(grad.array, other), "a gradient is a window on somebody else's memory"
+    for a, b in combinations(grads, 2):
+        assert not np.shares_memory(a.array, b.array), "two gradients share memory"
+
+
+@differentiable
+def test_saved_bytes(case: OpCase):
+    arrays = arrays_of(case)
+    inputs = ours(arrays, "float64")
+    results = flat(case.run(*inputs))
+    nodes = nodes_of(results)
+    wanted = {case.op} if isinstance(case.op, str) else set(case.op)
+    assert wanted <= {node.op.__name__ for node in nodes}, "the row's op was not recorded"
+    saved = {id(memory_root(a)): memory_root(a).nbytes for node in nodes for a in node.saved.values()}
+    for node in nodes:
+        assert set(node.saved) <= set(node.op.saves), f"{node.op.__name__} saves {set(node.saved)}, declares {node.op.saves}"
+        hidden = [k for k, v in vars(node).items() if isinstance(v, np.ndarray) and k != "target"]
+        assert hidden == [], f"{node.op.__name__} keeps arrays on ctx: {hidden}"
+    formula = case.saved(*[t.array for t in inputs], *[r.array for r in results]) if case.saved else 0
+    assert sum(saved.values()) == formula
+
+
+@differentiable
+def test_backward_frees_what_was_saved(case: OpCase):
+    inputs = ours(arrays_of(case), "float64")
+    results = flat(case.run(*inputs))
+    nodes = nodes_of(results)
+    wanted = [r for r in results if r.requires_grad]
+    tm.autograd.backward(wanted, seeds_for(wanted))
+    assert [n for n in nodes if n.saved and n.freed] == []
+    with pytest.raises(tm.errors.GraphError, match="second time"):
+        tm.autograd.backward(wanted, seeds_for(wanted))
+
+
+class Trace:
+    """Hears the pool: the sizes of mallocs (+) and frees (-), in order."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.events = device, []
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        if str(device) == self.device:
+            self.events.append((requested, scope.local.op))
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        if str(device) == self.device:
+            self.events.append((-rounded, ""))
+
+    def saved(self, node: Any, name: str, array: Any) -> None: ...
+    def role(self, array: Any, role: str) -> None: ...
+
+    def __enter__(self) -> list:
+        scope.listen(self)
+        return self.events
+
+    def __exit__(self, *exc: object) -> None:
+        scope.unlisten(self)
+
+
+@cases
+def test_meta_allocates_what_the_cpu_allocates(case: OpCase):
+    events = {}
+    for name in ("cpu", "meta"):
+        inputs = ours(arrays_of(case), "float32", name, case.grad)
+        try:
+            with Trace(name) as trace:
+                results, grads = step(case, inputs)
+                del results, grads
+            events[name] = trace
+        except tm.errors.DataDependenceError:
+            pytest.skip("its shape depends on values: refused on meta, in words")
+    assert events["meta"] == events["cpu"]
+
+
+@cases
+def test_kernels_allocate_nothing(case: OpCase):
+    allowed = sum(ALLOWED.get(name, 0) for name in ([case.op] if isinstance(case.op, str) else case.op))
+    for inputs in (ours(arrays_of(case), "float64", "cpu", case.grad), ours(arrays_of(case), "float64", "cpu", case.grad)):
+        with numpy_allocations() as sizes:
+            results = [r for r in flat(case.run(*inputs)) if r.requires_grad]
+            forward = [n for n in sizes if n > SMALL]
+        seeds = seeds_for(results)
+        with numpy_allocations() as sizes:
+            if results:
+                tm.autograd.backward(results, seeds)
+            backward = [n for n in sizes if n > SMALL]
+    assert sum(forward) <= allowed, f"forward: NumPy allocated {forward} bytes; list them in kernels/library.py or use ctx"
+    assert sum(backward) <= allowed, f"backward: NumPy allocated {backward} bytes; list them in kernels/library.py or use ctx"
+
+
+@cases
+def test_leaves_nothing_behind(case: OpCase):
+    pool = device("cpu").pool
+    step(case, ours(arrays_of(case), "float64", "cpu", case.grad))
+    gc.collect()
+    gc.disable()
+    try:
+        before = pool.used_bytes()
+        step(case, ours(arrays_of(case), "float64", "cpu", case.grad))
+        assert pool.used_bytes() == before, "something of the step is still alive; a reference cycle?"
+    finally:
+        gc.enable()
