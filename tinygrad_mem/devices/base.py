@@ -6,6 +6,7 @@ Everything above this room works on any of them through the few methods below.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -81,6 +82,14 @@ class device:
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
+
+    def address(self, array: Any) -> int | None:
+        """The pool address of the block that ``array`` shows, as listeners hear it; ``None`` for memory of others."""
+        raise NotImplementedError
+
+    def listening(self) -> AbstractContextManager[Any]:
+        """While open, this thread's mallocs and frees reach ``scope.listeners``; pools of our own always tell them."""
+        return nullcontext()
 
     def owns(self, array: Any) -> bool:
         """Whether ``array`` is of this device's array class."""

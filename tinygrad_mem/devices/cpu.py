@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .base import device
-from .pool import Pool
+from .pool import Block, Pool
 
 _ndarray = np.ndarray
 
@@ -32,3 +32,9 @@ class CPU(device, kind="cpu"):
 
     def download(self, source: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, source)
+
+    def address(self, array: np.ndarray) -> int | None:
+        base = array.base
+        while type(base) is _ndarray:
+            base = base.base
+        return base.chunk.address if type(base) is Block else None

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import scope
 from ..errors import DeviceError, OutOfMemoryError
 from .base import device
 
@@ -68,11 +69,37 @@ class CUDA(device, kind="cuda"):
         with self._device:
             out[...] = source.get()
 
+    def address(self, array: Any) -> int | None:
+        return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.PooledMemory) else None
+
+    def listening(self) -> Any:
+        return _listening_hook(self)
+
     def synchronize(self) -> None:
         self._device.synchronize()
 
     def owns(self, array: Any) -> bool:
         return isinstance(array, self._cupy.ndarray)
+
+
+def _listening_hook(device: CUDA) -> Any:
+    """A CuPy memory hook that tells ``scope.listeners``. CuPy's hooks see the thread that entered them, and no other."""
+    from cupy.cuda import memory_hook
+
+    class Hook(memory_hook.MemoryHook):
+        name = f"tinygrad_mem {device} {id(device)}"
+
+        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+            if device_id == device.index and mem_size:
+                for listener in scope.listeners:
+                    listener.malloc(str(device), mem_ptr, size, mem_size)
+
+        def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+            if device_id == device.index and mem_size:
+                for listener in scope.listeners:
+                    listener.free(str(device), mem_ptr, mem_size)
+
+    return Hook()
 
 
 class _Pool:

@@ -1,0 +1,128 @@
+"""``train``: a small CNN on real images, and the memory of its training step."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+import tinygrad_mem as tm
+
+from .. import memory
+from ..data import DataLoader, TensorDataset
+from ..data.cifar10 import load_cifar10
+from ..data.digits import load_digits
+from ..data.mnist import load_mnist
+from ..memory.render.terminal import bytes_text, peak_table
+from ..models.digits import DigitsCNN
+from ..nn import functional as F
+
+console = Console()
+TRACKED_STEPS = 2  # the second step is the first that has its optimizer state from the start
+
+
+def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Training images and labels, then held-out ones: images float32 in (count, channels, height, width)."""
+    if data == "digits":
+        return load_digits()
+    if folder is None:
+        raise FileNotFoundError(f"--data {data} reads the original files: give their folder with --data-dir")
+    return load_mnist(folder) if data == "mnist" else load_cifar10(folder)
+
+
+def _optimizer(name: str, parameters: Any) -> Any:
+    if name == "sgd":
+        return tm.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
+    rule = tm.optim.Adam if name == "adam" else tm.optim.AdamW
+    return rule(parameters, lr=2e-3)
+
+
+def _step(model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
+    loss = F.cross_entropy(model(images), labels)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@tm.no_grad()
+def accuracy(model: Any, loader: DataLoader, device: str) -> float:
+    """The share of images that the model labels rightly, in eval mode."""
+    model.eval()
+    right = total = 0
+    for images, labels in loader:
+        guess = model(images.to(device)).argmax(1)
+        right += (guess == labels.to(device)).sum().item()
+        total += len(labels)
+    model.train()
+    return right / total
+
+
+def run(
+    *, device: str, batch_size: int, epochs: int, seed: int, optimizer: str, data: str, data_dir: Path | None, picture: Path | None
+) -> None:
+    """Train, print the accuracy, print what the memory of a step was made of."""
+    where = tm.device(device)
+    tm.manual_seed(seed)
+    train_x, train_y, test_x, test_y = _load(data, data_dir)
+    train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))
+    test_set = TensorDataset(tm.from_numpy(test_x), tm.from_numpy(test_y))
+    shuffled = DataLoader(train_set, batch_size, shuffle=True, drop_last=True, generator=tm.Generator().manual_seed(seed))
+    if not len(shuffled):
+        raise FileNotFoundError(f"--batch-size {batch_size} is larger than the {len(train_set)} training images")
+    held_out = DataLoader(test_set, 256)
+    console.print(f"{data}: {len(train_set):,} training images, {len(test_set):,} held out, {list(train_x.shape[1:])} each")
+    began = time.perf_counter()
+    watch = memory.track(where)
+    watch.__enter__()
+    try:
+        with where:
+            model = DigitsCNN(channels=train_x.shape[1], size=train_x.shape[2])
+        rule = _optimizer(optimizer, model.parameters())
+        schedule = tm.optim.lr_scheduler.CosineAnnealingLR(rule, epochs * len(shuffled))
+        _train(model, rule, schedule, shuffled, held_out, device, epochs, watch)
+    finally:
+        if watch.running:
+            watch.__exit__()
+    console.print(f"test accuracy {accuracy(model, held_out, device):.2%} after {epochs} epochs", highlight=False, style="bold")
+    seconds = time.perf_counter() - began
+    console.print(f"{seconds:.1f} s on {where}, {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
+    _report(watch, where, batch_size, picture)
+
+
+def _train(
+    model: Any, rule: Any, schedule: Any, batches: DataLoader, held_out: DataLoader, device: str, epochs: int, watch: Any
+) -> None:
+    columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TextColumn("{task.fields[text]}"), console=console) as progress:
+        task = progress.add_task("train", total=epochs * len(batches), epoch=1, text="")
+        steps = 0
+        for epoch in range(1, epochs + 1):
+            losses = 0.0
+            for images, labels in batches:
+                losses += _step(model, rule, images.to(device), labels.to(device))
+                schedule.step()
+                steps += 1
+                if steps == 1:
+                    watch.mark()
+                if steps == TRACKED_STEPS or (watch.running and steps == epochs * len(batches)):
+                    watch.__exit__()
+                progress.update(task, advance=1, epoch=epoch)
+            right = accuracy(model, held_out, device)
+            progress.update(task, text=f"loss {losses / len(batches):.4f}  test accuracy {right:.2%}")
+
+
+def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None) -> None:
+    peak = watch.at_peak(since=watch.marks[-1] if watch.marks else 0)
+    console.print(peak_table(peak, f"memory of a training step on {where}, batch {batch_size}, at its peak ({peak.phase})"))
+    pool = where.pool
+    console.print(f"the pool has reserved {bytes_text(pool.total_bytes())} from the machine so far", highlight=False)
+    if picture is not None:
+        from ..memory.render.picture import plot
+
+        plot(watch.timeline(), picture, title=f"Making the model, then {TRACKED_STEPS} training steps, batch {batch_size}")
+        console.print(f"wrote {picture}")
