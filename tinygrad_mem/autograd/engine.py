@@ -46,9 +46,9 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     pending = _count(roots, wanted)
     ready: list[tuple[int, Node]] = []
     for edge, grad, owned in roots:
-        _deliver(pending, ready, edge, grad, owned, wanted)
+        _deliver(pending.get(id(edge[0])), edge, grad, owned)
     for edge, _, _ in roots:
-        _arrive(pending, ready, edge, wanted)
+        _arrive(pending, ready, edge[0], wanted)
     del roots, edge, grad  # the walk alone holds them now
     before = local.phase, local.op
     local.phase = "backward"
@@ -124,18 +124,17 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
     if not keep_graph:
         node.close()
     owned = _ownership(grads, owned, result)
-    state.grads = grads = []
-    edges = node.edges
+    state.grads = grads = None  # type: ignore[assignment]  # what is not sent on is free from here
     sent = list(result)
     del result
-    for index, edge in enumerate(edges):
-        if edge is None or id(edge[0]) not in pending:
+    for index, edge in enumerate(node.edges):
+        if edge is None:
             continue
-        grad, sent[index] = sent[index], None
+        target, grad, sent[index] = edge[0], sent[index], None
         if grad is not None:
-            _deliver(pending, ready, edge, grad, owned[index], wanted)
-        del grad
-        _arrive(pending, ready, edge, wanted)
+            _deliver(pending.get(id(target)), edge, grad, owned[index])
+            grad = None
+        _arrive(pending, ready, target, wanted)
 
 
 def _root(array: Any) -> Any:
@@ -153,35 +152,30 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    roots = {id(_root(g)): mine for g, mine in zip(grads, owned, strict=True) if g is not None}
-    found = [None if r is None else id(_root(r)) for r in result]
-    verdict = []
-    for r, root in zip(result, found, strict=True):
-        if r is None:
-            verdict.append(False)
-        elif root in roots:
-            verdict.append(roots[root] and found.count(root) == 1 and _dense(r))
-        else:
-            verdict.append(found.count(root) == 1 and _dense(r))
-    return verdict
+    roots = [None if r is None else id(_root(r)) for r in result]
+    incoming = {id(_root(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
+    return [
+        r is not None and incoming.get(root, True) and roots.count(root) == 1 and _dense(r)
+        for r, root in zip(result, roots)  # noqa: B905 (once a node: strict costs)
+    ]
 
 
 def _dense(array: Any) -> bool:
     """Whether every element has memory of its own, to write into (a broadcast view has not)."""
-    return 0 not in array.strides or array.size <= 1
+    return 0 not in array.strides or array.size <= 1 or array.flags.c_contiguous
 
 
-def _deliver(pending: dict, ready: list, edge: tuple, grad: Any, owned: bool, wanted: dict | None) -> None:
+def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None:
     """Give a gradient to the node or leaf that it belongs to, in that one's shape and dtype, adding to what is there."""
-    target, index = edge
-    state = pending.get(id(target))
     if state is None:
-        return
+        return  # nobody asked for it
+    target, index = edge
     device = target.device
-    if isinstance(target, Node):
+    if type(target) is Node:
         shape, dtype = target.shapes[index]
     else:
-        shape, dtype = target.array.shape, target.array.dtype
+        array = target.array
+        shape, dtype = array.shape, array.dtype
     if grad.shape != shape:
         grad, owned = _unbroadcast(device, grad, shape), True
     if grad.dtype != dtype:
@@ -221,9 +215,8 @@ def _unbroadcast(device: Any, grad: Any, shape: tuple) -> Any:
     return out
 
 
-def _arrive(pending: dict, ready: list, edge: tuple, wanted: dict | None) -> None:
+def _arrive(pending: dict, ready: list, target: Any, wanted: dict | None) -> None:
     """One expected gradient has been sent; when it was the last, a leaf takes its gradient and a node becomes ready."""
-    target = edge[0]
     state = pending.get(id(target))
     if state is None:
         return
