@@ -118,7 +118,11 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
     else:
         mine = owned[0] if len(owned) == 1 else all(owned)
         local.op = node.op.__name__
-        result = run_backward(node, *grads, owned=mine)
+        if node.device.index:
+            with node.device.current():
+                result = run_backward(node, *grads, owned=mine)
+        else:
+            result = run_backward(node, *grads, owned=mine)
     if len(result) != len(node.edges):
         raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
     if not keep_graph:

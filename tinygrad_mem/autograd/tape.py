@@ -133,7 +133,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         device = local.default_device or _Tensor.cpu_device()
     node = Node(device, needs)
     node.op = op
-    out = (_heard if scope.listeners else local.run)(op.forward, node, *arrays, **params)
+    out = (_observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
     if type(out) is tuple:
         outputs = tuple([_Tensor._wrap(a, device) for a in out])
         if record:
@@ -150,11 +150,12 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     return outputs
 
 
-def _heard(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
-    """Run an op while somebody listens: allocations inside it bear its name."""
+def _observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
+    """Run an op while somebody listens, so that allocations inside it bear its name; or on a GPU beyond the first."""
     before, local.op = local.op, node.op.__name__
     try:
-        return local.run(forward, node, *arrays, **params)
+        with node.device.current():
+            return local.run(forward, node, *arrays, **params)
     finally:
         local.op = before
 
@@ -293,7 +294,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
     node.target = target.array
-    _heard(op.forward, node, *arrays, **params)
+    _observed(op.forward, node, *arrays, **params)
     node.target = None
     storage = target.storage
     record = any(needs)

@@ -87,6 +87,10 @@ class device:
         """The pool address of the block that ``array`` shows, as listeners hear it; ``None`` for memory of others."""
         raise NotImplementedError
 
+    def current(self) -> AbstractContextManager[Any]:
+        """While open, kernels of this thread run on this device: only GPUs beyond the first need it."""
+        return nullcontext()
+
     def listening(self) -> AbstractContextManager[Any]:
         """While open, this thread's mallocs and frees reach ``scope.listeners``; pools of our own always tell them."""
         return nullcontext()

@@ -72,6 +72,9 @@ class CUDA(device, kind="cuda"):
     def address(self, array: Any) -> int | None:
         return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.PooledMemory) else None
 
+    def current(self) -> Any:
+        return self._cupy.cuda.Device(self.index)
+
     def listening(self) -> Any:
         return _listening_hook(self)
 
