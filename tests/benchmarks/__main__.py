@@ -1,0 +1,132 @@
+"""``python -m tests.benchmarks``: time ratios to PyTorch, both engines interleaved in one process; no test depends on them.
+
+Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
+
+
+def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> tuple[float, float]:
+    """Median seconds of one call of each, called in turn for about ``seconds`` in all, after a warm-up of two calls."""
+    times: tuple[list[float], list[float]] = ([], [])
+    began = time.perf_counter()
+    while len(times[0]) < 5 or time.perf_counter() - began < seconds:
+        for run, row in zip((ours, theirs), times, strict=True):
+            start = time.perf_counter()
+            run()
+            row.append(time.perf_counter() - start)
+    return median(times[0][2:]), median(times[1][2:])
+
+
+def networks(device: str, seconds: float, only: str) -> list[dict]:
+    """The five training steps; on a GPU both engines wait for the device in each step."""
+    import torch
+
+    import tinygrad_mem as tm
+    from tests.networks import WORKLOADS
+
+    rows = []
+    for workload in WORKLOADS:
+        if only and only.lower() not in workload.name.lower():
+            continue
+        steps = [workload.build(tm, device), workload.build(torch, device)]
+
+        def ours(step: Any = steps[0]) -> None:
+            step()
+            tm.device(device).synchronize()
+
+        def theirs(step: Any = steps[1]) -> None:
+            step()
+            if device != "cpu":
+                torch.cuda.synchronize()
+
+        rows.append({"name": workload.name, "times": interleaved(ours, theirs, seconds)})
+        print(f"  {workload.name} done", file=sys.stderr, flush=True)
+    return rows
+
+
+def tiny(device: str) -> list[dict]:
+    """One recorded elementwise op on three numbers: what an op costs beside its arithmetic."""
+    import torch
+
+    import tinygrad_mem as tm
+
+    a, b = (tm.ones(3, device=device, requires_grad=True) for _ in range(2))
+    c, d = (torch.ones(3, device=device, requires_grad=True) for _ in range(2))
+
+    def repeat(x: Any, y: Any) -> Callable[[], None]:
+        def run() -> None:
+            for _ in range(10_000):
+                x * y
+
+        return run
+
+    found = interleaved(repeat(a, b), repeat(c, d), 2.0)
+    return [{"name": "a * b, 3 elements, recorded", "times": tuple(t / 10_000 for t in found)}]
+
+
+def show(results: dict[str, list[dict]], where: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"one training step, tinygrad_mem against PyTorch, interleaved, on {where}")
+    table.add_column("workload")
+    for setting in results:
+        table.add_column(f"{setting}\nours", justify="right")
+        table.add_column("\nPyTorch", justify="right")
+        table.add_column("\nratio", justify="right", style="bold")
+    for index, row in enumerate(next(iter(results.values()))):
+        cells = []
+        for rows in results.values():
+            ours, theirs = rows[index]["times"]
+            cells += [duration(ours), duration(theirs), f"{ours / theirs:.2f}"]
+        table.add_row(row["name"], *cells)
+    Console().print(table)
+
+
+def duration(seconds: float) -> str:
+    return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
+
+
+def main() -> None:
+    """Run the child for each setting and print the table, or be the child."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--seconds", type=float, default=10.0, help="time a workload, both engines together")
+    parser.add_argument("--only", default="", help="part of a workload's name")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        import torch
+
+        torch.set_num_threads(os.cpu_count() or 1)
+        print(json.dumps(networks(options.device, options.seconds, options.only) + tiny(options.device)))
+        return
+    results = {}
+    for setting, variables in SETTINGS.items():
+        print(setting, file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.benchmarks", "--child", *sys.argv[1:]],
+            env={**os.environ, **variables},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+        results[setting] = json.loads(done.stdout.splitlines()[-1])
+    show(results, options.device)
+
+
+if __name__ == "__main__":
+    main()
