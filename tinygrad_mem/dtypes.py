@@ -7,7 +7,7 @@ their own category.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -69,7 +69,7 @@ def is_floating(dtype: np.dtype) -> Any:
     return dtype.kind == "f"
 
 
-@lru_cache(maxsize=None)
+@cache
 def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
     """The smallest dtype of the higher category that both fit in, by PyTorch's table.
 
@@ -82,7 +82,7 @@ def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
     return first if a == _FLOATING else second
 
 
-@lru_cache(maxsize=None)
+@cache
 def result_type_of(operands: tuple) -> np.dtype:
     """PyTorch's result dtype of operands given as ``(dtype, rank)``: rank 2 with dimensions, 1 for 0-d, 0 for a Python number."""
     best: list[np.dtype | None] = [None, None, None]

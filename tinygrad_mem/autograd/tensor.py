@@ -533,7 +533,9 @@ class Tensor(_Methods):
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
         if self._node is not None:
-            raise GraphError("Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first")
+            raise GraphError(
+                "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
+            )
         values = None if self.is_meta else np.array(self._host())
         shape = (tuple(self.shape), self.dtype.str)
         return _rebuild, (type(self), values, shape, str(self.device), self._requires_grad, dict(_extra(self)))

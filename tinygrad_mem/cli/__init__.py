@@ -6,8 +6,8 @@ import sys
 def main() -> None:
     """Entry point of ``python -m tinygrad_mem`` and of the ``tinygrad_mem`` command."""
     try:
-        import rich  # noqa: F401
-        import typer  # noqa: F401
+        import rich
+        import typer
     except ImportError as missing:
         sys.exit(f"tinygrad_mem's command line needs {missing.name}: pip install 'tinygrad_mem[train]'")
     from .app import app

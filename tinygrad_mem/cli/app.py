@@ -39,7 +39,9 @@ def train(
     optimizer: Annotated[OptimizerName, typer.Option(help="update rule")] = OptimizerName.adam,
     data: Annotated[Data, typer.Option(help="digits ships with scikit-learn; the others need --data-dir")] = Data.digits,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the original distribution files")] = None,
-    picture: Annotated[Path | None, typer.Option(help="write the memory of two steps, stacked by category, to this file")] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="write the memory of two steps, stacked by category, to this file")
+    ] = None,
 ) -> None:
     """Train a small CNN on real images, then show what the memory of a training step was made of."""
     from .train import run

@@ -63,7 +63,15 @@ def accuracy(model: Any, loader: DataLoader, device: str) -> float:
 
 
 def run(
-    *, device: str, batch_size: int, epochs: int, seed: int, optimizer: str, data: str, data_dir: Path | None, picture: Path | None
+    *,
+    device: str,
+    batch_size: int,
+    epochs: int,
+    seed: int,
+    optimizer: str,
+    data: str,
+    data_dir: Path | None,
+    picture: Path | None,
 ) -> None:
     """Train, print the accuracy, print what the memory of a step was made of."""
     where = tm.device(device)

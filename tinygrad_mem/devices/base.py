@@ -31,6 +31,7 @@ class device:
     type: str
     index: int | None
     kernels: Any
+    xp: Any  # the array module, numpy or cupy: for views, never for arithmetic
     pool: Any
     generator: Generator
 

@@ -16,7 +16,7 @@ class CPU(device, kind="cpu"):
     def _open(self) -> None:
         from ..kernels import numpy as kernels
 
-        self.kernels = kernels
+        self.kernels, self.xp = kernels, np
         self.pool = Pool("cpu")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:

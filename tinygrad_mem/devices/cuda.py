@@ -42,7 +42,7 @@ class CUDA(device, kind="cuda"):
             raise DeviceError(f"device {self}: this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}")
         from ..kernels import cupy as kernels
 
-        self.kernels = kernels
+        self.kernels, self.xp = kernels, cupy
         self._cupy = cupy
         self._device = cupy.cuda.Device(self.index)
         with self._device:
@@ -55,9 +55,7 @@ class CUDA(device, kind="cuda"):
             except self._cupy.cuda.memory.OutOfMemoryError:
                 size = int(np.prod(shape, dtype=object)) * dtype.itemsize
                 pool = self.pool
-                raise OutOfMemoryError(
-                    str(self), size, pool.used_bytes(), pool.total_bytes(), pool.get_limit()
-                ) from None
+                raise OutOfMemoryError(str(self), size, pool.used_bytes(), pool.total_bytes(), pool.get_limit()) from None
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         with self._device:

@@ -38,6 +38,7 @@ class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
     def _open(self) -> None:
+        self.xp = np
         self.kernels = NullKernels(device("cpu").kernels)
         self.pool = Pool("meta", reserve=False)
 

@@ -26,10 +26,12 @@ class Generator:
         device: where the numbers are drawn; ``None`` is the cpu.
     """
 
-    def __init__(self, device: Device | str | None = None, seed: int = 0) -> None:
+    first_seed = 0  # of generators that are made from now on
+
+    def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
         self._lock = threading.Lock()
-        self.state: Ticket = (seed & _MASK, 0)
+        self.state: Ticket = (Generator.first_seed & _MASK, 0)
 
     @property
     def device(self) -> Device:
@@ -51,6 +53,12 @@ class Generator:
             raise RuntimeError(f"manual_seed: overflow, expected -2**63 <= seed < 2**64, found {seed}")
         self.state = (seed & _MASK, 0)
         return self
+
+    def clone_state(self) -> Generator:
+        """A generator that will draw what this one will."""
+        twin = Generator(self._device)
+        twin.state = self.state
+        return twin
 
     def initial_seed(self) -> int:
         """The seed in use."""

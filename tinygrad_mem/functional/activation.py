@@ -1,1 +1,171 @@
-"""To be written."""
+"""Activations, with the names and arguments of ``torch.nn.functional``. Each saves one array for backward."""
+
+from __future__ import annotations
+
+from ..autograd.tape import apply, apply_
+from ..autograd.tensor import Tensor
+from ..ops import activation as ops
+from . import elementwise
+
+
+def relu(input: Tensor, inplace: bool = False) -> Tensor:
+    """``max(input, 0)``. Saves: the output, which the next layer usually keeps anyway."""
+    return apply_(ops.ReLU, input) if inplace else apply(ops.ReLU, input)
+
+
+def relu_(input: Tensor) -> Tensor:
+    """In-place :func:`relu`: no new array; the output is saved as before."""
+    return apply_(ops.ReLU, input)
+
+
+def relu6(input: Tensor, inplace: bool = False) -> Tensor:
+    """``min(max(input, 0), 6)``. Saves: the output."""
+    return hardtanh(input, 0.0, 6.0, inplace)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+    """``input`` where positive, else ``negative_slope * input``. Saves: the output (the input where the slope is not positive)."""
+    return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=negative_slope)
+
+
+def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """In-place :func:`leaky_relu`."""
+    return leaky_relu(input, negative_slope, True)
+
+
+def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """``input`` where positive, else ``alpha * (e**input - 1)``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0)
+
+
+def selu(input: Tensor, inplace: bool = False) -> Tensor:
+    """The self-normalising ELU (Klambauer et al., 2017). Saves: the input."""
+    alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
+    return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=scale, inner=1.0)
+
+
+def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
+    """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0 / alpha)
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """``input * Phi(input)``, exactly or by the tanh formula. Saves: the input.
+
+    Raises:
+        ValueError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu: approximate argument must be either none or tanh, found {approximate!r}")
+    return apply(ops.GELU, input, tanh=approximate == "tanh")
+
+
+def silu(input: Tensor, inplace: bool = False) -> Tensor:
+    """``input * sigmoid(input)``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.SiLU, input)
+
+
+def mish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``input * tanh(softplus(input))``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.Mish, input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """``ln(1 + e**(beta * input)) / beta``. Saves: the input."""
+    return apply(ops.Softplus, input, beta=beta, threshold=threshold)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """``input / (1 + |input|)``. Saves: the input."""
+    return apply(ops.Softsign, input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """``ln(sigmoid(input))``. Saves: the input."""
+    return apply(ops.LogSigmoid, input)
+
+
+def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
+    """``min(max(input / 6 + 1 / 2, 0), 1)``. Saves: the output."""
+    return (apply_ if inplace else apply)(ops.Ramp, input, low=0.0, high=1.0, slope=1 / 6)
+
+
+def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
+    """``input * hardsigmoid(input)``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.Hardswish, input)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+    """``input`` within ``[min_val, max_val]``. Saves: the output.
+
+    Raises:
+        ValueError: the bounds cross.
+    """
+    if min_val > max_val:
+        raise ValueError(f"hardtanh: min_val cannot be greater than max_val, found {min_val} and {max_val}")
+    return (apply_ if inplace else apply)(ops.Ramp, input, low=min_val, high=max_val)
+
+
+def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """In-place :func:`hardtanh`."""
+    return hardtanh(input, min_val, max_val, True)
+
+
+def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """0 within ``[-lambd, lambd]``, else ``input``. Saves: the input."""
+    return apply(ops.Shrink, input, limit=lambd, shift=0.0)
+
+
+def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
+    """0 within ``[-lambd, lambd]``, else ``input`` moved towards zero by ``lambd``. Saves: the input."""
+    if lambd < 0:
+        raise ValueError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}")
+    return apply(ops.Shrink, input, limit=lambd, shift=lambd)
+
+
+def tanhshrink(input: Tensor) -> Tensor:
+    """``input - tanh(input)``. Saves: tanh's output."""
+    return elementwise.sub(input, elementwise.tanh(input))
+
+
+def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
+    """``input`` where above ``threshold``, else ``value``. Saves: the input."""
+    return (apply_ if inplace else apply)(ops.Threshold, input, limit=threshold, value=value)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """``input`` where positive, else ``weight * input``, one weight or one a channel (axis 1). Saves: the input and the weight."""
+    return apply(ops.PReLU, input, weight)
+
+
+def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
+    """Leaky ReLU; in training with a random slope an element, else with the mean slope.
+
+    Saves: in training the slopes and the input, else the output.
+    """
+    if not training:
+        return leaky_relu(input, (lower + upper) / 2, inplace)
+    from .creation import empty_like
+
+    slopes = empty_like(input).uniform_(lower, upper)
+    slope = elementwise.where(elementwise.gt(input.detach(), 0), 1.0, slopes)
+    return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """The first half of ``dim`` times the sigmoid of the second. Saves: both halves' views and the sigmoid.
+
+    Raises:
+        ShapeError: the size of ``dim`` is odd.
+    """
+    from ..errors import ShapeError
+    from .shape import chunk
+
+    if input.size(dim) % 2:
+        raise ShapeError(f"Halving dimension must be even, but dimension {dim} is size {input.size(dim)}")
+    a, b = chunk(input, 2, dim)
+    return elementwise.mul(a, elementwise.sigmoid(b))
+
+
+tanh = elementwise.tanh
+sigmoid = elementwise.sigmoid

@@ -1,1 +1,138 @@
-"""To be written."""
+"""Copies, casts and moves between devices. All are differentiable; the gradient comes back in the source's dtype and device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd.tape import apply, apply_
+from ..autograd.tensor import Tensor
+from ..devices import device as Device
+from ..ops import convert as ops
+
+
+def to(
+    input: Tensor, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+) -> Tensor:
+    """``input`` with another dtype, on another device, or like another tensor; itself where nothing changes.
+
+    Args:
+        args: a dtype, a device, a device and a dtype, or a tensor.
+        copy: make a copy even where nothing changes.
+    """
+    for arg in args:
+        if isinstance(arg, Tensor):
+            dtype, device = arg.dtype, arg.device
+        elif isinstance(arg, Device) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "meta")):
+            device = arg
+        elif arg is True or arg is False:
+            non_blocking = arg
+        elif arg is not None:
+            dtype = arg
+    result = input
+    where = input.device if device is None else Device(device)
+    if dtype is not None and dtypes.as_dtype(dtype) != input.dtype:
+        result = apply(ops.Cast, result, dtype=dtypes.as_dtype(dtype))
+    if where is not input.device:
+        result = _moved(result, where)
+    return clone(result) if copy and result is input else result
+
+
+def _moved(input: Tensor, where: Device) -> Tensor:
+    moved = apply(ops.Transfer, input, to=where)
+    moved.device = where
+    if moved._node is not None:  # gradients arrive there
+        moved._node.device, moved._node.kernels = where, where.kernels
+    return moved
+
+
+def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
+    """A contiguous copy. Saves nothing."""
+    return apply(ops.Clone, input)
+
+
+def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
+    """The tensor itself where it is contiguous, else a copy."""
+    return input if input.is_contiguous() else apply(ops.Clone, input)
+
+
+def copy_(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+    """Write ``src``, broadcast and cast, into the tensor; from any device."""
+    if not isinstance(src, Tensor):
+        raise TypeError(f"copy_(): argument 'other' must be Tensor, not {type(src).__name__}")
+    return apply_(ops.Copy, input, to(src, device=input.device))
+
+
+def cpu(input: Tensor) -> Tensor:
+    """On the host."""
+    return to(input, device="cpu")
+
+
+def cuda(input: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
+    """On a GPU, the first unless named."""
+    return to(input, device="cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+
+
+def type_as(input: Tensor, other: Tensor) -> Tensor:
+    """In another tensor's dtype, on its device."""
+    return to(input, other)
+
+
+_LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32", "Byte": "uint8"}
+
+
+def type(input: Tensor, dtype: Any = None) -> Any:
+    """In ``dtype``; without one, the legacy type name such as ``torch.FloatTensor``'s."""
+    if dtype is None:
+        names = {np.dtype(v): k for k, v in _LEGACY.items()}
+        return f"tinygrad_mem.{names.get(input.dtype, input.dtype.name)}Tensor"
+    if isinstance(dtype, str) and dtype.endswith("Tensor"):
+        dtype = _LEGACY[dtype.rpartition(".")[2].removesuffix("Tensor")]
+    return to(input, dtype=dtype)
+
+
+def half(input: Tensor) -> Tensor:
+    """In float16."""
+    return to(input, dtype=dtypes.float16)
+
+
+def float(input: Tensor) -> Tensor:
+    """In float32."""
+    return to(input, dtype=dtypes.float32)
+
+
+def double(input: Tensor) -> Tensor:
+    """In float64."""
+    return to(input, dtype=dtypes.float64)
+
+
+def long(input: Tensor) -> Tensor:
+    """In int64."""
+    return to(input, dtype=dtypes.int64)
+
+
+def int(input: Tensor) -> Tensor:
+    """In int32."""
+    return to(input, dtype=dtypes.int32)
+
+
+def short(input: Tensor) -> Tensor:
+    """In int16."""
+    return to(input, dtype=dtypes.int16)
+
+
+def char(input: Tensor) -> Tensor:
+    """In int8."""
+    return to(input, dtype=dtypes.int8)
+
+
+def byte(input: Tensor) -> Tensor:
+    """In uint8."""
+    return to(input, dtype=dtypes.uint8)
+
+
+def bool(input: Tensor) -> Tensor:
+    """In bool."""
+    return to(input, dtype=dtypes.bool)

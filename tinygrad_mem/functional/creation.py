@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,18 +11,296 @@ import numpy as np
 from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..errors import ShapeError
 from ..scope import local
+from .shape import sizes_of
 
 
-def tensor(data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A copy of ``data`` (numbers, nested lists, arrays, tensors) on ``device``."""
-    source = data._host() if isinstance(data, Tensor) else np.asarray(data)
-    if dtype is not None:
-        source = source.astype(dtypes.as_dtype(dtype))
-    elif not hasattr(data, "dtype") and source.dtype.kind == "f":
-        source = source.astype(dtypes.get_default_dtype())
-    where = Device(device or local.default_device or "cpu")
-    out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
-    where.upload(np.ascontiguousarray(source), out.array)
-    out.requires_grad = requires_grad
+def device_of(device: Any) -> Device:
+    """The device named, or the default of this thread."""
+    return Device(device if device is not None else local.default_device or "cpu")
+
+
+def set_default_device(device: Any) -> None:
+    """The device of new tensors of this thread; ``None`` is the cpu."""
+    local.default_device = None if device is None else Device(device)
+
+
+def get_default_device() -> Device:
+    """The device of new tensors of this thread."""
+    return device_of(None)
+
+
+def _new(shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
+    where = device_of(device)
+    out = Tensor._wrap(where.empty(shape, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)), where)
+    if requires_grad:
+        out.requires_grad = True
     return out
+
+
+def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    out = _new(shape, dtype, device, requires_grad)
+    out.device.kernels.fill(value, out=out.array)
+    return out
+
+
+def _host_array(data: Any, dtype: Any) -> np.ndarray:
+    """``data`` in host memory, in the dtype that PyTorch would choose."""
+    if isinstance(data, Tensor):
+        data = data._host()
+    elif isinstance(data, (list, tuple)) and _has_tensor(data):
+        data = _plain(data)
+    elif not hasattr(data, "dtype") and hasattr(data, "numpy"):
+        data = data.numpy()
+    try:
+        source = np.asarray(data)
+    except ValueError as error:
+        raise ValueError(f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}") from None
+    if dtype is not None:
+        return source.astype(dtypes.as_dtype(dtype))
+    if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
+        return source.astype(dtypes.get_default_dtype())
+    return source.astype(dtypes.as_dtype(source.dtype), copy=False)
+
+
+def _has_tensor(data: Any) -> bool:
+    return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _has_tensor(x)) for x in data)
+
+
+def _plain(data: Any) -> Any:
+    return data.tolist() if isinstance(data, Tensor) else [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
+
+
+def tensor(
+    data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
+) -> Tensor:
+    """A copy of ``data`` (numbers, nested lists, arrays, tensors) on ``device``; Python floats become the default dtype.
+
+    Raises:
+        ValueError: ``data`` is ragged or has no numbers.
+        DTypeError: its dtype is not offered.
+    """
+    source = _host_array(data, dtype)
+    where = device_of(device)
+    out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
+    where.upload(source, out.array)
+    if requires_grad:
+        out.requires_grad = True
+    return out
+
+
+def from_numpy(array: np.ndarray) -> Tensor:
+    """A cpu tensor over the array's own memory: writing one writes the other.
+
+    Raises:
+        TypeError: not a NumPy array.
+        DTypeError: its dtype is not offered.
+        ValueError: it has negative strides.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    dtypes.as_dtype(array.dtype)
+    if any(s < 0 for s in array.strides):
+        raise ValueError(
+            "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
+            "supported. Make a copy of your array with array.copy()."
+        )
+    return Tensor._wrap(array.view(np.ndarray) if type(array) is not np.ndarray else array, Device("cpu"))
+
+
+def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
+    """A tensor of ``data`` that shares its memory where dtype and device allow it."""
+    if isinstance(data, Tensor):
+        wanted = data if dtype is None else data.to(dtypes.as_dtype(dtype))
+        return wanted if device is None else wanted.to(Device(device))
+    if isinstance(data, np.ndarray) and (dtype is None or dtypes.as_dtype(dtype) == data.dtype):
+        shared = from_numpy(data)
+        return shared if device_of(device).type == "cpu" else shared.to(device_of(device))
+    return tensor(data, dtype=dtype, device=device)
+
+
+def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """A 0-d tensor."""
+    return tensor(value, dtype=dtype or dtypes.get_default_dtype(), device=device)
+
+
+def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **ignored: Any) -> Tensor:
+    """Uninitialised."""
+    return _new(sizes_of(size), dtype, device, requires_grad)
+
+
+def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 0."""
+    return _filled(0, sizes_of(size), dtype, device, requires_grad)
+
+
+def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 1."""
+    return _filled(1, sizes_of(size), dtype, device, requires_grad)
+
+
+def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All ``fill_value``, whose kind decides the dtype."""
+    return _filled(fill_value, sizes_of((size,)), dtype or _dtype_of(fill_value), device, requires_grad)
+
+
+def _dtype_of(value: Any) -> np.dtype:
+    if isinstance(value, bool):
+        return dtypes.bool
+    return dtypes.int64 if isinstance(value, int) else dtypes.get_default_dtype()
+
+
+def _like(input: Tensor, dtype: Any, device: Any) -> tuple:
+    return tuple(input.array.shape), dtype or input.dtype, device or input.device
+
+
+def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uninitialised, of ``input``'s shape."""
+    return _new(*_like(input, dtype, device), requires_grad)
+
+
+def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 0, of ``input``'s shape."""
+    return _filled(0, *_like(input, dtype, device), requires_grad)
+
+
+def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 1, of ``input``'s shape."""
+    return _filled(1, *_like(input, dtype, device), requires_grad)
+
+
+def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All ``fill_value``, of ``input``'s shape."""
+    return _filled(fill_value, *_like(input, dtype, device), requires_grad)
+
+
+def new_empty(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Uninitialised, of ``input``'s dtype and device."""
+    return _new(sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
+
+
+def new_zeros(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 0, of ``input``'s dtype and device."""
+    return _filled(0, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
+
+
+def new_ones(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """All 1, of ``input``'s dtype and device."""
+    return _filled(1, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
+
+
+def new_full(
+    input: Tensor, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """All ``fill_value``, of ``input``'s dtype and device."""
+    return _filled(fill_value, sizes_of((size,)), dtype or input.dtype, device or input.device, requires_grad)
+
+
+def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A copy of ``data``, of ``input``'s dtype and device."""
+    return tensor(data, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
+
+
+def _from_host(array: np.ndarray, dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    return tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def arange(
+    start: float,
+    end: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """``start``, ``start + step``, ... below ``end``; int64 where all are integers.
+
+    Raises:
+        ValueError: the step is 0 or leads away from the end.
+    """
+    first, last = (0, start) if end is None else (start, end)
+    if step == 0:
+        raise ValueError("step must be nonzero")
+    if (last - first) * step < 0:
+        raise ValueError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
+    whole = all(isinstance(x, int) for x in (first, last, step))
+    kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
+    count = math.ceil((last - first) / step)
+    return _from_host((first + step * np.arange(count)).astype(kind), None, device, requires_grad)
+
+
+def linspace(
+    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """``steps`` numbers from ``start`` to ``end``, both included."""
+    if steps < 0:
+        raise ValueError(f"number of steps must be non-negative, found {steps}")
+    return _from_host(np.linspace(start, end, steps), dtype or dtypes.get_default_dtype(), device, requires_grad)
+
+
+def logspace(
+    start: float,
+    end: float,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """``steps`` powers of ``base``, with exponents from ``start`` to ``end``."""
+    return _from_host(np.logspace(start, end, steps, base=base), dtype or dtypes.get_default_dtype(), device, requires_grad)
+
+
+def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """1 on the diagonal, 0 elsewhere."""
+    return _from_host(np.eye(n, m), dtype or dtypes.get_default_dtype(), device, requires_grad)
+
+
+def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """Rows and columns of the lower triangle, int64, shape (2, n)."""
+    return _from_host(np.stack(np.tril_indices(row, offset, col)), dtypes.int64, device, False)
+
+
+def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
+    """Rows and columns of the upper triangle, int64, shape (2, n)."""
+    return _from_host(np.stack(np.triu_indices(row, offset, col)), dtypes.int64, device, False)
+
+
+def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
+    """Coordinates of a grid: every tensor expanded along the axes of the others.
+
+    Raises:
+        ValueError: ``indexing`` is neither ``"ij"`` nor ``"xy"``.
+    """
+    if indexing not in ("ij", "xy"):
+        raise ValueError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+    axes = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else list(tensors)
+    swap = indexing == "xy" and len(axes) > 1
+    if swap:
+        axes[0], axes[1] = axes[1], axes[0]
+    shape = [x.numel() for x in axes]
+    grids = [x.reshape([-1 if i == j else 1 for j in range(len(axes))]).expand(*shape) for i, x in enumerate(axes)]
+    if swap:
+        grids = [g.transpose(0, 1) for g in grids]
+        grids[0], grids[1] = grids[1], grids[0]
+    return tuple(grids)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether it is a tensor."""
+    return isinstance(value, Tensor)
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is floating."""
+    return input.is_floating_point()
+
+
+def numel(input: Tensor) -> int:
+    """How many elements."""
+    return input.numel()

@@ -1,1 +1,244 @@
-"""To be written."""
+"""Matrix products. Saves: each factor that the other's gradient needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ShapeError
+from ..ops import linalg as ops
+from . import elementwise, reduce, shape
+
+
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The matrix product, with PyTorch's rules for vectors and batches.
+
+    Raises:
+        ShapeError: the inner sizes differ, or a tensor is 0-d.
+    """
+    if input.ndim == 0 or other.ndim == 0:
+        raise ShapeError("both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
+    a = shape.unsqueeze(input, 0) if input.ndim == 1 else input
+    b = shape.unsqueeze(other, 1) if other.ndim == 1 else other
+    if b.ndim == 2 and a.ndim > 2:  # one large product instead of many small ones
+        if a.size(-1) != b.size(0):
+            raise ShapeError(
+                f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and {list(other.shape)}): "
+                "the last dimension of the first must be the second to last of the second"
+            )
+        rows = a.numel() // max(a.size(-1), 1) if a.size(-1) else _count(a.shape[:-1])
+        product = shape.reshape(apply(ops.MatMul, shape.reshape(a, (rows, a.size(-1))), b), (*a.shape[:-1], b.size(1)))
+    else:
+        product = apply(ops.MatMul, a, b)
+    if input.ndim == 1:
+        product = shape.squeeze(product, -2)
+    return shape.squeeze(product, -1) if other.ndim == 1 else product
+
+
+def rmatmul(input: Tensor, other: Tensor) -> Tensor:
+    """``other @ input``."""
+    return matmul(other, input)
+
+
+def _count(sizes: Any) -> int:
+    count = 1
+    for n in sizes:
+        count *= n
+    return count
+
+
+def _need(name: str, *pairs: tuple[Tensor, int]) -> None:
+    for i, (x, ndim) in enumerate(pairs):
+        if x.ndim != ndim:
+            raise ShapeError(f"{name}: argument {i + 1} must be {ndim}-D, found {x.ndim}-D {list(x.shape)}")
+
+
+def mm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Two matrices."""
+    _need("mm", (input, 2), (mat2, 2))
+    return apply(ops.MatMul, input, mat2)
+
+
+def bmm(input: Tensor, mat2: Tensor) -> Tensor:
+    """Two batches of matrices, one by one."""
+    _need("bmm", (input, 3), (mat2, 3))
+    if input.size(0) != mat2.size(0):
+        raise ShapeError(f"bmm: batch sizes differ: {list(input.shape)} and {list(mat2.shape)}")
+    return apply(ops.MatMul, input, mat2)
+
+
+def mv(input: Tensor, vec: Tensor) -> Tensor:
+    """A matrix and a vector."""
+    _need("mv", (input, 2), (vec, 1))
+    return matmul(input, vec)
+
+
+def dot(input: Tensor, tensor: Tensor) -> Tensor:
+    """Two vectors."""
+    _need("dot", (input, 1), (tensor, 1))
+    return matmul(input, tensor)
+
+
+def outer(input: Tensor, vec2: Tensor) -> Tensor:
+    """All products of two vectors' elements."""
+    _need("outer", (input, 1), (vec2, 1))
+    return elementwise.mul(shape.unsqueeze(input, 1), vec2)
+
+
+def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (mat1 @ mat2)``."""
+    _need("addmm", (mat1, 2), (mat2, 2))
+    return apply(ops.AddMM, input, mat1, mat2, beta=beta, alpha=alpha)
+
+
+def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (batch1 @ batch2)``, batch by batch."""
+    _need("baddbmm", (batch1, 3), (batch2, 3))
+    return apply(ops.AddMM, input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * (mat @ vec)``."""
+    return elementwise.add(elementwise.mul(input, beta), matmul(mat, vec), alpha=alpha)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``input @ weight.T + bias``: (..., in), (out, in), (out,) -> (..., out).
+
+    Saves: input (for the weight's gradient) and weight (for the input's).
+
+    Raises:
+        ShapeError, DTypeError: they do not fit.
+    """
+    if weight.ndim == 1:
+        return matmul(input, weight) if bias is None else elementwise.add(matmul(input, weight), bias)
+    return apply(ops.Linear, input, weight, bias)
+
+
+def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k)."""
+    out = einsum("...i,kij,...j->...k", input1, weight, input2)
+    return out if bias is None else elementwise.add(out, bias)
+
+
+def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
+    """Products summed over pairs of dimensions: the last of ``a`` with the first of ``b``, or two lists."""
+    if isinstance(dims, int):
+        left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
+    else:
+        left, right = [d % a.ndim for d in dims[0]], [d % b.ndim for d in dims[1]]
+    if [a.size(d) for d in left] != [b.size(d) for d in right]:
+        raise ShapeError(
+            f"contracted dimensions need to match, but they do not: {list(a.shape)} and {list(b.shape)} over {dims}"
+        )
+    free_a = [d for d in range(a.ndim) if d not in left]
+    free_b = [d for d in range(b.ndim) if d not in right]
+    inner = _count(a.size(d) for d in left)
+    x = shape.reshape(shape.permute(a, *free_a, *left), (_count(a.size(d) for d in free_a), inner))
+    y = shape.reshape(shape.permute(b, *right, *free_b), (inner, _count(b.size(d) for d in free_b)))
+    return shape.reshape(apply(ops.MatMul, x, y), [a.size(d) for d in free_a] + [b.size(d) for d in free_b])
+
+
+def trace(input: Tensor) -> Tensor:
+    """The sum of a matrix's diagonal."""
+    _need("trace", (input, 2))
+    return reduce.sum(shape.diagonal(input))
+
+
+def einsum(equation: str, *operands: Any) -> Tensor:
+    """Products summed over the letters that the result does not name; ``...`` stands for broadcast dimensions.
+
+    Pairs are contracted from the left, each as one batched matrix product.
+
+    Raises:
+        ShapeError: the equation does not fit the operands.
+    """
+    tensors = list(operands[0]) if len(operands) == 1 and not isinstance(operands[0], Tensor) else list(operands)
+    terms, result = _parse(equation.replace(" ", ""), tensors)
+    sizes: dict[str, int] = {}
+    for term, x in zip(terms, tensors, strict=True):
+        for letter, n in zip(term, x.shape, strict=True):
+            if sizes.setdefault(letter, n) != n and 1 not in (sizes[letter], n):
+                raise ShapeError(f"einsum: subscript {letter!r} has size {n} and {sizes[letter]} in {equation!r}")
+            sizes[letter] = max(sizes[letter], n) if n != 0 else 0
+    first, *rest = [_merged(term, x) for term, x in zip(terms, tensors, strict=True)]
+    for i, (term, x) in enumerate(rest):
+        later = set(result).union(*[t for t, _ in rest[i + 1 :]])
+        first = _contract(*first, term, x, later)
+    term, x = first
+    gone = [i for i, letter in enumerate(term) if letter not in result]
+    if gone:
+        x = reduce.sum(x, gone)
+        term = [letter for letter in term if letter in result]
+    x = shape.permute(x, *[term.index(letter) for letter in result]) if term else x
+    return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
+
+
+def _parse(equation: str, tensors: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
+    """Letters of every operand and of the result; the dimensions of ``...`` become letters of their own."""
+    left, arrow, right = equation.partition("->")
+    inputs = left.split(",")
+    if len(inputs) != len(tensors):
+        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(tensors)} were given")
+    extra = [x.ndim - len(term.replace("...", "")) if "..." in term else 0 for term, x in zip(inputs, tensors, strict=True)]
+    most = max(extra, default=0)
+    dots = [chr(0xE000 + i) for i in range(most)]
+    terms = []
+    for term, x, k in zip(inputs, tensors, extra, strict=True):
+        letters = list(term.replace("...", "".join(dots[most - k :] if k > 0 else [])))
+        if len(letters) != x.ndim or k < 0:
+            raise ShapeError(f"einsum: the subscripts {term!r} name {len(letters)} dimensions, the operand has {x.ndim}")
+        terms.append(letters)
+    if arrow:
+        result = list(right.replace("...", "".join(dots)))
+    else:
+        every = [letter for term in terms for letter in term]
+        result = dots + sorted({c for c in every if every.count(c) == 1 and c not in dots})
+    unknown = [c for c in result if not any(c in term for term in terms)]
+    if unknown or len(set(result)) != len(result):
+        raise ShapeError(f"einsum: the output of {equation!r} names {unknown or result}, which no operand has once")
+    return terms, result
+
+
+def _merged(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
+    """An operand that names a letter twice shows the diagonal of those dimensions."""
+    term = list(term)
+    while len(set(term)) < len(term):
+        letter = next(c for c in term if term.count(c) > 1)
+        a = term.index(letter)
+        b = term.index(letter, a + 1)
+        x = shape.diagonal(x, 0, a, b)
+        term = [c for i, c in enumerate(term) if i not in (a, b)] + [letter]
+    return term, x
+
+
+def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
+    """Two operands as one batched matrix product; letters that nobody needs later are summed."""
+    a, left = _summed(a, left, set(right) | later)
+    b, right = _summed(b, right, set(left) | later)
+    batch = [c for c in left if c in right and c in later]
+    inner = [c for c in left if c in right and c not in later]
+    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
+    size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
+    for c, n in zip(left, a.shape, strict=True):
+        size[c] = max(size.get(c, 1), n) if n and size.get(c, 1) else 0
+    x = _arranged(a, left, [batch, rows, inner], size)
+    y = _arranged(b, right, [batch, inner, columns], size)
+    product = apply(ops.MatMul, x, y)
+    return batch + rows + columns, shape.reshape(product, [size[c] for c in batch + rows + columns])
+
+
+def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
+    gone = [i for i, c in enumerate(term) if c not in needed]
+    return (reduce.sum(x, gone), [c for c in term if c in needed]) if gone else (x, term)
+
+
+def _arranged(x: Tensor, term: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
+    """``x`` with its letters in the order of the groups, each group as one dimension."""
+    order = [c for group in groups for c in group]
+    x = shape.permute(x, *[term.index(c) for c in order]) if order else x
+    if list(x.shape) != [size[c] for c in order]:
+        x = shape.expand(x, *[size[c] for c in order])
+    return shape.reshape(x, [_count(size[c] for c in group) for group in groups])

@@ -1,1 +1,189 @@
-"""To be written."""
+"""Random tensors and random fills. Every call takes one ticket of a generator: the same seed gives the same run on a device."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd.tape import apply_
+from ..autograd.tensor import Tensor
+from ..devices import Generator
+from ..devices import device as Device
+from ..devices.base import _instances
+from ..errors import ShapeError
+from ..ops import random as ops
+from . import creation
+from .shape import sizes_of
+
+
+def manual_seed(seed: int) -> Generator:
+    """Seed the generators of all devices, those that are opened later included."""
+    Generator.first_seed = seed
+    for device in _instances.values():
+        device.generator.manual_seed(seed)
+    return Device("cpu").generator
+
+
+def seed() -> int:
+    """Seed the generators of all devices from the operating system."""
+    fresh = Device("cpu").generator.seed()
+    manual_seed(fresh)
+    return fresh
+
+
+def initial_seed() -> int:
+    """The cpu generator's seed."""
+    return Device("cpu").generator.initial_seed()
+
+
+def get_rng_state(device: Any = "cpu") -> Tensor:
+    """A generator's state: 16 bytes, seed and number of calls."""
+    return creation.tensor(np.frombuffer(struct.pack("<QQ", *Device(device).generator.state), np.uint8).copy())
+
+
+def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
+    """Put a generator where :func:`get_rng_state` found it.
+
+    Raises:
+        TypeError: not 16 bytes.
+    """
+    if new_state.dtype != dtypes.uint8 or new_state.numel() != 16:
+        raise TypeError(f"RNG state must be a ByteTensor of 16 bytes, found {new_state.dtype} {list(new_state.shape)}")
+    first, calls = struct.unpack("<QQ", new_state.cpu().numpy().tobytes())
+    Device(device).generator.state = (first, calls)
+
+
+def _ticket(tensor: Tensor, generator: Generator | None) -> tuple:
+    return (generator or tensor.device.generator).ticket()
+
+
+def rand(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Uniform numbers in [0, 1)."""
+    out = uniform_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
+    return out.requires_grad_(requires_grad)
+
+
+def randn(
+    *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
+    """Standard normal numbers."""
+    out = normal_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
+    return out.requires_grad_(requires_grad)
+
+
+def randint(
+    low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None
+) -> Tensor:
+    """Integers in [low, high), or [0, low) when only one bound is given; int64.
+
+    Raises:
+        ValueError: the range is empty.
+    """
+    if size is None:
+        low, high, size = 0, low, high
+    if high <= low:
+        raise ValueError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+    out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
+    return random_(out, low, high, generator=generator)
+
+
+def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
+    """0 to n - 1 in random order, int64."""
+    out = creation.empty(n, dtype=dtype or dtypes.int64, device=device)
+    out.device.kernels.permutation(_ticket(out, generator), out=out.array)
+    return out
+
+
+def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Uniform numbers of ``input``'s shape."""
+    return uniform_(creation.empty_like(input, dtype=dtype, device=device))
+
+
+def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Normal numbers of ``input``'s shape."""
+    return normal_(creation.empty_like(input, dtype=dtype, device=device))
+
+
+def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Integers of ``input``'s shape."""
+    first, last = (0, low) if high is None else (low, high)
+    return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
+
+
+def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:
+    """Normal numbers; mean and std may be tensors."""
+    if isinstance(mean, Tensor) or isinstance(std, Tensor):
+        shape = (mean + std).shape
+        return randn(*shape, generator=generator) * std + mean
+    return normal_(creation.empty(sizes_of((size,))), mean, std, generator=generator)
+
+
+def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
+    """1 with the probability that ``input`` says, else 0."""
+    return bernoulli_(creation.empty_like(input), input.detach(), generator=generator)
+
+
+def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
+    """Indices drawn in proportion to the weights in the last dimension, int64. Checked on devices that have values.
+
+    Raises:
+        ShapeError: more draws than categories without replacement.
+        ValueError: a weight is negative, inf or nan, or all are 0.
+    """
+    if not replacement and num_samples > input.size(-1):
+        raise ShapeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
+    if not input.is_meta:
+        host = input.detach().cpu().numpy()
+        if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():
+            raise ValueError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")
+    out = creation.empty(*input.shape[:-1], num_samples, dtype=dtypes.int64, device=input.device)
+    out.device.kernels.multinomial(_ticket(out, generator), input.array, replacement, out=out.array)
+    return out
+
+
+def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with normal numbers.
+
+    Raises:
+        ValueError: std is negative.
+    """
+    if std < 0:
+        raise ValueError(f"normal_ expects std >= 0.0, but found std {std}")
+    return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
+
+
+def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with uniform numbers in [a, b).
+
+    Raises:
+        ValueError: the range is empty.
+    """
+    if a > b:
+        raise ValueError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
+    return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
+
+
+def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
+    """Fill with exponential numbers."""
+    return apply_(ops.Draw, input, kernel="exponential", ticket=_ticket(input, generator), numbers=(lambd,))
+
+
+def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
+    """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
+    if not isinstance(p, Tensor) and not 0 <= p <= 1:
+        raise ValueError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+    chance = p.expand(*input.shape).array if isinstance(p, Tensor) else float(p)
+    return apply_(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(chance,))
+
+
+def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
+    """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded."""
+    if to is None:
+        digits = {"float16": 11, "float32": 24, "float64": 53}.get(input.dtype.name)
+        to = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
+    return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(from_, to))

@@ -58,5 +58,3 @@ class Log:
     def _write(self, kind: str, address: int, requested: int, rounded: int, role: str = "") -> None:
         # a free can run inside any other statement of this thread, also inside this one: append alone is atomic
         self.events.append(Event(kind, address, requested, rounded, local.phase, local.module, local.op, role))
-
-

@@ -1,1 +1,233 @@
-"""To be written."""
+"""Activations: each saves one array, the input or the output, whichever its derivative can be made from."""
+
+from __future__ import annotations
+
+from ..errors import ShapeError
+from .base import Op
+from .elementwise import Unary
+
+
+class ReLU(Op):
+    """max(x, 0). Saves y: one array of x's size, nothing else (y > 0 is the mask)."""
+
+    saves = ("y",)
+
+    @staticmethod
+    def forward(ctx, x):
+        y = ctx.output_like(x)
+        ctx.kernels.relu(x, out=y)
+        if ctx.needs[0]:
+            ctx.save(y=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.relu_backward(gy, ctx.take("y"), out=gx)
+        return gx
+
+
+class LeakyReLU(Op):
+    """x where x > 0, else slope * x. Saves y where the slope is positive (it has x's sign), else x."""
+
+    saves = ("x", "y")
+
+    @staticmethod
+    def forward(ctx, x, *, slope):
+        y = ctx.output_like(x)
+        ctx.slope = slope
+        if ctx.needs[0] and slope <= 0:
+            ctx.save(x=x)
+        ctx.kernels.leaky_relu(x, slope, out=y)
+        if ctx.needs[0] and slope > 0:
+            ctx.save(y=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.leaky_relu_backward(gy, ctx.take("y" if ctx.slope > 0 else "x"), ctx.slope, out=gx)
+        return gx
+
+
+class _Curve(Op):
+    """An activation by kernel name, with numbers for parameters. Saves x."""
+
+    saves = ("x",)
+    outputs = ()
+    kernel = ""
+
+    @classmethod
+    def forward(cls, ctx, x, **numbers):
+        y = ctx.output_like(x)
+        if ctx.needs[0]:
+            ctx.save(x=x)
+        ctx.numbers = tuple(numbers.values())
+        getattr(ctx.kernels, cls.kernel)(x, *ctx.numbers, out=y)
+        return y
+
+    @classmethod
+    def backward(cls, ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        getattr(ctx.kernels, cls.kernel + "_backward")(gy, ctx.take("x"), *ctx.numbers, out=gx)
+        return gx
+
+
+class ELU(_Curve):
+    """scale * (x where x > 0, else alpha * (e**(inner * x) - 1)); ELU, SELU and CELU by their numbers. Saves x."""
+
+    kernel = "elu"
+
+
+class GELU(_Curve):
+    """x * Phi(x), exactly or by tanh. Saves x. Source: Hendrycks and Gimpel, *Gaussian error linear units*, 2016."""
+
+    kernel = "gelu"
+
+
+class SiLU(_Curve):
+    """x * sigmoid(x). Saves x."""
+
+    kernel = "silu"
+
+
+class Softplus(_Curve):
+    """ln(1 + e**(beta * x)) / beta, x itself above the threshold. Saves x."""
+
+    kernel = "softplus"
+
+
+class Mish(_Curve):
+    """x * tanh(softplus(x)). Saves x."""
+
+    kernel = "mish"
+
+
+class Softsign(_Curve):
+    """x / (1 + |x|). Saves x."""
+
+    kernel = "softsign"
+
+
+class Hardswish(_Curve):
+    """x * min(max(x + 3, 0), 6) / 6. Saves x."""
+
+    kernel = "hardswish"
+
+
+class LogSigmoid(Unary):
+    """-ln(1 + e**-x). Saves x."""
+
+    saves = ("x",)
+
+
+class Ramp(Op):
+    """x between two bounds, constant outside: hardtanh, ReLU6, hardsigmoid (``slope`` 1/6). Saves y.
+
+    The kernel is ``clamp`` with the bounds, or ``hardsigmoid``.
+    """
+
+    saves = ("y",)
+
+    @staticmethod
+    def forward(ctx, x, *, low, high, slope=1.0):
+        y = ctx.output_like(x)
+        ctx.window = (low, high, slope)
+        if slope == 1.0:
+            ctx.kernels.clamp(x, low, high, out=y)
+        else:
+            ctx.kernels.hardsigmoid(x, out=y)
+        if ctx.needs[0]:
+            ctx.save(y=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.window_backward(gy, ctx.take("y"), *ctx.window, out=gx)
+        return gx
+
+
+class Shrink(Op):
+    """0 within [-limit, limit], else x moved towards zero by ``shift``: hardshrink (0) and softshrink (limit). Saves x."""
+
+    saves = ("x",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, *, limit, shift):
+        y = ctx.output_like(x)
+        if ctx.needs[0]:
+            ctx.save(x=x)
+        ctx.limit = limit
+        ctx.kernels.shrink(x, -limit, limit, shift, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.shrink_backward(gy, ctx.take("x"), -ctx.limit, ctx.limit, out=gx)
+        return gx
+
+
+class Threshold(Op):
+    """x where x > limit, else value. Saves x."""
+
+    saves = ("x",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, *, limit, value):
+        y = ctx.output_like(x)
+        if ctx.needs[0]:
+            ctx.save(x=x)
+        ctx.limit = limit
+        ctx.kernels.threshold(x, limit, value, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.threshold_backward(gy, ctx.take("x"), ctx.limit, out=gx)
+        return gx
+
+
+class PReLU(Op):
+    """x where x > 0, else weight * x, a weight for all or one a channel. Saves x, and the weight if x needs a gradient."""
+
+    saves = ("x", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        channels = x.shape[1] if x.ndim > 1 else 1
+        if weight.size not in (1, channels):
+            raise ShapeError(f"prelu: expected 1 weight or one for each of {channels} channels, found {weight.size}")
+        y = ctx.output_like(x)
+        ctx.weights = weight.size
+        if any(ctx.needs):
+            ctx.save(x=x)
+        if ctx.needs[0]:
+            ctx.save(weight=weight)
+        ctx.kernels.prelu(x, _per_channel(weight, x.ndim), out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        x = ctx.take("x")
+        gx = gw = None
+        if ctx.needs[1]:
+            product = ctx.empty_like(gy)
+            ctx.kernels.prelu_backward_weight(gy, x, out=product)
+            gw = ctx.empty((ctx.weights,), gy.dtype)
+            axes = tuple(i for i in range(x.ndim) if i != 1 or gw.size == 1)
+            ctx.kernels.sum(product, axes, out=_per_channel(gw, x.ndim))
+        if ctx.needs[0]:
+            gx = ctx.grad_buffer(gy)
+            ctx.kernels.prelu_backward(gy, x, _per_channel(ctx.take("weight"), x.ndim), out=gx)
+        return gx, gw
+
+
+def _per_channel(weight, ndim):
+    """The weight, shaped to broadcast along axis 1."""
+    return weight.reshape((1, weight.size) + (1,) * (ndim - 2)) if ndim > 1 else weight

@@ -97,6 +97,10 @@ class Context:
         """Where a gradient of ``grad``'s shape may be written: ``grad`` itself when it is ours, else a new buffer."""
         return grad if self.owns_grad else self.device.empty(grad.shape, grad.dtype)
 
+    def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
+        """A view of ``x`` with ``shape``: repeated axes take no memory, and must not be written."""
+        return x if x.shape == shape else self.device.xp.broadcast_to(x, shape)
+
     def save(self, **arrays: Array) -> None:
         """Keep ``arrays`` for backward."""
         self.saved.update(arrays)

@@ -1,1 +1,157 @@
-"""To be written."""
+"""Indexing by tensors. Indices are int64 and within bounds: the functions above this room see to that."""
+
+from __future__ import annotations
+
+from ..errors import DTypeError, ShapeError
+from .base import Op
+
+
+class Take(Op):
+    """Rows of x (axis 0) by an index of any shape. Saves the index, 8 bytes an entry."""
+
+    saves = ("index",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, index):
+        out = ctx.empty((*index.shape, *x.shape[1:]), x.dtype)
+        ctx.shape = x.shape
+        if ctx.needs[0]:
+            ctx.save(index=index)
+        ctx.kernels.take(ctx.contiguous(x), ctx.contiguous(index), out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.zeros(ctx.shape, gy.dtype)
+        ctx.kernels.add_rows(ctx.contiguous(gy), ctx.contiguous(ctx.take("index")), out=gx)
+        return gx, None
+
+
+class IndexPut(Op):
+    """x with ``value`` at the places of a key of arrays and slices; added there if ``accumulate``. Saves the indices."""
+
+    saves = tuple(f"index{i}" for i in range(8))
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, value, *indices, key, accumulate):
+        full = _full_key(key, indices)
+        shape = _selected_shape(x.shape, full)
+        try:
+            value = ctx.broadcast(value, shape) if hasattr(value, "shape") else value
+        except ValueError:
+            raise ShapeError(
+                f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
+                f"{list(shape)}"
+            ) from None
+        y = ctx.output_like(x)
+        if y is not x:
+            ctx.kernels.copy(x, out=y)
+        if any(ctx.needs):
+            ctx.save(**{f"index{i}": index for i, index in enumerate(indices)})
+        ctx.key, ctx.accumulate, ctx.shape = key, accumulate, shape
+        ctx.kernels.index_put(value, full, accumulate, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        indices = [ctx.take(f"index{i}") for i in range(len(ctx.needs) - 2)]
+        full = _full_key(ctx.key, indices)
+        gx = gv = None
+        if ctx.needs[1]:
+            gv = ctx.empty(ctx.shape, gy.dtype)
+            ctx.kernels.index_get(gy, full, out=gv)
+        if ctx.needs[0]:
+            gx = gy
+            if not ctx.accumulate:
+                gx = ctx.grad_buffer(gy)
+                if gx is not gy:
+                    ctx.kernels.copy(gy, out=gx)
+                ctx.kernels.index_put(0, full, False, out=gx)
+        return (gx, gv, *[None] * len(indices))
+
+
+def _full_key(key, indices):
+    """The key with its arrays in place of the markers (their numbers)."""
+    return tuple(indices[k[0]] if isinstance(k, tuple) else k for k in key)
+
+
+def _selected_shape(shape, key):
+    """The shape of ``x[key]``, for arrays that broadcast and are not separated by slices, or are (then they go first)."""
+    arrays = [(i, k.shape) for i, k in enumerate(key) if hasattr(k, "shape")]
+    size = max((len(s) for _, s in arrays), default=0)
+    common = [1] * size
+    for _, s in arrays:
+        for j, n in enumerate(s, size - len(s)):
+            common[j] = n if common[j] == 1 else common[j]
+    places = [i for i, _ in arrays]
+    rest = [len(range(*k.indices(n))) if isinstance(k, slice) else None for k, n in zip(key, shape, strict=False)]
+    rest += list(shape[len(key) :])
+    adjacent = places == list(range(places[0], places[-1] + 1)) if places else True
+    before = [n for n in rest[: places[0]] if n is not None] if places and adjacent else []
+    after = [n for n in (rest[places[0] :] if places and adjacent else rest) if n is not None]
+    return (*before, *common, *after)
+
+
+class Gather(Op):
+    """x at ``index`` along an axis. Saves the index, 8 bytes an entry."""
+
+    saves = ("index",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, index, *, axis):
+        ctx.shape, ctx.axis = x.shape, axis
+        out = ctx.empty(index.shape, x.dtype)
+        if ctx.needs[0]:
+            ctx.save(index=index)
+        ctx.kernels.gather(x, axis, index, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.zeros(ctx.shape, gy.dtype)
+        ctx.kernels.scatter_add(gy, ctx.axis, ctx.take("index"), out=gx)
+        return gx, None
+
+
+class Scatter(Op):
+    """x with ``source`` (a tensor or a number) written, or added, at ``index`` along an axis. Saves the index."""
+
+    saves = ("index",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, index, source, *, axis, add):
+        if hasattr(source, "dtype") and source.dtype != x.dtype:
+            raise DTypeError(f"scatter(): Expected self.dtype to be equal to src.dtype, found {x.dtype} and {source.dtype}")
+        y = ctx.output_like(x)
+        if y is not x:
+            ctx.kernels.copy(x, out=y)
+        ctx.axis, ctx.add = axis, add
+        ctx.source_shape = getattr(source, "shape", None)
+        if any(ctx.needs):
+            ctx.save(index=index)
+        (ctx.kernels.scatter_add if add else ctx.kernels.scatter)(source, axis, index, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        index = ctx.take("index")
+        gx = gs = None
+        if ctx.needs[2]:
+            gs = ctx.empty(index.shape, gy.dtype)
+            ctx.kernels.gather(gy, ctx.axis, index, out=gs)
+            if ctx.source_shape != index.shape:
+                whole = ctx.zeros(ctx.source_shape, gy.dtype)
+                ctx.kernels.copy(gs, out=whole[tuple(slice(0, n) for n in index.shape)])
+                gs = whole
+        if ctx.needs[0]:
+            gx = gy
+            if not ctx.add:
+                gx = ctx.grad_buffer(gy)
+                if gx is not gy:
+                    ctx.kernels.copy(gy, out=gx)
+                ctx.kernels.scatter(0, ctx.axis, index, out=gx)
+        return gx, None, gs

@@ -1,1 +1,105 @@
-"""To be written."""
+"""Rearrangements that copy: none saves an array."""
+
+from __future__ import annotations
+
+from ..dtypes import result_type
+from ..errors import ShapeError
+from .base import Op
+
+
+class Cat(Op):
+    """Inputs one behind the other along an axis. Saves nothing; the gradients are views of gy."""
+
+    @staticmethod
+    def forward(ctx, *xs, axis):
+        first = xs[0].shape
+        for i, x in enumerate(xs):
+            if x.ndim != len(first) or any(n != m for a, (n, m) in enumerate(zip(x.shape, first, strict=True)) if a != axis):
+                raise ShapeError(
+                    f"Sizes of tensors must match except in dimension {axis}. Expected size like {list(first)} but got size "
+                    f"{list(x.shape)} for tensor number {i} in the list."
+                )
+        ctx.axis, ctx.sizes = axis, tuple(x.shape[axis] for x in xs)
+        out = ctx.empty((*first[:axis], sum(ctx.sizes), *first[axis + 1 :]), result_type(*xs))
+        for part, x in zip(_parts(out, ctx.axis, ctx.sizes), xs, strict=True):
+            ctx.kernels.copy(x, out=part)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        if sum(ctx.needs) == 1:  # alone, a view would keep all of gy alive: a copy of its part does not
+            parts = _parts(gy, ctx.axis, ctx.sizes)
+            only = ctx.needs.index(True)
+            part = ctx.empty_like(parts[only])
+            ctx.kernels.copy(parts[only], out=part)
+            return tuple(part if i == only else None for i in range(len(parts)))
+        return tuple(_parts(gy, ctx.axis, ctx.sizes))
+
+
+def _parts(whole, axis, sizes):
+    """Views of ``whole``, one behind the other along ``axis``."""
+    parts, start = [], 0
+    for size in sizes:
+        parts.append(whole[(slice(None),) * axis + (slice(start, start + size),)])
+        start += size
+    return parts
+
+
+class Flip(Op):
+    """Axes in reverse order. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, axes):
+        ctx.key = tuple(slice(None, None, -1) if i in axes else slice(None) for i in range(x.ndim))
+        y = ctx.empty_like(x)
+        ctx.kernels.copy(x[ctx.key], out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        return gy[ctx.key]
+
+
+class Triangle(Op):
+    """The lower or upper triangle of the last two axes, 0 elsewhere. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, diagonal, lower):
+        if x.ndim < 2:
+            raise ShapeError(f"{'tril' if lower else 'triu'}: input tensor must have at least 2 dimensions, found {x.ndim}")
+        ctx.where = (diagonal, lower)
+        y = ctx.output_like(x)
+        ctx.kernels.triangle(x, diagonal, lower, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.triangle(gy, *ctx.where, out=gx)
+        return gx
+
+
+class Pad(Op):
+    """A constant around each axis, or with negative amounts a crop. Saves nothing; the gradient is a view where nothing was cropped."""
+
+    @staticmethod
+    def forward(ctx, x, *, pairs, value):
+        shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
+        if any(n < 0 for n in shape):
+            raise ShapeError(f"pad: the resulting size is negative: {list(shape)} from {list(x.shape)} and {pairs}")
+        ctx.shape = x.shape
+        ctx.inner = tuple(slice(max(a, 0), n - max(b, 0)) for n, (a, b) in zip(shape, pairs, strict=True))
+        ctx.outer = tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, pairs, strict=True))
+        y = ctx.empty(shape, x.dtype)
+        ctx.kernels.fill(value, out=y)
+        ctx.kernels.copy(x[ctx.outer], out=y[ctx.inner])
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        part = gy[ctx.inner]
+        if part.shape == ctx.shape:
+            return part
+        gx = ctx.zeros(ctx.shape, gy.dtype)
+        ctx.kernels.copy(part, out=gx[ctx.outer])
+        return gx

@@ -1,1 +1,184 @@
-"""To be written."""
+"""Matrix products. float16 is multiplied in float32 tiles on the cpu and accumulated in float32 everywhere."""
+
+from __future__ import annotations
+
+import math
+
+from ..dtypes import result_type, uint8
+from ..errors import DTypeError, ShapeError
+from .base import Op, broadcast
+
+
+def _product(ctx, a, b, out):
+    """out = a @ b through BLAS, with the workspace that the kernel asks for."""
+    size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
+    ctx.kernels.matmul(a, b, ctx.empty((size,), uint8) if size else None, out=out)
+
+
+def _blas_ready(ctx, x):
+    """``x`` if BLAS can read it in place (one of its last two axes is contiguous), else a copy."""
+    size = x.itemsize
+    if x.ndim < 2 or x.strides[-1] == size or x.strides[-2] == size or x.size <= 1:
+        if all(s >= 0 for s in x.strides) and (x.ndim < 2 or 0 not in x.strides[-2:] or 1 in x.shape[-2:]):
+            return x
+    out = ctx.empty(x.shape, x.dtype)
+    ctx.kernels.copy(x, out=out)
+    return out
+
+
+class MatMul(Op):
+    """x @ y of matrices or batches of them (at least 2-d each). Saves each factor that the other's gradient needs."""
+
+    saves = ("x", "y")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, y):
+        if x.dtype != y.dtype:
+            raise DTypeError(f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}")
+        if x.shape[-1] != y.shape[-2]:
+            raise ShapeError(
+                f"mat1 and mat2 shapes cannot be multiplied ({_by(x)} and {_by(y)}): the last dimension of the first must be "
+                f"the second to last of the second"
+            )
+        batch = broadcast("matmul", x.shape[:-2], y.shape[:-2]) if x.ndim > 2 or y.ndim > 2 else ()
+        out = ctx.empty((*batch, x.shape[-2], y.shape[-1]), x.dtype)
+        if ctx.needs[0]:
+            ctx.save(y=y)
+        if ctx.needs[1]:
+            ctx.save(x=x)
+        _product(ctx, _blas_ready(ctx, x), _blas_ready(ctx, y), out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = gw = None
+        gy = _blas_ready(ctx, gy)
+        if ctx.needs[1]:
+            x = _blas_ready(ctx, ctx.take("x"))
+            gw = ctx.empty((*gy.shape[:-2], x.shape[-1], gy.shape[-1]), gy.dtype)
+            _product(ctx, _swap(x), gy, gw)
+            del x
+        if ctx.needs[0]:
+            y = _blas_ready(ctx, ctx.take("y"))
+            gx = ctx.empty((*gy.shape[:-2], gy.shape[-2], y.shape[-2]), gy.dtype)
+            _product(ctx, gy, _swap(y), gx)
+        return gx, gw
+
+
+def _by(x):
+    return "x".join(str(n) for n in x.shape)
+
+
+def _swap(x):
+    """The last two axes swapped: a view."""
+    return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+class Linear(Op):
+    """x @ weight.T + bias, for any leading dimensions, as one op.
+
+    Saves x if the weight needs a gradient and the weight if x does; the gradient of the bias needs nothing.
+    """
+
+    saves = ("x", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, weight, bias):
+        if weight.ndim != 2 or x.ndim < 1 or x.shape[-1] != weight.shape[1]:
+            raise ShapeError(
+                f"linear: mat1 and mat2 shapes cannot be multiplied: x is {_by(x)}, weight is {_by(weight)} "
+                f"and expects a last dimension of {weight.shape[-1]}"
+            )
+        if bias is not None and bias.shape != weight.shape[:1]:
+            raise ShapeError(f"linear: bias has shape {list(bias.shape)}, weight {_by(weight)} gives {weight.shape[0]} outputs")
+        if x.dtype != weight.dtype:
+            raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
+        ctx.lead, ctx.weight_shape = x.shape[:-1], weight.shape
+        out = ctx.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
+        if ctx.needs[1]:
+            ctx.save(x=x)
+        if ctx.needs[0]:
+            ctx.save(weight=weight)
+        rows = out.reshape(-1, weight.shape[0]) if out.size else out.reshape(math.prod(ctx.lead), weight.shape[0])
+        _product(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, rows)
+        if bias is not None:
+            ctx.kernels.add(rows, bias, out=rows)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        rows = _rows(ctx, gy)
+        gx = gw = gb = None
+        if len(ctx.needs) > 2 and ctx.needs[2]:
+            gb = ctx.empty((1, rows.shape[1]), gy.dtype)
+            ctx.kernels.sum(rows, (0,), out=gb)
+            gb = gb.reshape(rows.shape[1])
+        if ctx.needs[1]:
+            gw = ctx.empty(ctx.weight_shape, gy.dtype)
+            _product(ctx, rows.T, _rows(ctx, ctx.take("x")), gw)
+        if ctx.needs[0]:
+            gx = ctx.empty((*ctx.lead, ctx.weight_shape[1]), gy.dtype)
+            _product(ctx, rows, _blas_ready(ctx, ctx.take("weight")), gx.reshape(rows.shape[0], ctx.weight_shape[1]))
+        return gx, gw, gb
+
+
+def _rows(ctx, x):
+    """``x`` as a matrix that BLAS can read: a view where its strides allow it."""
+    if x.ndim != 2:
+        x = ctx.contiguous(x).reshape(math.prod(x.shape[:-1]), x.shape[-1])
+    return _blas_ready(ctx, x)
+
+
+class AddMM(Op):
+    """beta * x + alpha * (a @ b), matrices or batches. Saves a and b for each other's gradient."""
+
+    saves = ("a", "b")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, a, b, *, beta, alpha):
+        if a.ndim != b.ndim or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+            raise ShapeError(f"mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
+        shape = (*a.shape[:-1], b.shape[-1])
+        if broadcast("addmm", x.shape, shape) != shape:
+            raise ShapeError(f"The expanded size of the tensor must match: {list(x.shape)} does not broadcast to {list(shape)}")
+        out = ctx.empty(shape, result_type(x, a, b))
+        ctx.beta, ctx.alpha = beta, alpha
+        if ctx.needs[1]:
+            ctx.save(b=b)
+        if ctx.needs[2]:
+            ctx.save(a=a)
+        _product(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), out)
+        if alpha != 1:
+            ctx.kernels.multiply(out, alpha, out=out)
+        if beta == 1:
+            ctx.kernels.add(out, x, out=out)
+        elif beta != 0:
+            scaled = ctx.empty(x.shape, out.dtype)
+            ctx.kernels.multiply(x, beta, out=scaled)
+            ctx.kernels.add(out, scaled, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        ga = gb = gx = None
+        scaled = _blas_ready(ctx, gy)
+        if ctx.alpha != 1:
+            scaled = ctx.empty_like(gy)
+            ctx.kernels.multiply(gy, ctx.alpha, out=scaled)
+        if ctx.needs[2]:
+            a = _blas_ready(ctx, ctx.take("a"))
+            gb = ctx.empty((*a.shape[:-2], a.shape[-1], gy.shape[-1]), gy.dtype)
+            _product(ctx, _swap(a), scaled, gb)
+        if ctx.needs[1]:
+            b = _blas_ready(ctx, ctx.take("b"))
+            ga = ctx.empty((*b.shape[:-2], gy.shape[-2], b.shape[-2]), gy.dtype)
+            _product(ctx, scaled, _swap(b), ga)
+        if ctx.needs[0]:
+            gx = gy
+            if ctx.beta != 1:
+                gx = ctx.grad_buffer(gy)
+                ctx.kernels.multiply(gy, ctx.beta, out=gx)
+        return gx, ga, gb

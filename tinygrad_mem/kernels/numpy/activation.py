@@ -1,1 +1,441 @@
-"""To be written."""
+"""Activations: tiles of ufuncs. ``out`` of a backward may be ``gy``."""
+
+from __future__ import annotations
+
+import math as _math
+
+import numpy as np
+
+from .erf import erf_tile as _erf_tile
+from .tiles import tiled as _tiled
+
+_ROOT_HALF = _math.sqrt(0.5)
+_TANH = _math.sqrt(2 / _math.pi)
+
+
+def relu(x, out):
+    """out = max(x, 0)."""
+
+    def run(o, x):
+        np.maximum(x, 0, out=o)
+
+    _tiled(run, out, x)
+
+
+def relu_backward(gy, y, out):
+    """out = gy where y > 0, else 0."""
+
+    def run(o, gy, y, flag):
+        np.less_equal(y, 0, out=flag)
+        if not in_place:
+            np.copyto(o, gy)
+        np.copyto(o, 0, where=flag)
+
+    in_place = out is gy
+    _tiled(run, out, gy, y, temps=1, dtype=np.bool_)
+
+
+def leaky_relu(x, slope, out):
+    """out = x where x > 0, else slope * x."""
+
+    def run(o, x, t):
+        np.multiply(x, slope, out=t)
+        if 0 <= slope <= 1:
+            np.maximum(x, t, out=o)
+        else:
+            np.minimum(x, 0, out=t)
+            np.multiply(t, slope, out=t)
+            np.maximum(x, 0, out=o)
+            np.add(o, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def leaky_relu_backward(gy, s, slope, out):
+    """out = gy where s > 0, else slope * gy; s is x, or y where the slope is positive."""
+
+    def run(o, gy, s, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.greater(s, 0, out=flag)
+        np.multiply(gy, slope, out=t)
+        np.copyto(t, gy, where=flag)
+        np.copyto(o, t)
+
+    _tiled(run, out, gy, s, temps=2)
+
+
+def elu(x, alpha, scale, inner, out):
+    """out = scale * x where x > 0, else scale * alpha * (e**(inner * x) - 1)."""
+
+    def run(o, x, t):
+        np.minimum(x, 0, out=t)
+        np.multiply(t, inner, out=t)
+        np.expm1(t, out=t)
+        np.multiply(t, alpha * scale, out=t)
+        np.maximum(x, 0, out=o)
+        np.multiply(o, scale, out=o)
+        np.add(o, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def elu_backward(gy, x, alpha, scale, inner, out):
+    """out = gy times scale where x > 0, else times scale * alpha * inner * e**(inner * x)."""
+
+    def run(o, gy, x, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.greater(x, 0, out=flag)
+        np.minimum(x, 0, out=t)
+        np.multiply(t, inner, out=t)
+        np.exp(t, out=t)
+        np.multiply(t, alpha * scale * inner, out=t)
+        np.copyto(t, scale, where=flag)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def gelu(x, tanh, out):
+    """out = x * Phi(x), exactly or by the tanh formula."""
+
+    def exact(o, x, a, b, c, d, e, f):
+        np.multiply(x, _ROOT_HALF, out=f)
+        _erf_tile(f, f, a, b, c, d, e)
+        np.add(f, 1, out=f)
+        np.multiply(f, 0.5, out=f)
+        np.multiply(x, f, out=o)
+
+    def approximate(o, x, t):
+        _tanh_inner(x, t)
+        np.add(t, 1, out=t)
+        np.multiply(t, 0.5, out=t)
+        np.multiply(x, t, out=o)
+
+    _tiled(approximate if tanh else exact, out, x, temps=1 if tanh else 6)
+
+
+def _tanh_inner(x, t):
+    np.multiply(x, x, out=t)
+    np.multiply(t, 0.044715, out=t)
+    np.add(t, 1, out=t)
+    np.multiply(t, x, out=t)
+    np.multiply(t, _TANH, out=t)
+    np.tanh(t, out=t)
+
+
+def gelu_backward(gy, x, tanh, out):
+    """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
+
+    def exact(o, gy, x, a, b, c, d, e, f):
+        np.multiply(x, _ROOT_HALF, out=f)
+        _erf_tile(f, f, a, b, c, d, e)
+        np.add(f, 1, out=f)
+        np.multiply(f, 0.5, out=f)
+        np.multiply(x, x, out=a)
+        np.multiply(a, -0.5, out=a)
+        np.exp(a, out=a)
+        np.multiply(a, x, out=a)
+        np.multiply(a, 1 / _math.sqrt(2 * _math.pi), out=a)
+        np.add(f, a, out=f)
+        np.multiply(gy, f, out=o)
+
+    def approximate(o, gy, x, t, u, v):
+        _tanh_inner(x, t)
+        np.multiply(x, x, out=u)
+        np.multiply(u, 3 * 0.044715, out=u)
+        np.add(u, 1, out=u)
+        np.multiply(u, 0.5 * _TANH, out=u)
+        np.multiply(u, x, out=u)  # x / 2 times the derivative of what is inside tanh
+        np.multiply(t, t, out=v)
+        np.subtract(1, v, out=v)
+        np.multiply(u, v, out=u)
+        np.add(t, 1, out=t)
+        np.multiply(t, 0.5, out=t)
+        np.add(u, t, out=u)
+        np.multiply(gy, u, out=o)
+
+    _tiled(approximate if tanh else exact, out, gy, x, temps=3 if tanh else 6)
+
+
+def _sigmoid(x, t):
+    np.multiply(x, 0.5, out=t)
+    np.tanh(t, out=t)
+    np.add(t, 1, out=t)
+    np.multiply(t, 0.5, out=t)
+
+
+def silu(x, out):
+    """out = x * sigmoid(x)."""
+
+    def run(o, x, t):
+        _sigmoid(x, t)
+        np.multiply(x, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def silu_backward(gy, x, out):
+    """out = gy * s * (1 + x * (1 - s)), s = sigmoid(x)."""
+
+    def run(o, gy, x, s, t):
+        _sigmoid(x, s)
+        np.subtract(1, s, out=t)
+        np.multiply(t, x, out=t)
+        np.add(t, 1, out=t)
+        np.multiply(t, s, out=t)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def softplus(x, beta, threshold, out):
+    """out = ln(1 + e**(beta * x)) / beta; x itself where beta * x is above the threshold."""
+
+    def run(o, x, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.multiply(x, beta, out=t)
+        np.greater(t, threshold, out=flag)
+        np.logaddexp(t, 0, out=t)
+        np.multiply(t, 1 / beta, out=t)
+        np.copyto(t, x, where=flag)
+        np.copyto(o, t)
+
+    _tiled(run, out, x, temps=2)
+
+
+def softplus_backward(gy, x, beta, threshold, out):
+    """out = gy * sigmoid(beta * x); gy itself where beta * x is above the threshold."""
+
+    def run(o, gy, x, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.multiply(x, beta, out=t)
+        np.greater(t, threshold, out=flag)
+        _sigmoid(t, t)
+        np.copyto(t, 1, where=flag)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def mish(x, out):
+    """out = x * tanh(ln(1 + e**x))."""
+
+    def run(o, x, t):
+        np.logaddexp(x, 0, out=t)
+        np.tanh(t, out=t)
+        np.multiply(x, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def mish_backward(gy, x, out):
+    """out = gy * (t + x * (1 - t**2) * sigmoid(x)), t = tanh(ln(1 + e**x))."""
+
+    def run(o, gy, x, t, s):
+        _sigmoid(x, s)
+        np.multiply(s, x, out=s)
+        np.logaddexp(x, 0, out=t)
+        np.tanh(t, out=t)
+        # t + s * (1 - t * t) without a third tile: s - s*t*t + t
+        np.negative(t, out=t)
+        np.multiply(s, t, out=s)  # -s t
+        np.multiply(s, t, out=s)  # s t t
+        np.negative(s, out=s)
+        np.subtract(s, t, out=s)  # t - s t t
+        _sigmoid(x, t)
+        np.multiply(t, x, out=t)
+        np.add(s, t, out=s)
+        np.multiply(gy, s, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def softsign_backward(gy, x, out):
+    """out = gy / (1 + |x|)**2."""
+
+    def run(o, gy, x, t):
+        np.absolute(x, out=t)
+        np.add(t, 1, out=t)
+        np.square(t, out=t)
+        np.divide(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=1)
+
+
+def softsign(x, out):
+    """out = x / (1 + |x|)."""
+
+    def run(o, x, t):
+        np.absolute(x, out=t)
+        np.add(t, 1, out=t)
+        np.divide(x, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def logsigmoid(x, out):
+    """out = -ln(1 + e**-x)."""
+
+    def run(o, x, t):
+        np.negative(x, out=t)
+        np.logaddexp(t, 0, out=t)
+        np.negative(t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def logsigmoid_backward(gy, x, out):
+    """out = gy * sigmoid(-x)."""
+
+    def run(o, gy, x, t):
+        np.negative(x, out=t)
+        _sigmoid(t, t)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=1)
+
+
+def hardsigmoid(x, out):
+    """out = min(max(x / 6 + 1 / 2, 0), 1)."""
+
+    def run(o, x):
+        np.add(x, 3, out=o)
+        np.maximum(o, 0, out=o)
+        np.minimum(o, 6, out=o)
+        np.multiply(o, 1 / 6, out=o)
+
+    _tiled(run, out, x)
+
+
+def hardswish(x, out):
+    """out = x * hardsigmoid(x)."""
+
+    def run(o, x, t):
+        np.add(x, 3, out=t)
+        np.maximum(t, 0, out=t)
+        np.minimum(t, 6, out=t)
+        np.multiply(t, 1 / 6, out=t)
+        np.multiply(x, t, out=o)
+
+    _tiled(run, out, x, temps=1)
+
+
+def hardswish_backward(gy, x, out):
+    """out = gy times 0 below -3, x / 3 + 1 / 2 up to 3, 1 above."""
+
+    def run(o, gy, x, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.multiply(x, 1 / 3, out=t)
+        np.add(t, 0.5, out=t)
+        np.less_equal(x, -3, out=flag)
+        np.copyto(t, 0, where=flag)
+        np.greater_equal(x, 3, out=flag)
+        np.copyto(t, 1, where=flag)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def window_backward(gy, s, low, high, scale, out):
+    """out = scale * gy where low < s < high, else 0: the gradient of a ramp between two constants."""
+
+    def run(o, gy, s, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.multiply(gy, scale, out=t)
+        np.less_equal(s, low, out=flag)
+        np.copyto(t, 0, where=flag)
+        np.greater_equal(s, high, out=flag)
+        np.copyto(t, 0, where=flag)
+        np.copyto(o, t)
+
+    _tiled(run, out, gy, s, temps=2)
+
+
+def shrink(x, low, high, shift, out):
+    """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
+
+    def run(o, x, t, flags):
+        below = flags.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        above = flags.view(np.bool_).reshape(-1)[t.size : 2 * t.size].reshape(t.shape)
+        np.less_equal(x, high, out=below)
+        np.greater_equal(x, low, out=above)
+        np.logical_and(below, above, out=below)
+        np.sign(x, out=t)
+        np.multiply(t, -shift, out=t)
+        np.add(t, x, out=o)
+        np.copyto(o, 0, where=below)
+
+    _tiled(run, out, x, temps=2)
+
+
+def shrink_backward(gy, x, low, high, out):
+    """out = 0 where low <= x <= high, else gy."""
+
+    def run(o, gy, x, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.copyto(t, 1)
+        np.less_equal(x, high, out=flag)
+        np.copyto(t, 0, where=flag)
+        np.less(x, low, out=flag)
+        np.copyto(t, 1, where=flag)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=2)
+
+
+def threshold(x, limit, value, out):
+    """out = x where x > limit, else value."""
+
+    def run(o, x, flag):
+        np.less_equal(x, limit, out=flag)
+        np.copyto(o, x)
+        np.copyto(o, value, where=flag)
+
+    _tiled(run, out, x, temps=1, dtype=np.bool_)
+
+
+def threshold_backward(gy, x, limit, out):
+    """out = gy where x > limit, else 0."""
+
+    def run(o, gy, x, flag):
+        np.less_equal(x, limit, out=flag)
+        np.copyto(o, gy)
+        np.copyto(o, 0, where=flag)
+
+    _tiled(run, out, gy, x, temps=1, dtype=np.bool_)
+
+
+def prelu(x, weight, out):
+    """out = x where x > 0, else weight * x; weight is broadcast to x's shape."""
+
+    def run(o, x, w, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.greater(x, 0, out=flag)
+        np.multiply(x, w, out=t)
+        np.copyto(t, x, where=flag)
+        np.copyto(o, t)
+
+    _tiled(run, out, x, np.broadcast_to(weight, out.shape), temps=2)
+
+
+def prelu_backward(gy, x, weight, out):
+    """out = gy where x > 0, else weight * gy."""
+
+    def run(o, gy, x, w, t, flag):
+        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        np.greater(x, 0, out=flag)
+        np.multiply(gy, w, out=t)
+        np.copyto(t, gy, where=flag)
+        np.copyto(o, t)
+
+    _tiled(run, out, gy, x, np.broadcast_to(weight, out.shape), temps=2)
+
+
+def prelu_backward_weight(gy, x, out):
+    """out = gy * min(x, 0)."""
+
+    def run(o, gy, x, t):
+        np.minimum(x, 0, out=t)
+        np.multiply(gy, t, out=o)
+
+    _tiled(run, out, gy, x, temps=1)

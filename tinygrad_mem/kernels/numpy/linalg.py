@@ -1,10 +1,52 @@
-"""Matrix products through BLAS."""
+"""Matrix products through BLAS. NumPy's float16 product is a plain loop, so float16 goes through float32 tiles."""
 
 from __future__ import annotations
 
 import numpy as np
 
+_TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
-def matmul(x, y, out):
-    """out = x @ y."""
-    np.matmul(x, y, out=out)
+
+def matmul_workspace(x_shape, y_shape, dtype):
+    """Bytes of workspace that a product of these shapes wants: none but for float16."""
+    if dtype != np.float16:
+        return 0
+    m, k, n = x_shape[-2], x_shape[-1], y_shape[-1]
+    rows = max(min(m, _TILE // max(k + n, 1)), 1)
+    columns = max(min(n, _TILE // max(k, 1)), 1)
+    return 4 * (rows * (k + columns) + k * columns)
+
+
+def matmul(x, y, work, out):
+    """out = x @ y; work is the workspace asked for."""
+    if out.size == 0:
+        return
+    if x.shape[-1] == 0:
+        out.fill(0)
+        return
+    if out.dtype != np.float16:
+        np.matmul(x, y, out=out)
+        return
+    xs = np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
+    ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
+    for index in np.ndindex(out.shape[:-2]):
+        _half_matmul(xs[index], ys[index], work, out[index])
+
+
+def _half_matmul(x, y, work, out):
+    """One float16 product in tiles of rows and columns, multiplied and accumulated in float32."""
+    (m, k), n = x.shape, y.shape[1]
+    rows = max(min(m, _TILE // max(k + n, 1)), 1)
+    columns = max(min(n, _TILE // max(k, 1)), 1)
+    buffer = work.view(np.float32)
+    left, right, result = np.split(buffer[: rows * k + k * columns + rows * columns], [rows * k, rows * k + k * columns])
+    for j in range(0, n, columns):
+        c = min(columns, n - j)
+        b = right[: k * c].reshape(k, c)
+        np.copyto(b, y[:, j : j + c])
+        for i in range(0, m, rows):
+            r = min(rows, m - i)
+            a, product = left[: r * k].reshape(r, k), result[: r * c].reshape(r, c)
+            np.copyto(a, x[i : i + r])
+            np.matmul(a, b, out=product)
+            np.copyto(out[i : i + r, j : j + c], product, casting="unsafe")

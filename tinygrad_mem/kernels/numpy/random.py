@@ -1,1 +1,96 @@
-"""To be written."""
+"""Random numbers from a ticket ``(seed, call)``: Philox with the seed for key and the call for counter."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+
+def _source(ticket, stream=0):
+    seed, call = ticket
+    return np.random.Generator(np.random.Philox(key=seed, counter=[0, stream, call, 0]))
+
+
+def _fill(out, draw):
+    """``draw(tile)`` into contiguous float32 or float64 tiles, copied where ``out`` is of another kind."""
+    direct = out.dtype in (np.float32, np.float64) and out.flags.c_contiguous
+    if direct:
+        draw(out)
+        return
+    wide = np.float64 if out.dtype == np.float64 else np.float32
+    for index in _blocks(out.shape):
+        tile = _scratch(out[index].shape, wide)
+        draw(tile)
+        np.copyto(out[index], tile, casting="unsafe")
+
+
+def uniform(ticket, low, high, out):
+    """out = uniform numbers in [low, high)."""
+    source = _source(ticket)
+
+    def draw(tile):
+        source.random(dtype=tile.dtype, out=tile)
+        if low != 0 or high != 1:
+            np.multiply(tile, high - low, out=tile)
+            np.add(tile, low, out=tile)
+
+    _fill(out, draw)
+
+
+def normal(ticket, mean, std, out):
+    """out = normal numbers."""
+    source = _source(ticket)
+
+    def draw(tile):
+        source.standard_normal(dtype=tile.dtype, out=tile)
+        if std != 1:
+            np.multiply(tile, std, out=tile)
+        if mean != 0:
+            np.add(tile, mean, out=tile)
+
+    _fill(out, draw)
+
+
+def exponential(ticket, rate, out):
+    """out = exponential numbers with this rate."""
+    source = _source(ticket)
+
+    def draw(tile):
+        source.standard_exponential(dtype=tile.dtype, out=tile)
+        np.multiply(tile, 1.0 / rate, out=tile)
+
+    _fill(out, draw)
+
+
+def integers(ticket, low, high, out):
+    """out = integers in [low, high)."""
+    source = _source(ticket)
+    for index in _blocks(out.shape):
+        part = out[index]
+        part[...] = source.integers(low, high, part.shape)
+
+
+def bernoulli(ticket, p, out):
+    """out = 1 with probability p (a number, or an array of out's shape), else 0."""
+    source = _source(ticket)
+    for index in _blocks(out.shape):
+        part = out[index]
+        tile, flag = _scratch(part.shape, np.float64, 0, 2), _scratch(part.shape, np.bool_, 1, 2)
+        source.random(out=tile)
+        np.less(tile, p if isinstance(p, float) else p[index], out=flag)
+        np.copyto(part, flag, casting="unsafe")
+
+
+def permutation(ticket, out):
+    """out = 0 to n - 1 in random order."""
+    out[...] = _source(ticket).permutation(out.size)
+
+
+def multinomial(ticket, weights, replacement, out):
+    """out = for each row, indices drawn in proportion to the row's weights."""
+    source = _source(ticket)
+    rows = weights.reshape(-1, weights.shape[-1]).astype(np.float64)
+    for row, target in zip(rows, out.reshape(-1, out.shape[-1]), strict=True):
+        target[...] = source.choice(row.size, target.size, replace=replacement, p=row / row.sum())

@@ -67,5 +67,7 @@ def _name_phases(axes, timeline: list[Moment]) -> None:
         if start:
             axes.axvline(start, color="black", linewidth=0.6, alpha=0.4)
         if i - start > len(timeline) * 0.06:
-            axes.text((start + i) / 2, 0.985, timeline[start].phase, transform=axes.get_xaxis_transform(), ha="center", va="top")
+            axes.text(
+                (start + i) / 2, 0.985, timeline[start].phase, transform=axes.get_xaxis_transform(), ha="center", va="top"
+            )
         start = i

@@ -1,0 +1,62 @@
+"""Chains of ufuncs over tiles that stay in cache, on several cores, with scratch instead of temporaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from .threads import TILE, scratch, split
+
+_SMALL = 1 << 12  # elements below which one tile does it, without any bookkeeping
+
+
+def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
+    """``run(out_tile, *array_tiles, *scratch_tiles)`` over all of ``out``.
+
+    Args:
+        run: computes one tile; everything it gets has the tile's shape.
+        out: the result; ``arrays`` have its shape (Python numbers pass through).
+        temps: how many scratch tiles ``run`` wants (at most 4 of float64).
+        dtype: of the scratch tiles; ``out``'s unless given.
+    """
+    dtype = out.dtype if dtype is None else dtype
+    spans = [a for a in arrays if isinstance(a, np.ndarray)]
+    if out.flags.c_contiguous and all(a.flags.c_contiguous for a in spans):
+        flat = out.reshape(-1)
+        flats = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
+        tile = min(TILE, (1 << 20) // (max(temps, 1) * np.dtype(dtype).itemsize))
+
+        def part(start: int, stop: int) -> None:
+            for i in range(start, stop, tile):
+                j = min(i + tile, stop)
+                cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
+                run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
+
+        if flat.size <= _SMALL:
+            part(0, flat.size)
+        else:
+            split(flat.size, part)
+        return
+    for index in blocks(out.shape):
+        cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
+        target = out[index]
+        run(target, *cut, *[scratch(target.shape, dtype, k, temps) for k in range(temps)])
+
+
+def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
+    """Indices that cut an array of ``shape`` into blocks of at most ``most`` elements (or one step of the last axis cut)."""
+    inner, axis = 1, len(shape)
+    while axis and inner * shape[axis - 1] <= most:
+        axis -= 1
+        inner *= shape[axis]
+    if axis == 0:
+        yield (...,)
+        return
+    step = max(most // max(inner, 1), 1)
+    cuts = [slice(i, i + step) for i in range(0, shape[axis - 1], step)]
+    for lead in product(*map(range, shape[: axis - 1])):
+        for cut in cuts:
+            yield (*lead, cut)
