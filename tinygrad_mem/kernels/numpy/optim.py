@@ -1,1 +1,231 @@
-"""To be written."""
+"""Update rules of optimizers: one pass over a parameter in tiles, nothing of its size besides its state.
+
+``p`` and the state arrays are written, ``g`` is read. Half-precision parameters and gradients are computed in float32 tiles.
+Scalars (bias corrections, step sizes) are computed by the caller, in Python.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .tiles import tiled as _tiled
+
+
+def _update(run, temps, p, g, *states):
+    """``run(p, g, *states, *scratch)`` over tiles, all in p's dtype or float32, whichever is wider."""
+    wide = np.float64 if p.dtype == np.float64 else np.float32
+    if p.dtype == wide and g.dtype == wide:
+        _tiled(run, p, g, *states, temps=temps)
+        return
+
+    def cast(p, g, *rest):
+        *rest, wide_p, wide_g = rest
+        np.copyto(wide_p, p)
+        np.copyto(wide_g, g, casting="unsafe")
+        run(wide_p, wide_g, *rest)
+        np.copyto(p, wide_p, casting="unsafe")
+
+    _tiled(cast, p, g, *states, temps=temps + 2, dtype=wide)
+
+
+def _decayed(p, g, t, weight_decay, maximize):
+    """The gradient to follow: g (or -g) plus weight_decay * p; in t, unless it is g itself."""
+    if weight_decay:
+        np.multiply(p, weight_decay, out=t)
+        (np.subtract if maximize else np.add)(t, g, out=t)
+        return t
+    if maximize:
+        np.negative(g, out=t)
+        return t
+    return g
+
+
+def _average(mean, value, keep, t):
+    """mean = keep * mean + (1 - keep) * value."""
+    np.subtract(value, mean, out=t)
+    np.multiply(t, 1 - keep, out=t)
+    np.add(mean, t, out=mean)
+
+
+def _average_square(mean, value, keep, t):
+    """mean = keep * mean + (1 - keep) * value**2."""
+    np.multiply(value, value, out=t)
+    np.multiply(t, 1 - keep, out=t)
+    np.multiply(mean, keep, out=mean)
+    np.add(mean, t, out=mean)
+
+
+def sgd_step(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize):
+    """d = g + weight_decay * p; buf = momentum * buf + (1 - dampening) * d; p -= lr * buf (Nesterov: d + momentum * buf).
+
+    ``buf`` is ``None`` without momentum.
+    """
+
+    def run(p, g, buf, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        if buf is not None:
+            np.multiply(buf, momentum, out=buf)
+            if dampening:
+                np.multiply(d, 1 - dampening, out=u)
+                np.add(buf, u, out=buf)
+            else:
+                np.add(buf, d, out=buf)
+            if nesterov:
+                np.multiply(buf, momentum, out=u)
+                np.add(u, d, out=u)
+                d = u
+            else:
+                d = buf
+        np.multiply(d, lr, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, buf)
+
+
+def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    """m, v = running means of d and d**2; p = shrink * p - step_size * m / (sqrt(v) / root + eps), d = g + weight_decay * p.
+
+    ``top`` is the running maximum of v (AMSGrad) or ``None``; root is sqrt(1 - beta2**t).
+    """
+    size, floor = step_size * root, eps * root  # both sides of the division times root: one pass less
+
+    def run(p, g, m, v, top, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        if shrink != 1:
+            np.multiply(p, shrink, out=p)
+        _average(m, d, beta1, u)
+        _average_square(v, d, beta2, u)
+        if top is None:
+            np.sqrt(v, out=u)
+        else:
+            np.maximum(top, v, out=top)
+            np.sqrt(top, out=u)
+        np.add(u, floor, out=u)
+        np.divide(m, u, out=u)
+        np.multiply(u, size, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, m, v, top)
+
+
+def rmsprop_step(p, g, v, buf, mean, lr, alpha, eps, momentum, weight_decay, maximize):
+    """v = running mean of d**2; p -= lr * d / (sqrt(v) + eps), d = g + weight_decay * p.
+
+    ``mean`` (centered: sqrt(v - mean**2)) and ``buf`` (momentum) may be ``None``.
+    """
+
+    def run(p, g, v, buf, mean, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        _average_square(v, d, alpha, u)
+        if mean is None:
+            np.sqrt(v, out=u)
+        else:
+            _average(mean, d, alpha, u)
+            np.multiply(mean, mean, out=u)
+            np.subtract(v, u, out=u)
+            np.sqrt(u, out=u)
+        np.add(u, eps, out=u)
+        np.divide(d, u, out=u)
+        if buf is not None:
+            np.multiply(buf, momentum, out=buf)
+            np.add(buf, u, out=buf)
+            np.multiply(buf, lr, out=u)
+        else:
+            np.multiply(u, lr, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, v, buf, mean)
+
+
+def adagrad_step(p, g, total, rate, eps, weight_decay, maximize):
+    """total += d**2; p -= rate * d / (sqrt(total) + eps), d = g + weight_decay * p."""
+
+    def run(p, g, total, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        np.multiply(d, d, out=u)
+        np.add(total, u, out=total)
+        np.sqrt(total, out=u)
+        np.add(u, eps, out=u)
+        np.divide(d, u, out=u)
+        np.multiply(u, rate, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, total)
+
+
+def adadelta_step(p, g, v, moved, lr, rho, eps, weight_decay, maximize):
+    """v, moved = running means of d**2 and of the steps squared; p -= lr * d * sqrt(moved + eps) / sqrt(v + eps)."""
+
+    def run(p, g, v, moved, t, u, w):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        _average_square(v, d, rho, u)
+        np.add(v, eps, out=u)
+        np.sqrt(u, out=u)
+        np.add(moved, eps, out=w)
+        np.sqrt(w, out=w)
+        np.divide(w, u, out=w)
+        np.multiply(w, d, out=w)
+        _average_square(moved, w, rho, u)
+        np.multiply(w, lr, out=w)
+        np.subtract(p, w, out=p)
+
+    _update(run, 3, p, g, v, moved)
+
+
+def adamax_step(p, g, m, top, rate, beta1, beta2, eps, weight_decay, maximize):
+    """m = running mean of d; top = max(beta2 * top, |d| + eps); p -= rate * m / top, d = g + weight_decay * p."""
+
+    def run(p, g, m, top, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        _average(m, d, beta1, u)
+        np.absolute(d, out=u)
+        np.add(u, eps, out=u)
+        np.multiply(top, beta2, out=top)
+        np.maximum(top, u, out=top)
+        np.divide(m, top, out=u)
+        np.multiply(u, rate, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, m, top)
+
+
+def nadam_step(p, g, m, v, rate_g, rate_m, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    """Adam's m and v; p = shrink * p - (rate_g * d + rate_m * m) / (sqrt(v) / root + eps), d = g + weight_decay * p."""
+
+    def run(p, g, m, v, t, u, w):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        if shrink != 1:
+            np.multiply(p, shrink, out=p)
+        _average(m, d, beta1, u)
+        _average_square(v, d, beta2, u)
+        np.multiply(d, rate_g, out=w)
+        np.multiply(m, rate_m, out=u)
+        np.add(w, u, out=w)
+        np.sqrt(v, out=u)
+        np.multiply(u, 1 / root, out=u)
+        np.add(u, eps, out=u)
+        np.divide(w, u, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 3, p, g, m, v)
+
+
+def radam_step(p, g, m, v, rate, rectified, beta1, beta2, eps, weight_decay, shrink, maximize):
+    """Adam's m and v; p = shrink * p - rate * m, divided by sqrt(v) + eps where ``rectified``; d = g + weight_decay * p."""
+
+    def run(p, g, m, v, t, u):
+        d = _decayed(p, g, t, weight_decay, maximize)
+        if shrink != 1:
+            np.multiply(p, shrink, out=p)
+        _average(m, d, beta1, u)
+        _average_square(v, d, beta2, u)
+        if rectified:
+            np.sqrt(v, out=u)
+            np.add(u, eps, out=u)
+            np.divide(m, u, out=u)
+            np.multiply(u, rate, out=u)
+        else:
+            np.multiply(m, rate, out=u)
+        np.subtract(p, u, out=p)
+
+    _update(run, 2, p, g, m, v)

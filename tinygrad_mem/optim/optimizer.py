@@ -1,0 +1,323 @@
+"""The base of every optimizer: parameter groups, state, and a step that happens wholly or not at all."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from .. import scope
+from ..autograd.grad_mode import enable_grad
+from ..autograd.tensor import RemovableHandle, Tensor
+from ..errors import NotOfferedError
+
+
+class _Required:
+    def __repr__(self) -> str:
+        return "<required parameter>"
+
+
+required = _Required()
+
+
+class Optimizer:
+    """Holds parameters in groups and updates them from their gradients.
+
+    A subclass says which arrays of a parameter's size it keeps (:meth:`state_names`) and how one parameter is updated
+    (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype (float32 for float16, whose
+    range squares of gradients would leave); an update makes no temporaries of a parameter's size.
+
+    Args:
+        params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of their own.
+        defaults: option -> value for groups that do not set it.
+
+    Attributes:
+        param_groups: dicts of ``"params"`` and options; change options between steps at will.
+        state: parameter -> dict of its state.
+
+    Raises:
+        TypeError: ``params`` is one tensor, or holds something that is not a tensor.
+        ValueError: no parameters, a non-leaf tensor, a parameter in two groups.
+    """
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                f"{type(params).__name__}: give [tensor]"
+            )
+        if defaults.get("differentiable"):
+            raise NotOfferedError("differentiable=True is not offered: steps are not recorded on the tape")
+        self.defaults = defaults
+        self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
+        self.param_groups: list[dict[str, Any]] = []
+        self._open_hooks()
+        groups = list(params)
+        if not groups:
+            raise ValueError("optimizer got an empty parameter list")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(dict(group) if isinstance(group, dict) else group)
+
+    def _open_hooks(self) -> None:
+        self._before: dict[int, Callable] = {}
+        self._after: dict[int, Callable] = {}
+
+    # --- what a subclass says -------------------------------------------------------------------------------------------
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The arrays of a parameter's size that the rule keeps under the group's options."""
+        return ()
+
+    def initial(self, group: dict[str, Any]) -> float:
+        """What new state arrays are filled with."""
+        return 0.0
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        """Update the array ``p`` by the gradient ``g``; tensors of ``state`` are arrays of p's size. It allocates nothing."""
+        raise NotImplementedError
+
+    # --- a step ---------------------------------------------------------------------------------------------------------
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update every parameter that has a gradient. Returns what ``closure`` returned, ``None`` without one.
+
+        All state that is missing is made before anything is written: when memory runs out, parameters, state and step
+        counts are as they were.
+
+        Raises:
+            OutOfMemoryError: there is no room for the state.
+        """
+        args = () if closure is None else (closure,)
+        for hook in list(self._before.values()):
+            answer = hook(self, args, {})
+            if answer is None:
+                continue
+            if not (isinstance(answer, tuple) and len(answer) == 2):
+                raise RuntimeError(f"a step pre-hook must return None or a tuple of (new_args, new_kwargs), but got {answer}")
+            args = answer[0] or tuple(answer[1].values())
+        loss = None
+        if args and args[0] is not None:
+            with enable_grad():
+                loss = args[0]()
+        before = scope.local.op
+        with scope.phase("optimizer"):
+            scope.local.op = f"{type(self).__name__}.step"
+            try:
+                self._step(scope.local.op)
+            finally:
+                scope.local.op = before
+        for hook in list(self._after.values()):
+            hook(self, args, {})
+        return loss
+
+    def _step(self, name: str) -> None:
+        fresh = self._fresh()
+        for p, states in fresh.items():
+            self.state[p].update(states)
+            for listener in scope.listeners:
+                for t in states.values():
+                    listener.role(t.array, "OPTIMIZER_STATE")
+        for group in self.param_groups:
+            for p in group["params"]:
+                grad = p._grad
+                if grad is None:
+                    continue
+                device = p.device
+                state = self.state[p] if p in self.state else {}
+                arguments = (device.kernels, group, p.array, grad.array, state, p in fresh)
+                if device.index:
+                    with device.current():
+                        scope.local.run(self.update, *arguments)
+                else:
+                    scope.local.run(self.update, *arguments)
+                if state and p not in self.state:
+                    self.state[p] = state
+                p.storage.written(name)
+
+    def _fresh(self) -> dict[Tensor, dict[str, Tensor]]:
+        """The state that is missing, made but not yet kept by anybody else."""
+        fresh: dict[Tensor, dict[str, Tensor]] = {}
+        for group in self.param_groups:
+            names = self.state_names(group)
+            if not names:
+                continue
+            for p in group["params"]:
+                if p._grad is None or p in fresh:
+                    continue
+                kept = self.state.get(p, {})
+                missing = [name for name in names if kept.get(name) is None]
+                if missing:
+                    fresh[p] = {name: _state_like(p, self.initial(group)) for name in missing}
+        return fresh
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget the gradients (their memory is free at once), or, with ``set_to_none=False``, fill them with zeros."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if set_to_none:
+                    p._grad = None
+                elif p._grad is not None:
+                    grad = p._grad.detach() if p._grad.grad_fn is not None else p._grad
+                    grad.device.kernels.fill(0, out=grad.array)
+                    grad.storage.written("zero_grad")
+                    p._grad = grad
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before every step; it may answer with other ``(args, kwargs)``."""
+        handle = RemovableHandle(self._before)
+        self._before[handle.key] = hook
+        return handle
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after every step."""
+        handle = RemovableHandle(self._after)
+        self._after[handle.key] = hook
+        return handle
+
+    # --- groups ---------------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group: ``"params"`` and the options that differ from the defaults.
+
+        Raises:
+            TypeError, ValueError: as the constructor.
+        """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        params, names = _parameters(param_group["params"])
+        param_group["params"] = params
+        if names:
+            param_group["param_names"] = names
+        for name, default in self.defaults.items():
+            if default is required and name not in param_group:
+                raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
+            param_group.setdefault(name, default)
+        ids = {id(p) for p in params}
+        if len(ids) != len(params):
+            warnings.warn("optimizer contains a parameter group with duplicate parameters: each is updated twice", stacklevel=3)
+        for group in self.param_groups:
+            if ("param_names" in param_group) != ("param_names" in group):
+                found = "with" if "param_names" in param_group else "without"
+                raise ValueError(
+                    "all optimizer param groups should be with/without names. "
+                    f"cannot add param group {found} names to the optimizer"
+                )
+            if not ids.isdisjoint(id(p) for p in group["params"]):
+                raise ValueError("some parameters appear in more than one parameter group")
+        self.param_groups.append(param_group)
+
+    # --- state dicts ----------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's format: ``"state"`` by parameter number, ``"param_groups"`` with numbers for parameters.
+
+        The tensors in it are the optimizer's own, not copies.
+        """
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            packed = {key: value for key, value in group.items() if key != "params"}
+            for p in group["params"]:
+                numbers.setdefault(id(p), len(numbers))
+            packed["params"] = [numbers[id(p)] for p in group["params"]]
+            groups.append(packed)
+        state = {numbers[id(p)] if isinstance(p, Tensor) else p: dict(s) for p, s in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over options and state; tensors (of any framework) are copied to each parameter's device.
+
+        Raises:
+            ValueError: the groups do not match; nothing was changed then.
+        """
+        saved = [dict(group) for group in state_dict["param_groups"]]
+        if len(saved) != len(self.param_groups):
+            raise ValueError("loaded state dict has a different number of parameter groups")
+        if any(len(s["params"]) != len(g["params"]) for s, g in zip(saved, self.param_groups, strict=True)):
+            raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
+        numbers = chain.from_iterable(group["params"] for group in saved)
+        mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
+        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        for number, values in state_dict["state"].items():
+            p = mine.get(number)
+            state[number if p is None else p] = {k: _loaded(k, v, p) for k, v in values.items()} if p is not None else values
+        groups = []
+        for group, new in zip(self.param_groups, saved, strict=True):
+            new = {key: copy.deepcopy(value) for key, value in new.items() if key != "params"}
+            if "param_names" in group:
+                new.setdefault("param_names", group["param_names"])
+            groups.append({"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **new})
+        self.state, self.param_groups = state, groups
+        for states in state.values():
+            for value in states.values():
+                for listener in scope.listeners if isinstance(value, Tensor) else ():
+                    listener.role(value.array, "OPTIMIZER_STATE")
+
+    def __getstate__(self) -> dict[str, Any]:
+        kept = dict(self.__dict__)
+        for name in ("_before", "_after"):  # hooks are the process's, as in PyTorch
+            kept.pop(name, None)
+        return kept
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open_hooks()
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            lines += [f"Parameter Group {i}", *[f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]]
+        return "\n".join([*lines, ")"]) if self.param_groups else f"{lines[0]})"
+
+
+def _parameters(params: Any) -> tuple[list[Tensor], list[str]]:
+    """The tensors and their names (none or all) of what a group gives as ``"params"``."""
+    if isinstance(params, set):
+        raise TypeError(
+            "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
+            "change between runs. Please use a list instead."
+        )
+    entries = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
+    names = [entry[0] for entry in entries if isinstance(entry, tuple)]
+    tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+    if names and len(names) != len(tensors):
+        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+    for p in tensors:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+        if not (p.is_leaf or p._retains_grad):
+            raise ValueError("can't optimize a non-leaf Tensor: give its leaves, or a detach().requires_grad_() of it")
+    return tensors, names
+
+
+def _state_dtype(p: Tensor) -> np.dtype:
+    """float32 for half precision: the square of a gradient of 1e-4 is 0 in float16."""
+    return np.dtype(np.float32) if p.dtype == np.float16 else p.dtype
+
+
+def _state_like(p: Tensor, value: float) -> Tensor:
+    array = p.device.empty(p.array.shape, _state_dtype(p))
+    p.device.kernels.fill(value, out=array)
+    return Tensor._wrap(array, p.device)
+
+
+def _loaded(key: str, value: Any, p: Tensor) -> Any:
+    """One entry of a parameter's state: numbers stay numbers, tensors and arrays are copied to where ``p`` lives."""
+    if not hasattr(value, "shape"):
+        return value
+    if key in ("step", "mu_product"):
+        return float(value)
+    array = p.device.empty(tuple(value.shape), _state_dtype(p))
+    if isinstance(value, Tensor) and value.device is p.device:
+        p.device.kernels.copy(value.array, out=array)
+    elif p.device.type != "meta":
+        host = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        p.device.upload(host.astype(array.dtype), array)
+    return Tensor._wrap(array, p.device)

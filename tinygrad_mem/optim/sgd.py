@@ -1,0 +1,78 @@
+"""Stochastic gradient descent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .optimizer import Optimizer
+
+
+class SGD(Optimizer):
+    """Gradient descent, with momentum and Nesterov's variant.
+
+    Memory: nothing without momentum, else 4 bytes a float32 parameter (``momentum_buffer``).
+
+    Args:
+        params: parameters or groups.
+        lr, momentum, dampening, weight_decay, nesterov, maximize: as in PyTorch.
+        foreach, fused: accepted and stored; the update is one fused pass here in any case.
+
+    Raises:
+        ValueError: a negative rate, or Nesterov without momentum or with dampening.
+
+    Source: Sutskever et al., *On the importance of initialization and momentum in deep learning*, 2013.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        *,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        differentiable: bool = False,
+        fused: bool | None = None,
+    ) -> None:
+        if lr < 0.0:
+            raise ValueError(f"Invalid learning rate: {lr}")
+        if momentum < 0.0:
+            raise ValueError(f"Invalid momentum value: {momentum}")
+        if weight_decay < 0.0:
+            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+        if nesterov and (momentum <= 0 or dampening != 0):
+            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        super().__init__(
+            params,
+            {
+                "lr": lr,
+                "momentum": momentum,
+                "dampening": dampening,
+                "weight_decay": weight_decay,
+                "nesterov": nesterov,
+                "maximize": maximize,
+                "foreach": foreach,
+                "differentiable": differentiable,
+                "fused": fused,
+            },
+        )
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("momentum_buffer",) if group["momentum"] else ()
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        buf = state["momentum_buffer"].array if group["momentum"] else None
+        kernels.sgd_step(
+            p,
+            g,
+            buf,
+            float(group["lr"]),
+            group["momentum"],
+            0 if first else group["dampening"],  # the first gradient enters whole
+            group["weight_decay"],
+            group["nesterov"],
+            group["maximize"],
+        )
