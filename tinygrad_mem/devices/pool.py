@@ -14,8 +14,9 @@ from __future__ import annotations
 import gc
 import mmap
 import threading
-from bisect import bisect_left, insort
+from bisect import bisect_right, insort
 from collections import deque
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,13 @@ from .. import scope
 from ..errors import OutOfMemoryError
 
 ROUND = 512
-_SHIFT = 64  # index key = size << _SHIFT | address
 _MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
 
 
 def round_up(size: int) -> int:
     """Bytes that a request of ``size`` bytes takes in the pool: the next multiple of 512."""
-    return -(-size // ROUND) * ROUND
+    return (size + 511) & -512
 
 
 def _take(size: int, *, reserve: bool) -> Any:
@@ -76,9 +76,11 @@ class Block(np.ndarray):
     __slots__ = ("chunk", "pool")
 
     def __del__(self) -> None:
-        pool = getattr(self, "pool", None)  # a view that NumPy made of the block itself owns nothing
-        if pool is not None:
-            pool._free(self.chunk)
+        try:
+            pool = self.pool
+        except AttributeError:
+            return  # a view that NumPy made of the block itself owns nothing
+        pool._free(self.chunk)
 
 
 _new_block = np.ndarray.__new__
@@ -97,8 +99,12 @@ class Pool:
         self.device, self.reserve = device, reserve
         self._lock = threading.Lock()
         self._pending: deque[Chunk] = deque()  # freed while the lock was taken (by another thread, or by gc inside malloc)
-        self._keys: list[int] = []
-        self._chunks: dict[int, Chunk] = {}
+        # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
+        # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
+        self._free_chunks: dict[int, Chunk] = {}
+        self._heaps: dict[int, list[int]] = {}
+        self._sizes: list[int] = []
+        self._stale = 0
         self._used = self._total = self._limit = 0
         self._next_address = ROUND
 
@@ -108,39 +114,51 @@ class Pool:
         Raises:
             OutOfMemoryError: the limit, or the machine, does not allow it. Nothing was changed.
         """
-        rounded = -(-size // ROUND) * ROUND
+        rounded = (size + 511) & -512
         with self._lock:
-            while self._pending:
-                self._release(self._pending.popleft())
+            if self._pending:
+                self._commit()
             chunk = self._best_fit(rounded)
         if chunk is None:
             chunk = self._grow(size, rounded)
         segment = chunk.segment
         block = _new_block(Block, (size,), _uint8, segment.memory, chunk.address - segment.address)
         block.chunk, block.pool = chunk, self
-        for listener in scope.listeners:
-            listener.malloc(self.device, chunk.address, size, rounded)
+        if scope.listeners:
+            for listener in scope.listeners:
+                listener.malloc(self.device, chunk.address, size, rounded)
         return block
 
     def _free(self, chunk: Chunk) -> None:
-        for listener in scope.listeners:
-            listener.free(self.device, chunk.address, chunk.size)
-        if self._lock.acquire(blocking=False):
+        if scope.listeners:
+            for listener in scope.listeners:
+                listener.free(self.device, chunk.address, chunk.size)
+        lock = self._lock
+        if lock.acquire(False):
             try:
                 self._release(chunk)
             finally:
-                self._lock.release()
+                lock.release()
         else:
             self._pending.append(chunk)
 
+    def _commit(self) -> None:
+        """Release the chunks that were freed while the lock was taken."""
+        while self._pending:
+            self._release(self._pending.popleft())
+
     def _best_fit(self, size: int) -> Chunk | None:
-        keys = self._keys
-        at = bisect_left(keys, size << _SHIFT)
-        if at == len(keys):
-            return None
-        chunk = self._chunks.pop(keys.pop(at))
-        chunk.free = False
-        if chunk.size > size:
+        """The smallest free chunk that holds ``size``, of those the one with the lowest address, cut to ``size``."""
+        chunk = self._pop(size)
+        if chunk is None:
+            sizes = self._sizes
+            at = bisect_right(sizes, size)
+            while chunk is None:
+                if at == len(sizes):
+                    return None
+                chunk = self._pop(sizes[at])
+                if chunk is None:
+                    del self._heaps[sizes.pop(at)]
             rest = Chunk(chunk.segment, chunk.address + size, chunk.size - size)
             rest.prev, rest.next = chunk, chunk.next
             if chunk.next is not None:
@@ -150,15 +168,41 @@ class Pool:
         self._used += size
         return chunk
 
+    def _pop(self, size: int) -> Chunk | None:
+        """Take the free chunk of exactly ``size`` with the lowest address."""
+        heap = self._heaps.get(size)
+        while heap:
+            address = heappop(heap)
+            chunk = self._free_chunks.get(address)
+            if chunk is not None and chunk.size == size:
+                del self._free_chunks[address]
+                chunk.free = False
+                return chunk
+            self._stale -= 1
+        return None
+
     def _insert(self, chunk: Chunk) -> None:
-        key = chunk.size << _SHIFT | chunk.address
         chunk.free = True
-        insort(self._keys, key)
-        self._chunks[key] = chunk
+        size, address = chunk.size, chunk.address
+        self._free_chunks[address] = chunk
+        heap = self._heaps.get(size)
+        if heap is None:
+            self._heaps[size] = [address]
+            insort(self._sizes, size)
+        else:
+            heappush(heap, address)
 
     def _remove(self, chunk: Chunk) -> None:
-        key = chunk.size << _SHIFT | chunk.address
-        del self._chunks[key], self._keys[bisect_left(self._keys, key)]
+        """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
+        del self._free_chunks[chunk.address]
+        self._stale += 1
+        if self._stale > len(self._free_chunks) + 1024:
+            heaps: dict[int, list[int]] = {}
+            for each in self._free_chunks.values():
+                heaps.setdefault(each.size, []).append(each.address)
+            for heap in heaps.values():
+                heapify(heap)
+            self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
 
     def _release(self, chunk: Chunk) -> None:
         self._used -= chunk.size
@@ -186,8 +230,7 @@ class Pool:
                     gc.collect()
                 self.free_all_blocks()
             with self._lock:
-                while self._pending:
-                    self._release(self._pending.popleft())
+                self._commit()
                 chunk = self._best_fit(rounded) if attempt else None
                 if chunk is not None:
                     return chunk
@@ -207,17 +250,15 @@ class Pool:
     def free_all_blocks(self) -> None:
         """Give every segment that is wholly free back to the machine."""
         with self._lock:
-            while self._pending:
-                self._release(self._pending.popleft())
-            for chunk in [c for c in self._chunks.values() if c.prev is None and c.next is None]:
+            self._commit()
+            for chunk in [c for c in self._free_chunks.values() if c.prev is None and c.next is None]:
                 self._remove(chunk)
                 self._total -= chunk.size
 
     def used_bytes(self) -> int:
         """Bytes in blocks that are alive, each rounded up to 512."""
         with self._lock:
-            while self._pending:
-                self._release(self._pending.popleft())
+            self._commit()
             return self._used
 
     def total_bytes(self) -> int:
@@ -230,7 +271,7 @@ class Pool:
 
     def n_free_blocks(self) -> int:
         """How many free chunks the pool keeps."""
-        return len(self._keys)
+        return len(self._free_chunks)
 
     def set_limit(self, size: int = 0) -> None:
         """Let ``total_bytes()`` grow to ``size`` bytes at most; 0 takes the limit away.
