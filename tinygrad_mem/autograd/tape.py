@@ -16,6 +16,7 @@ from ..ops.base import Context, Op
 if TYPE_CHECKING:
     from .tensor import Tensor
 
+_new = object.__new__
 _sequence = itertools.count(1).__next__
 local = scope.local
 
@@ -131,7 +132,11 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             needs.append(False)
     if device is None:
         device = local.default_device or _Tensor.cpu_device()
-    node = Node(device, needs)
+    node = _new(Node)
+    node.device = device
+    node.kernels = device.kernels
+    node.needs = needs
+    node.saved = {}
     node.op = op
     out = (_observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
     if type(out) is tuple:
@@ -139,12 +144,14 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
         if record:
             _record(node, inputs, outputs)
     else:
-        outputs = _Tensor._wrap(out, device)
+        outputs = _new(_Tensor)
+        outputs.array = out
+        outputs.device = device
         if record:
             _record(node, inputs, (outputs,))
     if op.view:
         _share(op, inputs, params, outputs, enabled)
-    if local.inference:
+    if not enabled and local.inference:
         for tensor in outputs if type(out) is tuple else (outputs,):
             tensor._inference = True
     return outputs

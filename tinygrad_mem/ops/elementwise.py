@@ -22,7 +22,7 @@ def binary_output(ctx, name, x, y, floating=False):
         shape = x.shape
     if floating and dtype.kind != "f":
         dtype = dtypes.get_default_dtype()
-    return ctx.output(shape, dtype)
+    return ctx.device.empty(shape, dtype) if ctx.target is None else ctx.output(shape, dtype)
 
 
 class Add(Op):

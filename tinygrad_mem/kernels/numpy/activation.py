@@ -7,6 +7,7 @@ import math as _math
 import numpy as np
 
 from .erf import erf_tile as _erf_tile
+from .tiles import _SMALL
 from .tiles import tiled as _tiled
 
 _ROOT_HALF = _math.sqrt(0.5)
@@ -16,10 +17,10 @@ _TANH = _math.sqrt(2 / _math.pi)
 def relu(x, out):
     """out = max(x, 0)."""
 
-    def run(o, x):
-        np.maximum(x, 0, out=o)
-
-    _tiled(run, out, x)
+    if out.size <= _SMALL:
+        np.maximum(x, 0, out=out)
+    else:
+        _tiled(lambda o, x: np.maximum(x, 0, out=o), out, x)
 
 
 def relu_backward(gy, y, out):

@@ -10,7 +10,7 @@ import numpy as np
 
 from .threads import TILE, scratch, split
 
-_SMALL = 1 << 12  # elements below which one tile does it, without any bookkeeping
+_SMALL = 1 << 13  # elements up to which one tile does it, without any bookkeeping
 
 
 def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
@@ -23,6 +23,9 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
         dtype: of the scratch tiles; ``out``'s unless given.
     """
     dtype = out.dtype if dtype is None else dtype
+    if out.size <= _SMALL:
+        run(out, *arrays, *[scratch(out.shape, dtype, k, temps) for k in range(temps)])
+        return
     spans = [a for a in arrays if isinstance(a, np.ndarray)]
     if out.flags.c_contiguous and all(a.flags.c_contiguous for a in spans):
         flat = out.reshape(-1)
@@ -35,10 +38,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
                 cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
                 run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
 
-        if flat.size <= _SMALL:
-            part(0, flat.size)
-        else:
-            split(flat.size, part)
+        split(flat.size, part)
         return
     for index in blocks(out.shape):
         cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
