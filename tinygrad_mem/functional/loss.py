@@ -1,288 +1,315 @@
-"""Losses, with the names and arguments of ``torch.nn.functional``. Reductions: ``"mean"``, ``"sum"`` or ``"none"``."""
+"""Losses, with the names and arguments of ``torch.nn.functional``.
+
+``reduction`` is ``"mean"``, ``"sum"`` or ``"none"`` everywhere; ``size_average`` and ``reduce`` are its old form. The result
+has the promoted dtype of input and target; half precision is computed in float32 inside.
+"""
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import DimensionError, DTypeError, ShapeError
+from ..errors import DTypeError, NotOfferedError, ShapeError
+from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
-from . import elementwise, reduce, softmax
+from . import elementwise
+from .softmax import log_softmax as log_softmax
 
-Reduction = str
 
+def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
+    """The reduction to use, from today's argument and the two old ones.
 
-def _checked(reduction: str) -> str:
+    Raises:
+        ValueError: it is not one of none, mean, sum.
+    """
+    if size_average is not None or reduce is not None:
+        reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction: use 'none', 'mean' or 'sum'")
+        raise ValueError(f"{reduction} is not a valid value for reduction: expected 'none', 'mean' or 'sum'")
     return reduction
 
 
-def _reduced(loss: Tensor, reduction: str) -> Tensor:
-    if _checked(reduction) == "mean":
-        return reduce.mean(loss)
-    return reduce.sum(loss) if reduction == "sum" else loss
+def _scale(reduction: str, count: int) -> float | None:
+    """What the sum of all losses is multiplied by; ``None`` for no sum. The mean of nothing is nan."""
+    if reduction == "none":
+        return None
+    return 1.0 if reduction == "sum" else 1.0 / count if count else math.nan
 
 
-def _in_bounds(target: Tensor, classes: int, ignore_index: int) -> None:
-    """Class indices are looked at where there are values: an index outside would read somebody else's memory."""
-    if target.is_meta or target.numel() == 0:
-        return
-    for bound in (target.min().item(), target.max().item()):
-        if not 0 <= bound < classes and bound != ignore_index:
-            raise DimensionError(f"Target {bound} is out of bounds.")
-    if not 0 <= ignore_index < classes and (target.min().item() == ignore_index or target.max().item() == ignore_index):
-        kept = elementwise.masked_fill(target, elementwise.eq(target, ignore_index), 0)
-        low, high = kept.min().item(), kept.max().item()
-        if low < 0 or high >= classes:
-            raise DimensionError(f"Target {low if low < 0 else high} is out of bounds.")
+def _reduce(losses: Tensor, reduction: str) -> Tensor:
+    return losses if reduction == "none" else losses.mean() if reduction == "mean" else losses.sum()
+
+
+def _count(*tensors: Tensor | None) -> int:
+    """Elements of the broadcast shape of the tensors (the op refuses shapes that do not broadcast)."""
+    from ..ops.base import broadcast
+
+    return math.prod(broadcast("loss", *[tuple(t.shape) for t in tensors if t is not None]))
+
+
+def _no_gradient(name: str, weight: Tensor | None) -> None:
+    if weight is not None and weight.requires_grad:
+        raise NotOfferedError(f"the derivative for '{name}' is not implemented: detach() it")
+
+
+def _warn_broadcast(input: Tensor, target: Tensor) -> None:
+    if input.shape != target.shape:
+        warnings.warn(
+            f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}). "
+            "This will likely lead to incorrect results due to broadcasting. Please ensure they have the same size.",
+            stacklevel=3,
+        )
+
+
+# --- classes ------------------------------------------------------------------------------------------------------------
 
 
 def cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: Any = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """Softmax and negative log-likelihood: logits (N, C, ...) and class indices (N, ...), or class probabilities (N, C, ...).
+    """``-ln softmax(input)[target]``: the loss of scores against class indices or class probabilities.
 
-    Saves: the logits, the targets, one number a row. No copy of the logits is made before backward, which makes one.
+    Args:
+        input: scores, floating: (C), (N, C) or (N, C, d1, ...).
+        target: int64 (or uint8) indices of input's shape without C, or probabilities of input's shape.
+        weight: one weight a class; the mean is over the weights of the targets.
+        ignore_index: targets that count nothing.
+        label_smoothing: how much of the target is spread evenly over all classes.
+
+    Saves: the input, the target, and 4 bytes a sample; no softmax. Backward takes one array of the input's size.
 
     Raises:
-        DimensionError: a target is out of bounds. ShapeError, DTypeError: they do not fit.
-        ValueError: the reduction or ``label_smoothing`` is not one.
+        DimensionError: a target that is no class; on the cpu (a GPU gives nan rather than wait for the values).
+        ShapeError, DTypeError: target or weight do not fit the input.
     """
+    reduction = reduction_of(reduction, size_average, reduce)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+    _check_scores("cross_entropy", input, weight)
+    if input.shape == target.shape:
+        if not target.is_floating_point():
+            raise DTypeError(f"Expected floating point type for target with class probabilities, got {target.dtype}")
+        if ignore_index >= 0:
+            raise ValueError("ignore_index is not supported for floating point target: give those samples probability 0")
+        options: dict[str, Any] = {"smoothing": float(label_smoothing), "reduction": reduction}
+        return apply(class_ops.CrossEntropyProbabilities, input, target, weight, **options)
+    target = _check_classes(input, target)
+    options = {"ignore": int(ignore_index), "smoothing": float(label_smoothing), "reduction": reduction}
+    return apply(class_ops.CrossEntropy, input, target, weight, **options)
+
+
+def _check_scores(name: str, input: Tensor, weight: Tensor | None) -> None:
+    if not input.is_floating_point():
+        raise DTypeError(f"{name}: expected floating scores, found {input.dtype}; cast the input")
     if input.ndim == 0:
-        raise ShapeError("cross_entropy: input needs a dimension of classes, found a 0-d tensor")
-    axis = 0 if input.ndim == 1 else 1
-    if target.is_floating_point():
-        return _soft_cross_entropy(input, target, weight, _checked(reduction), label_smoothing, axis)
-    _in_bounds(target, input.size(axis), ignore_index)
-    return apply(
-        ops.CrossEntropy,
-        input,
-        target,
-        weight,
-        ignore_index=ignore_index,
-        reduction=_checked(reduction),
-        smoothing=label_smoothing,
-    )
+        raise ShapeError(f"{name}: Expected 1 or more dimensions (got 0)")
+    if weight is None:
+        return
+    _no_gradient("weight", weight)
+    classes = input.shape[1 if input.ndim > 1 else 0]
+    if tuple(weight.shape) != (classes,):
+        raise ShapeError(
+            f"weight tensor should be defined either for all {classes} classes or no classes "
+            f"but got weight tensor of shape: {list(weight.shape)}"
+        )
+    if weight.dtype != input.dtype:
+        raise DTypeError(f"{name}: expected a weight of the input's dtype {input.dtype}, but found {weight.dtype}; cast it")
 
 
-def _soft_cross_entropy(
-    input: Tensor, target: Tensor, weight: Tensor | None, reduction: str, smoothing: float, axis: int
-) -> Tensor:
-    """Class probabilities for targets: every class of a row counts."""
-    if target.shape != input.shape:
-        raise ShapeError(f"cross_entropy: class probabilities need input's shape {list(input.shape)}, got {list(target.shape)}")
-    classes = input.size(axis)
-    if smoothing:
-        target = elementwise.add(elementwise.mul(target, 1 - smoothing), smoothing / classes)
-    log_probabilities = softmax.log_softmax(input, axis)
-    if weight is not None:
-        shape = [1] * input.ndim
-        shape[axis] = classes
-        target = elementwise.mul(target, weight.reshape(shape))
-    rows = elementwise.neg(reduce_sum(elementwise.mul(log_probabilities, target), axis))
-    if reduction == "mean":
-        return elementwise.div(reduce_sum(rows), max(rows.numel(), 1))
-    return reduce_sum(rows) if reduction == "sum" else rows
-
-
-reduce_sum = reduce.sum
+def _check_classes(input: Tensor, target: Tensor) -> Tensor:
+    """The target of class indices, 0-d for a single sample."""
+    if target.dtype.name not in ("int64", "uint8"):
+        raise DTypeError(f"expected target dtype to be Long or Byte, but got {target.dtype}: use target.long()")
+    shape = list(input.shape)
+    if input.ndim == 1:
+        if target.numel() != 1 or target.ndim > 1:
+            raise ShapeError(f"For 1D input, 1D target must have size 1, but got target size: {list(target.shape)}")
+        return target
+    if target.ndim == 0 or target.shape[0] != shape[0]:
+        found = target.shape[0] if target.ndim else 1
+        raise ShapeError(f"Expected input batch_size ({shape[0]}) to match target batch_size ({found}).")
+    if input.ndim == 2 and target.ndim != 1:
+        raise ShapeError(f"0D or 1D target tensor expected, multi-target not supported: found {list(target.shape)}")
+    if list(target.shape) != [shape[0], *shape[2:]]:
+        raise ShapeError(
+            f"size mismatch: Expected target size {[shape[0], *shape[2:]]}, got {list(target.shape)} for input {shape}"
+        )
+    return target
 
 
 def nll_loss(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
+    size_average: bool | None = None,
     ignore_index: int = -100,
-    reduce: Any = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """Minus the log-probabilities (N, C, ...) of class indices (N, ...). Saves: the targets.
+    """``-input[target]``, input being log-probabilities; arguments as :func:`cross_entropy`.
+
+    Saves: the target and 4 bytes; not the input.
 
     Raises:
-        DimensionError: a target is out of bounds.
+        DimensionError, ShapeError, DTypeError: as :func:`cross_entropy`.
     """
-    _in_bounds(target, input.size(0 if input.ndim == 1 else 1), ignore_index)
-    return apply(ops.NLLLoss, input, target, weight, ignore_index=ignore_index, reduction=_checked(reduction))
+    reduction = reduction_of(reduction, size_average, reduce)
+    _check_scores("nll_loss", input, weight)
+    target = _check_classes(input, target)
+    return apply(class_ops.NLLLoss, input, target, weight, ignore=int(ignore_index), reduction=reduction)
 
 
-def _pair(op: type, name: str, input: Tensor, target: Tensor, reduction: str, numbers: tuple = ()) -> Tensor:
-    if input.dtype != target.dtype or input.shape != target.shape:
-        dtype = (input.new_empty(0) + target.new_empty(0)).dtype
-        shape = elementwise.ops.broadcast(name, tuple(input.shape), tuple(target.shape))
-        input, target = input.to(dtype).expand(*shape), target.to(dtype).expand(*shape)
-    if not input.is_floating_point():
-        raise DTypeError(f"{name}: expected floating tensors, found {input.dtype}")
-    return apply(op, input, target, reduction=_checked(reduction), numbers=numbers)
+# --- pairs --------------------------------------------------------------------------------------------------------------
 
 
 def mse_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
 ) -> Tensor:
-    """The squared difference. Saves: both tensors, no difference."""
-    return _pair(ops.MSELoss, "mse_loss", input, target, reduction)
+    """``(input - target)**2``. Saves: both; no difference, no squares.
+
+    Raises:
+        DTypeError: neither is floating.
+        ShapeError: the shapes do not broadcast.
+    """
+    return _weighted(ops.MSELoss, input, target, reduction_of(reduction, size_average, reduce), weight)
 
 
-def l1_loss(input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> Tensor:
-    """The absolute difference. Saves: both tensors."""
-    return _pair(ops.L1Loss, "l1_loss", input, target, reduction)
+def l1_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    weight: Tensor | None = None,
+) -> Tensor:
+    """``|input - target|``. Saves: both. Raises: as :func:`mse_loss`."""
+    return _weighted(ops.L1Loss, input, target, reduction_of(reduction, size_average, reduce), weight)
 
 
-def huber_loss(input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0) -> Tensor:
-    """Half the square within ``delta``, linear beyond. Saves: both tensors."""
-    if delta <= 0:
-        raise ValueError(f"huber_loss does not support non-positive values for delta, found {delta}")
-    return _pair(ops.HuberLoss, "huber_loss", input, target, reduction, (delta, 1.0))
+def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Tensor | None, numbers: tuple = ()) -> Tensor:
+    """A loss of pairs; with weights the mean is over their sum."""
+    if input.shape != target.shape:
+        _warn_broadcast(input, target)
+    if weight is None:
+        return apply(op, input, target, scale=_scale(reduction, _count(input, target)), numbers=numbers)
+    if input.shape != weight.shape:
+        raise ShapeError(f"Inputs and weight must have the same size, found {list(input.shape)} and {list(weight.shape)}")
+    losses = elementwise.mul(apply(op, input, target, scale=None, numbers=numbers), weight)
+    return elementwise.div(losses.sum(), weight.sum()) if reduction == "mean" else _reduce(losses, reduction)
 
 
 def smooth_l1_loss(
-    input: Tensor, target: Tensor, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    beta: float = 1.0,
 ) -> Tensor:
-    """Half the square over ``beta`` within it, linear beyond. Saves: both tensors."""
+    """``(input - target)**2 / (2 * beta)`` where they differ by less than ``beta``, linear beyond. Saves: both.
+
+    Raises:
+        ValueError: ``beta`` is negative.
+    """
+    reduction = reduction_of(reduction, size_average, reduce)
     if beta < 0:
         raise ValueError(f"smooth_l1_loss does not support negative values for beta, found {beta}")
     if beta == 0:
-        return l1_loss(input, target, reduction=reduction)
-    return _pair(ops.HuberLoss, "smooth_l1_loss", input, target, reduction, (beta, 1.0 / beta))
+        return _weighted(ops.L1Loss, input, target, reduction, None)
+    return _weighted(ops.HuberLoss, input, target, reduction, None, (float(beta), 1.0 / beta))
 
 
-def _same_shape(name: str, input: Tensor, target: Tensor) -> None:
-    if input.shape != target.shape:
-        raise ValueError(
-            f"{name}: Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) is "
-            "not supported. Please ensure they have the same size."
-        )
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
+) -> Tensor:
+    """``(input - target)**2 / 2`` where they differ by at most ``delta``, linear beyond. Saves: both.
+
+    Raises:
+        ValueError: ``delta`` is not positive.
+    """
+    if delta <= 0:
+        raise ValueError(f"huber_loss does not support non-positive values for delta, found {delta}")
+    return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0))
+
+
+def kl_div(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+    log_target: bool = False,
+) -> Tensor:
+    """``target * (ln target - input)``: input holds log-probabilities, and so does target with ``log_target``.
+
+    ``"batchmean"`` divides the sum by the batch size, which is what the divergence is; ``"mean"`` divides by all elements.
+
+    Saves: both.
+    """
+    batchmean = reduction == "batchmean" and size_average is None and reduce is None
+    reduction = "sum" if batchmean else reduction_of(reduction, size_average, reduce)
+    count = _count(input, target)
+    scale = 1.0 / input.shape[0] if batchmean and input.ndim and input.shape[0] else _scale(reduction, count)
+    return apply(ops.KLDiv, input, target, scale=scale, numbers=(bool(log_target),))
 
 
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``-(target * ln(input) + (1 - target) * ln(1 - input))`` of probabilities. Saves: both tensors.
+    """``-(target * ln input + (1 - target) * ln(1 - input))``, logarithms not below -100. Saves: both, and the weight.
 
     Raises:
-        ValueError: the shapes differ, or an input is outside [0, 1].
+        ValueError: the shapes differ.
+        RuntimeError: an input outside of [0, 1]; on the cpu.
     """
-    _same_shape("binary_cross_entropy", input, target)
-    if input.numel() and not input.is_meta:
-        low, high = input.detach().min().item(), input.detach().max().item()
-        if low < 0 or high > 1:
-            raise ValueError(f"all elements of input should be between 0 and 1, found {low} to {high}")
-    loss = apply(ops.BinaryCrossEntropy, input, target)
-    return _reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
+    reduction = reduction_of(reduction, size_average, reduce)
+    if input.shape != target.shape:
+        raise ValueError(
+            f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) is "
+            "deprecated. Please ensure they have the same size."
+        )
+    _no_gradient("weight", weight)
+    return apply(ops.BCELoss, input, target, weight, scale=_scale(reduction, _count(input, weight)))
 
 
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    size_average: Any = None,
-    reduce: Any = None,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
     reduction: str = "mean",
     pos_weight: Tensor | None = None,
 ) -> Tensor:
-    """:func:`binary_cross_entropy` of the sigmoid of ``input``, without overflow. Saves: both tensors."""
-    _same_shape("binary_cross_entropy_with_logits", input, target)
-    loss = apply(ops.BCEWithLogits, input, target, pos_weight)
-    return _reduced(loss if weight is None else elementwise.mul(loss, weight), reduction)
+    """:func:`binary_cross_entropy` of ``sigmoid(input)``, without overflow. Saves: both, and the weights; no sigmoid.
 
-
-def kl_div(
-    input: Tensor,
-    target: Tensor,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-    log_target: bool = False,
-) -> Tensor:
-    """``target * (ln(target) - input)`` of log-probabilities; ``"batchmean"`` divides the sum by the batch."""
-    if log_target:
-        loss = elementwise.mul(elementwise.exp(target), elementwise.sub(target, input))
-    else:
-        loss = elementwise.sub(elementwise.xlogy(target, target), elementwise.mul(target, input))
-    if reduction == "batchmean":
-        return elementwise.div(reduce_sum(loss), input.size(0) if input.ndim else 1)
-    return _reduced(loss, reduction)
-
-
-def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along ``dim``; lengths are not taken below ``eps``."""
-    lengths = [elementwise.clamp(reduce.norm(x, 2, dim), min=eps) for x in (x1, x2)]
-    return elementwise.div(reduce_sum(elementwise.mul(x1, x2), dim), elementwise.mul(*lengths))
-
-
-def cosine_embedding_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``1 - cos`` where target is 1, ``max(0, cos - margin)`` where it is -1."""
-    cosine = cosine_similarity(input1, input2, dim=input1.ndim - 1, eps=1e-12)
-    apart = elementwise.clamp(elementwise.sub(cosine, margin), min=0)
-    loss = elementwise.where(elementwise.eq(target, 1), elementwise.rsub(cosine, 1.0), apart)
-    return _reduced(loss, reduction)
-
-
-def margin_ranking_loss(
-    input1: Tensor,
-    input2: Tensor,
-    target: Tensor,
-    margin: float = 0,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``max(0, -target * (input1 - input2) + margin)``."""
-    gap = elementwise.mul(elementwise.neg(target), elementwise.sub(input1, input2))
-    return _reduced(elementwise.clamp(elementwise.add(gap, margin), min=0), reduction)
-
-
-def hinge_embedding_loss(
-    input: Tensor, target: Tensor, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean"
-) -> Tensor:
-    """``input`` where target is 1, ``max(0, margin - input)`` where it is -1."""
-    apart = elementwise.clamp(elementwise.rsub(input, margin), min=0)
-    return _reduced(elementwise.where(elementwise.eq(target, 1), input, apart), reduction)
-
-
-def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    """The p-norm of ``x1 - x2 + eps`` along the last dimension."""
-    return reduce.norm(elementwise.add(elementwise.sub(x1, x2), eps), p, -1, keepdim)
-
-
-def triplet_margin_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    margin: float = 1.0,
-    p: float = 2,
-    eps: float = 1e-6,
-    swap: bool = False,
-    size_average: Any = None,
-    reduce: Any = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``max(0, |anchor - positive| - |anchor - negative| + margin)``."""
-    near, far = pairwise_distance(anchor, positive, p, eps), pairwise_distance(anchor, negative, p, eps)
-    if swap:
-        far = elementwise.minimum(far, pairwise_distance(positive, negative, p, eps))
-    return _reduced(elementwise.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
+    Raises:
+        ValueError: the shapes differ.
+    """
+    reduction = reduction_of(reduction, size_average, reduce)
+    if input.shape != target.shape:
+        raise ValueError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
+    _no_gradient("weight", weight)
+    _no_gradient("pos_weight", pos_weight)
+    scale = _scale(reduction, _count(input, weight, pos_weight))
+    return apply(ops.BCEWithLogitsLoss, input, target, weight, pos_weight, scale=scale)

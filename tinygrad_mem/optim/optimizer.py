@@ -130,7 +130,7 @@ class Optimizer:
                 if grad is None:
                     continue
                 device = p.device
-                state = self.state[p] if p in self.state else {}
+                state = self.state.get(p, {})
                 arguments = (device.kernels, group, p.array, grad.array, state, p in fresh)
                 if device.index:
                     with device.current():

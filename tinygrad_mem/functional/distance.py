@@ -1,0 +1,215 @@
+"""Losses of distances and margins, made of other functions: rare enough that each op's own saving will do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ..autograd.tensor import Tensor
+from ..errors import ShapeError
+from . import elementwise
+from .loss import _reduce, reduction_of
+from .reduce import norm
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along ``dim``; norms count as ``eps`` at least. Saves: both and their norms."""
+    dots = elementwise.mul(x1, x2).sum(dim)
+    first = elementwise.clamp(norm(x1, dim=dim), min=eps)
+    second = elementwise.clamp(norm(x2, dim=dim), min=eps)
+    return elementwise.div(dots, elementwise.mul(first, second))
+
+
+def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm."""
+    return norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
+
+
+def cosine_embedding_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``1 - cos`` where target is 1, ``max(0, cos - margin)`` where it is -1. Inputs are (N, D) or (D).
+
+    Raises:
+        ShapeError: the target is not (N) or 0-d.
+    """
+    reduction = reduction_of(reduction, size_average, reduce)
+    if target.ndim > 1 or target.ndim != input1.ndim - 1:
+        raise ShapeError(
+            f"0D or 1D target tensor expected, multi-target not supported: found {list(target.shape)} for {list(input1.shape)}"
+        )
+    # PyTorch adds a small number to both squared norms instead of clamping them
+    square1 = elementwise.add(elementwise.mul(input1, input1).sum(-1), 1e-12)
+    square2 = elementwise.add(elementwise.mul(input2, input2).sum(-1), 1e-12)
+    cos = elementwise.div(elementwise.mul(input1, input2).sum(-1), elementwise.sqrt(elementwise.mul(square1, square2)))
+    same = elementwise.where(elementwise.eq(target, 1), elementwise.sub(1.0, cos), 0.0)
+    apart = elementwise.where(elementwise.eq(target, -1), elementwise.clamp(elementwise.sub(cos, margin), min=0), 0.0)
+    return _reduce(elementwise.add(same, apart), reduction)
+
+
+def margin_ranking_loss(
+    input1: Tensor,
+    input2: Tensor,
+    target: Tensor,
+    margin: float = 0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``max(0, -target * (input1 - input2) + margin)``.
+
+    Raises:
+        ShapeError: the tensors have different numbers of dimensions.
+    """
+    reduction = reduction_of(reduction, size_average, reduce)
+    if not input1.ndim == input2.ndim == target.ndim:
+        raise ShapeError(
+            "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
+            f"input1: {list(input1.shape)}, input2: {list(input2.shape)}, target: {list(target.shape)}"
+        )
+    apart = elementwise.mul(elementwise.neg(target), elementwise.sub(input1, input2))
+    return _reduce(elementwise.clamp(elementwise.add(apart, margin), min=0), reduction)
+
+
+def hinge_embedding_loss(
+    input: Tensor,
+    target: Tensor,
+    margin: float = 1.0,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``input`` where target is 1, ``max(0, margin - input)`` where it is -1."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    far = elementwise.where(elementwise.ne(target, 1), elementwise.clamp(elementwise.sub(margin, input), min=0), 0.0)
+    near = elementwise.where(elementwise.ne(target, -1), input, 0.0)
+    return _reduce(elementwise.add(far, near), reduction)
+
+
+def soft_margin_loss(
+    input: Tensor,
+    target: Tensor,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``ln(1 + e**(-target * input))``."""
+    from .activation import softplus
+
+    reduction = reduction_of(reduction, size_average, reduce)
+    return _reduce(softplus(elementwise.mul(elementwise.neg(target), input), threshold=math.inf), reduction)
+
+
+def triplet_margin_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    size_average: bool | None = None,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``, d being :func:`pairwise_distance`.
+
+    Raises:
+        ValueError: the margin is not positive.
+    """
+
+    def distance(a: Tensor, b: Tensor) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    reduction = reduction_of(reduction, size_average, reduce)
+    return triplet_margin_with_distance_loss(
+        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
+    )
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Tensor,
+    positive: Tensor,
+    negative: Tensor,
+    *,
+    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """:func:`triplet_margin_loss` with a distance of your own."""
+    reduction = reduction_of(reduction)
+    if margin <= 0:
+        raise ValueError(f"margin must be greater than 0, got {margin}")
+    distance = distance_function or pairwise_distance
+    far = distance(anchor, negative)
+    if swap:
+        far = elementwise.minimum(far, distance(positive, negative))
+    near = distance(anchor, positive)
+    return _reduce(elementwise.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
+
+
+def poisson_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    log_input: bool = True,
+    full: bool = False,
+    size_average: bool | None = None,
+    eps: float = 1e-8,
+    reduce: bool | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term for targets over 1."""
+    reduction = reduction_of(reduction, size_average, reduce)
+    if log_input:
+        losses = elementwise.sub(elementwise.exp(input), elementwise.mul(target, input))
+    else:
+        losses = elementwise.sub(input, elementwise.mul(target, elementwise.log(elementwise.add(input, eps))))
+    if full:
+        many = elementwise.gt(target, 1)
+        safe = elementwise.where(many, target, 1.0)
+        term = elementwise.sub(elementwise.mul(safe, elementwise.log(safe)), safe)
+        term = elementwise.add(term, elementwise.mul(elementwise.log(elementwise.mul(safe, 2 * math.pi)), 0.5))
+        losses = elementwise.add(losses, elementwise.where(many, term, 0.0))
+    return _reduce(losses, reduction)
+
+
+def gaussian_nll_loss(
+    input: Tensor,
+    target: Tensor,
+    var: Tensor | float,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """``(ln var + (input - target)**2 / var) / 2``; variances count as ``eps`` at least, without a gradient below it.
+
+    Raises:
+        ValueError: the variance is a negative number, or of a shape that does not fit.
+    """
+    from .creation import full_like
+
+    reduction = reduction_of(reduction)
+    if not isinstance(var, Tensor):
+        if var < 0:
+            raise ValueError(f"var has negative entry/entries, found {var}")
+        var = full_like(input, var)
+    if var.shape != input.shape:
+        if input.shape[:-1] == var.shape:
+            var = var.unsqueeze(-1)
+        elif not (input.shape[:-1] == var.shape[:-1] and var.shape[-1] == 1):
+            raise ValueError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
+    # the value is clamped, the gradient is not
+    floor = elementwise.clamp(elementwise.sub(eps, var.detach()), min=0)
+    safe = elementwise.add(var, floor)
+    square = elementwise.square(elementwise.sub(input, target))
+    losses = elementwise.mul(elementwise.add(elementwise.log(safe), elementwise.div(square, safe)), 0.5)
+    if full:
+        losses = elementwise.add(losses, 0.5 * math.log(2 * math.pi))
+    return _reduce(losses, reduction)

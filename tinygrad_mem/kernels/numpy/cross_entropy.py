@@ -1,0 +1,432 @@
+"""Cross-entropy over the middle axis of (outer, class, inner) arrays: tiles of whole lines, no copy of the scores.
+
+Tiles live in scratch: two of eight slots for the lines, one each for what there is one of a line. Lines longer than a tile
+are taken in pieces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import GRAIN as _GRAIN
+from .threads import scratch as _scratch
+from .threads import split as _split
+
+_TILE = 1 << 15  # elements of a tile of scores: 256 KiB of float64
+_LINES = 1 << 13  # lines of a tile, at most
+
+
+def _wide(x):
+    return np.float64 if x.dtype == np.float64 else np.float32
+
+
+def _lines(shape, run):
+    """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores."""
+    outer, classes, inner = shape
+    if outer * inner == 0:
+        return
+    line = max(classes, 1)
+
+    def part(start, stop):
+        width = max(min(inner, _TILE // line, _LINES), 1)
+        height = max(min(_TILE // (line * width), _LINES // width), 1) if width == inner else 1
+        for i in range(start, stop, height):
+            for j in range(0, inner, width):
+                run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
+
+    def columns(start, stop):
+        width = max(min(_TILE // line, _LINES), 1)
+        for j in range(start, stop, width):
+            run(slice(0, 1), slice(j, min(j + width, stop)))
+
+    if outer == 1:
+        _split(inner, columns, grain=max(_GRAIN // line, 1))
+    else:
+        _split(outer, part, grain=max(_GRAIN // (line * inner), 1))
+
+
+def _pieces(classes):
+    """Slices of the class axis, each at most a tile long: one, unless there are very many classes."""
+    return [slice(c, min(c + _TILE, classes)) for c in range(0, classes, _TILE)]
+
+
+def _stat(x, wide, slot):
+    """A scratch array with one number a line of ``x``."""
+    return _scratch((x.shape[0], 1, x.shape[2]), wide, slot, 8)
+
+
+def _positions(target, piece, ignore):
+    """Flat positions of the targets in a contiguous tile of ``piece``, and where they are not in it (ignored, or in another).
+
+    Positions of the latter point somewhere harmless.
+    """
+    at = _scratch(target.shape, np.int64, 4, 8)
+    out = _scratch(target.shape, np.bool_, 6, 8)
+    more = _scratch((2, *target.shape), np.bool_, 6, 8)[1]
+    np.equal(target, ignore, out=out)
+    np.less(target, piece.start, out=more)
+    np.logical_or(out, more, out=out)
+    np.greater_equal(target, piece.stop, out=more)
+    np.logical_or(out, more, out=out)
+    np.subtract(target, piece.start, out=at, casting="unsafe")
+    np.copyto(at, 0, where=out)
+    rows, width = target.shape
+    if width != 1:
+        np.multiply(at, width, out=at)
+        np.add(at, _multiples(width, 1), out=at)
+    np.add(at, _multiples(rows, (piece.stop - piece.start) * width)[:, None], out=at)
+    return at, out
+
+
+def _multiples(n, step):
+    """0, step, 2 * step, ... in scratch."""
+    out = _scratch((n,), np.int64, 5, 8)
+    out.fill(step)
+    out[:1] = 0
+    np.add.accumulate(out, out=out)
+    return out
+
+
+def _weights(weight, target, ignore, wide, slot):
+    """The class weight of every target, 0 where ignored."""
+    at = _scratch(target.shape, np.int64, 4, 8)
+    skip = _scratch(target.shape, np.bool_, 6, 8)
+    out = _scratch(target.shape, wide, slot, 8)
+    np.equal(target, ignore, out=skip)
+    if weight is None:
+        out.fill(1)
+    else:
+        np.copyto(at, target, casting="unsafe")
+        np.copyto(at, 0, where=skip)
+        np.take(weight, at, out=out, mode="clip")
+    np.copyto(out, 0, where=skip)
+    return out
+
+
+def check_target(target, classes, ignore):
+    """Refuse class indices outside of ``range(classes)`` other than ``ignore``.
+
+    Raises:
+        DimensionError: with the first of them.
+    """
+    from ...errors import DimensionError
+
+    if target.size == 0:
+        return
+    if 0 <= np.minimum.reduce(target, axis=None) and np.maximum.reduce(target, axis=None) < classes:
+        return
+    for value in target.flat:
+        if value != ignore and not 0 <= value < classes:
+            raise DimensionError(f"Target {value} is out of bounds.")
+
+
+def target_weight(target, weight, ignore, out):
+    """out (0-d) = the sum of the weights of all targets that are not ignored."""
+    total = 0.0
+    flat = target.reshape(-1) if target.flags.c_contiguous else None
+    rows = [flat] if flat is not None else list(target)
+    for row in rows:
+        for i in range(0, row.size, _LINES):
+            w = _weights(weight, row[i : i + _LINES], ignore, np.float64 if weight is None else weight.dtype, 5)
+            total += float(np.add.reduce(w, dtype=np.float64))
+    out.fill(total)
+
+
+def log_sum_exp(x, lse):
+    """lse (outer, inner) = ln of the sum of e**x over the classes."""
+    wide = lse.dtype
+
+    def run(a, b):
+        part = x[a, :, b]
+        top, total, more = (_stat(part, wide, slot) for slot in (2, 3, 5))
+        np.maximum.reduce(part, axis=1, keepdims=True, out=top)
+        total.fill(0)
+        for piece in _pieces(x.shape[1]):
+            cut = part[:, piece]
+            tile = _scratch(cut.shape, wide, 0, 8)
+            np.subtract(cut, top, out=tile, dtype=wide)
+            np.exp(tile, out=tile)
+            np.add.reduce(tile, axis=1, keepdims=True, out=more)
+            np.add(total, more, out=total)
+        np.log(total, out=total)
+        np.add(total, top, out=lse[a, None, b])
+
+    _lines(x.shape, run)
+
+
+def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
+    """lse = ln of the sum of e**x over the classes; rows = the loss of each line, 0 where ignored; both (outer, inner).
+
+    rows = weight[t] * (1 - smoothing) * (lse - x[t]) + smoothing / classes * sum of weight * (lse - x).
+    """
+    wide = lse.dtype
+    spread = None if weight is None else weight.reshape(1, -1, 1)
+
+    def run(a, b):
+        part, goal = x[a, :, b], target[a, b]
+        top, total, smooth = (_stat(part, wide, slot) for slot in (2, 3, 7))
+        picked = rows[a, b]
+        np.maximum.reduce(part, axis=1, keepdims=True, out=top)
+        total.fill(0)
+        smooth.fill(0)
+        for piece in _pieces(x.shape[1]):
+            cut = part[:, piece]
+            tile = _scratch(cut.shape, wide, 0, 8)
+            np.subtract(cut, top, out=tile, dtype=wide)
+            at, out = _positions(goal, piece, ignore)
+            found = _scratch(goal.shape, wide, 5, 8)
+            np.take(tile.reshape(-1), at, out=found, mode="clip")
+            np.logical_not(out, out=out)
+            np.copyto(picked, found, where=out)  # x[t] - top
+            if smoothing:
+                found = found[:, None]
+                if spread is None:
+                    np.add.reduce(tile, axis=1, keepdims=True, out=found)
+                else:
+                    other = _scratch(cut.shape, wide, 0, 8)
+                    np.multiply(cut, spread[:, piece], out=other, dtype=wide)
+                    np.add.reduce(other, axis=1, keepdims=True, out=found)
+                    np.subtract(cut, top, out=tile, dtype=wide)
+                np.add(smooth, found, out=smooth)
+            np.exp(tile, out=tile)
+            found = _scratch(smooth.shape, wide, 5, 8)
+            np.add.reduce(tile, axis=1, keepdims=True, out=found)
+            np.add(total, found, out=total)
+        np.log(total, out=total)
+        np.add(total, top, out=lse[a, None, b])
+        _finish(picked, goal, top, total, smooth, lse[a, b])
+
+    heavy = 0.0 if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+
+    def _finish(picked, goal, top, total, smooth, line):
+        classes = x.shape[1]
+        np.subtract(total[:, 0], picked, out=picked)  # lse - x[t]
+        w = _weights(weight, goal, ignore, wide, 5)
+        np.multiply(picked, w, out=picked)
+        skip = _scratch(goal.shape, np.bool_, 6, 8)  # as _weights left it
+        if smoothing:
+            if weight is None:  # smooth is the sum of x - top
+                np.multiply(total, classes, out=total)
+                np.subtract(total, smooth, out=smooth)
+            else:  # smooth is the sum of weight * x
+                np.multiply(line[:, None], heavy, out=total)
+                np.subtract(total, smooth, out=smooth)
+            np.multiply(smooth, smoothing / classes, out=smooth)
+            np.multiply(picked, 1 - smoothing, out=picked)
+            np.add(picked, smooth[:, 0], out=picked)
+        np.copyto(picked, 0, where=skip)
+
+    _lines(x.shape, run)
+
+
+def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out):
+    """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array.
+
+    gy is (outer, inner) or 0-d.
+    """
+    wide = lse.dtype
+    spread = None if weight is None else weight.reshape(1, -1, 1)
+    classes = x.shape[1]
+    heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    factor = 1.0 if norm is None else 1.0 / float(norm) if float(norm) else np.inf
+    even = smoothing / classes
+
+    def run(a, b):
+        goal = target[a, b]
+        g = _stat(x[a, :, b], wide, 2)
+        w = _weights(weight, goal, ignore, wide, 3)
+        scale = _stat(x[a, :, b], wide, 7)
+        np.multiply(gy[a, b] if gy.ndim else gy, factor, out=g[:, 0], casting="unsafe")
+        np.multiply(w, 1 - smoothing, out=w)
+        skip = _scratch(goal.shape, np.bool_, 6, 8)
+        np.copyto(g[:, 0], 0, where=skip)
+        np.multiply(w, g[:, 0], out=w)  # what is taken away at the target
+        np.multiply(g, heavy * even, out=scale)
+        np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
+        np.multiply(g, even, out=g)
+        for piece in _pieces(classes):
+            cut, result = x[a, piece, b], out[a, piece, b]
+            direct = result.dtype == wide and result.flags.c_contiguous
+            tile = result if direct else _scratch(cut.shape, wide, 0, 8)
+            np.subtract(cut, lse[a, None, b], out=tile, dtype=wide)
+            np.exp(tile, out=tile)
+            np.multiply(tile, scale, out=tile)
+            if smoothing:
+                _subtract_even(tile, g, spread, piece)
+            at, missing = _positions(goal, piece, ignore)
+            _subtract_at(tile.reshape(-1), at, missing, w)
+            if not direct:
+                np.copyto(result, tile, casting="unsafe")
+
+    _lines(x.shape, run)
+
+
+def _subtract_even(tile, g, spread, piece):
+    """tile -= g * weight, broadcast."""
+    if spread is None:
+        np.subtract(tile, g, out=tile)
+        return
+    part = spread[0, piece, 0]
+    for c in range(part.size) if tile.shape[1] < tile.shape[0] * tile.shape[2] else ():
+        more = _scratch(g.shape, tile.dtype, 5, 8)
+        np.multiply(g, part[c], out=more)
+        np.subtract(tile[:, c : c + 1], more, out=tile[:, c : c + 1])
+    if tile.shape[1] >= tile.shape[0] * tile.shape[2]:
+        for i, j in np.ndindex(tile.shape[0], tile.shape[2]):
+            for k in range(0, part.size, _LINES):
+                more = _scratch(part[k : k + _LINES].shape, tile.dtype, 5, 8)
+                np.multiply(part[k : k + _LINES], g[i, 0, j], out=more)
+                np.subtract(tile[i, k : k + _LINES, j], more, out=tile[i, k : k + _LINES, j])
+
+
+def _subtract_at(flat, at, missing, amount):
+    """flat[at] -= amount where not missing; the positions of a tile are all different."""
+    found = _scratch(at.shape, flat.dtype, 5, 8)
+    np.take(flat, at, out=found, mode="clip")
+    np.logical_not(missing, out=missing)
+    np.subtract(found, amount, out=found, where=missing)
+    np.put(flat, at, found, mode="clip")
+
+
+def scaled_sum(rows, norm, out):
+    """out (0-d) = the sum of rows over ``norm``: ``None``, a number, or a 0-d array."""
+    total = np.add.reduce(rows, axis=None, dtype=np.float64)
+    divisor = 1.0 if norm is None else float(norm)
+    out.fill(total / divisor if divisor else total / np.float64(divisor))
+
+
+def _soft_tiles(x, target, weight, smoothing, lse, run):
+    """``run(index, wanted, logs)`` over pieces of lines: the target probabilities times the weights, and ln softmax."""
+    wide = lse.dtype
+    spread = None if weight is None else weight.reshape(1, -1, 1)
+
+    def lines(a, b):
+        for piece in _pieces(x.shape[1]):
+            cut = x[a, piece, b]
+            wanted, logs = (_scratch(cut.shape, wide, slot, 8) for slot in (0, 2))
+            np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
+            np.add(wanted, smoothing / x.shape[1], out=wanted)
+            if spread is not None:
+                np.multiply(wanted, spread[:, piece], out=wanted)
+            np.subtract(cut, lse[a, None, b], out=logs, dtype=wide)
+            run((a, piece, b), wanted, logs)
+
+    _lines(x.shape, lines)
+
+
+def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
+    """rows (outer, inner) = -sum over the classes of weight * smoothed target * (x - lse)."""
+    rows.fill(0)
+
+    def run(index, wanted, logs):
+        np.multiply(wanted, logs, out=wanted)
+        found = _stat(wanted, rows.dtype, 5)
+        np.add.reduce(wanted, axis=1, keepdims=True, out=found)
+        part = rows[index[0], index[2]]
+        np.subtract(part, found[:, 0], out=part)
+
+    _soft_tiles(x, target, weight, smoothing, lse, run)
+
+
+def _seed(gy, index, count, wide):
+    """gy / count of the lines of a tile, to broadcast over the classes."""
+    return float(gy) / count if gy.ndim == 0 else _over(gy[index[0], None, index[2]], count, wide)
+
+
+def _over(gy, count, wide):
+    out = _scratch(gy.shape, wide, 6, 8)
+    np.divide(gy, count, out=out, dtype=wide)
+    return out
+
+
+def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
+    """out = gy / count * (softmax(x) * sum of wanted - wanted), wanted = weight * smoothed target."""
+
+    def whole(index):
+        """The sum of wanted of each line of a tile, over all classes."""
+        total = _scratch((index[0].stop - index[0].start, 1, index[2].stop - index[2].start), lse.dtype, 4, 8)
+        total.fill(0)
+        for piece in _pieces(x.shape[1]):
+            wanted = _scratch((total.shape[0], piece.stop - piece.start, total.shape[2]), lse.dtype, 2, 8)
+            np.multiply(target[index[0], piece, index[2]], 1 - smoothing, out=wanted, dtype=lse.dtype)
+            np.add(wanted, smoothing / x.shape[1], out=wanted)
+            if weight is not None:
+                np.multiply(wanted, weight.reshape(1, -1, 1)[:, piece], out=wanted)
+            more = _stat(wanted, lse.dtype, 5)
+            np.add.reduce(wanted, axis=1, keepdims=True, out=more)
+            np.add(total, more, out=total)
+        return total
+
+    def run(index, wanted, logs):
+        tile = _scratch(wanted.shape, lse.dtype, 2, 8)
+        total = whole(index)
+        np.subtract(x[index], lse[index[0], None, index[2]], out=tile, dtype=lse.dtype)
+        np.exp(tile, out=tile)
+        np.multiply(tile, total, out=tile)
+        np.subtract(tile, wanted, out=tile)
+        np.multiply(tile, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
+
+    _soft_tiles(x, target, weight, smoothing, lse, run)
+
+
+def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
+    """out = -gy / count * (1 - smoothing) * weight * (x - lse)."""
+
+    def run(index, wanted, logs):
+        if weight is not None:
+            np.multiply(logs, weight.reshape(1, -1, 1)[:, index[1]], out=logs)
+        np.multiply(logs, smoothing - 1, out=logs)
+        np.multiply(logs, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
+
+    _soft_tiles(x, target, weight, smoothing, lse, run)
+
+
+def nll_loss(x, target, weight, ignore, out):
+    """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
+
+    def run(a, b):
+        goal, rows = target[a, b], out[a, b]
+        rows.fill(0)
+        for piece in _pieces(x.shape[1]):
+            tile = _scratch(x[a, piece, b].shape, out.dtype, 0, 8)
+            np.copyto(tile, x[a, piece, b], casting="unsafe")
+            at, missing = _positions(goal, piece, ignore)
+            found = _scratch(goal.shape, out.dtype, 5, 8)
+            np.take(tile.reshape(-1), at, out=found, mode="clip")
+            np.logical_not(missing, out=missing)
+            np.copyto(rows, found, where=missing)
+        np.multiply(rows, _weights(weight, goal, ignore, out.dtype, 5), out=rows)
+        np.negative(rows, out=rows)
+
+    _lines(x.shape, run)
+
+
+def nll_loss_backward(gy, target, weight, ignore, norm, out):
+    """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
+    factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf
+    wide = np.float64 if out.dtype == np.float64 else np.float32
+    outer, classes, inner = out.shape
+    flat = out.reshape(-1)
+    width = max(min(inner, _LINES), 1)
+    height = _LINES // width if width == inner else 1
+    for i in range(0, outer, height):
+        for j in range(0, inner, width):
+            a, b = slice(i, min(i + height, outer)), slice(j, min(j + width, inner))
+            goal = target[a, b]
+            w = _weights(weight, goal, ignore, wide, 3)
+            at = _scratch(goal.shape, np.int64, 4, 8)
+            skip = _scratch(goal.shape, np.bool_, 6, 8)
+            np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
+            np.multiply(w, factor, out=w)
+            np.copyto(w, 0, where=skip)
+            np.copyto(at, goal, casting="unsafe")
+            np.copyto(at, 0, where=skip)
+            np.multiply(at, inner, out=at)
+            np.add(at, _multiples(goal.shape[1], 1), out=at)
+            np.add(at, _multiples(goal.shape[0], classes * inner)[:, None], out=at)
+            np.add(at, i * classes * inner + j, out=at)
+            value = w
+            if w.dtype != out.dtype:
+                value = _scratch(goal.shape, out.dtype, 5, 8)
+                np.copyto(value, w, casting="unsafe")
+            np.put(flat, at, value, mode="clip")

@@ -1,0 +1,180 @@
+"""Cross-entropy and negative log-likelihood over classes: the class axis is 1 (0 of a single sample).
+
+Kernels see (outer, class, inner) views of the scores and (outer, inner) views of the targets; ``rows`` is the loss of each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import Op
+
+
+def _joins(x, axes):
+    """Whether consecutive ``axes`` of ``x`` can be seen as one without a copy."""
+    axes = [a for a in axes if x.shape[a] != 1]
+    return x.size == 0 or all(x.strides[a] == x.strides[b] * x.shape[b] for a, b in zip(axes, axes[1:]))  # noqa: B905
+
+
+def class_view(ctx, x):
+    """``x`` as (outer, class, inner), a view of it, or of a copy where its strides allow none."""
+    if x.ndim == 1:
+        return x.reshape(1, x.shape[0], 1)
+    if not _joins(x, range(2, x.ndim)):
+        x = ctx.contiguous(x)
+    return x.reshape(x.shape[0], x.shape[1], int(np.prod(x.shape[2:])))
+
+
+def line_view(ctx, target, shape):
+    """``target`` as (outer, inner) to the scores' (outer, class, inner)."""
+    if target.ndim > 1 and not _joins(target, range(1, target.ndim)):
+        target = ctx.contiguous(target)
+    return target.reshape(shape[0], shape[2])
+
+
+def wide_dtype(x):
+    """What sums over classes are kept in: float32, or float64 for float64."""
+    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
+
+
+def _wide(ctx, x, dtype):
+    """``x`` itself, or a contiguous copy in ``dtype``; ``None`` stays."""
+    if x is None or (x.dtype == dtype and x.flags.c_contiguous):
+        return x
+    out = ctx.empty(x.shape, dtype)
+    ctx.kernels.copy(x, out=out)
+    return out
+
+
+def _reduced(ctx, rows, dtype, shape, reduction, norm):
+    """The result of the losses of all lines: themselves, their sum, or their sum over ``norm`` (an array, or a number)."""
+    if reduction == "none":
+        if rows.dtype == dtype:
+            return rows.reshape(shape)
+        out = ctx.empty(shape, dtype)
+        ctx.kernels.copy(rows.reshape(shape), out=out)
+        return out
+    out = ctx.empty((), dtype)
+    ctx.kernels.scaled_sum(rows, norm if reduction == "mean" else None, out=out)
+    return out
+
+
+class CrossEntropy(Op):
+    """-ln softmax(x)[target] a line. Saves x, the target, and 4 bytes a line (the logarithm of the softmax's denominator).
+
+    With class weights it saves those too, and 4 bytes for the sum of the targets' weights under ``mean``.
+    """
+
+    saves = ("x", "target", "weight", "lse", "norm")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, target, weight, *, ignore, smoothing, reduction):
+        wide = wide_dtype(x)
+        scores = class_view(ctx, x)
+        goal = line_view(ctx, target, scores.shape)
+        ctx.kernels.check_target(goal, scores.shape[1], ignore)
+        lse = ctx.empty(goal.shape, wide)
+        rows = ctx.empty(goal.shape, wide)
+        heavy = _wide(ctx, weight, wide)
+        ctx.kernels.cross_entropy(scores, goal, heavy, ignore, smoothing, lse, rows)
+        norm = None
+        if reduction == "mean":
+            norm = ctx.empty((), wide)
+            ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+        if ctx.needs[0]:
+            kept = {"weight": weight, "norm": norm}
+            ctx.save(x=x, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
+        ctx.options = ignore, smoothing
+        return _reduced(ctx, rows, x.dtype, target.shape, reduction, norm)
+
+    @staticmethod
+    def backward(ctx, gy):
+        x = ctx.take("x")
+        scores = class_view(ctx, x)
+        goal = line_view(ctx, ctx.take("target"), scores.shape)
+        lse = ctx.take("lse")
+        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
+        norm = ctx.take("norm") if "norm" in ctx.saved else None
+        gx = ctx.empty(x.shape, x.dtype)
+        seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
+        ctx.kernels.cross_entropy_backward(seed, scores, lse, goal, weight, *ctx.options, norm, out=gx.reshape(scores.shape))
+        return gx, None, None
+
+
+class CrossEntropyProbabilities(Op):
+    """-sum of target * ln softmax(x) over the classes. Saves x, the target, and 4 bytes a line; the class weights if any."""
+
+    saves = ("x", "target", "weight", "lse")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, target, weight, *, smoothing, reduction):
+        wide = wide_dtype(x)
+        scores, goal = class_view(ctx, x), class_view(ctx, target)
+        outer, _, inner = scores.shape
+        lse = ctx.empty((outer, inner), wide)
+        rows = ctx.empty((outer, inner), wide)
+        heavy = _wide(ctx, weight, wide)
+        ctx.kernels.log_sum_exp(scores, lse)
+        ctx.kernels.soft_cross_entropy(scores, goal, heavy, smoothing, lse, rows)
+        if any(ctx.needs):
+            ctx.save(x=x, target=target, lse=lse, **({} if weight is None else {"weight": weight}))
+        ctx.count = outer * inner if reduction == "mean" else 1
+        ctx.smoothing = smoothing
+        return _reduced(ctx, rows, x.dtype, (*x.shape[:1], *x.shape[2:]) if x.ndim > 1 else (), reduction, outer * inner)
+
+    @staticmethod
+    def backward(ctx, gy):
+        x, target, lse = ctx.take("x"), ctx.take("target"), ctx.take("lse")
+        scores, goal = class_view(ctx, x), class_view(ctx, target)
+        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
+        seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
+        grads = []
+        for need, like, kernel in (
+            (ctx.needs[0], x, ctx.kernels.soft_cross_entropy_backward),
+            (ctx.needs[1], target, ctx.kernels.soft_cross_entropy_backward_target),
+        ):
+            grad = ctx.empty(like.shape, like.dtype) if need else None
+            if grad is not None:
+                kernel(seed, scores, goal, weight, ctx.smoothing, lse, ctx.count, out=grad.reshape(scores.shape))
+            grads.append(grad)
+        return (*grads, None)
+
+
+class NLLLoss(Op):
+    """-weight[target] * x[target] a line. Saves the target, the class weights if any, 4 bytes under ``mean``; not x."""
+
+    saves = ("target", "weight", "norm")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, target, weight, *, ignore, reduction):
+        wide = wide_dtype(x)
+        scores = class_view(ctx, x)
+        goal = line_view(ctx, target, scores.shape)
+        ctx.kernels.check_target(goal, scores.shape[1], ignore)
+        heavy = _wide(ctx, weight, wide)
+        rows = ctx.empty(goal.shape, wide)
+        ctx.kernels.nll_loss(scores, goal, heavy, ignore, out=rows)
+        norm = None
+        if reduction == "mean":
+            norm = ctx.empty((), wide)
+            ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+        if ctx.needs[0]:
+            kept = {"weight": weight, "norm": norm}
+            ctx.save(target=target, **{name: a for name, a in kept.items() if a is not None})
+        ctx.like = x.shape, x.dtype, scores.shape, ignore
+        return _reduced(ctx, rows, x.dtype, target.shape, reduction, norm)
+
+    @staticmethod
+    def backward(ctx, gy):
+        shape, dtype, lines, ignore = ctx.like
+        goal = line_view(ctx, ctx.take("target"), lines)
+        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
+        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, wide)
+        norm = ctx.take("norm") if "norm" in ctx.saved else None
+        gx = ctx.zeros(shape, dtype)
+        seed = gy if gy.ndim == 0 else line_view(ctx, gy, lines)
+        ctx.kernels.nll_loss_backward(seed, goal, weight, ignore, norm, out=gx.reshape(lines))
+        return gx, None, None
