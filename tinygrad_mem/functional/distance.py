@@ -165,7 +165,7 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term for targets over 1."""
+    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term."""
     reduction = reduction_of(reduction, size_average, reduce)
     if log_input:
         losses = elementwise.sub(elementwise.exp(input), elementwise.mul(target, input))

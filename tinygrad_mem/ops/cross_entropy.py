@@ -5,6 +5,8 @@ Kernels see (outer, class, inner) views of the scores and (outer, inner) views o
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 
 from .base import Op
@@ -13,7 +15,7 @@ from .base import Op
 def _joins(x, axes):
     """Whether consecutive ``axes`` of ``x`` can be seen as one without a copy."""
     axes = [a for a in axes if x.shape[a] != 1]
-    return x.size == 0 or all(x.strides[a] == x.strides[b] * x.shape[b] for a, b in zip(axes, axes[1:]))  # noqa: B905
+    return x.size == 0 or all(x.strides[a] == x.strides[b] * x.shape[b] for a, b in pairwise(axes))
 
 
 def class_view(ctx, x):

@@ -113,7 +113,7 @@ def check_target(target, classes, ignore):
 
     if target.size == 0:
         return
-    if 0 <= np.minimum.reduce(target, axis=None) and np.maximum.reduce(target, axis=None) < classes:
+    if np.minimum.reduce(target, axis=None) >= 0 and np.maximum.reduce(target, axis=None) < classes:
         return
     for value in target.flat:
         if value != ignore and not 0 <= value < classes:

@@ -6,6 +6,8 @@ computed in float32. Sums of tiles are added in float64, in the order of the til
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
 import numpy as np
 
 from .cross_entropy import *  # noqa: F403
@@ -17,15 +19,15 @@ from .tiles import blocks as _blocks
 _TILE = 1 << 14  # elements: eight float64 tiles fill the scratch
 
 
-def _cut(arrays):
+def _cut(arrays: list[_Any]) -> tuple[list[_Any], list]:
     """The arrays, flat where all are contiguous, and the indices of their tiles."""
     if all(a is None or a.flags.c_contiguous for a in arrays):
-        flat = [None if a is None else a.reshape(-1) for a in arrays]
+        flat: list[_Any] = [None if a is None else a.reshape(-1) for a in arrays]
         return flat, [slice(i, i + _TILE) for i in range(0, flat[0].size, _TILE)]
     return arrays, list(_blocks(arrays[0].shape, _TILE))
 
 
-def _tile(a, index, wide, slot):
+def _tile(a: _Any, index: _Any, wide: _Any, slot: int) -> _Any:
     """One tile in the wide dtype: a view where it is already, else a copy in scratch."""
     if a is None:
         return None
@@ -37,7 +39,7 @@ def _tile(a, index, wide, slot):
     return tile
 
 
-def _run(formula, arrays, count, wide, finish):
+def _run(formula: _Any, arrays: list[_Any], count: int, wide: _Any, finish: _Any) -> None:
     """``finish(k, index, result)`` for every tile k, the result of ``formula(result, *tiles, *scratch)`` on it."""
     arrays, cuts = _cut(arrays)
 
