@@ -3,6 +3,7 @@
 # the public names, nothing else
 from . import autograd as autograd
 from . import functional as functional
+from . import linalg as linalg
 from .autograd import Size as Size
 from .autograd import Tensor as Tensor
 from .autograd import enable_grad as enable_grad
@@ -33,10 +34,12 @@ from .dtypes import uint8 as uint8
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
+from . import data as data
 from . import errors as errors
 from . import memory as memory
 from . import nn as nn
 from . import optim as optim
+from . import utils as utils
 from .functional.activation import celu as celu
 from .functional.activation import hardshrink as hardshrink
 from .functional.activation import prelu as prelu
@@ -165,18 +168,26 @@ from .functional.index import scatter as scatter
 from .functional.index import scatter_add as scatter_add
 from .functional.index import take as take
 from .functional.index import take_along_dim as take_along_dim
+from .functional.linalg import addbmm as addbmm
 from .functional.linalg import addmm as addmm
 from .functional.linalg import addmv as addmv
+from .functional.linalg import addr as addr
 from .functional.linalg import baddbmm as baddbmm
+from .functional.linalg import bilinear as bilinear
 from .functional.linalg import bmm as bmm
+from .functional.linalg import chain_matmul as chain_matmul
 from .functional.linalg import dot as dot
 from .functional.linalg import einsum as einsum
+from .functional.linalg import ger as ger
+from .functional.linalg import inner as inner
+from .functional.linalg import kron as kron
 from .functional.linalg import matmul as matmul
 from .functional.linalg import mm as mm
 from .functional.linalg import mv as mv
 from .functional.linalg import outer as outer
 from .functional.linalg import tensordot as tensordot
 from .functional.linalg import trace as trace
+from .functional.linalg import vdot as vdot
 from .functional.random import bernoulli as bernoulli
 from .functional.random import get_rng_state as get_rng_state
 from .functional.random import initial_seed as initial_seed
@@ -202,8 +213,9 @@ from .functional.reduce import count_nonzero as count_nonzero
 from .functional.reduce import logsumexp as logsumexp
 from .functional.reduce import max as max
 from .functional.reduce import mean as mean
-from .functional.reduce import median as median
 from .functional.reduce import min as min
+from .functional.reduce import nanmean as nanmean
+from .functional.reduce import nansum as nansum
 from .functional.reduce import norm as norm
 from .functional.reduce import prod as prod
 from .functional.reduce import std as std
@@ -211,6 +223,11 @@ from .functional.reduce import std_mean as std_mean
 from .functional.reduce import sum as sum
 from .functional.reduce import var as var
 from .functional.reduce import var_mean as var_mean
+from .functional.scan import cummax as cummax
+from .functional.scan import cummin as cummin
+from .functional.scan import cumprod as cumprod
+from .functional.scan import cumsum as cumsum
+from .functional.scan import logcumsumexp as logcumsumexp
 from .functional.shape import atleast_1d as atleast_1d
 from .functional.shape import broadcast_to as broadcast_to
 from .functional.shape import cat as cat
@@ -250,3 +267,13 @@ from .functional.shape import unsqueeze as unsqueeze
 from .functional.shape import vstack as vstack
 from .functional.softmax import log_softmax as log_softmax
 from .functional.softmax import softmax as softmax
+from .functional.sort import argsort as argsort
+from .functional.sort import kthvalue as kthvalue
+from .functional.sort import median as median
+from .functional.sort import msort as msort
+from .functional.sort import sort as sort
+from .functional.sort import topk as topk
+from .functional.sort import unique as unique
+from .io import load as load
+from .io import save as save
+from .utils.dlpack import from_dlpack as from_dlpack

@@ -495,6 +495,8 @@ class Tensor(_Methods):
     def __dlpack__(self, **options: Any) -> Any:
         if self._requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        if self.is_meta:
+            raise BufferError("a tensor on device meta has a shape and no memory: there is nothing to export")
         return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple:

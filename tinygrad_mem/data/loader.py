@@ -1,0 +1,222 @@
+"""The loader: a dataset, an order, a way to collate, and threads that fetch ahead."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from .. import scope
+from ..devices import Generator, device
+from .collate import default_collate, default_convert
+from .dataset import IterableDataset
+from .fetch import Fetch
+from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
+from .workers import Crew, End, Failure, Pass, Plan
+
+
+class _Endless(Sampler):
+    """Of an iterable dataset nobody knows the indices: ``None`` for ever."""
+
+    def __iter__(self) -> Iterator[None]:
+        return itertools.repeat(None)
+
+
+class DataLoader:
+    """Batches of a dataset, PyTorch's arguments. The loader keeps no batch that it has given away.
+
+    Args:
+        num_workers: threads that fetch ahead; 0 fetches in the caller.
+        prefetch_factor: batches that each worker has ready or in work, 2 unless given.
+        pin_memory: taken for compatibility; batches stay where ``collate_fn`` made them.
+        persistent_workers: keep the threads between passes.
+
+    Raises:
+        ValueError: arguments that exclude each other, in PyTorch's words.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool | None = None,
+        sampler: Iterable | None = None,
+        batch_sampler: Iterable | None = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Generator | None = None,
+        *,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+    ) -> None:
+        _check_workers(num_workers, timeout, prefetch_factor, persistent_workers)
+        self.iterable = isinstance(dataset, IterableDataset)
+        _check_order(self.iterable, batch_size, shuffle, sampler, batch_sampler, drop_last)
+        self.dataset, self.generator = dataset, generator
+        self.num_workers, self.timeout, self.worker_init_fn = num_workers, timeout, worker_init_fn
+        self.prefetch_factor = prefetch_factor if prefetch_factor is not None or not num_workers else 2
+        self.persistent_workers, self.pin_memory = persistent_workers, pin_memory
+        if batch_sampler is not None:
+            batch_size = None
+        if sampler is None:
+            if self.iterable:
+                sampler = _Endless()
+            else:
+                sampler = RandomSampler(dataset, generator=generator) if shuffle else SequentialSampler(dataset)
+        if batch_size is not None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)  # type: ignore[arg-type]
+        self.batch_size, self.drop_last, self.sampler, self.batch_sampler = batch_size, drop_last, sampler, batch_sampler
+        self.batched = batch_sampler is not None
+        self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
+        self._crew: Crew | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return _Ahead(self) if self.num_workers else self._in_caller()
+
+    def __len__(self) -> int:
+        if not self.iterable:
+            return len(self.batch_sampler if self.batched else self.sampler)  # type: ignore[arg-type]
+        count = len(self.dataset)
+        if self.batch_size is None:
+            return count
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
+
+    def _indices(self) -> Iterator[Any]:
+        return iter(self.batch_sampler if self.batched else self.sampler)  # type: ignore[arg-type]
+
+    def _fetch(self) -> Fetch:
+        return Fetch(self.iterable, self.batched, self.drop_last, self.collate_fn)
+
+    def _base_seed(self) -> int:
+        """What workers' seeds count from; drawn in every pass, so that the order does not depend on the number of workers."""
+        seed, calls = (self.generator or device("cpu").generator).ticket()
+        return (seed + (calls << 20)) % (1 << 63)
+
+    def _in_caller(self) -> Iterator[Any]:
+        self._base_seed()
+        fetch = self._fetch()(self.dataset)
+        for indices in self._indices():
+            try:
+                batch = [fetch(indices)]
+            except StopIteration:
+                return
+            yield batch.pop()  # nothing here holds it while the caller does
+
+    def __del__(self) -> None:
+        crew = getattr(self, "_crew", None)
+        if crew is not None:
+            crew.stop()
+
+
+def _check_workers(num_workers: int, timeout: float, prefetch_factor: int | None, persistent_workers: bool) -> None:
+    if num_workers < 0:
+        raise ValueError("num_workers option should be non-negative; use num_workers=0 to disable worker threads.")
+    if timeout < 0:
+        raise ValueError("timeout option should be non-negative")
+    if num_workers == 0 and prefetch_factor is not None:
+        raise ValueError("prefetch_factor option could only be specified with workers; set num_workers > 0.")
+    if prefetch_factor is not None and prefetch_factor < 1:
+        raise ValueError(f"prefetch_factor option should be positive, found {prefetch_factor}")
+    if persistent_workers and num_workers == 0:
+        raise ValueError("persistent_workers option needs num_workers > 0")
+
+
+def _check_order(iterable: bool, batch_size: Any, shuffle: Any, sampler: Any, batch_sampler: Any, drop_last: bool) -> None:
+    if iterable:
+        for name, value in (("shuffle", shuffle), ("sampler", sampler), ("batch_sampler", batch_sampler)):
+            if value:
+                raise ValueError(f"DataLoader with IterableDataset: expected unspecified {name} option, but got {name}={value}")
+    if sampler is not None and shuffle:
+        raise ValueError("sampler option is mutually exclusive with shuffle")
+    if batch_sampler is not None:
+        if batch_size != 1 or shuffle or sampler is not None or drop_last:
+            raise ValueError("batch_sampler option is mutually exclusive with batch_size, shuffle, sampler, and drop_last")
+    elif batch_size is None and drop_last:
+        raise ValueError("batch_size=None option disables auto-batching and is mutually exclusive with drop_last")
+
+
+class _Ahead:
+    """A pass with workers: batch ``n`` comes from worker ``n`` modulo their number, and is handed out in order.
+
+    When it goes (at the end, or when a loop is left early), the workers are told, and what was fetched ahead is dropped.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader, self._run = loader, Pass()
+        self._next, self._asked = 0, 0
+        self._where: dict[int, int] = {}  # batch number -> worker
+        self._ended: set[int] = set()
+        self._indices = loader._indices()
+        self._own: Crew | None = None
+        crew, seed = loader._crew, loader._base_seed()
+        if crew is None:
+            where = scope.local.default_device
+            plan = Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where)
+            crew = Crew(plan, seed)
+            if loader.persistent_workers:
+                loader._crew = crew
+            else:
+                self._own = crew
+        self._crew = crew
+        crew.begin(self._run)
+        for _ in range(loader.num_workers * (loader.prefetch_factor or 2)):
+            self._ask()
+
+    def __iter__(self) -> _Ahead:
+        return self
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def _ask(self) -> None:
+        """Ask for one batch more, of the next worker whose stream has not ended."""
+        count = self._loader.num_workers
+        if len(self._ended) == count:
+            return
+        try:
+            indices = next(self._indices)
+        except StopIteration:
+            return
+        worker = (self._where[self._asked - 1] + 1) % count if self._asked - 1 in self._where else self._asked % count
+        while worker in self._ended:
+            worker = (worker + 1) % count
+        self._where[self._asked] = worker
+        self._crew.ask(self._run, self._asked, indices, worker)
+        self._asked += 1
+
+    def __next__(self) -> Any:
+        while self._next < self._asked:
+            batch = self._run.get(self._next, self._loader.timeout)
+            worker = self._where[self._next]
+            if self._next:
+                self._where.pop(self._next - 1, None)
+            self._next += 1
+            if batch is End:
+                self._ended.add(worker)
+                self._ask()
+                continue
+            self._ask()
+            if isinstance(batch, Failure):
+                self.close()
+                batch.reraise()
+            return batch
+        self.close()
+        raise StopIteration
+
+    def close(self) -> None:
+        """Drop what was fetched ahead; threads of this pass alone end."""
+        self._run.close()
+        self._asked = self._next
+        crew, self._own = self._own, None
+        if crew is not None:
+            crew.stop()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_run"):
+            self.close()

@@ -1,0 +1,219 @@
+"""``save`` and ``load``: tensors, and nested dicts and lists of them, in safetensors files.
+
+A flat dict of tensors is a plain safetensors file that other programs read. Anything else (optimizer states, lists, numbers,
+tied tensors) is described in the file's metadata. Reading runs no code from the file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io as _io
+import json
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
+
+import numpy as np
+
+from . import safetensors
+from .autograd.tensor import Tensor
+from .devices import device as Device
+from .errors import FileFormatError
+from .scope import local
+
+_KEY = "tinygrad_mem"  # of the metadata that describes what is not a flat dict
+_TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
+
+
+def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
+    """Write ``obj`` to a file: tensors, Python numbers, strings, ``None``, and dicts, lists and tuples of them.
+
+    Tensors that show the same memory in the same way (tied weights) are written once, and are one tensor again when they are
+    loaded. A path is written whole or not at all: the file appears when everything is in it.
+
+    Raises:
+        TypeError: something inside is none of these; the message says where.
+        DataDependenceError: a tensor on device ``meta`` has no values.
+    """
+    packed = _Packed()
+    structure = packed.describe(obj, ())
+    plain = isinstance(obj, Mapping) and list(packed.tensors) == list(obj) and "__metadata__" not in obj
+    plain = plain and len(packed.tensors) > 0
+    metadata = None if plain else {_KEY: json.dumps(structure)}
+    if isinstance(f, (str, os.PathLike)):
+        with _replacing(f) as file:
+            packed.write(file, metadata)
+    else:
+        packed.write(f, metadata)
+
+
+@contextlib.contextmanager
+def _replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A new file beside ``path`` that takes its place when all is written, and vanishes when it was not."""
+    target = os.path.realpath(path)
+    temporary = f"{target}.{secrets.token_hex(4)}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        raise
+
+
+class _Packed:
+    """An object taken apart: tensors by name, and what is left as JSON."""
+
+    def __init__(self) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self._names: dict[tuple, str] = {}
+        self._open: set[int] = set()
+
+    def describe(self, value: Any, path: tuple) -> Any:
+        """``value`` in JSON, with references in place of tensors."""
+        if isinstance(value, Tensor):
+            return {_TENSOR: self._name(value, path)}
+        if value is None or isinstance(value, (bool, int, float, str)):
+            return value
+        if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+            return value.item()
+        if id(value) in self._open:
+            raise TypeError(f"save: {_where(path)} contains itself")
+        self._open.add(id(value))
+        try:
+            return self._container(value, path)
+        finally:
+            self._open.discard(id(value))
+
+    def _container(self, value: Any, path: tuple) -> Any:
+        if isinstance(value, Mapping):
+            for key in value:
+                if not (key is None or isinstance(key, (bool, int, float, str))):
+                    raise TypeError(f"save: keys are strings or numbers, found {key!r:.60} in {_where(path)}")
+            items = [(key, self.describe(item, (*path, key))) for key, item in value.items()]
+            if all(isinstance(key, str) and not key.startswith("$") for key in value):
+                return dict(items)
+            return {_PAIRS: [[key, item] for key, item in items]}
+        if isinstance(value, (list, tuple)):
+            described = [self.describe(item, (*path, i)) for i, item in enumerate(value)]
+            return described if isinstance(value, list) else {_TUPLE: described}
+        hint = "; save its state_dict()" if hasattr(value, "state_dict") else ""
+        raise TypeError(f"save: {_where(path)} is a {type(value).__name__}, which no safetensors file can hold{hint}")
+
+    def _name(self, tensor: Tensor, path: tuple) -> str:
+        identity = (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
+        if identity in self._names and tensor.numel():
+            return self._names[identity]
+        name = base = ".".join(map(str, path)) or "tensor"
+        count = 1
+        while name in self.tensors or name == "__metadata__":
+            count += 1
+            name = f"{base}#{count}"
+        self.tensors[name], self._names[identity] = tensor, name
+        return name
+
+    def write(self, file: IO[bytes], metadata: dict | None) -> None:
+        """The header, then each tensor's bytes, one host copy at a time."""
+        order = safetensors.write_header(file, {n: (t.dtype, tuple(t.shape)) for n, t in self.tensors.items()}, metadata)
+        for name in order:
+            array = np.ascontiguousarray(self.tensors[name].detach()._host())
+            if array.size:
+                file.write(array.reshape(-1).view(np.uint8).data)
+
+
+def _where(path: tuple) -> str:
+    return "the object" + "".join(f"[{key!r}]" for key in path)
+
+
+def load(f: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
+    """What :func:`save` wrote, or a dict of the tensors of anybody's safetensors file.
+
+    Args:
+        map_location: the device of the tensors; the default device unless given.
+
+    Raises:
+        FileFormatError: truncated, hostile, or another format (a PyTorch ``.pt``: the message says how to convert it).
+        FileNotFoundError: no such file.
+    """
+    where = Device(map_location if map_location is not None else local.default_device or "cpu")
+    if isinstance(f, (str, os.PathLike)):
+        with open(f, "rb") as file:
+            return _load(file, os.fstat(file.fileno()).st_size, os.fspath(f), where)
+    content = f if f.seekable() else _io.BytesIO(f.read())
+    here = content.tell()
+    size = content.seek(0, os.SEEK_END) - here
+    content.seek(here)
+    return _load(content, size, str(getattr(f, "name", "the file object")), where)
+
+
+def _load(file: IO[bytes], size: int, what: str, where: Device) -> Any:
+    entries, metadata = safetensors.read_header(file, size, what)
+    structure = None
+    if _KEY in metadata:
+        try:
+            structure = json.loads(metadata[_KEY])
+            _check(structure, {entry.name for entry in entries})
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FileFormatError(f"{what}: the description in the metadata is damaged: {error}") from None
+    start = file.tell()
+    tensors = {entry.name: _read(file, start, entry, what, where) for entry in entries}
+    return tensors if _KEY not in metadata else _rebuild(structure, tensors)
+
+
+def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, where: Device) -> Tensor:
+    """One tensor, read straight into its memory on the cpu."""
+    array = where.empty(entry.shape, entry.dtype)
+    host = array if where.type == "cpu" else np.empty(entry.shape, entry.dtype)
+    if entry.end > entry.begin:
+        file.seek(start + entry.begin)
+        view = host.reshape(-1).view(np.uint8).data
+        while len(view):
+            count = file.readinto(view)  # type: ignore[attr-defined]
+            if not count:
+                raise FileFormatError(f"{what}: the file ended inside tensor {entry.name!r}")
+            view = view[count:]
+        if entry.dtype.kind == "b" and host.view(np.uint8).max() > 1:
+            raise FileFormatError(f"{what}: tensor {entry.name!r} is BOOL and holds bytes that are neither 0 nor 1")
+    if host is not array:
+        where.upload(host, array)
+    return Tensor._wrap(array, where)
+
+
+def _check(node: Any, names: set[str]) -> None:
+    """Every reference names a tensor, and every marker has the form that ``save`` gives it."""
+    if isinstance(node, list):
+        for item in node:
+            _check(item, names)
+    elif isinstance(node, dict):
+        marker = next((key for key in node if key.startswith("$")), None)
+        if marker is None:
+            _check(list(node.values()), names)
+        elif marker == _TENSOR and len(node) == 1 and node[_TENSOR] in names:
+            return
+        elif marker == _TUPLE and len(node) == 1 and isinstance(node[_TUPLE], list):
+            _check(node[_TUPLE], names)
+        elif marker == _PAIRS and len(node) == 1 and isinstance(node[_PAIRS], list):
+            for key, item in node[_PAIRS]:
+                if isinstance(key, (list, dict)):
+                    raise ValueError(f"a key is {key!r:.60}")
+                _check(item, names)
+        else:
+            raise ValueError(f"{node!r:.80} refers to nothing")
+
+
+def _rebuild(node: Any, tensors: dict[str, Tensor]) -> Any:
+    if isinstance(node, list):
+        return [_rebuild(item, tensors) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if _TENSOR in node:
+        return tensors[node[_TENSOR]]
+    if _TUPLE in node:
+        return tuple(_rebuild(item, tensors) for item in node[_TUPLE])
+    if _PAIRS in node:
+        return {key: _rebuild(item, tensors) for key, item in node[_PAIRS]}
+    return {key: _rebuild(item, tensors) for key, item in node.items()}

@@ -1,0 +1,87 @@
+"""DLPack: arrays handed to and taken from other libraries without a copy.
+
+Source: dmlc/dlpack, *Python Specification for DLPack*.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd.tensor import Tensor
+from ..devices import device as Device
+from ..errors import DeviceError, DTypeError
+
+_CPU, _CUDA = 1, 2  # DLDeviceType
+
+
+class _Capsule:
+    """A bare capsule as an object of the protocol; its device is read from the structure that it holds."""
+
+    def __init__(self, capsule: Any) -> None:
+        self._capsule = capsule
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self._capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        pointer = ctypes.pythonapi.PyCapsule_GetPointer
+        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+        address = pointer(self._capsule, b"dltensor")  # ValueError for a capsule that was used before
+        kind, index = (ctypes.c_int32 * 2).from_address((address or 0) + ctypes.sizeof(ctypes.c_void_p))
+        return kind, index
+
+
+class _Writable:
+    """NumPy calls what comes out of a bare capsule read-only, because old capsules cannot say; they never were."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        interface = array.__array_interface__
+        self.__array_interface__ = {**interface, "data": (interface["data"][0], False), "strides": array.strides}
+
+
+def from_dlpack(ext_tensor: Any) -> Tensor:
+    """A tensor over the memory of another library's array; writing one writes the other.
+
+    Args:
+        ext_tensor: an object with ``__dlpack__`` (NumPy, PyTorch, CuPy, ...), or a capsule, which can be used once.
+
+    Raises:
+        TypeError: neither of them.
+        DTypeError: a dtype that is not offered.
+        DeviceError: memory that is neither the host's nor a GPU's.
+    """
+    if isinstance(ext_tensor, Tensor):
+        return ext_tensor.detach()
+    if type(ext_tensor).__name__ == "PyCapsule":
+        ext_tensor = _Capsule(ext_tensor)
+    if not hasattr(ext_tensor, "__dlpack__"):
+        raise TypeError(f"from_dlpack: expected an object with __dlpack__ or a capsule, found {type(ext_tensor).__name__}")
+    kind, index = ext_tensor.__dlpack_device__()
+    kind = int(kind)
+    if kind not in (_CPU, _CUDA):
+        raise DeviceError(f"from_dlpack: expected memory of the host (1) or of a GPU (2), found DLPack device type {kind}")
+    where = Device("cpu") if kind == _CPU else Device("cuda", index)
+    try:
+        array = np.from_dlpack(ext_tensor) if kind == _CPU else where.xp.from_dlpack(ext_tensor)
+    except (BufferError, RuntimeError) as error:
+        if "nsupported dtype" in str(error) or "dtype" in str(error):
+            raise DTypeError(f"from_dlpack: a dtype that is not offered; cast it first ({error})") from None
+        raise
+    dtypes.as_dtype(array.dtype)
+    if kind == _CPU and isinstance(ext_tensor, _Capsule):
+        array = np.asarray(_Writable(array))
+    return Tensor._wrap(array, where)
+
+
+def to_dlpack(tensor: Tensor) -> Any:
+    """A capsule over the tensor's memory, which stays alive as long as somebody uses it.
+
+    Raises:
+        BufferError: the tensor requires grad, or has no memory (device ``meta``).
+    """
+    return tensor.__dlpack__()
