@@ -36,6 +36,10 @@ class NotOfferedError(NotImplementedError):
     """Part of PyTorch's interface that is not offered; the message says what to use instead."""
 
 
+class StateDictError(RuntimeError):
+    """A state dict that does not fit the module that it is loaded into."""
+
+
 class FileFormatError(ValueError):
     """A file that is truncated, hostile or of another format."""
 

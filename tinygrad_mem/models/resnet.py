@@ -1,0 +1,219 @@
+"""Residual networks, for 32 x 32 images (6 n + 2 layers) and for 224 x 224 images.
+
+Source: He et al., *Deep residual learning for image recognition*, CVPR 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .. import Tensor, nn
+from ..nn import functional as F
+
+
+def _start(network: nn.Module) -> None:
+    """The first weights of convolutions: the variance of the backward stays."""
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
+
+class Subsample(nn.Module):
+    """Option A of the paper: every second pixel, and channels of zeros; it has no parameters."""
+
+    def __init__(self, extra_channels: int) -> None:
+        super().__init__()
+        self.extra = extra_channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        before = self.extra // 2
+        return F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, before, self.extra - before))
+
+
+class CifarBlock(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut."""
+
+    def __init__(self, channels: int, width: int, stride: int, option: str) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut: nn.Module = nn.Sequential()
+        if stride != 1 or channels != width:
+            if option == "A":
+                self.shortcut = Subsample(width - channels)
+            else:
+                projection = nn.Conv2d(channels, width, 1, stride=stride, bias=False)
+                self.shortcut = nn.Sequential(projection, nn.BatchNorm2d(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += self.shortcut(x)
+        return self.relu(out)
+
+
+class CifarResNet(nn.Module):
+    """(N, 3, 32, 32) -> (N, num_classes): three stages of ``blocks`` blocks, 16, 32 and 64 channels wide.
+
+    Args:
+        option: what a shortcut does where the shape changes: "A" pads with zeros, "B" projects.
+    """
+
+    def __init__(self, blocks: int, num_classes: int = 10, option: str = "B") -> None:
+        super().__init__()
+        if option not in ("A", "B"):
+            raise ValueError(f"option: expected 'A' or 'B', found {option!r}")
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        self.relu = nn.ReLU(inplace=True)
+        self.layer1 = self._stage(16, 16, 1, blocks, option)
+        self.layer2 = self._stage(16, 32, 2, blocks, option)
+        self.layer3 = self._stage(32, 64, 2, blocks, option)
+        self.linear = nn.Linear(64, num_classes)
+        _start(self)
+
+    @staticmethod
+    def _stage(channels: int, width: int, stride: int, blocks: int, option: str) -> nn.Sequential:
+        first = CifarBlock(channels, width, stride, option)
+        return nn.Sequential(first, *[CifarBlock(width, width, 1, option) for _ in range(blocks - 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.relu(self.bn1(self.conv1(x)))  # N, 16, 32, 32
+        x = self.layer3(self.layer2(self.layer1(x)))  # N, 64, 8, 8
+        return self.linear(x.mean((2, 3)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3 x 3 convolutions around a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, channels: int, width: int, stride: int, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.relu = nn.ReLU(inplace=True)
+        self.conv2 = nn.Conv2d(width, width, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
+class Bottleneck(nn.Module):
+    """1 x 1, 3 x 3, 1 x 1 convolutions around a shortcut, four times as wide outside as inside."""
+
+    expansion = 4
+
+    def __init__(self, channels: int, width: int, stride: int, downsample: nn.Module | None) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.relu = nn.ReLU(inplace=True)
+        self.downsample = downsample
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
+class ResNet(nn.Module):
+    """(N, 3, 224, 224) -> (N, num_classes): four stages, with ``layers`` blocks each."""
+
+    def __init__(self, block: type[BasicBlock] | type[Bottleneck], layers: Sequence[int], num_classes: int = 1000) -> None:
+        super().__init__()
+        self.channels = 64
+        self.conv1 = nn.Conv2d(3, 64, 7, stride=2, padding=3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        self.relu = nn.ReLU(inplace=True)
+        self.maxpool = nn.MaxPool2d(3, stride=2, padding=1)
+        self.layer1 = self._stage(block, 64, layers[0], 1)
+        self.layer2 = self._stage(block, 128, layers[1], 2)
+        self.layer3 = self._stage(block, 256, layers[2], 2)
+        self.layer4 = self._stage(block, 512, layers[3], 2)
+        self.avgpool = nn.AdaptiveAvgPool2d((1, 1))
+        self.fc = nn.Linear(512 * block.expansion, num_classes)
+        _start(self)
+
+    def _stage(self, block: type[BasicBlock] | type[Bottleneck], width: int, blocks: int, stride: int) -> nn.Sequential:
+        out = width * block.expansion
+        downsample = None
+        if stride != 1 or self.channels != out:
+            downsample = nn.Sequential(nn.Conv2d(self.channels, out, 1, stride=stride, bias=False), nn.BatchNorm2d(out))
+        first = block(self.channels, width, stride, downsample)
+        self.channels = out
+        return nn.Sequential(first, *[block(out, width, 1, None) for _ in range(blocks - 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(x))))  # N, 64, 56, 56
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))  # N, 512 expansion, 7, 7
+        return self.fc(self.avgpool(x).flatten(1))
+
+
+def resnet20(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """20 layers, for 32 x 32 images."""
+    return CifarResNet(3, num_classes, option)
+
+
+def resnet32(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """32 layers, for 32 x 32 images."""
+    return CifarResNet(5, num_classes, option)
+
+
+def resnet44(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """44 layers, for 32 x 32 images."""
+    return CifarResNet(7, num_classes, option)
+
+
+def resnet56(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """56 layers, for 32 x 32 images."""
+    return CifarResNet(9, num_classes, option)
+
+
+def resnet110(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """110 layers, for 32 x 32 images."""
+    return CifarResNet(18, num_classes, option)
+
+
+def resnet1202(num_classes: int = 10, option: str = "B") -> CifarResNet:
+    """1202 layers, for 32 x 32 images."""
+    return CifarResNet(200, num_classes, option)
+
+
+def resnet18(num_classes: int = 1000) -> ResNet:
+    """18 layers, for 224 x 224 images."""
+    return ResNet(BasicBlock, (2, 2, 2, 2), num_classes)
+
+
+def resnet34(num_classes: int = 1000) -> ResNet:
+    """34 layers, for 224 x 224 images."""
+    return ResNet(BasicBlock, (3, 4, 6, 3), num_classes)
+
+
+def resnet50(num_classes: int = 1000) -> ResNet:
+    """50 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 4, 6, 3), num_classes)
+
+
+def resnet101(num_classes: int = 1000) -> ResNet:
+    """101 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 4, 23, 3), num_classes)
+
+
+def resnet152(num_classes: int = 1000) -> ResNet:
+    """152 layers, for 224 x 224 images."""
+    return ResNet(Bottleneck, (3, 8, 36, 3), num_classes)

@@ -1,0 +1,278 @@
+"""Convolution layers, over inputs (batch, channels, *size) or (channels, *size)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from ..functional import creation
+from . import functional as F
+from . import init
+from .module import Module
+from .parameter import Parameter
+from .sizes import ntuple
+
+Size = int | Sequence[int]
+_PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
+
+class _ConvNd(Module):
+    """What all convolutions share: weight (out, in / groups, *kernel) (or (in, out / groups, *kernel) transposed) and bias."""
+
+    dimensions: int
+    transposed = False
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size,
+        padding: Size | str,
+        dilation: Size,
+        output_padding: Size,
+        groups: int,
+        bias: bool,
+        padding_mode: str,
+        device: Any,
+        dtype: Any,
+    ) -> None:
+        super().__init__()
+        n = self.dimensions
+        self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
+        self.kernel_size, self.stride, self.dilation = ntuple(kernel_size, n), ntuple(stride, n), ntuple(dilation, n)
+        self.padding = padding if isinstance(padding, str) else ntuple(padding, n)
+        self.output_padding = ntuple(output_padding, n)
+        self._check()
+        first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
+        self.weight = Parameter(creation.empty(first, second // groups, *self.kernel_size, device=device, dtype=dtype))
+        self.register_parameter("bias", Parameter(creation.empty(out_channels, device=device, dtype=dtype)) if bias else None)
+        self.reset_parameters()
+
+    def _check(self) -> None:
+        if self.groups <= 0:
+            raise ValueError("groups must be a positive integer")
+        if self.in_channels % self.groups:
+            raise ValueError("in_channels must be divisible by groups")
+        if self.out_channels % self.groups:
+            raise ValueError("out_channels must be divisible by groups")
+        if isinstance(self.padding, str):
+            if self.padding not in ("same", "valid"):
+                raise ValueError(f"Invalid padding string {self.padding!r}, should be one of 'same', 'valid'")
+            if self.padding == "same" and any(s != 1 for s in self.stride):
+                raise ValueError("padding='same' is not supported for strided convolutions")
+        if self.padding_mode not in _PADDING_MODES:
+            raise ValueError(f"padding_mode must be one of {_PADDING_MODES}, but got padding_mode='{self.padding_mode}'")
+        if self.transposed and self.padding_mode != "zeros":
+            raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
+
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        init.kaiming_uniform_(self.weight, a=math.sqrt(5))
+        if self.bias is not None:
+            fan_in, _ = init._calculate_fan_in_and_fan_out(self.weight)
+            if fan_in:
+                init.uniform_(self.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
+
+    def _both_sides(self) -> list[int]:
+        """The padding as ``F.pad`` takes it: the last dimension first, before and after."""
+        sides: list[int] = []
+        for i in reversed(range(self.dimensions)):
+            if self.padding == "same":
+                total = self.dilation[i] * (self.kernel_size[i] - 1)
+                sides += [total // 2, total - total // 2]
+            else:
+                sides += [0, 0] if self.padding == "valid" else [self.padding[i], self.padding[i]]  # type: ignore[list-item]
+        return sides
+
+    def _convolve(self, convolution: Any, input: Tensor) -> Tensor:
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            input, padding = F.pad(input, self._both_sides(), mode=self.padding_mode), 0
+        return convolution(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
+        """What must be added to reach ``output_size``, one of the sizes that a strided convolution maps to this input."""
+        if output_size is None:
+            return self.output_padding
+        n = self.dimensions
+        wanted = list(output_size)
+        if len(wanted) == input.ndim:
+            wanted = wanted[-n:]
+        if len(wanted) != n:
+            raise ValueError(
+                f"{type(self).__name__}: for {input.ndim}D input, output_size must have {n} or {input.ndim} elements "
+                f"(got {len(wanted)})"
+            )
+        extra = []
+        for i, size in enumerate(wanted):
+            least = (input.shape[i - n] - 1) * self.stride[i] - 2 * self.padding[i]  # type: ignore[operator]
+            least += self.dilation[i] * (self.kernel_size[i] - 1) + 1
+            if not least <= size <= least + self.stride[i] - 1:
+                raise ValueError(
+                    f"requested an output size of {wanted}, but valid sizes range from {least} to {least + self.stride[i] - 1} "
+                    f"in dimension {i} (for an input of {list(input.shape[2:])})"
+                )
+            extra.append(size - least)
+        return tuple(extra)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        zeros = (0,) * self.dimensions
+        if self.padding != zeros:
+            text += f", padding={self.padding}"
+        if self.dilation != (1,) * self.dimensions:
+            text += f", dilation={self.dilation}"
+        if self.output_padding != zeros:
+            text += f", output_padding={self.output_padding}"
+        if self.groups != 1:
+            text += f", groups={self.groups}"
+        if self.bias is None:
+            text += ", bias=False"
+        return text + (f", padding_mode={self.padding_mode}" if self.padding_mode != "zeros" else "")
+
+
+class _Conv(_ConvNd):
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, device, dtype
+        )
+
+
+class Conv1d(_Conv):
+    """Convolution over one dimension."""
+
+    dimensions = 1
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._convolve(F.conv1d, input)
+
+
+class Conv2d(_Conv):
+    """Convolution over two dimensions."""
+
+    dimensions = 2
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._convolve(F.conv2d, input)
+
+
+class Conv3d(_Conv):
+    """Convolution over three dimensions."""
+
+    dimensions = 3
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self._convolve(F.conv3d, input)
+
+
+class _ConvTranspose(_ConvNd):
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            dilation,
+            output_padding,
+            groups,
+            bias,
+            padding_mode,
+            device,
+            dtype,
+        )
+
+    def _transpose(self, convolution: Any, input: Tensor, output_size: Sequence[int] | None) -> Tensor:
+        extra = self._output_padding(input, output_size)
+        return convolution(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
+
+
+class ConvTranspose1d(_ConvTranspose):
+    """The gradient of a 1d convolution with respect to its input, as a layer."""
+
+    dimensions = 1
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        return self._transpose(F.conv_transpose1d, input, output_size)
+
+
+class ConvTranspose2d(_ConvTranspose):
+    """The gradient of a 2d convolution with respect to its input, as a layer."""
+
+    dimensions = 2
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        return self._transpose(F.conv_transpose2d, input, output_size)
+
+
+class ConvTranspose3d(_ConvTranspose):
+    """The gradient of a 3d convolution with respect to its input, as a layer."""
+
+    dimensions = 3
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        return self._transpose(F.conv_transpose3d, input, output_size)
+
+
+class Unfold(Module):
+    """Sliding blocks of an image as columns: (N, C, H, W) -> (N, C * kernel, blocks)."""
+
+    def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation, self.padding, self.stride = kernel_size, dilation, padding, stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
+
+
+class Fold(Module):
+    """Columns added up at their places in an image: (N, C * kernel, blocks) -> (N, C, H, W)."""
+
+    def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
+        super().__init__()
+        self.output_size, self.kernel_size = output_size, kernel_size
+        self.dilation, self.padding, self.stride = dilation, padding, stride
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
+
+    def extra_repr(self) -> str:
+        return (
+            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
+            f"padding={self.padding}, stride={self.stride}"
+        )

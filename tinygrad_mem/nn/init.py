@@ -1,0 +1,273 @@
+"""Initial values: every function fills its tensor in place, outside of the tape, and returns it.
+
+Source: Glorot & Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2014 (orthogonal).
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..autograd.grad_mode import no_grad
+from ..autograd.tensor import Tensor
+from ..devices import Generator
+from ..functional import convert, creation, random
+
+_LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)), "sigmoid")
+
+
+def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
+    """By how much a layer's standard deviation is multiplied to make up for the activation behind it.
+
+    Args:
+        param: the negative slope of ``leaky_relu``.
+
+    Raises:
+        ValueError: an unknown activation, or a slope that is no number.
+    """
+    if nonlinearity in _LINEAR:
+        return 1.0
+    if nonlinearity == "tanh":
+        return 5.0 / 3
+    if nonlinearity == "relu":
+        return math.sqrt(2.0)
+    if nonlinearity == "selu":
+        return 3.0 / 4
+    if nonlinearity != "leaky_relu":
+        raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
+    if isinstance(param, bool) or not isinstance(param, int | float | None):
+        raise ValueError(f"negative_slope {param} not a valid number")
+    slope = 0.01 if param is None else param
+    return math.sqrt(2.0 / (1 + slope**2))
+
+
+def _calculate_fan_in_and_fan_out(tensor: Tensor) -> tuple[int, int]:
+    """How many inputs make one output, and how many outputs one input reaches, for a weight (out, in, *kernel)."""
+    if tensor.ndim < 2:
+        raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
+    field = math.prod(tensor.shape[2:])
+    return tensor.size(1) * field, tensor.size(0) * field
+
+
+def _calculate_correct_fan(tensor: Tensor, mode: str) -> int:
+    mode = mode.lower()
+    if mode not in ("fan_in", "fan_out"):
+        raise ValueError(f"Mode {mode} not supported, please use one of ['fan_in', 'fan_out']")
+    return _calculate_fan_in_and_fan_out(tensor)[mode == "fan_out"]
+
+
+def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform numbers in [a, b)."""
+    with no_grad():
+        return random.uniform_(tensor, a, b, generator=generator)
+
+
+def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Normal numbers."""
+    with no_grad():
+        return random.normal_(tensor, mean, std, generator=generator)
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Generator | None = None
+) -> Tensor:
+    """Normal numbers that lie in [a, b]: uniform ones through the normal distribution's quantile function."""
+    if mean < a - 2 * std or mean > b + 2 * std:
+        warnings.warn(
+            "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
+            stacklevel=2,
+        )
+    low, high = (0.5 * math.erfc((mean - x) / (std * math.sqrt(2.0))) for x in (a, b))
+    with no_grad():
+        shares = random.uniform_(creation.empty_like(tensor, dtype="float64"), low, high, generator=generator)
+        if not tensor.is_meta:
+            quantiles = _normal_quantile(shares.cpu().numpy()) * std + mean
+            _upload(tensor, quantiles.clip(a, b))
+    return tensor
+
+
+def _normal_quantile(p: np.ndarray) -> np.ndarray:
+    """The number below which a standard normal one lies with probability ``p``, to 1e-9 (Wichura 1988, AS 241, by regions)."""
+    q = p - 0.5
+    with np.errstate(all="ignore"):
+        r = 0.180625 - q * q
+        middle = q * _ratio(r, _A, _B)
+        tail = np.sqrt(-np.log(np.minimum(p, 1 - p)))
+        near = _ratio(tail - 1.6, _C, _D)
+        far = _ratio(tail - 5.0, _E, _F)
+    return np.where(np.abs(q) <= 0.425, middle, np.sign(q) * np.where(tail <= 5.0, near, far))
+
+
+def _ratio(x: np.ndarray, above: tuple, below: tuple) -> np.ndarray:
+    return np.polyval(above[::-1], x) / np.polyval((1.0, *below)[::-1], x)
+
+
+_A = (3.3871328727963666080, 1.3314166789178437745e2, 1.9715909503065514427e3, 1.3731693765509461125e4)
+_A += (4.5921953931549871457e4, 6.7265770927008700853e4, 3.3430575583588128105e4, 2.5090809287301226727e3)
+_B = (4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3, 2.1213794301586595867e4)
+_B += (3.9307895800092710610e4, 2.8729085735721942674e4, 5.2264952788528545610e3)
+_C = (1.42343711074968357734, 4.63033784615654529590, 5.76949722146069140550, 3.64784832476320460504)
+_C += (1.27045825245236838258, 2.41780725177450611770e-1, 2.27238449892691845833e-2, 7.74545014278341407640e-4)
+_D = (2.05319162663775882187, 1.67638483018380384940, 6.89767334985100004550e-1, 1.48103976427480074590e-1)
+_D += (1.51986665636164571966e-2, 5.47593808499534494600e-4, 1.05075007164441684324e-9)
+_E = (6.65790464350110377720, 5.46378491116411436990, 1.78482653991729133580, 2.96560571828504891230e-1)
+_E += (2.65321895265761230930e-2, 1.24266094738807843860e-3, 2.71155556874348757815e-5, 2.01033439929228813265e-7)
+_F = (5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.48753612908506148525e-2, 7.86869131145613259100e-4)
+_F += (1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15)
+
+
+def _upload(tensor: Tensor, values: np.ndarray) -> None:
+    """Write host values into a tensor of any device."""
+    convert.copy_(tensor, creation.tensor(np.ascontiguousarray(values, dtype=tensor.dtype), device="cpu"))
+
+
+def constant_(tensor: Tensor, val: float) -> Tensor:
+    """One value everywhere."""
+    tensor.device.kernels.fill(val, out=tensor.array)
+    tensor.storage.written("constant_")
+    return tensor
+
+
+def ones_(tensor: Tensor) -> Tensor:
+    """1 everywhere."""
+    return constant_(tensor, 1)
+
+
+def zeros_(tensor: Tensor) -> Tensor:
+    """0 everywhere."""
+    return constant_(tensor, 0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """1 on the diagonal of a matrix, 0 elsewhere."""
+    if tensor.ndim != 2:
+        raise ValueError("Only tensors with 2 dimensions are supported")
+    with no_grad():
+        _upload(tensor, np.eye(*tensor.shape))
+    return tensor
+
+
+def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
+    """A convolution weight that passes its input on: 1 in the middle of each kernel of channel i to channel i."""
+    if tensor.ndim not in (3, 4, 5):
+        raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
+    if tensor.size(0) % groups:
+        raise ValueError("dim 0 must be divisible by groups")
+    values = np.zeros(tensor.shape)
+    out = tensor.size(0) // groups
+    middle = tuple(n // 2 for n in tensor.shape[2:])
+    for group in range(groups):
+        for channel in range(min(out, tensor.size(1))):
+            values[(group * out + channel, channel, *middle)] = 1
+    with no_grad():
+        _upload(tensor, values)
+    return tensor
+
+
+def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Uniform, with the variance 2 gain^2 / (fan_in + fan_out)."""
+    bound = math.sqrt(3.0) * gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor)))
+    return uniform_(tensor, -bound, bound, generator)
+
+
+def xavier_normal_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+    """Normal, with the variance 2 gain^2 / (fan_in + fan_out)."""
+    return normal_(tensor, 0.0, gain * math.sqrt(2.0 / sum(_calculate_fan_in_and_fan_out(tensor))), generator)
+
+
+def _kaiming_std(tensor: Tensor, a: float, mode: str, nonlinearity: str) -> float:
+    if 0 in tensor.shape:
+        warnings.warn("Initializing zero-element tensors is a no-op", stacklevel=3)
+        return 0.0
+    return calculate_gain(nonlinearity, a) / math.sqrt(_calculate_correct_fan(tensor, mode))
+
+
+def kaiming_uniform_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Generator | None = None
+) -> Tensor:
+    """Uniform, with the variance gain^2 / fan.
+
+    Args:
+        a: the negative slope of a leaky ReLU behind the layer.
+        mode: ``fan_in`` keeps the variance of the forward, ``fan_out`` that of the backward.
+    """
+    bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
+    return uniform_(tensor, -bound, bound, generator) if tensor.numel() else tensor
+
+
+def kaiming_normal_(
+    tensor: Tensor, a: float = 0, mode: str = "fan_in", nonlinearity: str = "leaky_relu", generator: Generator | None = None
+) -> Tensor:
+    """Normal, with the variance gain^2 / fan; arguments as :func:`kaiming_uniform_`."""
+    std = _kaiming_std(tensor, a, mode, nonlinearity)
+    return normal_(tensor, 0.0, std, generator) if tensor.numel() else tensor
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
+    """Orthogonal rows (or columns, where those are fewer) of length ``gain``; trailing dimensions are one.
+
+    Raises:
+        ValueError: fewer than 2 dimensions.
+    """
+    if tensor.ndim < 2:
+        raise ValueError("Only tensors with 2 or more dimensions are supported")
+    if tensor.numel() == 0:
+        return tensor
+    rows, columns = tensor.size(0), tensor.numel() // tensor.size(0)
+    with no_grad():
+        start = random.normal_(creation.empty(rows, columns, dtype="float64", device=tensor.device), generator=generator)
+        if not tensor.is_meta:
+            values = start.cpu().numpy()
+            q, r = np.linalg.qr(values.T if rows < columns else values)
+            q *= np.sign(np.diag(r))  # makes it uniformly distributed over orthogonal matrices
+            _upload(tensor, (gain * (q.T if rows < columns else q)).reshape(tensor.shape))
+    return tensor
+
+
+def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
+    """Normal numbers in a matrix, with the share ``sparsity`` of each column 0.
+
+    Raises:
+        ValueError: not a matrix.
+    """
+    if tensor.ndim != 2:
+        raise ValueError("Only tensors with 2 dimensions are supported")
+    rows, columns = tensor.shape
+    zeros = math.ceil(sparsity * rows)
+    normal_(tensor, 0.0, std, generator)
+    with no_grad():
+        order = random.uniform_(creation.empty(rows, columns, device=tensor.device), generator=generator)
+        if not tensor.is_meta:
+            values = tensor.detach().cpu().numpy().copy()
+            chosen = np.argsort(order.cpu().numpy(), axis=0)[:zeros]
+            np.put_along_axis(values, chosen, 0, axis=0)
+            _upload(tensor, values)
+    return tensor
+
+
+def _deprecated(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    name = function.__name__
+
+    def old(*args: Any, **kwargs: Any) -> Tensor:
+        warnings.warn(f"`nn.init.{name[:-1]}` is now deprecated in favor of `nn.init.{name}`.", FutureWarning, stacklevel=2)
+        return function(*args, **kwargs)
+
+    old.__name__, old.__doc__ = name[:-1], f"Old name of :func:`{name}`."
+    return old
+
+
+uniform = _deprecated(uniform_)
+normal = _deprecated(normal_)
+constant = _deprecated(constant_)
+eye = _deprecated(eye_)
+dirac = _deprecated(dirac_)
+xavier_uniform = _deprecated(xavier_uniform_)
+xavier_normal = _deprecated(xavier_normal_)
+kaiming_uniform = _deprecated(kaiming_uniform_)
+kaiming_normal = _deprecated(kaiming_normal_)
+orthogonal = _deprecated(orthogonal_)
+sparse = _deprecated(sparse_)

@@ -1,0 +1,299 @@
+"""Normalisation layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.grad_mode import no_grad
+from ..autograd.tensor import Tensor
+from ..functional import creation
+from . import functional as F
+from . import init
+from .module import Module
+from .parameter import Parameter
+
+
+class _AffineNorm(Module):
+    """A weight and a bias of one shape, either of which may be missing."""
+
+    weight: Parameter | None
+    bias: Parameter | None
+
+    def _make_affine(self, shape: Sequence[int], weight: bool, bias: bool, device: Any, dtype: Any) -> None:
+        for name, wanted in (("weight", weight), ("bias", bias)):
+            made = Parameter(creation.empty(*shape, device=device, dtype=dtype)) if wanted else None
+            self.register_parameter(name, made)
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+        if self.bias is not None:
+            init.zeros_(self.bias)
+
+
+class _RunningNorm(_AffineNorm):
+    """Batch and instance norms: one weight and bias a channel, and statistics that run along in training.
+
+    Attributes:
+        dimensions: of inputs that are accepted.
+    """
+
+    _version = 2
+    dimensions: tuple[int, ...]
+    running_mean: Tensor | None
+    running_var: Tensor | None
+    num_batches_tracked: Tensor | None
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float,
+        momentum: float | None,
+        affine: bool,
+        track_running_stats: bool,
+        device: Any,
+        dtype: Any,
+        bias: bool,
+    ) -> None:
+        super().__init__()
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats = affine, track_running_stats
+        self._make_affine((num_features,), affine, affine and bias, device, dtype)
+        track = track_running_stats
+        self.register_buffer("running_mean", creation.zeros(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer("running_var", creation.ones(num_features, device=device, dtype=dtype) if track else None)
+        self.register_buffer("num_batches_tracked", creation.zeros((), dtype="int64", device=device) if track else None)
+        self.reset_parameters()
+
+    def reset_running_stats(self) -> None:
+        """Mean 0, variance 1, no batch seen."""
+        if self.track_running_stats:
+            for buffer, value in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
+                init.constant_(buffer, value)  # type: ignore[arg-type]
+
+    def reset_parameters(self) -> None:
+        """Weight 1, bias 0, and the statistics as :meth:`reset_running_stats`."""
+        self.reset_running_stats()
+        super().reset_parameters()
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.array.ndim not in self.dimensions:
+            expected = " or ".join(f"{n}D" for n in self.dimensions)
+            raise ValueError(f"expected {expected} input (got {input.dim()}D input)")
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_RunningNorm):
+    """Each channel normalised over the batch; in evaluation, with the statistics that ran along in training.
+
+    Args:
+        momentum: the weight of the newest batch; ``None`` weighs all batches alike.
+    """
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-05,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        weigh = 0.0 if self.momentum is None else self.momentum
+        mean, var = self.running_mean, self.running_var
+        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
+            count = self.num_batches_tracked
+            with no_grad():
+                count.add_(1)
+            if self.momentum is None:
+                weigh = 0.0 if count.is_meta else 1.0 / count.item()
+        batch = self.training or (mean is None and var is None)
+        if self.training and not self.track_running_stats:
+            mean = var = None
+        return F.batch_norm(input, mean, var, self.weight, self.bias, batch, weigh, self.eps)
+
+
+class BatchNorm1d(_BatchNorm):
+    """Batch norm of (N, C) or (N, C, L)."""
+
+    dimensions = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Batch norm of (N, C, H, W)."""
+
+    dimensions = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Batch norm of (N, C, D, H, W)."""
+
+    dimensions = (5,)
+
+
+class _InstanceNorm(_RunningNorm):
+    """Each channel of each sample normalised by itself."""
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-05,
+        momentum: float = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        self._check_input_dim(input)
+        single = input.dim() == self.dimensions[0]
+        axis = 0 if single else 1
+        if self.affine and input.size(axis) != self.num_features:
+            raise ValueError(
+                f"expected input's size at dim={axis} to match num_features ({self.num_features}), but got: {input.size(axis)}."
+            )
+        batch = self.training or not self.track_running_stats
+        weigh = 0.0 if self.momentum is None else self.momentum
+        x = input.unsqueeze(0) if single else input
+        y = F.instance_norm(x, self.running_mean, self.running_var, self.weight, self.bias, batch, weigh, self.eps)
+        return y.squeeze(0) if single else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Instance norm of (N, C, L) or (C, L)."""
+
+    dimensions = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Instance norm of (N, C, H, W) or (C, H, W)."""
+
+    dimensions = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Instance norm of (N, C, D, H, W) or (C, D, H, W)."""
+
+    dimensions = (4, 5)
+
+
+class LayerNorm(_AffineNorm):
+    """Each sample normalised over its last dimensions, of shape ``normalized_shape``."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float = 1e-05,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _shape(normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        self._make_affine(self.normalized_shape, elementwise_affine, elementwise_affine and bias, device, dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class RMSNorm(_AffineNorm):
+    """Each sample divided by the root of the mean square of its last dimensions."""
+
+    def __init__(
+        self,
+        normalized_shape: int | Sequence[int],
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.normalized_shape = _shape(normalized_shape)
+        self.eps, self.elementwise_affine = eps, elementwise_affine
+        made = Parameter(creation.ones(*self.normalized_shape, device=device, dtype=dtype)) if elementwise_affine else None
+        self.register_parameter("weight", made)
+
+    def reset_parameters(self) -> None:
+        """Weight 1."""
+        if self.weight is not None:
+            init.ones_(self.weight)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+
+
+class GroupNorm(_AffineNorm):
+    """Channels of each sample normalised in ``num_groups`` groups.
+
+    Raises:
+        ValueError: the channels do not divide into the groups.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-05,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        if num_channels % num_groups:
+            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+        self.num_groups, self.num_channels, self.eps, self.affine = num_groups, num_channels, eps, affine
+        self._make_affine((num_channels,), affine, affine and bias, device, dtype)
+        self.reset_parameters()
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
+class LocalResponseNorm(Module):
+    """Each value divided by a power of the mean square of its neighbour channels."""
+
+    def __init__(self, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> None:
+        super().__init__()
+        self.size, self.alpha, self.beta, self.k = size, alpha, beta, k
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.local_response_norm(input, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+def _shape(normalized_shape: int | Sequence[int]) -> tuple[int, ...]:
+    return (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)

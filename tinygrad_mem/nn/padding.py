@@ -1,0 +1,133 @@
+"""Padding layers: (before, after) for each of the last dimensions, the last first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from . import functional as F
+from .module import Module
+from .sizes import ntuple
+
+
+class _Pad(Module):
+    """Attributes: ``dimensions`` that are padded, ``mode`` of ``F.pad``, and ``value`` where the mode is constant."""
+
+    dimensions: int
+    mode: str
+    value: float | None = None
+
+    def __init__(self, padding: Any) -> None:
+        super().__init__()
+        self.padding = ntuple(padding, 2 * self.dimensions)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return F.pad(input, self.padding, self.mode, self.value)
+
+    def extra_repr(self) -> str:
+        return f"{self.padding}"
+
+
+class _ConstantPad(_Pad):
+    mode = "constant"
+
+    def __init__(self, padding: Any, value: float) -> None:
+        super().__init__(padding)
+        self.value = value
+
+    def extra_repr(self) -> str:
+        return f"padding={self.padding}, value={self.value}"
+
+
+class ConstantPad1d(_ConstantPad):
+    """One value around the last dimension."""
+
+    dimensions = 1
+
+
+class ConstantPad2d(_ConstantPad):
+    """One value around the last two dimensions."""
+
+    dimensions = 2
+
+
+class ConstantPad3d(_ConstantPad):
+    """One value around the last three dimensions."""
+
+    dimensions = 3
+
+
+class _ZeroPad(_Pad):
+    mode, value = "constant", 0.0
+
+
+class ZeroPad1d(_ZeroPad):
+    """0 around the last dimension."""
+
+    dimensions = 1
+
+
+class ZeroPad2d(_ZeroPad):
+    """0 around the last two dimensions."""
+
+    dimensions = 2
+
+
+class ZeroPad3d(_ZeroPad):
+    """0 around the last three dimensions."""
+
+    dimensions = 3
+
+
+class ReflectionPad1d(_Pad):
+    """What lies inside the border, mirrored, without the border itself."""
+
+    dimensions, mode = 1, "reflect"
+
+
+class ReflectionPad2d(_Pad):
+    """What lies inside the border, mirrored, without the border itself."""
+
+    dimensions, mode = 2, "reflect"
+
+
+class ReflectionPad3d(_Pad):
+    """What lies inside the border, mirrored, without the border itself."""
+
+    dimensions, mode = 3, "reflect"
+
+
+class ReplicationPad1d(_Pad):
+    """The border, repeated."""
+
+    dimensions, mode = 1, "replicate"
+
+
+class ReplicationPad2d(_Pad):
+    """The border, repeated."""
+
+    dimensions, mode = 2, "replicate"
+
+
+class ReplicationPad3d(_Pad):
+    """The border, repeated."""
+
+    dimensions, mode = 3, "replicate"
+
+
+class CircularPad1d(_Pad):
+    """What lies inside the opposite border."""
+
+    dimensions, mode = 1, "circular"
+
+
+class CircularPad2d(_Pad):
+    """What lies inside the opposite border."""
+
+    dimensions, mode = 2, "circular"
+
+
+class CircularPad3d(_Pad):
+    """What lies inside the opposite border."""
+
+    dimensions, mode = 3, "circular"

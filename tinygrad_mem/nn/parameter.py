@@ -1,0 +1,40 @@
+"""A parameter: a leaf tensor that a module registers when it is assigned to it."""
+
+from __future__ import annotations
+
+from .. import scope
+from ..autograd.tensor import Tensor
+from ..functional import creation
+
+
+class Parameter(Tensor):
+    """``data``'s memory as a leaf that requires a gradient; assigned to a module, it is one of its parameters.
+
+    Args:
+        data: the values; none makes an empty tensor.
+        requires_grad: whether backward leaves a gradient here.
+    """
+
+    def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
+        if data is None:
+            data = creation.empty(0)
+        if not isinstance(data, Tensor):
+            raise TypeError(f"Parameter: expected a Tensor, found {type(data).__name__}; make one with tensor()")
+        self.array, self.device, self._storage = data.array, data.device, data.storage
+        if requires_grad:
+            self.requires_grad = True
+        told(self, "PARAMETER")
+
+    def __repr__(self) -> str:
+        return "Parameter containing:\n" + super().__repr__()
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        copy = super().__deepcopy__(memo)
+        told(copy, "PARAMETER")
+        return copy
+
+
+def told(tensor: Tensor, role: str) -> None:
+    """Tell listeners what the tensor's memory is for."""
+    for listener in scope.listeners:
+        listener.role(tensor.array, role)

@@ -1,0 +1,135 @@
+"""State dicts: out of a module, and into one."""
+
+from __future__ import annotations
+
+import warnings
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..autograd.grad_mode import no_grad
+from ..autograd.tensor import Tensor
+from ..errors import StateDictError
+from ..functional import convert
+from .parameter import Parameter
+
+if TYPE_CHECKING:
+    from .module import Module
+
+
+class IncompatibleKeys(NamedTuple):
+    """What :func:`load_state_dict` did not find a partner for."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    def __repr__(self) -> str:
+        if not self.missing_keys and not self.unexpected_keys:
+            return "<All keys matched successfully>"
+        return f"IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
+
+    __str__ = __repr__
+
+
+class StateDict(OrderedDict):
+    """What ``state_dict()`` returns: a dict that also tells the version of each module."""
+
+    _metadata: OrderedDict
+
+
+def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -> Any:
+    """See ``Module.state_dict``."""
+    if destination is None:
+        destination = StateDict()
+        destination._metadata = OrderedDict()
+    if hasattr(destination, "_metadata"):
+        destination._metadata[prefix[:-1]] = {"version": module._version}
+    for name, tensor in _own(module):
+        destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    for name, child in module._modules.items():
+        if child is not None:
+            child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+    return destination
+
+
+def _own(module: Module) -> list[tuple[str, Tensor]]:
+    """A module's own state by name."""
+    buffers = [(n, b) for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set]
+    return [(name, tensor) for name, tensor in (*module._parameters.items(), *buffers) if tensor is not None]
+
+
+def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> IncompatibleKeys:
+    """See ``Module.load_state_dict``: first everything is checked, then everything is copied."""
+    if not hasattr(source, "items"):
+        raise TypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
+    versions = getattr(source, "_metadata", None) or {}
+    missing: list[str] = []
+    errors: list[str] = []
+    plan: list[tuple[Module, str, Tensor, Tensor]] = []
+    expected: set[str] = set()
+    for path, owner in module.named_modules(remove_duplicate=False):
+        version = versions.get(path, {}).get("version")
+        for name, tensor in _own(owner):
+            key = f"{path}.{name}" if path else name
+            expected.add(key)
+            if key in source:
+                value, problem = _fitting(key, tensor, source[key])
+                if problem:
+                    errors.append(problem)
+                else:
+                    plan.append((owner, name, tensor, value))
+            elif not _counts_no_batches(owner, name, version):
+                missing.append(key)
+    unexpected = [key for key in source if key not in expected]
+    if strict:
+        listing = [("Missing", missing), ("Unexpected", unexpected)]
+        errors[:0] = [f"{kind} key(s) in state_dict: {_quoted(keys)}. " for kind, keys in listing if keys]
+    if errors:
+        raise StateDictError("Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(errors)))
+    with no_grad():
+        for owner, name, tensor, value in plan:
+            _load(owner, name, tensor, value, assign)
+    return IncompatibleKeys(missing, unexpected)
+
+
+def _counts_no_batches(owner: Module, name: str, version: int | None) -> bool:
+    """State of old PyTorch files counts no batches: batch norms take them as they are."""
+    return name == "num_batches_tracked" and (version is None or version < 2) and owner._version >= 2
+
+
+def _quoted(keys: list[str]) -> str:
+    return ", ".join(f'"{key}"' for key in keys)
+
+
+def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
+    """The value in the tensor's shape, or what is wrong with it."""
+    if not isinstance(value, Tensor):
+        return None, (
+            f'While copying the parameter named "{key}", expected Tensor or Tensor-like object from checkpoint but received '
+            f"{type(value)}"
+        )
+    if tensor.ndim == 0 and tuple(value.shape) == (1,):
+        value = value.detach()[0]
+    if value.shape != tensor.shape:
+        return None, (
+            f"size mismatch for {key}: copying a param with shape {value.shape} from checkpoint, "
+            f"the shape in current model is {tensor.shape}."
+        )
+    return value, ""
+
+
+def _load(owner: Module, name: str, tensor: Tensor, value: Tensor, assign: bool) -> None:
+    if not assign:
+        if tensor.is_meta and not value.is_meta:
+            warnings.warn(
+                f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
+                "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
+                stacklevel=4,
+            )
+            return
+        convert.copy_(tensor, value.detach())
+    elif name in owner._parameters:
+        if not isinstance(value, Parameter):
+            value = Parameter(value.detach(), requires_grad=tensor.requires_grad)
+        owner._parameters[name] = value.requires_grad_(tensor.requires_grad)  # type: ignore[assignment]
+    else:
+        setattr(owner, name, value)

@@ -1,0 +1,8 @@
+"""``torch.nn.utils``'s names: clipping gradients, and all parameters as one vector."""
+
+from .clip_grad import clip_grad_norm_ as clip_grad_norm_
+from .clip_grad import clip_grad_value_ as clip_grad_value_
+from .clip_grad import clip_grads_with_norm_ as clip_grads_with_norm_
+from .clip_grad import get_total_norm as get_total_norm
+from .vector import parameters_to_vector as parameters_to_vector
+from .vector import vector_to_parameters as vector_to_parameters

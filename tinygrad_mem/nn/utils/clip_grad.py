@@ -1,0 +1,81 @@
+"""Clipping gradients, in place, without a temporary of any gradient's size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from ...autograd.grad_mode import no_grad
+from ...autograd.tensor import Tensor
+from ...functional import creation, elementwise, reduce, shape
+
+Tensors = Tensor | Iterable[Tensor]
+
+
+def _list(tensors: Tensors) -> list[Tensor]:
+    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
+
+
+def _gradients(parameters: Tensors) -> list[Tensor]:
+    return [p.grad for p in _list(parameters) if p.grad is not None]
+
+
+@no_grad()
+def get_total_norm(
+    tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
+) -> Tensor:
+    """The norm of all tensors as if they were one vector, 0-d, on the first one's device.
+
+    Args:
+        norm_type: the p of the p-norm; ``inf`` is the largest absolute value.
+        error_if_nonfinite: raise when the norm is inf or nan (this waits for the value).
+        foreach: ignored.
+
+    Raises:
+        RuntimeError: the norm is not finite and ``error_if_nonfinite`` is True.
+    """
+    every = _list(tensors)
+    if not every:
+        return creation.tensor(0.0)
+    norm_type = float(norm_type)
+    norms = [reduce.norm(t.detach(), norm_type).to(every[0].device) for t in every]
+    total = reduce.norm(shape.stack(norms), norm_type)
+    if error_if_nonfinite and not math.isfinite(total.item()):
+        raise RuntimeError(
+            f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. "
+            "To disable this error and scale the gradients by the non-finite norm anyway, set `error_if_nonfinite=False`"
+        )
+    return total
+
+
+@no_grad()
+def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
+    """Scale all gradients by ``max_norm / total_norm`` where that is below 1."""
+    factor = elementwise.clamp(max_norm / (total_norm + 1e-6), max=1.0)  # type: ignore[operator]
+    for grad in _gradients(parameters):
+        grad.mul_(factor.to(grad.device))
+
+
+def clip_grad_norm_(
+    parameters: Tensors,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> Tensor:
+    """Scale all gradients together so that their norm is at most ``max_norm``; returns the norm that they had.
+
+    Raises:
+        RuntimeError: see :func:`get_total_norm`.
+    """
+    every = _list(parameters)
+    total = get_total_norm(_gradients(every), norm_type, error_if_nonfinite, foreach)
+    clip_grads_with_norm_(every, float(max_norm), total, foreach)
+    return total
+
+
+@no_grad()
+def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
+    """Hold every element of every gradient between ``-clip_value`` and ``clip_value``."""
+    for grad in _gradients(parameters):
+        grad.clamp_(min=-float(clip_value), max=float(clip_value))
