@@ -48,6 +48,12 @@ from .functional.activation import relu_ as relu_
 from .functional.activation import rrelu as rrelu
 from .functional.activation import selu as selu
 from .functional.activation import threshold as threshold
+from .functional.conv import conv1d as conv1d
+from .functional.conv import conv2d as conv2d
+from .functional.conv import conv3d as conv3d
+from .functional.conv import conv_transpose1d as conv_transpose1d
+from .functional.conv import conv_transpose2d as conv_transpose2d
+from .functional.conv import conv_transpose3d as conv_transpose3d
 from .functional.convert import clone as clone
 from .functional.creation import arange as arange
 from .functional.creation import as_tensor as as_tensor

@@ -3,6 +3,16 @@
 # --- activations
 from ..functional.activation import *  # noqa: F403
 
+# --- convolution
+from ..functional.conv import conv1d as conv1d
+from ..functional.conv import conv2d as conv2d
+from ..functional.conv import conv3d as conv3d
+from ..functional.conv import conv_transpose1d as conv_transpose1d
+from ..functional.conv import conv_transpose2d as conv_transpose2d
+from ..functional.conv import conv_transpose3d as conv_transpose3d
+from ..functional.conv import fold as fold
+from ..functional.conv import unfold as unfold
+
 # --- losses
 from ..functional.distance import cosine_embedding_loss as cosine_embedding_loss
 from ..functional.distance import cosine_similarity as cosine_similarity

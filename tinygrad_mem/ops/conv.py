@@ -1,1 +1,214 @@
-"""To be written."""
+"""Convolutions of one to three spatial axes, their transposes, and the copying of windows.
+
+One workspace is taken for the time of one kernel; its size depends on shapes only and is about 2 MiB whatever the batch.
+"""
+
+from __future__ import annotations
+
+from ..dtypes import uint8
+from ..errors import DTypeError, ShapeError
+from .base import Op
+
+
+def _same_dtype(name, x, w, bias):
+    if x.dtype.kind != "f":
+        raise DTypeError(f"{name}: expected a floating input, found {x.dtype}: convert it with .float()")
+    for what, a in (("weight", w), ("bias", bias)):
+        if a is not None and a.dtype != x.dtype:
+            raise DTypeError(
+                f"{name}: Input type ({x.dtype}) and {what} type ({a.dtype}) should be the same: convert one with .to(dtype)"
+            )
+
+
+def _fits(name, x, w, bias, channels, groups, out):
+    """Raise unless x has the channels that w wants, the bias fits, and something is left of the spatial axes."""
+    sizes = f"input {list(x.shape)}, weight {list(w.shape)}, groups {groups}"
+    if x.shape[1] != channels:
+        raise ShapeError(f"{name}: expected input to have {channels} channels, but got {x.shape[1]} channels instead ({sizes})")
+    if bias is not None and (bias.ndim != 1 or bias.shape[0] != out[1]):
+        raise ShapeError(f"{name}: expected bias of shape [{out[1]}], found {list(bias.shape)} ({sizes})")
+    if min(w.shape[2:]) < 1:
+        raise ShapeError(f"{name}: kernel sizes must be positive ({sizes})")
+    if min(out[2:]) < 1:
+        raise ShapeError(
+            f"{name}: Calculated output size {list(out[2:])} is too small: the kernel is larger than the padded input ({sizes})"
+        )
+
+
+def _workspace(ctx, kind, x, w, y, dtype):
+    """The buffer that a kernel of ``kind`` wants for a convolution from shape x to shape y."""
+    size = ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype)
+    return ctx.empty((size,), uint8)
+
+
+def _backward_weight(ctx, x, gy, shape):
+    """The weight's gradient of a convolution that reads x and whose output's gradient is gy."""
+    gw = ctx.empty(shape, gy.dtype)
+    ctx.kernels.conv_backward_weight(
+        gy, x, *ctx.settings, _workspace(ctx, "weight", x.shape, shape, gy.shape, gy.dtype), out=gw
+    )
+    return gw
+
+
+def _backward_bias(ctx, gy):
+    gb = ctx.empty((gy.shape[1],), gy.dtype)
+    ctx.kernels.conv_backward_bias(gy, out=gb)
+    return gb
+
+
+class Conv(Op):
+    """conv(x, weight) + bias. Saves x if weight needs a gradient, weight if x does."""
+
+    saves = ("x", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, *, stride, padding, dilation, groups):
+        name = f"conv{x.ndim - 2}d"
+        _same_dtype(name, x, weight, bias)
+        spatial = tuple(
+            (n + low + high - d * (k - 1) - 1) // s + 1
+            for n, k, s, (low, high), d in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+        )
+        shape = (x.shape[0], weight.shape[0], *spatial)
+        _fits(name, x, weight, bias, weight.shape[1] * groups, groups, shape)
+        if weight.shape[0] % groups:
+            raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(weight.shape)}")
+        ctx.settings = (stride, tuple(low for low, _ in padding), dilation, groups)
+        ctx.x_shape, ctx.w_shape = x.shape, weight.shape
+        y = ctx.output(shape, x.dtype)
+        if ctx.needs[1]:
+            ctx.save(x=x)
+        if ctx.needs[0]:
+            ctx.save(weight=weight)
+        work = _workspace(ctx, "forward", x.shape, weight.shape, shape, x.dtype)
+        ctx.kernels.conv_forward(x, ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = gw = gb = None
+        gy = ctx.contiguous(gy)
+        if ctx.needs[2]:
+            gb = _backward_bias(ctx, gy)
+        if ctx.needs[1]:
+            gw = _backward_weight(ctx, ctx.take("x"), gy, ctx.w_shape)
+        if ctx.needs[0]:
+            weight = ctx.contiguous(ctx.take("weight"))
+            gx = ctx.empty(ctx.x_shape, gy.dtype)
+            work = _workspace(ctx, "input", ctx.x_shape, weight.shape, gy.shape, gy.dtype)
+            ctx.kernels.conv_backward_input(gy, weight, None, *ctx.settings, work, out=gx)
+        return gx, gw, gb
+
+
+class ConvTranspose(Op):
+    """The gradient of a convolution as an op of its own. Saves x if weight needs a gradient, weight if x does."""
+
+    saves = ("x", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, *, stride, padding, output_padding, groups, dilation):
+        name = f"conv_transpose{x.ndim - 2}d"
+        _same_dtype(name, x, weight, bias)
+        spatial = tuple(
+            (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra
+            for n, k, s, p, extra, d in zip(
+                x.shape[2:], weight.shape[2:], stride, padding, output_padding, dilation, strict=True
+            )
+        )
+        shape = (x.shape[0], weight.shape[1] * groups, *spatial)
+        _fits(name, x, weight, bias, weight.shape[0], groups, shape)
+        if weight.shape[0] % groups:
+            raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(weight.shape)}")
+        ctx.settings = (stride, padding, dilation, groups)
+        ctx.x_shape, ctx.w_shape = x.shape, weight.shape
+        y = ctx.output(shape, x.dtype)
+        if ctx.needs[1]:
+            ctx.save(x=x)
+        if ctx.needs[0]:
+            ctx.save(weight=weight)
+        work = _workspace(ctx, "input", shape, weight.shape, x.shape, x.dtype)
+        ctx.kernels.conv_backward_input(ctx.contiguous(x), ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = gw = gb = None
+        if ctx.needs[2]:
+            gb = _backward_bias(ctx, gy)
+        if ctx.needs[1]:
+            x = ctx.contiguous(ctx.take("x"))
+            gw = _backward_weight(ctx, gy, x, ctx.w_shape)
+        if ctx.needs[0]:
+            weight = ctx.contiguous(ctx.take("weight"))
+            gx = ctx.empty(ctx.x_shape, gy.dtype)
+            work = _workspace(ctx, "forward", gy.shape, weight.shape, gx.shape, gy.dtype)
+            ctx.kernels.conv_forward(gy, weight, None, *ctx.settings, work, out=gx)
+        return gx, gw, gb
+
+
+class Unfold(Op):
+    """Windows of x as columns (N, C * taps, blocks). Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, kernel, stride, padding, dilation):
+        counts = window_counts("unfold", x.shape[2:], kernel, stride, padding, dilation)
+        ctx.settings, ctx.x_shape = (kernel, stride, padding, dilation), x.shape
+        ctx.windows = (*x.shape[:2], *kernel, *counts)
+        y = ctx.output((x.shape[0], x.shape[1] * kernel[0] * kernel[1], counts[0] * counts[1]), x.dtype)
+        ctx.kernels.unfold_windows(x, *ctx.settings, out=y.reshape(ctx.windows))
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.empty(ctx.x_shape, gy.dtype)
+        ctx.kernels.fold_windows(ctx.contiguous(gy).reshape(ctx.windows), *ctx.settings, out=gx)
+        return gx
+
+
+class Fold(Op):
+    """The sum of windows (N, C * taps, blocks), each put where unfold took it from. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, size, kernel, stride, padding, dilation):
+        counts = window_counts("fold", size, kernel, stride, padding, dilation)
+        taps = kernel[0] * kernel[1]
+        if x.shape[1] % taps:
+            raise ShapeError(
+                f"fold: Expected size of input's dimension 1 to be divisible by the product of kernel_size {list(kernel)}, "
+                f"but got input.size(1)={x.shape[1]}"
+            )
+        if x.shape[2] != counts[0] * counts[1]:
+            raise ShapeError(
+                f"fold: Given output_size={tuple(size)} and kernel_size={tuple(kernel)}, expected input.size(2) to be "
+                f"{counts[0]} * {counts[1]} = {counts[0] * counts[1]}, found {x.shape[2]}"
+            )
+        ctx.settings, ctx.x_shape = (kernel, stride, padding, dilation), x.shape
+        ctx.windows = (x.shape[0], x.shape[1] // taps, *kernel, *counts)
+        y = ctx.output((x.shape[0], x.shape[1] // taps, *size), x.dtype)
+        ctx.kernels.fold_windows(ctx.contiguous(x).reshape(ctx.windows), *ctx.settings, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.empty(ctx.x_shape, gy.dtype)
+        ctx.kernels.unfold_windows(gy, *ctx.settings, out=gx.reshape(ctx.windows))
+        return gx
+
+
+def window_counts(name, size, kernel, stride, padding, dilation):
+    """How many windows fit along each axis.
+
+    Raises:
+        ShapeError: none does.
+    """
+    counts = tuple(
+        (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
+    )
+    if min(counts) < 1:
+        raise ShapeError(
+            f"{name}: no window fits: spatial size {list(size)}, kernel_size {list(kernel)}, stride {list(stride)}, padding "
+            f"{list(padding)}, dilation {list(dilation)} give {list(counts)} blocks"
+        )
+    return counts

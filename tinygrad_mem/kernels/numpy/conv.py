@@ -1,1 +1,97 @@
-"""To be written."""
+"""Convolution on the cpu: which algorithm computes what.
+
+Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
+follows from the shapes. Weights are (O, C / groups, *kernel).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from . import conv_columns as _columns
+
+
+def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
+    """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
+    geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    return _columns.workspace(geo, kind)
+
+
+def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
+    """out = conv(x, w) + bias (or None)."""
+    if out.size == 0:
+        return
+    if x.size == 0 or w.size == 0:
+        _only_bias(bias, out)
+        return
+    geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
+    _columns.forward(geo, x, w, bias, work, out)
+
+
+def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
+    """out = the gradient of x: the transposed convolution of gy, plus a bias (or None)."""
+    if out.size == 0:
+        return
+    if gy.size == 0 or w.size == 0:
+        _only_bias(bias, out)
+        return
+    geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    _columns.backward_input(geo, gy, w, bias, work, out)
+
+
+def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
+    """out = the gradient of w."""
+    if out.size == 0:
+        return
+    if gy.size == 0 or x.size == 0:
+        out.fill(0)
+        return
+    geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    _columns.backward_weight(geo, gy, x, work, out)
+
+
+def conv_backward_bias(gy, out):
+    """out = gy summed over images and pixels."""
+    axes = (0, *range(2, gy.ndim))
+    if gy.dtype != np.float16:
+        np.add.reduce(gy, axis=axes, out=out)
+        return
+    for c in range(gy.shape[1]):
+        out[c] = np.add.reduce(gy[:, c], axis=None, dtype=np.float32)
+
+
+def _only_bias(bias, out):
+    if bias is None:
+        out.fill(0)
+    else:
+        np.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
+
+
+def unfold_windows(x, kernel, stride, low, dilation, out):
+    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); what reaches beyond it is zero."""
+    out.fill(0)
+    for tap, to, of in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        np.copyto(out[(slice(None), slice(None), *tap, *to)], x[(slice(None), slice(None), *of)])
+
+
+def fold_windows(x, kernel, stride, low, dilation, out):
+    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
+    out.fill(0)
+    for tap, of, to in _overlaps(out.shape[2:], x.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        target = out[(slice(None), slice(None), *to)]
+        np.add(target, x[(slice(None), slice(None), *tap, *of)], out=target)
+
+
+def _overlaps(inside, outside, kernel, stride, low, dilation):
+    """For each tap: (tap, slices of the blocks, slices of the input) where the two meet."""
+    for tap in np.ndindex(*kernel):
+        blocks, pixels = [], []
+        for t, size, count, step, before, apart in zip(tap, inside, outside, stride, low, dilation, strict=True):
+            shift = t * apart - before
+            a, b = max(0, -(shift // step)), min(count, (size - 1 - shift) // step + 1)
+            if b <= a:
+                break
+            blocks.append(slice(a, b))
+            pixels.append(slice(a * step + shift, (b - 1) * step + shift + 1, step))
+        else:
+            yield tap, blocks, pixels

@@ -111,3 +111,21 @@ def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> No
                 worker.wait()
     finally:
         _pool.busy.release()
+
+
+def lanes(count: int, most: int, run: Callable[[int, int, int], None]) -> int:
+    """``run(lane, start, stop)`` over parts of ``range(count)``, at once, on at most ``most`` lanes; says how many ran.
+
+    A lane is a part of a workspace that one thread at a time uses. The parts depend on the count and the number of cores only.
+    """
+    parts = max(min(_pool.size, most, count), 1)
+    if parts == 1:
+        run(0, 0, count)
+        return 1
+
+    def part(first: int, last: int) -> None:
+        for lane in range(first, last):
+            run(lane, count * lane // parts, count * (lane + 1) // parts)
+
+    split(parts, part, grain=1)
+    return parts
