@@ -67,7 +67,8 @@ _table = ctypes.cast(_get_pointer(_multiarray_umath._ARRAY_API, None), ctypes.PO
 _set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(_table[304])
 _new_capsule = ctypes.pythonapi.PyCapsule_New
 _new_capsule.restype, _new_capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_capsule = _new_capsule(ctypes.addressof(_handler), b"mem_handler", None)
+_NAME = b"mem_handler"  # a capsule keeps a pointer to its name, not a copy
+_capsule = _new_capsule(ctypes.addressof(_handler), _NAME, None)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..ops import linalg as ops
@@ -13,28 +13,38 @@ from . import elementwise, reduce, shape
 
 
 def matmul(input: Tensor, other: Tensor) -> Tensor:
-    """The matrix product, with PyTorch's rules for vectors and batches.
+    """The matrix product: vectors are rows on the left and columns on the right, leading dimensions broadcast.
+
+    Saves: each factor that the other's gradient needs.
 
     Raises:
         ShapeError: the inner sizes differ, or a tensor is 0-d.
+        DTypeError: the dtypes differ.
     """
+    if not isinstance(other, Tensor):
+        raise TypeError(f"matmul(): argument 'other' must be Tensor, not {type(other).__name__}")
     if input.ndim == 0 or other.ndim == 0:
-        raise ShapeError("both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
+        raise ShapeError(f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
     a = shape.unsqueeze(input, 0) if input.ndim == 1 else input
     b = shape.unsqueeze(other, 1) if other.ndim == 1 else other
+    if a.size(-1) != b.size(-2):
+        raise ShapeError(
+            f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and {list(other.shape)}): "
+            "the last dimension of the first must be the second to last of the second"
+        )
     if b.ndim == 2 and a.ndim > 2:  # one large product instead of many small ones
-        if a.size(-1) != b.size(0):
-            raise ShapeError(
-                f"mat1 and mat2 shapes cannot be multiplied ({list(input.shape)} and {list(other.shape)}): "
-                "the last dimension of the first must be the second to last of the second"
-            )
-        rows = a.numel() // max(a.size(-1), 1) if a.size(-1) else _count(a.shape[:-1])
+        rows = _count(a.shape[:-1])
         product = shape.reshape(apply(ops.MatMul, shape.reshape(a, (rows, a.size(-1))), b), (*a.shape[:-1], b.size(1)))
     else:
         product = apply(ops.MatMul, a, b)
     if input.ndim == 1:
         product = shape.squeeze(product, -2)
     return shape.squeeze(product, -1) if other.ndim == 1 else product
+
+
+def imatmul(input: Tensor, other: Tensor) -> Tensor:
+    """``input @= other``: PyTorch has no product in place; the name is bound to a new tensor."""
+    return matmul(input, other)
 
 
 def rmatmul(input: Tensor, other: Tensor) -> Tensor:
@@ -49,59 +59,157 @@ def _count(sizes: Any) -> int:
     return count
 
 
-def _need(name: str, *pairs: tuple[Tensor, int]) -> None:
-    for i, (x, ndim) in enumerate(pairs):
+def _need(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
+    for i, (x, ndim) in enumerate(pairs, first):
         if x.ndim != ndim:
-            raise ShapeError(f"{name}: argument {i + 1} must be {ndim}-D, found {x.ndim}-D {list(x.shape)}")
+            raise ShapeError(f"{name}: argument {i} must be a {ndim}-D tensor, found {x.ndim}-D {list(x.shape)}")
 
 
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
-    """Two matrices."""
+    """Two matrices: (n, m), (m, p) -> (n, p). Saves and raises as :func:`matmul`."""
     _need("mm", (input, 2), (mat2, 2))
     return apply(ops.MatMul, input, mat2)
 
 
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
-    """Two batches of matrices, one by one."""
+    """Two batches of matrices, one by one: (b, n, m), (b, m, p) -> (b, n, p). Saves and raises as :func:`matmul`."""
     _need("bmm", (input, 3), (mat2, 3))
     if input.size(0) != mat2.size(0):
-        raise ShapeError(f"bmm: batch sizes differ: {list(input.shape)} and {list(mat2.shape)}")
+        raise ShapeError(f"bmm: batch sizes differ: {list(input.shape)} and {list(mat2.shape)}; use matmul to broadcast")
     return apply(ops.MatMul, input, mat2)
 
 
 def mv(input: Tensor, vec: Tensor) -> Tensor:
-    """A matrix and a vector."""
+    """A matrix and a vector: (n, m), (m) -> (n). Saves and raises as :func:`matmul`."""
     _need("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
 
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
-    """Two vectors."""
+    """Two vectors of one size: (n), (n) -> (). Saves and raises as :func:`matmul`."""
     _need("dot", (input, 1), (tensor, 1))
+    if input.size(0) != tensor.size(0):
+        raise ShapeError(f"dot: inconsistent tensor size: {input.size(0)} elements and {tensor.size(0)}; they must be equal")
     return matmul(input, tensor)
 
 
+def vdot(input: Tensor, other: Tensor) -> Tensor:
+    """:func:`dot`: there are no complex tensors here."""
+    return dot(input, other)
+
+
+def inner(input: Tensor, other: Tensor) -> Tensor:
+    """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies."""
+    if input.ndim == 0 or other.ndim == 0:
+        return elementwise.mul(input, other)
+    return tensordot(input, other, ([-1], [-1]))
+
+
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
-    """All products of two vectors' elements."""
+    """All products of two vectors' elements: (n), (m) -> (n, m). Saves: each for the other's gradient."""
     _need("outer", (input, 1), (vec2, 1))
     return elementwise.mul(shape.unsqueeze(input, 1), vec2)
 
 
+ger = outer
+
+
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (mat1 @ mat2)``."""
-    _need("addmm", (mat1, 2), (mat2, 2))
+    """``beta * input + alpha * (mat1 @ mat2)``; with ``beta`` 0, nan in input is ignored.
+
+    Saves: each matrix for the other's gradient.
+
+    Raises:
+        ShapeError, DTypeError: they do not fit.
+    """
+    _need("addmm", (mat1, 2), (mat2, 2), first=2)
     return apply(ops.AddMM, input, mat1, mat2, beta=beta, alpha=alpha)
 
 
+def addmm_(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """:func:`addmm` in place."""
+    _need("addmm_", (mat1, 2), (mat2, 2), first=2)
+    return apply_(ops.AddMM, input, mat1, mat2, beta=beta, alpha=alpha)
+
+
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (batch1 @ batch2)``, batch by batch."""
-    _need("baddbmm", (batch1, 3), (batch2, 3))
+    """``beta * input + alpha * (batch1 @ batch2)``, batch by batch. Saves and raises as :func:`addmm`."""
+    _need("baddbmm", (batch1, 3), (batch2, 3), first=2)
     return apply(ops.AddMM, input, batch1, batch2, beta=beta, alpha=alpha)
 
 
+def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """:func:`baddbmm` in place."""
+    _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
+    return apply_(ops.AddMM, input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * the sum of batch1[i] @ batch2[i]``, as one product of (n, b * m) and (b * m, p).
+
+    Saves: those two, for each other's gradient.
+    """
+    _need("addbmm", (batch1, 3), (batch2, 3), first=2)
+    if batch1.size(0) != batch2.size(0):
+        raise ShapeError(f"addbmm: batch sizes differ: {list(batch1.shape)} and {list(batch2.shape)}")
+    wide = shape.reshape(shape.permute(batch1, 1, 0, 2), (batch1.size(1), batch1.size(0) * batch1.size(2)))
+    tall = shape.reshape(batch2, (batch2.size(0) * batch2.size(1), batch2.size(2)))
+    return apply(ops.AddMM, input, wide, tall, beta=beta, alpha=alpha)
+
+
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (mat @ vec)``."""
-    return elementwise.add(elementwise.mul(input, beta), matmul(mat, vec), alpha=alpha)
+    """``beta * input + alpha * (mat @ vec)``. Saves and raises as :func:`addmm`."""
+    _need("addmv", (mat, 2), (vec, 1), first=2)
+    column = shape.unsqueeze(input, -1) if input.ndim else input
+    return shape.squeeze(apply(ops.AddMM, column, mat, shape.unsqueeze(vec, 1), beta=beta, alpha=alpha), 1)
+
+
+def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
+    """``beta * input + alpha * outer(vec1, vec2)``. Saves and raises as :func:`addmm`."""
+    _need("addr", (vec1, 1), (vec2, 1), first=2)
+    return apply(ops.AddMM, input, shape.unsqueeze(vec1, 1), shape.unsqueeze(vec2, 0), beta=beta, alpha=alpha)
+
+
+def kron(input: Tensor, other: Tensor) -> Tensor:
+    """The Kronecker product: every element of input times all of other. Saves: each for the other's gradient."""
+    n = max(input.ndim, other.ndim)
+    a = shape.reshape(input, (1,) * (n - input.ndim) + tuple(input.shape))
+    b = shape.reshape(other, (1,) * (n - other.ndim) + tuple(other.shape))
+    left = shape.reshape(a, [k for size in a.shape for k in (size, 1)])
+    right = shape.reshape(b, [k for size in b.shape for k in (1, size)])
+    return shape.reshape(elementwise.mul(left, right), [i * j for i, j in zip(a.shape, b.shape, strict=True)])
+
+
+def chain_matmul(*matrices: Tensor) -> Tensor:
+    """The product of several matrices, in the order that takes the fewest multiplications.
+
+    Raises:
+        ShapeError: one is not a matrix, or neighbours do not fit.
+    """
+    _need("chain_matmul", *[(m, 2) for m in matrices])
+    if not matrices:
+        raise ValueError("chain_matmul(): Expected one or more matrices")
+    sizes = [m.size(0) for m in matrices] + [matrices[-1].size(1)]
+    return _chain(matrices, sizes, 0, len(matrices) - 1, {})[1]()
+
+
+def _chain(matrices: Sequence[Tensor], sizes: list[int], i: int, j: int, known: dict) -> Any:
+    """(multiplications, how to multiply) of matrices i to j."""
+    if (i, j) not in known:
+        if i == j:
+            known[i, j] = 0, lambda: matrices[i]
+        else:
+            cost, k = min(
+                (
+                    _chain(matrices, sizes, i, k, known)[0]
+                    + _chain(matrices, sizes, k + 1, j, known)[0]
+                    + sizes[i] * sizes[k + 1] * sizes[j + 1],
+                    k,
+                )
+                for k in range(i, j)
+            )
+            known[i, j] = cost, lambda: mm(known[i, k][1](), known[k + 1, j][1]())
+    return known[i, j]
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -112,7 +220,7 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ShapeError, DTypeError: they do not fit.
     """
-    if weight.ndim == 1:
+    if weight.ndim == 1:  # as in PyTorch: the last dimension goes
         return matmul(input, weight) if bias is None else elementwise.add(matmul(input, weight), bias)
     return apply(ops.Linear, input, weight, bias)
 
@@ -147,14 +255,19 @@ def trace(input: Tensor) -> Tensor:
     return reduce.sum(shape.diagonal(input))
 
 
-def einsum(equation: str, *operands: Any) -> Tensor:
+def einsum(equation: Any, *operands: Any) -> Tensor:
     """Products summed over the letters that the result does not name; ``...`` stands for broadcast dimensions.
 
-    Pairs are contracted from the left, each as one batched matrix product.
+    Pairs are contracted from the left, each as one batched matrix product. ``einsum(x, [0, 1], y, [1, 2], [0, 2])`` gives
+    the letters as numbers, ``...`` for the ellipsis.
+
+    Saves: what the products save; operands whose dimensions must be moved are copied, and the copies saved.
 
     Raises:
         ShapeError: the equation does not fit the operands.
     """
+    if isinstance(equation, Tensor):
+        equation, operands = _from_sublists(equation, *operands)
     tensors = list(operands[0]) if len(operands) == 1 and not isinstance(operands[0], Tensor) else list(operands)
     terms, result = _parse(equation.replace(" ", ""), tensors)
     sizes: dict[str, int] = {}
@@ -174,6 +287,19 @@ def einsum(equation: str, *operands: Any) -> Tensor:
         term = [letter for letter in term if letter in result]
     x = shape.permute(x, *[term.index(letter) for letter in result]) if term else x
     return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
+
+
+def _from_sublists(*parts: Any) -> tuple[str, tuple]:
+    """The equation and the operands of the form with lists of numbers."""
+
+    def letters(numbers: Sequence) -> str:
+        if any(n is not ... and not 0 <= n < 52 for n in numbers):
+            raise ShapeError(f"einsum: subscripts in lists must be in the range [0, 52), found {list(numbers)}")
+        return "".join("..." if n is ... else (chr(65 + n) if n < 26 else chr(71 + n)) for n in numbers)
+
+    operands = tuple(parts[0 : len(parts) - len(parts) % 2 : 2])
+    equation = ",".join(letters(numbers) for numbers in parts[1::2])
+    return equation + ("->" + letters(parts[-1]) if len(parts) % 2 else ""), operands
 
 
 def _parse(equation: str, tensors: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from .. import dtypes
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import DimensionError
 from ..ops import reduce as ops
 from . import elementwise
+from .sort import ValuesIndices
+from .sort import median as median
 
 Dim = int | Sequence[int] | None
-
-
-class ValuesIndices(NamedTuple):
-    """What reductions along one axis return: the values, and where they stood."""
-
-    values: Tensor
-    indices: Tensor
 
 
 def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
@@ -61,38 +54,49 @@ def _correction(unbiased: bool | None, correction: float | None) -> float:
     return (1 if unbiased is None or unbiased else 0) if correction is None else correction
 
 
+def _variance(input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, correction: float | None, **what: bool) -> Any:
+    if isinstance(dim, bool):  # var(x, False)
+        dim, unbiased = None, dim
+    divisor = _correction(unbiased, correction)
+    return apply(ops.Var, input, axes=axes_of(input, dim), correction=divisor, keepdim=keepdim, **what)
+
+
 def var(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
-    """The variance over ``dim``, divided by the count less ``correction`` (1). Saves: input and the means."""
-    if isinstance(dim, bool):
-        dim, unbiased = None, dim
-    return apply(ops.Var, input, axes=axes_of(input, dim), correction=_correction(unbiased, correction), keepdim=keepdim)
+    """The variance over ``dim``, divided by the count less ``correction`` (1).
+
+    Saves: input and the means.
+
+    Raises:
+        DTypeError: ``input`` is not floating.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return _variance(input, dim, unbiased, keepdim, correction)
 
 
 def std(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
-    """The standard deviation over ``dim``. Saves: what :func:`var` saves, and the output."""
-    return elementwise.sqrt(var(input, dim, unbiased, keepdim, correction=correction))
+    """The standard deviation over ``dim``: the root of :func:`var`, and raising what it raises.
+
+    Saves: input, the means and the output.
+    """
+    return _variance(input, dim, unbiased, keepdim, correction, root=True)
 
 
 def var_mean(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
-) -> tuple:
-    """The variance and the mean over ``dim``."""
-    return var(input, dim, unbiased, keepdim, correction=correction), mean(
-        input, None if isinstance(dim, bool) else dim, keepdim
-    )
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean over ``dim``, as one op. Saves: input and the means."""
+    return _variance(input, dim, unbiased, keepdim, correction, with_mean=True)
 
 
 def std_mean(
-    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: Any = None
-) -> tuple:
-    """The standard deviation and the mean over ``dim``."""
-    return std(input, dim, unbiased, keepdim, correction=correction), mean(
-        input, None if isinstance(dim, bool) else dim, keepdim
-    )
+    input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
+) -> tuple[Tensor, Tensor]:
+    """The standard deviation and the mean over ``dim``, as one op. Saves: input and both outputs."""
+    return _variance(input, dim, unbiased, keepdim, correction, root=True, with_mean=True)
 
 
 def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -105,46 +109,57 @@ def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     return apply(ops.Extremum, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="amin")
 
 
-def _argument(input: Tensor, dim: int | None, keepdim: bool, kernel: str) -> Tensor:
+def _argument(input: Tensor, dim: int | None, keepdim: bool, low: bool) -> Tensor:
     if dim is None:
-        flat = apply(ops.ArgExtremum, input.detach().reshape(-1), axis=0, keepdim=False, kernel=kernel)
+        flat = apply(ops.ArgExtremum, input.detach().reshape(-1), axis=0, keepdim=False, low=low)
         return flat.reshape((1,) * input.ndim) if keepdim else flat
-    return apply(ops.ArgExtremum, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, kernel=kernel)
+    return apply(ops.ArgExtremum, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low)
 
 
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The index of the first largest, int64. No gradient."""
-    return _argument(input, dim, keepdim, "argmax")
+    """The index of the first largest along ``dim``, or of all elements in a row: int64. No gradient.
+
+    Raises:
+        ShapeError: there is nothing to choose from.
+    """
+    return _argument(input, dim, keepdim, False)
 
 
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
-    """The index of the first smallest, int64. No gradient."""
-    return _argument(input, dim, keepdim, "argmin")
+    """The index of the first smallest along ``dim``, or of all elements in a row: int64. No gradient.
+
+    Raises:
+        ShapeError: there is nothing to choose from.
+    """
+    return _argument(input, dim, keepdim, True)
 
 
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None) -> Any:
-    """The largest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise maximum."""
-    return _extremum(input, dim if other is None else other, keepdim, "amax", "argmax", elementwise.maximum)
+    """The largest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise maximum.
+
+    Saves: input and output; along ``dim`` the indices, 8 bytes each.
+
+    Raises:
+        ShapeError: there is nothing to choose from.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return _extremum(input, dim if other is None else other, keepdim, False, elementwise.maximum)
 
 
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None) -> Any:
-    """The smallest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise minimum."""
-    return _extremum(input, dim if other is None else other, keepdim, "amin", "argmin", elementwise.minimum)
+    """The smallest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise minimum.
+
+    Saves and raises as :func:`max`.
+    """
+    return _extremum(input, dim if other is None else other, keepdim, True, elementwise.minimum)
 
 
-def _extremum(input: Tensor, dim: Any, keepdim: bool, kernel: str, argument: str, pairwise: Any) -> Any:
+def _extremum(input: Tensor, dim: Any, keepdim: bool, low: bool, pairwise: Any) -> Any:
     if isinstance(dim, Tensor):
         return pairwise(input, dim)
     if dim is None:
-        return apply(ops.Extremum, input, axes=tuple(range(input.ndim)), keepdim=False, kernel=kernel)
-    from .index import gather
-
-    axis = normalize_dim(dim, input.ndim)
-    if input.ndim == 0:
-        return ValuesIndices(input.clone(), _argument(input, 0, False, argument))
-    indices = apply(ops.ArgExtremum, input, axis=axis, keepdim=True, kernel=argument)
-    values = gather(input, axis, indices)
-    return ValuesIndices(values, indices) if keepdim else ValuesIndices(values.squeeze(axis), indices.squeeze(axis))
+        return apply(ops.Extremum, input, axes=tuple(range(input.ndim)), keepdim=False, kernel="amin" if low else "amax")
+    return ValuesIndices(*apply(ops.ExtremumAlong, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low))
 
 
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
@@ -159,7 +174,18 @@ def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 def count_nonzero(input: Tensor, dim: Dim = None) -> Tensor:
     """How many are not zero, int64. No gradient."""
-    return sum(elementwise.ne(input.detach(), 0), dim)
+    return apply(ops.CountNonzero, input, axes=axes_of(input, dim))
+
+
+def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The sum of those that are not nan. Saves: a mask, one byte an element."""
+    return sum(elementwise.masked_fill(input, elementwise.isnan(input.detach()), 0), dim, keepdim, dtype=dtype)
+
+
+def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
+    """The mean of those that are not nan. Saves: a mask, one byte an element, and what a division saves."""
+    there = sum(elementwise.logical_not(elementwise.isnan(input.detach())), dim, keepdim)
+    return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)
 
 
 def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
@@ -168,38 +194,16 @@ def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
 
 
 def norm(input: Tensor, p: float | str | None = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
-    """The p-norm over ``dim``: p a number, inf, -inf or ``"fro"`` (2). Saves: input and output for p = 2.
+    """The p-norm over ``dim``: p a number, ``inf``, ``-inf`` or ``"fro"`` (2).
+
+    Saves: input and output; input alone for p = 1.
 
     Raises:
-        ValueError: another name.
+        ValueError: another name for ``p``.
+        DTypeError: ``input`` is not floating.
     """
     if isinstance(p, str) and p not in ("fro", "inf", "-inf"):
-        raise ValueError(f"norm: p must be a number, inf or 'fro', found {p!r}")
-    power = 2.0 if p in (None, "fro") else float(p)
+        raise ValueError(f"norm: p must be a number, inf, -inf or 'fro', found {p!r}")
+    power = 2.0 if p is None or p == "fro" else float(p)
     x = input if dtype is None else input.to(dtypes.as_dtype(dtype))
-    if power == 2.0:
-        return apply(ops.Norm, x, axes=axes_of(x, dim), keepdim=keepdim)
-    size = elementwise.abs(x)
-    if math.isinf(power):
-        return (amax if power > 0 else amin)(size, dim, keepdim)
-    if power == 0:
-        return sum(elementwise.ne(x, 0).to(x.dtype), dim, keepdim)
-    if power == 1:
-        return sum(size, dim, keepdim)
-    return elementwise.pow(sum(elementwise.pow(size, power), dim, keepdim), 1 / power)
-
-
-def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower median of all; or ``(values, indices)`` along ``dim``. Saves: indices."""
-    from .index import gather
-    from .sort import argsort
-
-    if dim is None:
-        if input.numel() == 0:
-            raise DimensionError("median: the tensor is empty")
-        return median(input.reshape(-1), 0).values
-    axis = normalize_dim(dim, input.ndim)
-    order = argsort(input.detach(), axis, stable=True)
-    indices = order.narrow(axis, (input.size(axis) - 1) // 2, 1).contiguous()
-    values = gather(input, axis, indices)
-    return ValuesIndices(values, indices) if keepdim else ValuesIndices(values.squeeze(axis), indices.squeeze(axis))
+    return apply(ops.Norm, x, axes=axes_of(x, dim), p=power, keepdim=keepdim)

@@ -1,1 +1,69 @@
-"""To be written."""
+"""Running sums, products and extrema along one dimension."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .. import dtypes
+from ..autograd.tape import apply, apply_
+from ..autograd.tensor import Tensor, normalize_dim
+from ..errors import DTypeError
+from ..ops import scan as ops
+from .sort import ValuesIndices
+
+
+def _dtype(dtype: Any) -> Any:
+    return None if dtype is None else dtypes.as_dtype(dtype)
+
+
+def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running sums along ``dim``; integers and bools in int64. Saves nothing.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
+
+
+def cumsum_(input: Tensor, dim: int) -> Tensor:
+    """:func:`cumsum` in place."""
+    return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=input.dtype)
+
+
+def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """Running products along ``dim``; integers and bools in int64. Saves: input and output.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
+
+
+def cummax(input: Tensor, dim: int) -> ValuesIndices:
+    """The running largest along ``dim``, and where it was seen last. Saves: the indices, 8 bytes an element.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return ValuesIndices(*apply(ops.CumExtremum, input, axis=normalize_dim(dim, input.ndim), largest=True))
+
+
+def cummin(input: Tensor, dim: int) -> ValuesIndices:
+    """The running smallest along ``dim``, and where it was seen last. Saves: the indices, 8 bytes an element.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return ValuesIndices(*apply(ops.CumExtremum, input, axis=normalize_dim(dim, input.ndim), largest=False))
+
+
+def logcumsumexp(input: Tensor, dim: int) -> Tensor:
+    """``ln`` of the running sums of ``e**input`` along ``dim``, without overflow. Saves: input and output.
+
+    Raises:
+        DTypeError: ``input`` is not floating.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    if not dtypes.is_floating(input.dtype):
+        raise DTypeError(f"logcumsumexp: expected a floating tensor, found {input.dtype}; convert it with .float()")
+    return apply(ops.LogCumSumExp, input, axis=normalize_dim(dim, input.ndim))

@@ -1,1 +1,107 @@
-"""To be written."""
+"""Sorting and selection along one dimension. nan counts as the largest value; equal elements keep their order."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor, normalize_dim
+from ..errors import DimensionError
+from ..ops import sort as ops
+from . import shape
+
+
+class ValuesIndices(NamedTuple):
+    """What selections along one dimension return: the values, and where they stood (int64)."""
+
+    values: Tensor
+    indices: Tensor
+
+
+def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+    """``(values, indices)`` in order along ``dim``, both of input's shape; always stable.
+
+    Saves: the indices, 8 bytes an element.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    axis = normalize_dim(dim, input.ndim)
+    return ValuesIndices(*apply(ops.Sort, input, axis=axis, descending=bool(descending)))
+
+
+def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
+    """The indices that sort along ``dim``, int64; always stable. No gradient.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    return apply(ops.ArgSort, input, axis=normalize_dim(dim, input.ndim), descending=bool(descending))
+
+
+def msort(input: Tensor) -> Tensor:
+    """The values in order along the first dimension. Saves: as :func:`sort`."""
+    return sort(input, 0).values
+
+
+def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
+    """The ``k`` largest (or smallest) along ``dim``, in order whatever ``sorted`` says.
+
+    Saves: the indices, 8 bytes each.
+
+    Raises:
+        RuntimeError: ``k`` is negative or larger than the dimension.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    axis = normalize_dim(dim, input.ndim)
+    size = input.size(axis) if input.ndim else 1
+    if not 0 <= k <= size:
+        raise RuntimeError(f"selected index k out of range: topk was asked for {k} of {size} along dimension {dim}")
+    if input.ndim == 0 and k == 0:
+        raise RuntimeError("topk: k is 0 for a 0-d tensor; give k = 1, or a tensor with a dimension")
+    return ValuesIndices(*apply(ops.TopK, input, k=k, axis=axis, largest=bool(largest)))
+
+
+def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+    """The ``k``-th smallest along ``dim``, counted from 1. Saves: the indices, 8 bytes each.
+
+    Raises:
+        RuntimeError: ``k`` is not in ``[1, size]``.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    axis = normalize_dim(dim, input.ndim)
+    size = input.size(axis) if input.ndim else 1
+    if not 1 <= k <= size:
+        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {size}; k counts from 1")
+    return ValuesIndices(*apply(ops.KthValue, input, k=k, axis=axis, keepdim=keepdim))
+
+
+def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of all elements, or ``(values, indices)`` along ``dim``; nan where there is one.
+
+    Saves: the indices, 8 bytes each.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor, or has no elements.
+    """
+    if dim is None:
+        return median(shape.reshape(input, (-1,)), 0).values
+    axis = normalize_dim(dim, input.ndim)
+    if input.ndim and input.size(axis) == 0:
+        raise DimensionError(f"median(): Expected reduction dim {dim} to have non-zero size, found shape {list(input.shape)}")
+    return ValuesIndices(*apply(ops.Median, input, axis=axis, keepdim=keepdim))
+
+
+def unique(
+    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The distinct values (or slices along ``dim``), in order; also the inverse and the counts if asked. No gradient.
+
+    Raises:
+        DataDependenceError: on device ``meta``: the shape depends on values.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    axis = None if dim is None else normalize_dim(dim, input.ndim)
+    values, inverse, counts = apply(ops.Unique, input, axis=axis)
+    result = (values, *((inverse,) if return_inverse else ()), *((counts,) if return_counts else ()))
+    return result if len(result) > 1 else values

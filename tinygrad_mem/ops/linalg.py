@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import result_type, uint8
+from ..dtypes import uint8
 from ..errors import DTypeError, ShapeError
 from .base import Op, broadcast
 
@@ -18,9 +18,11 @@ def _product(ctx, a, b, out):
 def _blas_ready(ctx, x):
     """``x`` if BLAS can read it in place (one of its last two axes is contiguous), else a copy."""
     size = x.itemsize
-    if x.ndim < 2 or x.strides[-1] == size or x.strides[-2] == size or x.size <= 1:
-        if all(s >= 0 for s in x.strides) and (x.ndim < 2 or 0 not in x.strides[-2:] or 1 in x.shape[-2:]):
-            return x
+    if x.ndim < 2 or x.flags.c_contiguous:
+        return x
+    (rows, columns), (down, right) = x.shape[-2:], x.strides[-2:]
+    if (right == size and down >= columns * size) or (down == size and right >= rows * size):
+        return x
     out = ctx.empty(x.shape, x.dtype)
     ctx.kernels.copy(x, out=out)
     return out
@@ -139,43 +141,55 @@ class AddMM(Op):
 
     @staticmethod
     def forward(ctx, x, a, b, *, beta, alpha):
-        if a.ndim != b.ndim or a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
-            raise ShapeError(f"mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
+        if a.shape[-1] != b.shape[-2] or a.shape[:-2] != b.shape[:-2]:
+            raise ShapeError(f"addmm: mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
+        if not x.dtype == a.dtype == b.dtype:
+            raise DTypeError(f"addmm: expected all to have the same dtype, but got: {x.dtype}, {a.dtype} and {b.dtype}")
         shape = (*a.shape[:-1], b.shape[-1])
         if broadcast("addmm", x.shape, shape) != shape:
-            raise ShapeError(f"The expanded size of the tensor must match: {list(x.shape)} does not broadcast to {list(shape)}")
-        out = ctx.empty(shape, result_type(x, a, b))
+            raise ShapeError(
+                f"addmm: The expanded size of the tensor must match the existing size: {list(x.shape)} does not broadcast to "
+                f"{list(shape)}"
+            )
+        out = ctx.output(shape, x.dtype)
         ctx.beta, ctx.alpha = beta, alpha
         if ctx.needs[1]:
             ctx.save(b=b)
         if ctx.needs[2]:
             ctx.save(a=a)
-        _product(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), out)
+        fresh = out is not x and out.flags.c_contiguous
+        product = out if fresh else ctx.empty(shape, x.dtype)
+        _product(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), product)
         if alpha != 1:
-            ctx.kernels.multiply(out, alpha, out=out)
+            ctx.kernels.multiply(product, alpha, out=product)
         if beta == 1:
-            ctx.kernels.add(out, x, out=out)
+            ctx.kernels.add(product, x, out=out)
         elif beta != 0:
-            scaled = ctx.empty(x.shape, out.dtype)
+            scaled = out if not fresh else ctx.empty(x.shape, x.dtype)
             ctx.kernels.multiply(x, beta, out=scaled)
-            ctx.kernels.add(out, scaled, out=out)
+            ctx.kernels.add(product, scaled, out=out)
+        elif not fresh:
+            ctx.kernels.copy(product, out=out)
         return out
 
     @staticmethod
     def backward(ctx, gy):
         ga = gb = gx = None
-        scaled = _blas_ready(ctx, gy)
-        if ctx.alpha != 1:
-            scaled = ctx.empty_like(gy)
-            ctx.kernels.multiply(gy, ctx.alpha, out=scaled)
+        if ctx.needs[1] or ctx.needs[2]:
+            dense = _blas_ready(ctx, gy)
         if ctx.needs[2]:
             a = _blas_ready(ctx, ctx.take("a"))
             gb = ctx.empty((*a.shape[:-2], a.shape[-1], gy.shape[-1]), gy.dtype)
-            _product(ctx, _swap(a), scaled, gb)
+            _product(ctx, _swap(a), dense, gb)
+            del a
         if ctx.needs[1]:
             b = _blas_ready(ctx, ctx.take("b"))
             ga = ctx.empty((*b.shape[:-2], gy.shape[-2], b.shape[-2]), gy.dtype)
-            _product(ctx, scaled, _swap(b), ga)
+            _product(ctx, dense, _swap(b), ga)
+        if ctx.alpha != 1:
+            for g in (ga, gb):
+                if g is not None:
+                    ctx.kernels.multiply(g, ctx.alpha, out=g)
         if ctx.needs[0]:
             gx = gy
             if ctx.beta != 1:

@@ -7,6 +7,7 @@ import math
 from .. import dtypes
 from ..errors import DTypeError, ShapeError
 from .base import Op
+from .sort import along, line_shape, spread
 
 
 def kept_shape(shape, axes):
@@ -96,35 +97,52 @@ class Prod(Op):
 
 
 class Var(Op):
-    """Variance over axes, the divisor being the count less ``correction``. Saves x and the mean, of the kept shape."""
+    """The variance over axes, the divisor being the count less ``correction``; its root if asked; with the mean if asked.
 
-    saves = ("x", "mean")
-    outputs = ()
+    Saves x and the mean, of the reduced shape; of the root that too.
+    """
+
+    saves = ("x", "mean", "y")
+    outputs = ("mean", "y")
 
     @staticmethod
-    def forward(ctx, x, *, axes, correction, keepdim):
+    def forward(ctx, x, *, axes, correction, keepdim, root=False, with_mean=False):
         if x.dtype.kind != "f":
-            raise DTypeError(f"std and var only support floating point dtypes, found {x.dtype}")
+            raise DTypeError(f"std and var only support floating point dtypes, found {x.dtype}; convert it with .float()")
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
+        mean = ctx.empty(out.shape, x.dtype)
+        kept_mean = mean.reshape(kept.shape)
         count = math.prod(x.shape[a] for a in axes)
-        mean = ctx.empty(kept.shape, x.dtype)
-        ctx.kernels.mean(x, axes, out=mean)
-        work = ctx.empty_like(x)
-        ctx.kernels.deviation_squares(x, mean, axes, work, out=kept)
-        ctx.divisor = max(count - correction, 0)
-        ctx.kernels.divide(kept, float(ctx.divisor), out=kept)
-        ctx.kept = kept.shape
+        divisor = max(count - correction, 0)
+        ctx.kernels.mean(x, axes, out=kept_mean)
+        wide = wider(ctx, kept)
+        ctx.kernels.variance(x, kept_mean, axes, 1.0 / divisor if divisor else math.inf if count else math.nan, out=wide)
+        if root:
+            ctx.kernels.sqrt(wide, out=kept)
+        elif wide is not kept:
+            ctx.kernels.copy(wide, out=kept)
+        ctx.axes, ctx.count, ctx.divisor = axes, count, divisor
         if ctx.needs[0]:
             ctx.save(x=x, mean=mean)
-        return out
+            if root:
+                ctx.save(y=out)
+        return (out, mean) if with_mean else out
 
     @staticmethod
-    def backward(ctx, gy):
+    def backward(ctx, gy, gmean=None):
         x = ctx.take("x")
+        kept = kept_shape(x.shape, ctx.axes)
+        mean, y = ctx.take("mean").reshape(kept), ctx.take("y").reshape(kept) if "y" in ctx.saved else None
+        gy, gmean = [None if g is None else g.reshape(kept) for g in (gy, gmean)]
         gx = ctx.empty_like(x)
         factor = 2.0 / ctx.divisor if ctx.divisor else math.nan
-        ctx.kernels.var_backward(gy.reshape(ctx.kept), x, ctx.take("mean"), factor, out=gx)
+        ctx.kernels.variance_backward(gy, gmean, x, mean, y, factor, 1.0 / max(ctx.count, 1), out=gx)
         return gx
+
+
+def wider(ctx, kept):
+    """Where partial sums go: ``kept`` itself, or a float32 buffer in place of float16."""
+    return ctx.empty(kept.shape, dtypes.float32) if kept.dtype == dtypes.float16 else kept
 
 
 class Extremum(Op):
@@ -153,31 +171,74 @@ class Extremum(Op):
         return gx
 
 
+class ExtremumAlong(Op):
+    """(values, indices) of the first largest or smallest along one axis. Saves the indices, 8 bytes each."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, axis, keepdim, low):
+        ctx.shape, ctx.axis, ctx.count = x.shape, axis, 1
+        if x.ndim:
+            refuse_empty("min" if low else "max", x, (axis,))
+        shape = line_shape(x.shape, axis, 1, keepdim)
+        values, index = ctx.empty(shape, x.dtype), ctx.empty(shape, dtypes.int64)
+        x, axis = along(x, axis)
+        first_extremum(ctx, x, axis, low, index.reshape(line_shape(x.shape, axis, 1, False)))
+        kept = values.reshape(line_shape(x.shape, axis, 1, True))
+        (ctx.kernels.amin if low else ctx.kernels.amax)(x, (axis,), out=kept)
+        if ctx.needs[0]:
+            ctx.save(index=index)
+        return values, index
+
+    @staticmethod
+    def backward(ctx, gy, _):
+        return spread(ctx, gy, ctx.take("index")) if gy is not None else None
+
+
+def first_extremum(ctx, x, axis, low, out):
+    """out = the int64 index of the first largest or smallest along ``axis``, with the kernel's workspace."""
+    size = ctx.kernels.arg_workspace(x.shape, axis, x.dtype)
+    work = ctx.empty((size,), dtypes.uint8) if size else None
+    (ctx.kernels.argmin if low else ctx.kernels.argmax)(x, axis, work, out=out)
+
+
 class ArgExtremum(Op):
-    """argmax or argmin along one axis, by the kernel's name: int64, no gradient."""
+    """argmax or argmin along one axis: int64, no gradient."""
 
     differentiable = False
 
     @staticmethod
-    def forward(ctx, x, *, axis, keepdim, kernel):
+    def forward(ctx, x, *, axis, keepdim, low):
         if x.ndim:
-            refuse_empty(kernel, x, (axis,))
-        out = ctx.empty(reduced_shape(x.shape, (axis,), keepdim), dtypes.int64)
-        if x.ndim == 0:
-            ctx.kernels.fill(0, out=out)
-        else:
-            getattr(ctx.kernels, kernel)(x, axis, out=out.reshape(reduced_shape(x.shape, (axis,), False)))
+            refuse_empty("argmin" if low else "argmax", x, (axis,))
+        out = ctx.empty(line_shape(x.shape, axis, 1, keepdim), dtypes.int64)
+        x, axis = along(x, axis)
+        first_extremum(ctx, x, axis, low, out.reshape(line_shape(x.shape, axis, 1, False)))
+        return out
+
+
+class CountNonzero(Op):
+    """How many are not 0 over axes: int64, no gradient, and no mask is made."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, axes):
+        out, kept = reduced_output(ctx, x, axes, False, dtypes.int64)
+        ctx.kernels.count_nonzero(x, axes, out=kept)
         return out
 
 
 class Truth(Op):
-    """all or any, by the kernel's name: bool, no gradient."""
+    """all or any, by the kernel's name: bool (uint8 of uint8), no gradient."""
 
     differentiable = False
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim, kernel):
-        out, kept = reduced_output(ctx, x, axes, keepdim, dtypes.bool)
+        out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype if x.dtype == dtypes.uint8 else dtypes.bool)
         getattr(ctx.kernels, kernel)(x, axes, out=kept)
         return out
 
@@ -191,11 +252,15 @@ class LogSumExp(Op):
     def forward(ctx, x, *, axes, keepdim):
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype if x.dtype.kind == "f" else dtypes.get_default_dtype())
         ctx.axes = axes
+        wide = wider(ctx, kept)
+        if x.size == 0:
+            ctx.kernels.fill(-math.inf, out=kept)
+        else:
+            ctx.kernels.logsumexp(x, axes, ctx.empty(kept.shape, wide.dtype), out=wide)
+            if wide is not kept:
+                ctx.kernels.copy(wide, out=kept)
         if ctx.needs[0]:
-            ctx.save(x=x)
-        ctx.kernels.logsumexp(x, axes, ctx.empty(kept.shape, kept.dtype), out=kept)
-        if ctx.needs[0]:
-            ctx.save(y=out)
+            ctx.save(x=x, y=out)
         return out
 
     @staticmethod
@@ -208,31 +273,38 @@ class LogSumExp(Op):
 
 
 class Norm(Op):
-    """The Euclidean norm over axes. Saves x and y."""
+    """The p-norm over axes, p a number or infinite. Saves x and y; x alone for p = 1, nothing for p = 0."""
 
     saves = ("x", "y")
 
     @staticmethod
-    def forward(ctx, x, *, axes, keepdim):
+    def forward(ctx, x, *, axes, p, keepdim):
+        if x.dtype.kind != "f":
+            raise DTypeError(f"norm(): the input should be floating, found {x.dtype}; convert it with .float()")
+        if math.isinf(p) or p < 0:
+            refuse_empty("norm", x, axes)
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
-        ctx.axes = axes
-        if ctx.needs[0]:
+        ctx.axes, ctx.p, ctx.shape = axes, p, x.shape
+        wide = wider(ctx, kept)
+        ctx.kernels.norm(x, axes, p, out=wide)
+        if wide is not kept:
+            ctx.kernels.copy(wide, out=kept)
+        if ctx.needs[0] and p != 0:
             ctx.save(x=x)
-        if len(axes) == x.ndim:
-            ctx.kernels.sum_squares(x, out=kept)
-        else:
-            work = ctx.empty_like(x)
-            ctx.kernels.square(x, out=work)
-            ctx.kernels.sum(work, axes, out=kept)
-        ctx.kernels.sqrt(kept, out=kept)
-        if ctx.needs[0]:
-            ctx.save(y=out)
+            if p != 1:
+                ctx.save(y=out)
         return out
 
     @staticmethod
     def backward(ctx, gy):
-        x, y = ctx.take("x"), ctx.take("y")
+        if ctx.p == 0:
+            return ctx.zeros(ctx.shape, gy.dtype)
+        x = ctx.take("x")
         kept = kept_shape(x.shape, ctx.axes)
+        y = ctx.take("y").reshape(kept) if ctx.p != 1 else gy.reshape(kept)
         gx = ctx.empty_like(x)
-        ctx.kernels.norm_backward(gy.reshape(kept), x, y.reshape(kept), out=gx)
+        if math.isinf(ctx.p):
+            ctx.kernels.extreme_size_share(gy.reshape(kept), x, y, ctx.axes, ctx.empty(kept, x.dtype), out=gx)
+        else:
+            ctx.kernels.norm_backward(gy.reshape(kept), x, y, ctx.p, out=gx)
         return gx

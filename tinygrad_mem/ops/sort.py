@@ -1,1 +1,144 @@
-"""To be written."""
+"""Orders along one axis: sort, topk, kthvalue, median. All give values and int64 indices, and save the indices alone."""
+
+from __future__ import annotations
+
+from .. import dtypes
+from ..errors import DataDependenceError
+from .base import Op
+
+
+def along(x, axis):
+    """``x`` with the axis to work along: a 0-d array is a line of one."""
+    return (x.reshape(1), 0) if x.ndim == 0 else (x, axis)
+
+
+def line_shape(shape, axis, count, keepdim):
+    """``shape`` with ``count`` elements along ``axis``, or without the axis."""
+    if not shape:
+        return ()
+    return (*shape[:axis], *((count,) if keepdim else ()), *shape[axis + 1 :])
+
+
+def spread(ctx, gy, index):
+    """The gradient of values that stood at ``index``: gy there, 0 elsewhere."""
+    shape, axis = ctx.shape, ctx.axis
+    gx = ctx.zeros(shape, gy.dtype)
+    target, axis = along(gx, axis)
+    kept = (1,) if not shape else line_shape(shape, axis, ctx.count, True)
+    ctx.kernels.put_along(ctx.contiguous(gy).reshape(kept), axis, index.reshape(kept), out=target)
+    return gx
+
+
+def fill_order(ctx, x, axis, start, stop, descending, out):
+    """out = int64 indices of the ranks ``start`` to ``stop``, with the kernel's workspace."""
+    size = ctx.kernels.order_workspace(x.shape, axis, x.dtype)
+    work = ctx.empty((size,), dtypes.uint8) if size else None
+    ctx.kernels.order(x, axis, start, stop, descending, work, out=out)
+
+
+class Sort(Op):
+    """Values and indices in order along ``axis``; ties stay in order, nan is the largest. Saves the indices, 8 bytes each."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, axis, descending):
+        return ranks(ctx, x, axis, 0, x.shape[axis] if x.ndim else 1, descending, True)
+
+    @staticmethod
+    def backward(ctx, gy, _):
+        return spread(ctx, gy, ctx.take("index")) if gy is not None else None
+
+
+def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
+    """Values and indices of the ranks ``start`` to ``stop`` along ``axis``; ``nan_first``: of a line with a nan, the nan."""
+    ctx.shape, ctx.axis, ctx.count = x.shape, axis, stop - start
+    shape = line_shape(x.shape, axis, stop - start, keepdim)
+    values, index = ctx.empty(shape, x.dtype), ctx.empty(shape, dtypes.int64)
+    x, axis = along(ctx.contiguous(x), axis)
+    kept = line_shape(x.shape, axis, stop - start, True)
+    places = index.reshape(kept)
+    fill_order(ctx, x, axis, start, stop, descending, places)
+    if nan_first and x.dtype.kind == "f":
+        _to_nan(ctx, x, axis, places, values.reshape(kept))
+    ctx.kernels.take_along(x, axis, places, out=values.reshape(kept))
+    if ctx.needs[0]:
+        ctx.save(index=index)
+    return values, index
+
+
+def _to_nan(ctx, x, axis, places, top):
+    """Where a line has a nan, its place; ``top`` is a buffer."""
+    first = ctx.empty(places.shape, dtypes.int64)
+    fill_order(ctx, x, axis, x.shape[axis] - 1, x.shape[axis], False, first)
+    ctx.kernels.take_along(x, axis, first, out=top)
+    flag = ctx.empty(places.shape, dtypes.bool)
+    ctx.kernels.isnan(top, out=flag)
+    ctx.kernels.where(flag, first, places, out=places)
+
+
+class TopK(Sort):
+    """The ``k`` largest (or smallest) along ``axis``, in order. Saves the indices, 8 bytes each."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, k, axis, largest):
+        return ranks(ctx, x, axis, 0, k, largest, True)
+
+
+class KthValue(Sort):
+    """The element of one rank along ``axis``. Saves the indices, 8 bytes each."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, k, axis, keepdim):
+        return ranks(ctx, x, axis, k - 1, k, False, keepdim)
+
+
+class Median(Sort):
+    """The lower median along ``axis``; nan where there is one. Saves the indices, 8 bytes each."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, axis, keepdim):
+        middle = (x.shape[axis] - 1) // 2 if x.ndim else 0
+        return ranks(ctx, x, axis, middle, middle + 1, False, keepdim, nan_first=True)
+
+
+class ArgSort(Op):
+    """The indices of :class:`Sort`. No gradient, and nothing but the indices is made."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, axis, descending):
+        index = ctx.empty(x.shape, dtypes.int64)
+        x, axis = along(x, axis)
+        fill_order(ctx, x, axis, 0, x.shape[axis], descending, index.reshape(x.shape))
+        return index
+
+
+class Unique(Op):
+    """The distinct values in order, where each element went, and how often each is there. No gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, axis):
+        if ctx.device.type == "meta":
+            raise DataDependenceError("unique: how many values differ depends on values, which a tensor on device meta has not")
+        found = ctx.device.xp.unique(x, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
+        outputs = []
+        for array, dtype in zip(found, (x.dtype, dtypes.int64, dtypes.int64), strict=True):
+            out = ctx.empty(array.shape, dtype)
+            ctx.kernels.copy(array, out=out)
+            outputs.append(out)
+        inverse = outputs[1].reshape(x.shape if axis is None else x.shape[axis : axis + 1])
+        return outputs[0], inverse, outputs[2]

@@ -1,1 +1,128 @@
-"""To be written."""
+"""Running sums, products and extrema along an axis. ``reverse`` runs from the end. float16 is summed in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+_TILE = 1 << 15
+
+
+def _mirrored(x, axis, reverse):
+    return x[(slice(None),) * axis + (slice(None, None, -1),)] if reverse else x
+
+
+def _run(ufunc, x, axis, out):
+    """ufunc.accumulate, of float16 in float32 tiles; the lines of a tile go on where those before them ended."""
+    if out.size == 0:
+        return
+    if out.dtype != np.float16:
+        ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out)
+        return
+    xs, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
+    n = xs.shape[-1]
+    for index in _blocks(xs.shape[:-1], max(_TILE // n, 1)):
+        lines, results = xs[index], outs[index]
+        last = _scratch((*lines.shape[:-1], 1), np.float32, 0, 4)
+        for i in range(0, n, _TILE):
+            part = lines[..., i : i + _TILE]
+            tile, total = _scratch(part.shape, np.float32, 1, 4), _scratch(part.shape, np.float32, 2, 4)
+            np.copyto(tile, part)
+            if i:
+                ufunc(tile[..., :1], last, out=tile[..., :1])
+            ufunc.accumulate(tile, axis=-1, out=total)
+            np.copyto(last, total[..., -1:])
+            np.copyto(results[..., i : i + _TILE], total, casting="unsafe")
+
+
+def cumsum(x, axis, reverse, out):
+    """out = running sums of x along ``axis``."""
+    _run(np.add, _mirrored(x, axis, reverse), axis, _mirrored(out, axis, reverse))
+
+
+def cumprod(x, axis, out):
+    """out = running products of x along ``axis``."""
+    _run(np.multiply, x, axis, out)
+
+
+def cumprod_backward(gy, x, y, axis, work, out):
+    """out_i = the sum over k >= i of gy_k * y_k / x_i, by another way in lines with a 0; work has x's shape."""
+    np.multiply(gy, y, out=work)
+    cumsum(work, axis, True, out)
+    np.divide(out, x, out=out)
+    lines, outs, grads = [np.moveaxis(a, axis, -1) for a in (x, out, gy)]
+    for index in np.ndindex(lines.shape[:-1]):
+        if not lines[index].all():
+            _through_zero(grads[index], lines[index], outs[index])
+
+
+def _through_zero(g, x, out):
+    """A line with a 0 at z: places before z are right already, z gets what follows up to the next 0, later ones get 0."""
+    (zeros,) = np.nonzero(x == 0)
+    z = zeros[0]
+    end = zeros[1] if len(zeros) > 1 else len(x)
+    wide = x.astype(np.float64)
+    before = np.multiply.reduce(wide[:z])
+    after = np.multiply.accumulate(np.concatenate([[1.0], wide[z + 1 : end]]))
+    out[z:] = 0
+    out[z] = before * np.dot(after, g[z:end].astype(np.float64))
+
+
+def cumulative_extremum(x, axis, largest, out, index):
+    """out = the running largest (or smallest), index = where it was seen last; nan stays."""
+    if out.size == 0:
+        return
+    (np.maximum if largest else np.minimum).accumulate(x, axis=axis, out=out)
+    xs, outs, places = [np.moveaxis(a, axis, -1) for a in (x, out, index)]
+    n = xs.shape[-1]
+    for block in _blocks(xs.shape[:-1], max(_TILE // n, 1)):
+        line, best, place = xs[block], outs[block], places[block]
+        for i in range(0, n, _TILE):
+            cut = (..., slice(i, i + _TILE))
+            seen, flag = _scratch(line[cut].shape, np.int64, 0, 4), _scratch(line[cut].shape, np.bool_, 1, 4)
+            position = _scratch(line[cut].shape[-1:], np.int64, 2, 4)
+            position.fill(1)
+            position[0] = i
+            np.add.accumulate(position, out=position)
+            np.equal(line[cut], best[cut], out=flag)
+            np.multiply(flag, position, out=seen)
+            if x.dtype.kind == "f":
+                np.isnan(line[cut], out=flag)
+                np.copyto(seen, position, where=flag)
+            if i:
+                np.maximum(seen[..., :1], place[..., i - 1 : i], out=seen[..., :1])
+            np.maximum.accumulate(seen, axis=-1, out=place[cut])
+
+
+def logcumsumexp(x, axis, out):
+    """out = ln of the running sums of e**x along ``axis``."""
+    if out.size:
+        np.logaddexp.accumulate(x, axis=axis, out=out)
+
+
+def logcumsumexp_backward(gy, x, y, axis, work, out):
+    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
+    turn = [_mirrored(a, axis, True) for a in (work, out)]
+    for sign in (1, -1):
+        np.multiply(gy, sign, out=work)
+        np.maximum(work, 0, out=work)
+        np.log(work, out=work)
+        np.subtract(work, y, out=work)
+        if sign == 1:
+            np.logaddexp.accumulate(turn[0], axis=axis, out=turn[1])
+            np.add(out, x, out=out)
+            np.exp(out, out=out)
+        else:
+            _accumulate_in_place(turn[0], axis)
+            np.add(work, x, out=work)
+            np.exp(work, out=work)
+            np.subtract(out, work, out=out)
+
+
+def _accumulate_in_place(x, axis):
+    """x = ln of the running sums of e**x, step by step."""
+    lines = np.moveaxis(x, axis, 0)
+    for i in range(1, lines.shape[0]):
+        np.logaddexp(lines[i], lines[i - 1], out=lines[i])

@@ -1,1 +1,133 @@
-"""To be written."""
+"""Orders along an axis, and elements at the places that an index array names.
+
+Values of at most 32 bits are packed with their position into int64 keys, and the keys are sorted in place in a tile of
+scratch: that is stable, needs no allocation, and uses NumPy's vectorised sort. 64-bit values go through ``np.argsort``,
+which allocates one tile (see ``kernels/library.py``).
+"""
+
+from __future__ import annotations
+
+from math import prod as _prod
+
+import numpy as np
+
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+_TILE = 1 << 15  # keys in a tile: a quarter of the scratch
+
+
+def order_workspace(shape, axis, dtype):
+    """Bytes that ``order`` wants: the keys of one line that is longer than a tile."""
+    return 8 * shape[axis] if shape[axis] > _TILE and dtype.itemsize <= 4 else 0
+
+
+def order(x, axis, start, stop, descending, work, out):
+    """out = the indices of the elements of rank ``start`` to ``stop`` along ``axis``: nan is the largest, ties in order."""
+    if out.size == 0:
+        return
+    lines, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
+    one = _order_packed if x.dtype.itemsize <= 4 else _order_wide
+    for index in _blocks(lines.shape[:-1], max(_TILE // lines.shape[-1], 1)):
+        one(lines[index], start, stop, descending, work, outs[index])
+
+
+def _order_wide(x, start, stop, descending, work, out):
+    if descending:  # the stable order of the mirrored line, mirrored
+        found = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
+        np.subtract(x.shape[-1] - 1, found[..., start:stop], out=out)
+    else:
+        np.copyto(out, np.argsort(x, axis=-1, kind="stable")[..., start:stop])
+
+
+def _order_packed(x, start, stop, descending, work, out):
+    n = x.shape[-1]
+    keys = _scratch(x.shape, np.int64, 0, 4) if work is None else work.view(np.int64)[:n].reshape(x.shape)
+    for i in range(0, n, _TILE):
+        _pack(x[..., i : i + _TILE], i, descending, keys[..., i : i + _TILE])
+    if (stop - start) * 4 <= n:
+        keys.partition((start, stop - 1) if stop - start > 1 else start, axis=-1)
+        keys = keys[..., start:stop]
+        keys.sort(axis=-1)
+    else:
+        keys.sort(axis=-1)
+        keys = keys[..., start:stop]
+    np.bitwise_and(keys, 0xFFFFFFFF, out=out)
+
+
+def _pack(x, first, descending, keys):
+    """keys = x as a 32-bit integer of the same order, then its position; ``first`` is the position of the first."""
+    if x.dtype.kind == "f":
+        t = _scratch(x.shape, np.float32, 1, 4)
+        np.add(x, 0.0, out=t)  # -0 becomes 0: they are equal
+        flag = _scratch(x.shape, np.bool_, 2, 4)
+        np.isnan(t, out=flag)
+        np.copyto(t, np.nan, where=flag)  # a nan with a sign bit too
+        bits, sign = t.view(np.int32), _scratch(x.shape, np.int32, 2, 4)
+        np.right_shift(bits, 31, out=sign)
+        np.bitwise_and(sign, 0x7FFFFFFF, out=sign)
+        np.bitwise_xor(bits, sign, out=bits)
+        np.copyto(keys, bits)
+    else:
+        np.copyto(keys, x)
+    if descending:
+        np.invert(keys, out=keys)
+    np.left_shift(keys, 32, out=keys)
+    np.bitwise_or(keys, _count_up(first, 1, x.shape[-1], 3), out=keys)
+
+
+def _count_up(first, step, count, slot):
+    """first, first + step, ... in scratch."""
+    line = _scratch((count,), np.int64, slot, 4)
+    line.fill(step)
+    line[0] = first
+    np.add.accumulate(line, out=line)
+    return line
+
+
+def _places(index, axis, shape):
+    """Yields, tile by tile, a key into the index seen as (outer, k, inner), and the flat places in an array of ``shape``."""
+    outer, n, inner = _prod(shape[:axis]), shape[axis], _prod(shape[axis + 1 :])
+    k = index.shape[axis]
+    if index.size == 0:
+        return
+    index = index.reshape(outer, k, inner)
+    i_step = min(inner, _TILE)
+    k_step = max(min(k, _TILE // inner), 1)
+    o_step = max(_TILE // (k * inner), 1)
+    for o in range(0, outer, o_step):
+        for m in range(0, k, k_step):
+            for i in range(0, inner, i_step):
+                key = (slice(o, min(o + o_step, outer)), slice(m, m + k_step), slice(i, i + i_step))
+                part = index[key]
+                t = _scratch(part.shape, np.int64, 0, 4)
+                np.multiply(part, inner, out=t)
+                np.add(t, _count_up(i, 1, t.shape[2], 1), out=t)
+                np.add(t, _count_up(o * n * inner, n * inner, t.shape[0], 2)[:, None, None], out=t)
+                yield key, t
+
+
+def _seen(x, axis):
+    """A contiguous array as (outer, k, inner)."""
+    return x.reshape(_prod(x.shape[:axis]), x.shape[axis], _prod(x.shape[axis + 1 :]))
+
+
+def take_along(x, axis, index, out):
+    """out = x at ``index`` along ``axis``; all contiguous, alike but for that axis, indices within bounds."""
+    flat, outs = x.reshape(-1), _seen(out, axis)
+    for key, places in _places(index, axis, x.shape):
+        np.take(flat, places, out=outs[key], mode="clip")  # other modes buffer the output
+
+
+def put_along(values, axis, index, out):
+    """out at ``index`` along ``axis`` = values; all contiguous, no place twice."""
+    flat, values = out.reshape(-1), _seen(values, axis)
+    for key, places in _places(index, axis, out.shape):
+        np.put(flat, places, values[key], mode="clip")
+
+
+def add_along(values, axis, index, out):
+    """out at ``index`` along ``axis`` += values; all contiguous, places may repeat."""
+    flat, values = out.reshape(-1), _seen(values, axis)
+    for key, places in _places(index, axis, out.shape):
+        np.add.at(flat, places, values[key])

@@ -1,0 +1,21 @@
+"""Rows of the running sums, products and extrema."""
+
+from tests.case import OpCase
+
+
+def make(*shapes):
+    return lambda rng: [rng.standard_normal(shape) for shape in shapes]
+
+
+def row(name, op, run, saved=None, inputs=None, **options):
+    return OpCase(name, op, run, run, inputs or make((5, 6, 7)), saved=saved, **options)
+
+
+CASES = [
+    row("cumsum", "CumSum", lambda x: x.cumsum(1)),
+    row("cumsum_last", "CumSum", lambda x: x.cumsum(-1)),
+    row("cumprod", "CumProd", lambda x: x.cumprod(0), lambda x, y: 2 * x.nbytes),
+    row("cummax", "CumExtremum", lambda x: x.cummax(1), lambda x, y, i: i.nbytes),
+    row("cummin", "CumExtremum", lambda x: x.cummin(-1), lambda x, y, i: i.nbytes),
+    row("logcumsumexp", "LogCumSumExp", lambda x: x.logcumsumexp(1), lambda x, y: 2 * x.nbytes),
+]
