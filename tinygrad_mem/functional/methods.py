@@ -7,8 +7,9 @@ knows no op, and an editor knows every method.
 from __future__ import annotations
 
 from ..autograd.tensor import Tensor
-from . import activation, convert, creation, elementwise, index, linalg, random, reduce, shape
+from . import activation, convert, creation, elementwise, index, linalg, random, reduce, scan, shape
 from . import softmax as softmax_functions
+from . import sort as sort_functions
 
 
 class Methods:
@@ -225,7 +226,21 @@ class Methods:
     count_nonzero = reduce.count_nonzero
     logsumexp = reduce.logsumexp
     norm = reduce.norm
-    median = reduce.median
+    median = sort_functions.median
+    nansum = reduce.nansum
+    nanmean = reduce.nanmean
+    sort = sort_functions.sort
+    argsort = sort_functions.argsort
+    msort = sort_functions.msort
+    topk = sort_functions.topk
+    kthvalue = sort_functions.kthvalue
+    unique = sort_functions.unique
+    cumsum = scan.cumsum
+    cumsum_ = scan.cumsum_
+    cumprod = scan.cumprod
+    cummax = scan.cummax
+    cummin = scan.cummin
+    logcumsumexp = scan.logcumsumexp
 
     # --- linear algebra
 
@@ -242,6 +257,15 @@ class Methods:
     trace = linalg.trace
     __matmul__ = linalg.matmul
     __rmatmul__ = linalg.rmatmul
+    __imatmul__ = linalg.imatmul
+    vdot = linalg.vdot
+    inner = linalg.inner
+    ger = linalg.ger
+    addmm_ = linalg.addmm_
+    baddbmm_ = linalg.baddbmm_
+    addbmm = linalg.addbmm
+    addr = linalg.addr
+    kron = linalg.kron
 
     # --- shape, joining
 
