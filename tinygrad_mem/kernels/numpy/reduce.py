@@ -67,10 +67,13 @@ def _fast_sum(x, axes, out):
         return _sum_all(x.reshape(-1), out)
     if columns == 1:
         return _sum_rows(x.reshape(rows, n), out.reshape(rows))
-    if columns < 16:
+    if n * columns < 64:
         return False
     x, out = x.reshape(rows, n, columns), out.reshape(rows, columns)
     ones = _ONES[x.dtype]
+    if n <= ones.size:
+        np.matmul(ones[:n], x, out=out)
+        return True
     for i in range(rows):
         for j in range(0, n, ones.size):
             part = x[i, j : j + ones.size]
@@ -181,13 +184,18 @@ def _fold(x, axes, term, out, wide=None):
         key += lead[len(key) :]
         tile = _scratch(x[key].shape, wide, 0, 4)
         term(tile, key)
-        target = out[tuple(lead[0] if a in axes else k for a, k in enumerate(key))]
+        target = out[_reduced(key, axes)]
         if target.size == tile.size:
             np.add(target, tile.reshape(target.shape), out=target, casting="unsafe")
         else:
             partial = _scratch(target.shape, wide, 1, 4)
             np.add.reduce(tile, axis=axes, keepdims=True, out=partial)
             np.add(target, partial, out=target, casting="unsafe")
+
+
+def _reduced(key, axes):
+    """Where the part ``key`` of x goes to: all of a reduced axis. An array even of a 0-d one, therefore the dots."""
+    return (*[slice(None) if a in axes else k for a, k in enumerate(key)], ...)
 
 
 def _each(out, run, *arrays, wide=None):
@@ -244,11 +252,11 @@ def variance_backward(gy, gmean, x, mean, y, factor, share, out):
         np.copyto(o, t, casting="unsafe")
 
     root, also = y is not None, gmean is not None
-    none = _NOTHING[: out.size]
+    none = _NOTHING
     _each(out, run, x, mean, none if gy is None else gy, none if gmean is None else gmean, none if y is None else y)
 
 
-_NOTHING = np.zeros(1, np.float32)
+_NOTHING = np.zeros((), np.float32)
 
 
 def prod_backward(gy, x, y, axes, out):
@@ -262,19 +270,18 @@ def prod_backward(gy, x, y, axes, out):
     if not x.size or x.all():
         return
     count = len(axes)
-    lines, outs, totals, grads = [
-        np.moveaxis(a, axes, tuple(range(x.ndim - count, x.ndim))) for a in (x, out, y, np.broadcast_to(gy, y.shape))
-    ]
+    last = tuple(range(x.ndim - count, x.ndim))
+    lines, outs, totals, grads = [np.moveaxis(a, axes, last) for a in (x, out, y, np.broadcast_to(gy, y.shape))]
     for index in np.ndindex(lines.shape[: x.ndim - count]):
-        values = lines[index]
-        if totals[index].item() == 0 or not values.all():
+        values = lines[(*index, ...)]
+        if totals[(*index, *[0] * count)] == 0 or not values.all():
             zeros = np.argwhere(values == 0)
             if len(zeros) == 0:
                 continue
-            outs[index][...] = 0
+            outs[(*index, ...)] = 0
             if len(zeros) == 1:
                 rest = np.multiply.reduce(values[values != 0].astype(np.float64))
-                outs[index][tuple(zeros[0])] = rest * float(grads[index].item())
+                outs[(*index, *zeros[0])] = rest * float(grads[(*index, *[0] * count)])
 
 
 def extremum_share(gy, x, y, axes, count, out):
@@ -361,7 +368,7 @@ def _extreme_size(x, axes, ufunc, out):
         key += lead[len(key) :]
         tile = _scratch(x[key].shape, out.dtype, 0, 4)
         np.absolute(x[key], out=tile)
-        target = out[tuple(lead[0] if a in axes else k for a, k in enumerate(key))]
+        target = out[_reduced(key, axes)]
         partial = _scratch(target.shape, out.dtype, 1, 4)
         ufunc.reduce(tile, axis=axes, keepdims=True, out=partial)
         ufunc(target, partial, out=target)
