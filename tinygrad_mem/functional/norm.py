@@ -1,1 +1,149 @@
-"""To be written."""
+"""Normalisation, with the names and arguments of ``torch.nn.functional``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ShapeError
+from ..ops import norm as ops
+from . import elementwise, reduce
+
+
+def batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel (axis 1) over all other axes; in training move the running statistics, outside use them.
+
+    Saves: input, 2 numbers a channel, and weight.
+
+    Raises:
+        ShapeError: fewer than 2 dimensions, or parameters that do not fit the channels.
+        ValueError: one value a channel in training, or no running statistics outside of it.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"batch_norm: expected at least 2 dimensions (batch, channels), found {list(input.shape)}")
+    if training and input.numel() // max(input.size(1), 1) <= 1:
+        raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+    out = apply(
+        ops.BatchNorm,
+        input,
+        weight,
+        bias,
+        running_mean=None if running_mean is None else running_mean.array,
+        running_var=None if running_var is None else running_var.array,
+        training=training,
+        momentum=momentum,
+        eps=eps,
+    )
+    if training:
+        for statistic in (running_mean, running_var):
+            if statistic is not None:
+                statistic.storage.written("batch_norm")
+    return out
+
+
+def layer_norm(
+    input: Tensor,
+    normalized_shape: int | Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise over the last dimensions, whose sizes are ``normalized_shape``. Saves: input, 2 numbers a row, and weight.
+
+    Raises:
+        ShapeError: the last dimensions are others.
+    """
+    rows, size = _last(input, normalized_shape, "layer_norm", weight, bias)
+    return apply(ops.SampleNorm, input, weight, bias, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=eps, centre=True)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """Divide by the root of the mean square over the last dimensions. Saves: input, 1 number a row, and weight."""
+    import numpy as np
+
+    rows, size = _last(input, normalized_shape, "rms_norm", weight, None)
+    tiny = float(np.finfo(input.dtype).eps) if eps is None else eps
+    return apply(ops.SampleNorm, input, weight, None, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=tiny, centre=False)
+
+
+def _last(input: Tensor, normalized_shape: Any, name: str, *parameters: Tensor | None) -> tuple[int, int]:
+    """Rows and row size of the last dimensions."""
+    sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
+        raise ShapeError(
+            f"Given normalized_shape={list(sizes)}, expected input with shape [*, {', '.join(map(str, sizes))}], but got input "
+            f"of size{list(input.shape)}"
+        )
+    for parameter in parameters:
+        if parameter is not None and tuple(parameter.shape) != sizes:
+            raise ShapeError(f"{name}: expected parameters of shape {list(sizes)}, found {list(parameter.shape)}")
+    size = math.prod(sizes)
+    return math.prod(input.shape[: input.ndim - len(sizes)]), size
+
+
+def group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    """Normalise groups of channels of each sample. Saves: input, 2 numbers a (sample, group), and weight.
+
+    Raises:
+        ShapeError: the channels cannot be divided by the groups.
+    """
+    if input.ndim < 2 or num_groups < 1 or input.size(1) % num_groups:
+        raise ShapeError(
+            f"Expected number of channels in input to be divisible by num_groups, but got input of shape {list(input.shape)} "
+            f"and num_groups={num_groups}"
+        )
+    n, channels = input.shape[:2]
+    k, length = channels // num_groups, math.prod(input.shape[2:])
+    layout, affine = (n, num_groups, k, length), (num_groups, k, 1)
+    return apply(ops.SampleNorm, input, weight, bias, layout=layout, affine=affine, eps=eps, centre=True)
+
+
+def instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    """Normalise each channel of each sample. Saves: input, 2 numbers a (sample, channel), and weight.
+
+    Raises:
+        ValueError: one value a channel.
+    """
+    if not use_input_stats:
+        return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
+    n, channels = input.shape[:2]
+    if math.prod(input.shape[2:]) <= 1:
+        raise ValueError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
+    if running_mean is not None and running_var is not None:
+        x = input.detach().reshape(n, channels, -1)
+        for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
+            statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
+    return group_norm(input, channels, weight, bias, eps)
+
+
+def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """Divide by the p-norm along ``dim``, not taken below ``eps``."""
+    length = elementwise.clamp(reduce.norm(input, p, dim, keepdim=True), min=eps)
+    return elementwise.div(input, length.expand_as(input))

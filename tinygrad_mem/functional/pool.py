@@ -1,1 +1,187 @@
-"""To be written."""
+"""Pooling over one, two or three spatial dimensions, with the names and arguments of ``torch.nn.functional``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ShapeError
+from ..ops import pool as ops
+
+Sizes = int | Sequence[int]
+
+
+def _tuple(value: Any, n: int, name: str) -> tuple[int, ...]:
+    if isinstance(value, int):
+        return (value,) * n
+    made = tuple(int(v) for v in value)
+    if len(made) == 1:
+        return made * n
+    if len(made) != n:
+        raise ShapeError(f"{name} must be one number or {n} of them, found {value}")
+    return made
+
+
+def _planes(input: Tensor, n: int, name: str) -> Tensor:
+    """Batch and channels folded into one dimension."""
+    if input.ndim not in (n + 1, n + 2) or 0 in input.shape[-n:]:
+        raise ShapeError(
+            f"{name}: Expected {n + 1}D or {n + 2}D (batch mode) tensor with non-zero sizes, found {list(input.shape)}"
+        )
+    return input.reshape(math.prod(input.shape[:-n]), *input.shape[-n:])
+
+
+def _unfolded(output: Tensor, input: Tensor, n: int) -> Tensor:
+    return output.reshape(*input.shape[:-n], *output.shape[1:])
+
+
+def _out_size(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
+    """Windows along one axis; with ``ceil_mode`` a last one may hang over, if it starts inside."""
+    span = size + 2 * p - d * (k - 1) - 1
+    out = (-(-span // s) if ceil_mode else span // s) + 1
+    if ceil_mode and (out - 1) * s >= size + p:
+        out -= 1
+    return out
+
+
+def _geometry(
+    input: Tensor, n: int, name: str, kernel_size: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool
+) -> tuple[tuple, tuple]:
+    kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
+    step = _tuple(kernel if stride is None or stride == () or stride == [] else stride, n, f"{name}: stride")
+    pad, spread = _tuple(padding, n, f"{name}: padding"), _tuple(dilation, n, f"{name}: dilation")
+    if min(kernel) <= 0 or min(step) <= 0 or min(spread) <= 0:
+        raise ShapeError(
+            f"{name}: kernel size, stride and dilation should be greater than zero, found {kernel}, {step}, {spread}"
+        )
+    for p, k, d in zip(pad, kernel, spread, strict=True):
+        if p < 0 or p > ((k - 1) * d + 1) // 2:
+            raise ShapeError(
+                f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}"
+            )
+    outs = tuple(
+        _out_size(size, *each, ceil_mode) for size, *each in zip(input.shape[-n:], kernel, step, pad, spread, strict=True)
+    )
+    if min(outs) < 1:
+        raise ShapeError(f"{name}: Given input size {list(input.shape)}, the calculated output size {list(outs)} is too small")
+    return outs, (kernel, step, pad, spread)
+
+
+def _max_pool(n: int) -> Any:
+    def max_pool(
+        input: Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        dilation: Sizes = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Any:
+        x = _planes(input, n, f"max_pool{n}d")
+        outs, geometry = _geometry(input, n, f"max_pool{n}d", kernel_size, stride, padding, dilation, ceil_mode)
+        out = _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
+        if not return_indices:
+            return out
+        return out, _unfolded(apply(ops.MaxPoolPositions, x.detach(), outs=outs, geometry=geometry), input, n)
+
+    max_pool.__name__ = max_pool.__qualname__ = f"max_pool{n}d"
+    max_pool.__doc__ = f"""The largest of each window over the last {n} dimension(s); (N, C, ...) or (C, ...).
+
+    Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
+
+    Raises:
+        ShapeError: sizes that do not fit.
+    """
+    return max_pool
+
+
+max_pool1d, max_pool2d, max_pool3d = _max_pool(1), _max_pool(2), _max_pool(3)
+
+
+def _avg_pool(n: int) -> Any:
+    def avg_pool(
+        input: Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Tensor:
+        if divisor_override == 0:
+            raise ValueError("divisor must be not zero")
+        x = _planes(input, n, f"avg_pool{n}d")
+        outs, geometry = _geometry(input, n, f"avg_pool{n}d", kernel_size, stride, padding, 1, ceil_mode)
+        out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=count_include_pad, divisor=divisor_override)
+        return _unfolded(out, input, n)
+
+    avg_pool.__name__ = avg_pool.__qualname__ = f"avg_pool{n}d"
+    avg_pool.__doc__ = f"""The mean of each window over the last {n} dimension(s); (N, C, ...) or (C, ...). Saves nothing.
+
+    Raises:
+        ShapeError: sizes that do not fit. ValueError: the divisor is 0.
+    """
+    return avg_pool
+
+
+avg_pool1d, avg_pool2d, avg_pool3d = _avg_pool(1), _avg_pool(2), _avg_pool(3)
+
+
+def _adaptive_sizes(input: Tensor, output_size: Any, n: int) -> tuple[int, ...]:
+    wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    wanted = wanted * n if len(wanted) == 1 else wanted
+    return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
+
+
+def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
+    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's."""
+    sizes = input.shape[-n:]
+    return (
+        tuple(s // o for s, o in zip(sizes, outs, strict=True)) if all(o and s % o == 0 for s, o in zip(sizes, outs)) else None
+    )  # noqa: B905
+
+
+def _adaptive_avg_pool(n: int) -> Any:
+    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
+        x = _planes(input, n, f"adaptive_avg_pool{n}d")
+        outs = _adaptive_sizes(input, output_size, n)
+        kernel = _even(input, outs, n)
+        if kernel is not None:
+            geometry = (kernel, kernel, (0,) * n, (1,) * n)
+            out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
+        else:
+            out = apply(ops.AdaptiveAvgPool, x, outs=outs)
+        return _unfolded(out, input, n)
+
+    adaptive_avg_pool.__name__ = adaptive_avg_pool.__qualname__ = f"adaptive_avg_pool{n}d"
+    adaptive_avg_pool.__doc__ = f"""The mean of each of ``output_size`` cells over the last {n} dimension(s). Saves nothing."""
+    return adaptive_avg_pool
+
+
+adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_avg_pool(n) for n in (1, 2, 3))
+
+
+def _adaptive_max_pool(n: int) -> Any:
+    def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+        x = _planes(input, n, f"adaptive_max_pool{n}d")
+        outs = _adaptive_sizes(input, output_size, n)
+        kernel = _even(input, outs, n)
+        if kernel is not None and not return_indices:
+            geometry = (kernel, kernel, (0,) * n, (1,) * n)
+            return _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
+        out, index = apply(ops.AdaptiveMaxPool, x, outs=outs)
+        out = _unfolded(out, input, n)
+        return (out, _unfolded(index, input, n)) if return_indices else out
+
+    adaptive_max_pool.__name__ = adaptive_max_pool.__qualname__ = f"adaptive_max_pool{n}d"
+    adaptive_max_pool.__doc__ = f"""The largest of each of ``output_size`` cells over the last {n} dimension(s).
+
+    Saves: one byte an output where the sizes are multiples, else the int64 positions.
+    """
+    return adaptive_max_pool
+
+
+adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_max_pool(n) for n in (1, 2, 3))

@@ -42,3 +42,33 @@ from ..functional.shape import pad as pad
 
 # --- softmax
 from ..functional.softmax import *  # noqa: F403
+
+# --- normalisation, pooling, dropout, resampling
+from ..functional.norm import batch_norm as batch_norm
+from ..functional.norm import group_norm as group_norm
+from ..functional.norm import instance_norm as instance_norm
+from ..functional.norm import layer_norm as layer_norm
+from ..functional.norm import normalize as normalize
+from ..functional.norm import rms_norm as rms_norm
+from ..functional.pool import adaptive_avg_pool1d as adaptive_avg_pool1d
+from ..functional.pool import adaptive_avg_pool2d as adaptive_avg_pool2d
+from ..functional.pool import adaptive_avg_pool3d as adaptive_avg_pool3d
+from ..functional.pool import adaptive_max_pool1d as adaptive_max_pool1d
+from ..functional.pool import adaptive_max_pool2d as adaptive_max_pool2d
+from ..functional.pool import adaptive_max_pool3d as adaptive_max_pool3d
+from ..functional.pool import avg_pool1d as avg_pool1d
+from ..functional.pool import avg_pool2d as avg_pool2d
+from ..functional.pool import avg_pool3d as avg_pool3d
+from ..functional.pool import max_pool1d as max_pool1d
+from ..functional.pool import max_pool2d as max_pool2d
+from ..functional.pool import max_pool3d as max_pool3d
+from ..functional.dropout import alpha_dropout as alpha_dropout
+from ..functional.dropout import dropout as dropout
+from ..functional.dropout import dropout1d as dropout1d
+from ..functional.dropout import dropout2d as dropout2d
+from ..functional.dropout import dropout3d as dropout3d
+from ..functional.resize import channel_shuffle as channel_shuffle
+from ..functional.resize import interpolate as interpolate
+from ..functional.resize import pixel_shuffle as pixel_shuffle
+from ..functional.resize import pixel_unshuffle as pixel_unshuffle
+from ..functional.resize import upsample as upsample

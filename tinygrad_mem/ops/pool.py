@@ -1,1 +1,112 @@
-"""To be written."""
+"""Pooling over the last axes. x is (planes, *sizes) here: the functions above fold batch and channels into planes."""
+
+from __future__ import annotations
+
+import math
+
+from ..dtypes import int16, int64, uint8
+from .base import Op
+
+
+def _index_dtype(kernel):
+    """The smallest dtype that numbers the offsets of a window: one byte up to 256 of them."""
+    return uint8 if math.prod(kernel) <= 256 else int16
+
+
+class MaxPool(Op):
+    """The largest of each window. Saves one byte a window (two for kernels of more than 256 entries): neither x nor y."""
+
+    saves = ("index",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, *, outs, geometry):
+        x = ctx.contiguous(x)
+        out = ctx.empty((x.shape[0], *outs), x.dtype)
+        index = ctx.empty(out.shape, _index_dtype(geometry[0])) if ctx.needs[0] else None
+        ctx.shape, ctx.geometry = x.shape, geometry
+        if index is not None:
+            ctx.save(index=index)
+        ctx.kernels.max_pool(x, geometry, index, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.max_pool_backward(ctx.contiguous(gy), ctx.take("index"), ctx.geometry, out=gx)
+        return gx
+
+
+class MaxPoolPositions(Op):
+    """The position in its plane of the largest of each window, int64: no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, outs, geometry):
+        x = ctx.contiguous(x)
+        out, positions = ctx.empty((x.shape[0], *outs), x.dtype), ctx.empty((x.shape[0], *outs), int64)
+        index = ctx.empty(out.shape, _index_dtype(geometry[0]))
+        ctx.kernels.max_pool(x, geometry, index, out=out)
+        ctx.kernels.pool_positions(index, x.shape[1:], geometry, out=positions)
+        return positions
+
+
+class AvgPool(Op):
+    """The mean of each window. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, outs, geometry, count_include_pad, divisor):
+        x = ctx.contiguous(x)
+        out = ctx.empty((x.shape[0], *outs), x.dtype)
+        ctx.shape, ctx.options = x.shape, (geometry, count_include_pad, divisor)
+        ctx.kernels.avg_pool(x, *ctx.options, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        contiguous = ctx.contiguous(gy)
+        work = contiguous if ctx.owns_grad or contiguous is not gy else ctx.empty(gy.shape, gy.dtype)
+        gx = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.avg_pool_backward(contiguous, *ctx.options, work, out=gx)
+        return gx
+
+
+class AdaptiveAvgPool(Op):
+    """The mean of each of the cells into which the input is cut. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx, x, *, outs):
+        out = ctx.empty((x.shape[0], *outs), x.dtype)
+        ctx.shape = x.shape
+        ctx.kernels.adaptive_avg_pool(x, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.adaptive_avg_pool_backward(gy, out=gx)
+        return gx
+
+
+class AdaptiveMaxPool(Op):
+    """The largest of each cell, and its position, int64. Saves the positions, which are the second result."""
+
+    saves = ("index",)
+    outputs = ("index",)
+
+    @staticmethod
+    def forward(ctx, x, *, outs):
+        x = ctx.contiguous(x)
+        out, index = ctx.empty((x.shape[0], *outs), x.dtype), ctx.empty((x.shape[0], *outs), int64)
+        ctx.shape = x.shape
+        ctx.kernels.adaptive_max_pool(x, index, out=out)
+        if ctx.needs[0]:
+            ctx.save(index=index)
+        return out, index
+
+    @staticmethod
+    def backward(ctx, gy, _):
+        gx = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.unpool(ctx.contiguous(gy), ctx.take("index"), out=gx)
+        return gx

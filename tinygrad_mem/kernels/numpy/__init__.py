@@ -14,7 +14,6 @@ from .optim import *
 from .pool import *
 from .random import *
 from .reduce import *
-from .resize import *
 from .scan import *
 from .shape import *
 from .softmax import *
