@@ -24,8 +24,15 @@ from ..functional.distance import poisson_nll_loss as poisson_nll_loss
 from ..functional.distance import soft_margin_loss as soft_margin_loss
 from ..functional.distance import triplet_margin_loss as triplet_margin_loss
 from ..functional.distance import triplet_margin_with_distance_loss as triplet_margin_with_distance_loss
+from ..functional.dropout import alpha_dropout as alpha_dropout
+from ..functional.dropout import dropout as dropout
+from ..functional.dropout import dropout1d as dropout1d
+from ..functional.dropout import dropout2d as dropout2d
+from ..functional.dropout import dropout3d as dropout3d
 
 # --- linear
+from ..functional.embedding import embedding as embedding
+from ..functional.embedding import embedding_bag as embedding_bag
 from ..functional.index import one_hot as one_hot
 from ..functional.linalg import bilinear as bilinear
 from ..functional.linalg import linear as linear
@@ -38,10 +45,6 @@ from ..functional.loss import l1_loss as l1_loss
 from ..functional.loss import mse_loss as mse_loss
 from ..functional.loss import nll_loss as nll_loss
 from ..functional.loss import smooth_l1_loss as smooth_l1_loss
-from ..functional.shape import pad as pad
-
-# --- softmax
-from ..functional.softmax import *  # noqa: F403
 
 # --- normalisation, pooling, dropout, resampling
 from ..functional.norm import batch_norm as batch_norm
@@ -62,13 +65,12 @@ from ..functional.pool import avg_pool3d as avg_pool3d
 from ..functional.pool import max_pool1d as max_pool1d
 from ..functional.pool import max_pool2d as max_pool2d
 from ..functional.pool import max_pool3d as max_pool3d
-from ..functional.dropout import alpha_dropout as alpha_dropout
-from ..functional.dropout import dropout as dropout
-from ..functional.dropout import dropout1d as dropout1d
-from ..functional.dropout import dropout2d as dropout2d
-from ..functional.dropout import dropout3d as dropout3d
 from ..functional.resize import channel_shuffle as channel_shuffle
 from ..functional.resize import interpolate as interpolate
 from ..functional.resize import pixel_shuffle as pixel_shuffle
 from ..functional.resize import pixel_unshuffle as pixel_unshuffle
 from ..functional.resize import upsample as upsample
+from ..functional.shape import pad as pad
+
+# --- softmax
+from ..functional.softmax import *  # noqa: F403

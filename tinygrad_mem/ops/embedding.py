@@ -1,1 +1,53 @@
-"""To be written."""
+"""Looking rows of a table up."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .base import Op
+
+
+class Embedding(Op):
+    """The rows of a table at an index of any shape. Saves the index, 8 bytes an entry (4 of int32); not the table.
+
+    The gradient of the table is a dense array of its size.
+    """
+
+    saves = ("index",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, index, weight, *, padding, by_frequency):
+        ctx.kernels.check_rows(index, weight.shape[0])
+        out = ctx.empty((*index.shape, weight.shape[1]), weight.dtype)
+        flat = ctx.contiguous(index).reshape(index.size)
+        ctx.kernels.embedding(ctx.contiguous(weight), flat, out=out.reshape(index.size, weight.shape[1]))
+        if ctx.needs[1]:
+            ctx.save(index=index)
+        ctx.table, ctx.options = weight.shape, (padding, by_frequency)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        padding, by_frequency = ctx.options
+        index = ctx.contiguous(ctx.take("index"))
+        gw = ctx.zeros(ctx.table, gy.dtype)
+        counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
+        rows = ctx.contiguous(gy).reshape(index.size, ctx.table[1])
+        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, out=gw)
+        return None, gw
+
+
+class EmbeddingRenorm(Op):
+    """The rows of a table that an index names, shrunk to a largest norm, in place. Saves nothing, and has no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, weight, index, *, max_norm, norm_type):
+        ctx.kernels.check_rows(index, weight.shape[0])
+        out = ctx.output_like(weight)
+        if out is not weight:
+            ctx.kernels.copy(weight, out=out)
+        ctx.kernels.embedding_renorm(out, ctx.contiguous(index).reshape(index.size), max_norm, norm_type)
+        return out

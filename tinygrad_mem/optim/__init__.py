@@ -1,6 +1,13 @@
 """Optimizers and learning-rate schedules, with PyTorch's names, arguments and state dicts."""
 
+from . import lr_scheduler as lr_scheduler
 from .adam import Adam as Adam
 from .adam import AdamW as AdamW
+from .adaptive import Adadelta as Adadelta
+from .adaptive import Adagrad as Adagrad
+from .adaptive import RMSprop as RMSprop
 from .optimizer import Optimizer as Optimizer
 from .sgd import SGD as SGD
+from .variants import Adamax as Adamax
+from .variants import NAdam as NAdam
+from .variants import RAdam as RAdam

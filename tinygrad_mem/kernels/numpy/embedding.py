@@ -1,1 +1,82 @@
-"""To be written."""
+"""Rows of a table by index, and the sum of gradients into the rows that were taken."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import scratch as _scratch
+
+_STEP = 1 << 13  # indices at a time
+
+
+def check_rows(index, rows):
+    """Refuse indices outside of ``range(rows)``.
+
+    Raises:
+        DimensionError: there is one.
+    """
+    from ...errors import DimensionError
+
+    if index.size:
+        low, high = np.minimum.reduce(index, axis=None), np.maximum.reduce(index, axis=None)
+        if low < 0 or high >= rows:
+            found = low if low < 0 else high
+            raise DimensionError(f"index out of range in self: expected 0 to {rows - 1}, found {found}")
+
+
+def _indices(index):
+    """(start, stop, int64 indices) of pieces of the flat ``index``."""
+    for start in range(0, index.size, _STEP):
+        part = index[start : start + _STEP]
+        if part.dtype != np.int64:
+            wide = _scratch(part.shape, np.int64)
+            np.copyto(wide, part)
+            part = wide
+        yield start, start + part.size, part
+
+
+def embedding(weight, index, out):
+    """out (n, d) = the rows of weight at index (n), all within bounds."""
+    for start, stop, part in _indices(index):
+        np.take(weight, part, axis=0, out=out[start:stop], mode="clip")  # other modes buffer the output
+
+
+def embedding_backward(gy, index, padding, counts, out):
+    """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
+
+    ``counts`` has a number a row of out, or is ``None``.
+    """
+    if counts is not None:
+        counts.fill(0)
+        for _, _, part in _indices(index):
+            np.add.at(counts, part, 1)
+    rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
+    for i, row in enumerate(rows):
+        if row == padding:
+            continue
+        target = out[row]
+        if counts is None:
+            np.add(target, gy[i], out=target)
+            continue
+        for j in range(0, target.size, _STEP):
+            share = _scratch(target[j : j + _STEP].shape, out.dtype)
+            np.divide(gy[i, j : j + _STEP], counts[row], out=share, casting="unsafe")
+            np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
+
+
+def embedding_renorm(weight, index, max_norm, norm_type):
+    """Shrink the rows of weight at index whose ``norm_type``-norm is above ``max_norm`` to that norm, in place."""
+    for row in sorted(set(index.tolist())):
+        values = weight[row]
+        total = 0.0
+        for j in range(0, values.size, _STEP):
+            size = _scratch(values[j : j + _STEP].shape, np.float64)
+            np.absolute(values[j : j + _STEP], out=size)
+            if norm_type == np.inf:
+                total = max(total, float(np.maximum.reduce(size)))
+            else:
+                np.power(size, norm_type, out=size)
+                total += float(np.add.reduce(size))
+        norm = total if norm_type == np.inf else total ** (1 / norm_type)
+        if norm > max_norm:
+            np.multiply(values, max_norm / (norm + 1e-7), out=values)

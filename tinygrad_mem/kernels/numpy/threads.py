@@ -34,7 +34,7 @@ def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slot
     buffer = getattr(_local, "buffer", None)
     if buffer is None:
         buffer = _local.buffer = np.empty(SCRATCH, np.uint8)
-    return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots))
+    return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots & -64))  # aligned: else ufuncs copy it first
 
 
 class _Worker(threading.Thread):

@@ -30,7 +30,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
     if out.flags.c_contiguous and all(a.flags.c_contiguous for a in spans):
         flat = out.reshape(-1)
         flats = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
-        tile = min(TILE, (1 << 20) // (max(temps, 1) * np.dtype(dtype).itemsize))
+        tile = min(TILE, (1 << 20) // (max(temps, 1) * np.dtype(dtype).itemsize) & -64)
 
         def part(start: int, stop: int) -> None:
             for i in range(start, stop, tile):

@@ -1,0 +1,518 @@
+"""Optimizers against PyTorch's, step by step; state, memory and failure."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.witness import numpy_allocations
+from tinygrad_mem import optim, scope
+from tinygrad_mem.devices import device
+
+SHAPES = [(7, 5), (3,), (), (2, 3, 4), (0, 2)]
+GRID: list[tuple[str, dict[str, Any]]] = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.01, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01}),
+    ("SGD", {"lr": 0.1, "momentum": 0.5, "nesterov": True, "maximize": True}),
+    ("Adam", {}),
+    ("Adam", {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1}),
+    ("Adam", {"amsgrad": True, "maximize": True}),
+    ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    ("AdamW", {}),
+    ("AdamW", {"amsgrad": True, "maximize": True, "weight_decay": 0.3}),
+    ("RMSprop", {}),
+    ("RMSprop", {"centered": True, "weight_decay": 0.1}),
+    ("RMSprop", {"momentum": 0.9, "maximize": True}),
+    ("RMSprop", {"momentum": 0.9, "centered": True, "alpha": 0.9}),
+    ("Adagrad", {}),
+    ("Adagrad", {"lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.5, "maximize": True}),
+    ("Adadelta", {}),
+    ("Adadelta", {"rho": 0.8, "weight_decay": 0.1, "maximize": True}),
+    ("Adamax", {}),
+    ("Adamax", {"weight_decay": 0.1, "maximize": True}),
+    ("NAdam", {}),
+    ("NAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ("NAdam", {"weight_decay": 0.1}),
+    ("RAdam", {}),
+    ("RAdam", {"weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True}),
+    ("RAdam", {"weight_decay": 0.1}),
+]
+NAMES = sorted({name for name, _ in GRID})
+grid = pytest.mark.parametrize(("name", "options"), GRID, ids=lambda v: v if isinstance(v, str) else "-".join(v) or "plain")
+every = pytest.mark.parametrize("name", NAMES)
+
+
+def parameters(dtype: str = "float64", shapes: list = SHAPES, dev: str = "cpu") -> tuple[list, list]:
+    rng = np.random.default_rng(0)
+    arrays = [np.asarray(rng.standard_normal(s)).astype(dtype) for s in shapes]
+    ours = [tm.tensor(a, device=dev).requires_grad_() for a in arrays]
+    return ours, [torch.tensor(a, requires_grad=True) for a in arrays]
+
+
+def gradients(ours: list, theirs: list, step: int, skip: int | None = None) -> None:
+    rng = np.random.default_rng(100 + step)
+    for i, (p, q) in enumerate(zip(ours, theirs, strict=True)):
+        g = np.asarray(rng.standard_normal(tuple(q.shape))).astype(q.detach().numpy().dtype)
+        p.grad = None if i == skip else tm.tensor(g, device=p.device)
+        q.grad = None if i == skip else torch.tensor(g)
+
+
+def same(ours: list, theirs: list, rtol: float = 1e-10, atol: float = 1e-10) -> None:
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.detach().cpu().numpy(), q.detach().numpy(), rtol=rtol, atol=atol)
+
+
+def test_every_optimizer_has_a_row():
+    offered = {n for n in vars(optim) if isinstance(getattr(optim, n), type) and issubclass(getattr(optim, n), optim.Optimizer)}
+    assert offered - {"Optimizer"} == set(NAMES)
+
+
+@grid
+def test_fifty_steps_equal_pytorch(name: str, options: dict, dev: str):
+    for dtype, rtol, atol in (("float64", 1e-10, 1e-10), ("float32", 1e-5, 2e-5)):
+        ours, theirs = parameters(dtype, dev=dev)
+        mine, other = getattr(optim, name)(ours, **options), getattr(torch.optim, name)(theirs, foreach=False, **options)
+        for step in range(50):
+            gradients(ours, theirs, step, skip=1 if step % 7 == 0 else None)
+            mine.step()
+            other.step()
+        same(ours, theirs, rtol, atol)
+
+
+@grid
+def test_group_keys_are_pytorchs(name: str, options: dict):
+    ours, theirs = parameters()
+    mine, other = getattr(optim, name)(ours, **options), getattr(torch.optim, name)(theirs, **options)
+    assert mine.state_dict()["param_groups"] == other.state_dict()["param_groups"]
+
+
+@grid
+def test_state_moves_to_pytorch_and_back(name: str, options: dict):
+    ours, theirs = parameters()
+    mine, other = getattr(optim, name)(ours, **options), getattr(torch.optim, name)(theirs, foreach=False, **options)
+
+    def both(first: int, last: int) -> None:
+        for step in range(first, last):
+            gradients(ours, theirs, step)
+            mine.step()
+            other.step()
+
+    both(0, 5)
+    state = mine.state_dict()
+    converted = {
+        k: {n: torch.tensor(v.numpy()) if isinstance(v, tm.Tensor) else v for n, v in s.items()}
+        for k, s in state["state"].items()
+    }
+    expected = other.state_dict()["state"]
+    assert {k: set(s) for k, s in converted.items()} == {k: set(s) for k, s in expected.items()}
+    other = getattr(torch.optim, name)(theirs, foreach=False, **options)
+    other.load_state_dict({"state": converted, "param_groups": state["param_groups"]})
+    both(5, 10)
+    mine = getattr(optim, name)(ours)
+    mine.load_state_dict(other.state_dict())
+    both(10, 15)
+    same(ours, theirs)
+
+
+@every
+def test_half_precision_is_sane(name: str):
+    start = np.linspace(-1, 1, 64).astype(np.float16)
+    p = tm.tensor(start).requires_grad_()
+    o = getattr(optim, name)([p], lr=1e-2)
+    for gradient in (1e-4, 0.0, 3e-5):  # their squares are 0 in float16, and so is 1e-8
+        p.grad = tm.tensor(np.full(64, gradient, np.float16))
+        o.step()
+    assert p.dtype == tm.float16
+    values = p.detach().numpy()
+    assert np.isfinite(values).all()
+    assert np.abs(values.astype(float) - start).max() < 0.3  # three steps of at most ten times the rate
+    assert {t.dtype for t in o.state[p].values() if isinstance(t, tm.Tensor)} <= {np.dtype(np.float32)}
+
+
+@every
+def test_non_contiguous_parameters_and_gradients(name: str):
+    start, gradient = np.arange(300.0).reshape(20, 15), np.cos(np.arange(300.0)).reshape(20, 15)
+    plain = tm.tensor(start).requires_grad_()
+    turned = tm.tensor(start.T.copy()).t().detach().requires_grad_()
+    plain.grad = tm.tensor(gradient)
+    turned.grad = tm.tensor(gradient.T.copy()).t().detach()
+    assert not turned.is_contiguous()
+    getattr(optim, name)([plain]).step()
+    getattr(optim, name)([turned]).step()
+    np.testing.assert_array_equal(plain.detach().numpy(), turned.detach().numpy())
+
+
+@every
+def test_large_parameters_are_split_without_a_difference(name: str):
+    rng = np.random.default_rng(0)
+    start, gradient = rng.standard_normal(600_000, np.float32), rng.standard_normal(600_000, np.float32)
+    whole = tm.tensor(start).requires_grad_()
+    whole.grad = tm.tensor(gradient)
+    getattr(optim, name)([whole]).step()
+    parts = [tm.tensor(part).requires_grad_() for part in np.array_split(start, 60)]
+    for part, g in zip(parts, np.array_split(gradient, 60), strict=True):
+        part.grad = tm.tensor(g)
+    getattr(optim, name)(parts).step()
+    np.testing.assert_array_equal(whole.detach().numpy(), np.concatenate([p.detach().numpy() for p in parts]))
+
+
+def test_groups_have_their_own_options():
+    ours, theirs = parameters()
+    build = [{"params": [0, 1], "lr": 0.5}, {"params": [2, 3, 4], "momentum": 0.9}]
+    mine = optim.SGD([{**g, "params": [ours[i] for i in g["params"]]} for g in build], lr=0.1)
+    other = torch.optim.SGD([{**g, "params": [theirs[i] for i in g["params"]]} for g in build], lr=0.1)
+    for step in range(10):
+        gradients(ours, theirs, step)
+        mine.step()
+        other.step()
+        mine.param_groups[0]["lr"] *= 0.9
+        other.param_groups[0]["lr"] *= 0.9
+    same(ours, theirs)
+    assert mine.state_dict()["param_groups"] == other.state_dict()["param_groups"]
+    assert list(mine.state_dict()["state"]) == [2, 3, 4]
+
+
+def test_a_group_can_be_added_later():
+    ours, theirs = parameters()
+    mine, other = optim.Adam(ours[:2]), torch.optim.Adam(theirs[:2], foreach=False)
+    for step in range(6):
+        if step == 3:
+            mine.add_param_group({"params": ours[2:], "lr": 0.1})
+            other.add_param_group({"params": theirs[2:], "lr": 0.1})
+        gradients(ours, theirs, step)
+        mine.step()
+        other.step()
+    same(ours, theirs)
+
+
+def test_named_parameters():
+    p, q = (tm.zeros(3, requires_grad=True) for _ in range(2))
+    o = optim.SGD([("a", p), ("b", q)])
+    assert o.state_dict()["param_groups"][0]["param_names"] == ["a", "b"]
+    with pytest.raises(ValueError, match="with/without names"):
+        o.add_param_group({"params": [tm.zeros(1)]})
+    with pytest.raises(ValueError, match="Some param names are missing"):
+        optim.SGD([("a", p), q])
+
+
+# --- memory
+
+
+def live(work: Any) -> int:
+    pool = device("cpu").pool
+    gc.collect()
+    before = pool.used_bytes()
+    kept = work()
+    found = pool.used_bytes() - before
+    del kept
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "arrays"),
+    [
+        ("SGD", {}, 0),
+        ("SGD", {"momentum": 0.9}, 1),
+        ("Adam", {}, 2),
+        ("Adam", {"amsgrad": True}, 3),
+        ("AdamW", {}, 2),
+        ("RMSprop", {}, 1),
+        ("RMSprop", {"momentum": 0.9, "centered": True}, 3),
+        ("Adagrad", {}, 1),
+        ("Adadelta", {}, 2),
+        ("Adamax", {}, 2),
+        ("NAdam", {}, 2),
+        ("RAdam", {}, 2),
+    ],
+)
+def test_bytes_of_state(name: str, options: dict, arrays: int):
+    shapes = [(100, 70), (70,), (513,)]
+    params = [tm.zeros(*s, requires_grad=True) for s in shapes]
+    for p in params:
+        p.grad = tm.ones(*p.shape)
+    o = getattr(optim, name)(params, **options)
+    rounded = sum(-(-4 * int(np.prod(s)) // 512) * 512 for s in shapes)
+    assert live(o.step) == arrays * rounded
+
+    class Deaf:
+        mallocs = 0
+
+        def malloc(self, *args: Any) -> None:
+            self.mallocs += 1
+
+        def free(self, *args: Any) -> None: ...
+        def saved(self, *args: Any) -> None: ...
+        def role(self, *args: Any) -> None: ...
+
+    ear = Deaf()
+    scope.listen(ear)
+    try:
+        with numpy_allocations() as sizes:
+            o.step()
+            hidden = [n for n in sizes if n > 64]
+    finally:
+        scope.unlisten(ear)
+    assert ear.mallocs == 0, "a second step took memory"
+    assert hidden == [], "a kernel allocated"
+
+
+@every
+def test_out_of_memory_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch):
+    options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
+    ours, theirs = parameters("float32")
+    late = tm.ones(5, requires_grad=True)
+    o = getattr(optim, name)([*ours, late], **options)
+    gradients(ours, theirs, 0)
+    cpu = device("cpu")
+    empty = type(cpu).empty
+    failing, total = 0, 1
+    while failing < total:
+        made, before = 0, cpu.pool.used_bytes()
+        values = [p.detach().numpy().copy() for p in ours]
+
+        def fail(self: Any, shape: tuple, dtype: Any, failing: int = failing) -> Any:
+            nonlocal made
+            made += 1
+            if made == failing + 1:
+                raise tm.OutOfMemoryError("cpu", 4, 0, 0, 0)
+            return empty(self, shape, dtype)
+
+        monkeypatch.setattr(type(cpu), "empty", fail)
+        with pytest.raises(tm.OutOfMemoryError):
+            o.step()
+        monkeypatch.setattr(type(cpu), "empty", empty)
+        assert not any(o.state.values())
+        assert cpu.pool.used_bytes() == before
+        for p, v in zip(ours, values, strict=True):
+            np.testing.assert_array_equal(p.detach().numpy(), v)
+            assert p._version == 0
+        failing, total = failing + 1, sum(len(o.state_names(o.param_groups[0])) for _ in ours)
+    o.step()  # with memory it goes on
+    assert all(o.state[p] for p in ours)
+    # state of others is there: only the new parameter's is wanted, and nobody moves when it cannot be had
+    steps = [o.state[p].get("step") for p in ours]
+    late.grad = tm.ones(5)
+    values = [p.detach().numpy().copy() for p in ours]
+    monkeypatch.setattr(type(cpu), "empty", lambda *a: (_ for _ in ()).throw(tm.OutOfMemoryError("cpu", 4, 0, 0, 0)))
+    with pytest.raises(tm.OutOfMemoryError):
+        o.step()
+    monkeypatch.setattr(type(cpu), "empty", empty)
+    assert steps == [o.state[p].get("step") for p in ours]
+    assert late not in o.state
+    for p, v in zip(ours, values, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), v)
+
+
+def test_a_limit_of_the_pool_is_kept():
+    pool = device("cpu").pool
+    p = tm.ones(1 << 20, requires_grad=True)
+    p.grad = tm.ones(1 << 20)
+    o = optim.Adam([p])
+    pool.free_all_blocks()
+    pool.set_limit(pool.total_bytes() + (5 << 20))  # room for one of the two
+    try:
+        with pytest.raises(tm.OutOfMemoryError):
+            o.step()
+        assert float(p[0]) == 1.0
+        assert not o.state[p]
+    finally:
+        pool.set_limit(0)
+    o.step()
+    assert float(p[0]) < 1.0
+
+
+@every
+def test_meta_makes_the_same_state(name: str):
+    events: dict[str, list] = {}
+
+    class Ear:
+        def malloc(self, where: str, address: int, requested: int, rounded: int) -> None:
+            events[str(where)].append((requested, rounded, scope.local.phase, scope.local.op))
+
+        def free(self, *args: Any) -> None: ...
+        def saved(self, *args: Any) -> None: ...
+        def role(self, array: Any, role: str) -> None:
+            roles.append((array.shape, role))
+
+    found = {}
+    for where in ("cpu", "meta"):
+        p = tm.zeros(30, 40, device=where, requires_grad=True)
+        p.grad = tm.zeros(30, 40, device=where)
+        o = getattr(optim, name)([p])
+        events[where], roles = [], []
+        ear = Ear()
+        scope.listen(ear)
+        try:
+            o.step()
+        finally:
+            scope.unlisten(ear)
+        found[where] = events[where], roles
+    assert found["cpu"] == found["meta"]
+    assert {role for _, role in roles} <= {"OPTIMIZER_STATE"}
+    assert len(roles) == len(events["cpu"]) == len(o.state_names(o.param_groups[0]))
+    assert all(event[2:] == ("optimizer", f"{name}.step") for event in events["cpu"])
+
+
+def test_no_reference_cycles():
+    gc.collect()
+    gc.disable()
+    try:
+        before = device("cpu").pool.used_bytes()
+        p = tm.ones(1000, requires_grad=True)
+        p.grad = tm.ones(1000)
+        o = optim.Adam([p])
+        schedule = optim.lr_scheduler.StepLR(o, 1)
+        o.step()
+        schedule.step()
+        del o, p, schedule
+        assert device("cpu").pool.used_bytes() == before
+    finally:
+        gc.enable()
+
+
+# --- the rest of the interface
+
+
+def test_zero_grad():
+    p, q = tm.ones(3, requires_grad=True), tm.ones(3, requires_grad=True)
+    o = optim.SGD([p, q])
+    p.grad = tm.ones(3)
+    o.zero_grad(set_to_none=False)
+    assert p.grad.tolist() == [0.0, 0.0, 0.0]
+    assert q.grad is None
+    o.zero_grad()
+    assert p.grad is None
+
+
+def test_a_closure_runs_with_gradients_on():
+    p = tm.ones(3, requires_grad=True)
+    o = optim.SGD([p], lr=0.5)
+
+    def closure() -> tm.Tensor:
+        o.zero_grad()
+        loss = (p * p).sum()
+        loss.backward()
+        return loss
+
+    with tm.no_grad():
+        assert float(o.step(closure)) == 3.0
+    assert p.tolist() == [0.0, 0.0, 0.0]
+    assert o.step() is None
+
+
+def test_hooks():
+    p = tm.ones(1, requires_grad=True)
+    p.grad = tm.ones(1)
+    o = optim.SGD([p], lr=1.0)
+    heard = []
+    first = o.register_step_pre_hook(lambda opt, args, kwargs: heard.append(("before", opt is o, float(p))))
+    o.register_step_post_hook(lambda opt, args, kwargs: heard.append(("after", opt is o, float(p))))
+    o.step()
+    first.remove()
+    o.step()
+    assert heard == [("before", True, 1.0), ("after", True, 0.0), ("after", True, -1.0)]
+    o.register_step_pre_hook(lambda *a: 3)
+    with pytest.raises(RuntimeError, match="must return None or a tuple"):
+        o.step()
+
+
+def test_repr_is_pytorchs():
+    ours, theirs = parameters()
+    assert repr(optim.Adam(ours)) == repr(torch.optim.Adam(theirs))
+
+
+@pytest.mark.parametrize("copying", [copy.deepcopy, lambda o: pickle.loads(pickle.dumps(o))], ids=["deepcopy", "pickle"])
+def test_copies_are_independent(copying: Any):
+    ours, theirs = parameters()
+    o = optim.Adam(ours, lr=0.1)
+    gradients(ours, theirs, 0)
+    o.step()
+    twin = copying(o)
+    copies = twin.param_groups[0]["params"]
+    for p, q in zip(ours, copies, strict=True):
+        assert q is not p
+        q.grad = tm.tensor(p.grad.numpy())
+    before = [p.detach().numpy().copy() for p in ours]
+    twin.step()
+    for p, b in zip(ours, before, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), b)
+    o.step()
+    for p, q in zip(ours, copies, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())
+
+
+def test_a_step_counts_as_a_write():
+    p = tm.ones(3, requires_grad=True)
+    loss = (p * p).sum()
+    p.grad = tm.ones(3)
+    optim.SGD([p]).step()
+    assert p._version == 1
+    with pytest.raises(RuntimeError, match=r"SGD\.step"):
+        loss.backward()
+
+
+def test_loading_does_not_share_memory():
+    p, q = tm.ones(4, requires_grad=True), tm.ones(4, requires_grad=True)
+    p.grad = tm.ones(4)
+    first, second = optim.Adam([p]), optim.Adam([q])
+    first.step()
+    second.load_state_dict(first.state_dict())
+    assert not np.shares_memory(first.state[p]["exp_avg"].array, second.state[q]["exp_avg"].array)
+
+
+@pytest.mark.parametrize(
+    ("build", "error", "match"),
+    [
+        (lambda p: optim.SGD([]), ValueError, "optimizer got an empty parameter list"),
+        (lambda p: optim.SGD(p), TypeError, "iterable of Tensors or dicts, but got Tensor"),
+        (lambda p: optim.SGD([3]), TypeError, "can only optimize Tensors, but one of the params is int"),
+        (lambda p: optim.SGD([{"params": {p}}]), TypeError, "ordered collections"),
+        (lambda p: optim.SGD([{"params": [p]}, {"params": p}]), ValueError, "appear in more than one parameter group"),
+        (lambda p: optim.SGD([p * 2]), ValueError, "can't optimize a non-leaf Tensor"),
+        (lambda p: optim.SGD([{"params": p}, 4]), TypeError, "param_group must be a dict"),
+        (lambda p: optim.SGD([p], lr=-1), ValueError, "Invalid learning rate: -1"),
+        (lambda p: optim.SGD([p], momentum=-1), ValueError, "Invalid momentum value: -1"),
+        (lambda p: optim.SGD([p], weight_decay=-1), ValueError, "Invalid weight_decay value: -1"),
+        (lambda p: optim.SGD([p], nesterov=True), ValueError, "Nesterov momentum requires"),
+        (lambda p: optim.SGD([p], differentiable=True), NotImplementedError, "differentiable=True is not offered"),
+        (lambda p: optim.Adam([p], lr=-1), ValueError, "Invalid learning rate: -1"),
+        (lambda p: optim.Adam([p], eps=-1), ValueError, "Invalid epsilon value: -1"),
+        (lambda p: optim.Adam([p], betas=(1.0, 0)), ValueError, "Invalid beta parameter at index 0: 1.0"),
+        (lambda p: optim.AdamW([p], betas=(0, 1.0)), ValueError, "Invalid beta parameter at index 1: 1.0"),
+        (lambda p: optim.Adam([p], weight_decay=-1), ValueError, "Invalid weight_decay value: -1"),
+        (lambda p: optim.RMSprop([p], alpha=-1), ValueError, "Invalid alpha value: -1"),
+        (lambda p: optim.RMSprop([p], momentum=-1), ValueError, "Invalid momentum value: -1"),
+        (lambda p: optim.Adagrad([p], lr_decay=-1), ValueError, "Invalid lr_decay value: -1"),
+        (lambda p: optim.Adagrad([p], initial_accumulator_value=-1), ValueError, "Invalid initial_accumulator_value"),
+        (lambda p: optim.Adadelta([p], rho=2), ValueError, "Invalid rho value: 2"),
+        (lambda p: optim.NAdam([p], momentum_decay=-1), ValueError, "Invalid momentum_decay value: -1"),
+        (
+            lambda p: optim.SGD([p]).load_state_dict({"state": {}, "param_groups": []}),
+            ValueError,
+            "different number of parameter",
+        ),
+        (
+            lambda p: optim.SGD([p]).load_state_dict({"state": {}, "param_groups": [{"params": [0, 1]}]}),
+            ValueError,
+            "doesn't match the size",
+        ),
+    ],
+)
+def test_refusals(build: Any, error: type, match: str):
+    with pytest.raises(error, match=match):
+        build(tm.ones(2, requires_grad=True))
+
+
+def test_duplicates_warn():
+    p = tm.ones(2, requires_grad=True)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        optim.SGD([p, p])

@@ -1,0 +1,174 @@
+"""Relatives of Adam: Adamax, NAdam, RAdam."""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+from .adam import check_rates
+from .optimizer import Optimizer
+
+
+class Adamax(Optimizer):
+    """Adam with the largest recent gradient in place of the mean square.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_inf``). Arguments as in PyTorch; ``foreach`` and ``capturable``
+    are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "foreach": foreach}
+        more = {"maximize": maximize, "differentiable": differentiable, "capturable": capturable}
+        super().__init__(params, {**options, **more})
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_inf")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = state["step"] = state.get("step", 0) + 1
+        beta1, beta2 = group["betas"]
+        rate = float(group["lr"]) / (1 - beta1**t)
+        m, top = state["exp_avg"].array, state["exp_inf"].array
+        kernels.adamax_step(p, g, m, top, rate, beta1, beta2, group["eps"], group["weight_decay"], group["maximize"])
+
+
+def _decay(group: dict[str, Any]) -> tuple[float, float]:
+    """Weight decay as (what is added to the gradient, what the parameter is multiplied by)."""
+    if group["decoupled_weight_decay"]:
+        return 0, 1 - float(group["lr"]) * group["weight_decay"]
+    return group["weight_decay"], 1
+
+
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
+    ``capturable`` are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        if not momentum_decay >= 0.0:
+            raise ValueError(f"Invalid momentum_decay value: {momentum_decay}")
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "momentum_decay": momentum_decay}
+        more = {"decoupled_weight_decay": decoupled_weight_decay, "maximize": maximize, "foreach": foreach}
+        super().__init__(params, {**options, **more, "capturable": capturable, "differentiable": differentiable})
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = state["step"] = state.get("step", 0) + 1
+        beta1, beta2 = group["betas"]
+        lr = float(group["lr"])
+        mu, after = (beta1 * (1.0 - 0.5 * 0.96 ** (n * group["momentum_decay"])) for n in (t, t + 1))
+        product = state["mu_product"] = state.get("mu_product", 1.0) * mu
+        decay, shrink = _decay(group)
+        kernels.nadam_step(
+            p,
+            g,
+            state["exp_avg"].array,
+            state["exp_avg_sq"].array,
+            lr * (1 - mu) / (1 - product),
+            lr * after / (1 - product * after),
+            beta1,
+            beta2,
+            group["eps"],
+            sqrt(1 - beta2**t),
+            decay,
+            shrink,
+            group["maximize"],
+        )
+
+
+class RAdam(Optimizer):
+    """Adam whose adaptive scale waits until its variance is bounded.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
+    ``capturable`` are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Liu et al., *On the variance of the adaptive learning rate and beyond*, 2020.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "maximize": maximize}
+        more = {"foreach": foreach, "capturable": capturable, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, {**options, **more, "differentiable": differentiable})
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = state["step"] = state.get("step", 0) + 1
+        beta1, beta2 = group["betas"]
+        most = 2 / (1 - beta2) - 1
+        length = most - 2 * t * beta2**t / (1 - beta2**t)
+        rate = float(group["lr"]) / (1 - beta1**t)
+        rectified = length > 5.0
+        if rectified:
+            rate *= sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) * sqrt(1 - beta2**t)
+        decay, shrink = _decay(group)
+        kernels.radam_step(
+            p,
+            g,
+            state["exp_avg"].array,
+            state["exp_avg_sq"].array,
+            rate,
+            rectified,
+            beta1,
+            beta2,
+            group["eps"],
+            decay,
+            shrink,
+            group["maximize"],
+        )
