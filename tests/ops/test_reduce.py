@@ -28,9 +28,8 @@ def shape_and_dims(draw, sizes=SIZES):
     shape = draw(sizes)
     if not shape:
         return shape, None
-    some = st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1).map(
-        lambda axes: tuple(a - len(shape) if i % 2 else a for i, a in enumerate(axes))
-    )
+    back = draw(st.booleans()) * len(shape)
+    some = st.lists(st.integers(0, len(shape) - 1), unique=True, min_size=1).map(lambda axes: tuple(a - back for a in axes))
     return shape, draw(st.one_of(st.none(), st.integers(-len(shape), len(shape) - 1), some))
 
 

@@ -8,7 +8,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
 from ..errors import DimensionError
 from ..ops import sort as ops
-from . import shape
+from . import creation, shape
 
 
 class ValuesIndices(NamedTuple):
@@ -85,6 +85,8 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
         DimensionError: ``dim`` is outside the tensor, or has no elements.
     """
     if dim is None:
+        if input.numel() == 0:
+            return creation.full((), float("nan"), dtype=input.dtype, device=input.device)
         return median(shape.reshape(input, (-1,)), 0).values
     axis = normalize_dim(dim, input.ndim)
     if input.ndim and input.size(axis) == 0:
