@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +22,7 @@ from ..scope import local
 from . import state
 from .hooks import call_with_hooks, hooked
 from .parameter import Parameter, told
+from .tree import Tree
 
 
 class _Running(threading.local):
@@ -33,7 +34,11 @@ class _Running(threading.local):
 _running = _Running()
 
 
-class Module:
+def _no_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
+    raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
+
+
+class Module(Tree):
     """Base class of all layers and networks: subclasses give ``__init__`` and ``forward``.
 
     Attributes:
@@ -41,31 +46,8 @@ class Module:
     """
 
     training: bool
-    forward: Callable[..., Any]
+    forward: Callable[..., Any] = _no_forward
     _version = 1
-    _parameters: dict[str, Parameter | None]
-    _buffers: dict[str, Tensor | None]
-    _modules: dict[str, Module | None]
-    _non_persistent_buffers_set: set[str]
-    _forward_hooks: dict
-    _forward_pre_hooks: dict
-    _backward_hooks: dict
-    _backward_pre_hooks: dict
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        if args or kwargs:
-            raise TypeError(f"{type(self).__name__}.__init__() got unexpected arguments {args or sorted(kwargs)}")
-        self.__dict__.update(
-            training=True,
-            _parameters={},
-            _buffers={},
-            _modules={},
-            _non_persistent_buffers_set=set(),
-            _forward_hooks={},
-            _forward_pre_hooks={},
-            _backward_hooks={},
-            _backward_pre_hooks={},
-        )
 
     # --- being called -----------------------------------------------------------------------------------------------------
 
@@ -93,246 +75,6 @@ class Module:
             if module is self:
                 return f"{path}.{name}" if name else path
         return f"{path}.{type(self).__name__}"  # made on the way, registered nowhere
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "forward":
-            raise NotImplementedError(f'Module [{type(self).__name__}] is missing the required "forward" function')
-        found = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
-            if table in found and name in found[table]:
-                return found[table][name]
-        raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
-
-    # --- registration -----------------------------------------------------------------------------------------------------
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        found = self.__dict__
-        if isinstance(value, Parameter):
-            self._ready("parameters")
-            self._forget(name, keep="_parameters")
-            self.register_parameter(name, value)
-        elif isinstance(value, Module):
-            self._ready("module")
-            self._forget(name, keep="_modules")
-            found["_modules"][name] = value
-        elif name in found.get("_parameters", ()):
-            self._only_none(value, name, "parameter", "Parameter")
-            found["_parameters"][name] = None
-        elif name in found.get("_modules", ()):
-            self._only_none(value, name, "child module", "Module")
-            found["_modules"][name] = None
-        elif name in found.get("_buffers", ()):
-            if value is not None and not isinstance(value, Tensor):
-                self._only_none(value, name, "buffer", "Tensor")
-            found["_buffers"][name] = value
-            if value is not None:
-                told(value, "BUFFER")
-        else:
-            object.__setattr__(self, name, value)
-
-    def _ready(self, what: str) -> None:
-        if "_parameters" not in self.__dict__:
-            raise AttributeError(f"cannot assign {what} before Module.__init__() call")
-
-    def _only_none(self, value: Any, name: str, kind: str, expected: str) -> None:
-        if value is not None:
-            raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' (nn.{expected} or None expected)")
-
-    def _forget(self, name: str, keep: str) -> None:
-        """Take ``name`` away wherever it is, except in the table where it keeps its place."""
-        found = self.__dict__
-        found.pop(name, None)
-        for table in ("_parameters", "_buffers", "_modules"):
-            if table != keep:
-                found[table].pop(name, None)
-        found["_non_persistent_buffers_set"].discard(name)
-
-    def __delattr__(self, name: str) -> None:
-        for table in ("_parameters", "_buffers", "_modules"):
-            if name in self.__dict__[table]:
-                del self.__dict__[table][name]
-                self._non_persistent_buffers_set.discard(name)
-                return
-        object.__delattr__(self, name)
-
-    def __dir__(self) -> list[str]:
-        names = [*object.__dir__(self), *self._parameters, *self._modules, *self._buffers]
-        return sorted({name for name in names if not name[:1].isdigit()})
-
-    def _check_name(self, kind: str, name: Any, table: str) -> None:
-        if "_parameters" not in self.__dict__:
-            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
-        if not isinstance(name, str):
-            raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
-        if "." in name:
-            raise KeyError(f'{kind} name can\'t contain ".", got: {name}')
-        if name == "":
-            raise KeyError(f'{kind} name can\'t be empty string ""')
-        if hasattr(self, name) and name not in self.__dict__[table]:
-            raise KeyError(f"attribute '{name}' already exists")
-
-    def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Make ``param`` a parameter of this module; ``None`` keeps the name and holds nothing.
-
-        Raises:
-            KeyError: the name is empty, has a dot, or is taken by something else.
-            TypeError: it is not a Parameter.
-        """
-        self._check_name("parameter", name, "_parameters")
-        if param is not None and not isinstance(param, Parameter):
-            raise TypeError(
-                f"cannot assign '{type(param).__name__}' object to parameter '{name}' (nn.Parameter or None required)"
-            )
-        if param is not None and param.grad_fn is not None:
-            raise ValueError(
-                f"Cannot assign non-leaf Tensor to parameter '{name}'. Model parameters must be created explicitly; "
-                "compute it in forward() instead."
-            )
-        self._parameters[name] = param
-
-    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Make ``tensor`` part of this module's state without being a parameter.
-
-        Args:
-            persistent: whether it is part of the state dict.
-
-        Raises:
-            KeyError, TypeError: as :meth:`register_parameter`.
-        """
-        self._check_name("buffer", name, "_buffers")
-        if tensor is not None and not isinstance(tensor, Tensor):
-            raise TypeError(f"cannot assign '{type(tensor).__name__}' object to buffer '{name}' (Tensor or None required)")
-        self._buffers[name] = tensor
-        (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
-        if tensor is not None:
-            told(tensor, "BUFFER")
-
-    def add_module(self, name: str, module: Module | None) -> None:
-        """Make ``module`` a child of this one.
-
-        Raises:
-            KeyError, TypeError: as :meth:`register_parameter`.
-        """
-        if module is not None and not isinstance(module, Module):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass")
-        self._check_name("module", name, "_modules")
-        self._modules[name] = module
-
-    register_module = add_module
-
-    def get_submodule(self, target: str) -> Module:
-        """The descendant of a dotted path; the empty path is this module.
-
-        Raises:
-            AttributeError: there is none.
-        """
-        module: Any = self
-        for name in target.split(".") if target else ():
-            if not hasattr(module, name):
-                raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-            module = getattr(module, name)
-            if not isinstance(module, Module):
-                raise AttributeError(f"`{name}` is not an nn.Module")
-        return module
-
-    def get_parameter(self, target: str) -> Parameter:
-        """The parameter of a dotted path.
-
-        Raises:
-            AttributeError: there is none.
-        """
-        return self._get(target, "_parameters", "an nn.Parameter")
-
-    def get_buffer(self, target: str) -> Tensor:
-        """The buffer of a dotted path.
-
-        Raises:
-            AttributeError: there is none.
-        """
-        return self._get(target, "_buffers", "a buffer")
-
-    def _get(self, target: str, table: str, what: str) -> Any:
-        path, _, name = target.rpartition(".")
-        module = self.get_submodule(path)
-        if not hasattr(module, name):
-            raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
-        if name not in module.__dict__[table]:
-            raise AttributeError(f"`{name}` is not {what}")
-        return module.__dict__[table][name]
-
-    # --- walking ----------------------------------------------------------------------------------------------------------
-
-    def named_modules(
-        self, memo: set | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Module]]:
-        """This module and all below it with their dotted paths, parents first."""
-        memo = set() if memo is None else memo
-        if self in memo:
-            return
-        if remove_duplicate:
-            memo.add(self)
-        yield prefix, self
-        for name, module in self._modules.items():
-            if module is not None:
-                yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
-
-    def modules(self) -> Iterator[Module]:
-        """This module and all below it, each once."""
-        for _, module in self.named_modules():
-            yield module
-
-    def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The direct children with their names, each once."""
-        seen = set()
-        for name, module in self._modules.items():
-            if module is not None and module not in seen:
-                seen.add(module)
-                yield name, module
-
-    def children(self) -> Iterator[Module]:
-        """The direct children, each once."""
-        for _, module in self.named_children():
-            yield module
-
-    def _named_tensors(self, table: str, prefix: str, recurse: bool, remove_duplicate: bool) -> Iterator[tuple[str, Any]]:
-        modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
-        seen = set()
-        for path, module in modules:
-            for name, tensor in module.__dict__[table].items():
-                if tensor is None or id(tensor) in seen:
-                    continue
-                if remove_duplicate:
-                    seen.add(id(tensor))
-                yield (f"{path}.{name}" if path else name), tensor
-
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Parameter]]:
-        """The parameters with their dotted paths; shared ones once, unless ``remove_duplicate`` is False."""
-        return self._named_tensors("_parameters", prefix, recurse, remove_duplicate)
-
-    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
-        """The parameters, each once."""
-        for _, parameter in self.named_parameters(recurse=recurse):
-            yield parameter
-
-    def named_buffers(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, Tensor]]:
-        """The buffers with their dotted paths."""
-        return self._named_tensors("_buffers", prefix, recurse, remove_duplicate)
-
-    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
-        """The buffers, each once."""
-        for _, buffer in self.named_buffers(recurse=recurse):
-            yield buffer
-
-    def apply(self, fn: Callable[[Module], object]) -> Self:
-        """Call ``fn`` on every module below, children before parents, then on this one."""
-        for module in self.children():
-            module.apply(fn)
-        fn(self)
-        return self
 
     # --- modes ------------------------------------------------------------------------------------------------------------
 
