@@ -275,7 +275,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
         for letter, n in zip(term, x.shape, strict=True):
             if sizes.setdefault(letter, n) != n and 1 not in (sizes[letter], n):
                 raise ShapeError(f"einsum: subscript {letter!r} has size {n} and {sizes[letter]} in {equation!r}")
-            sizes[letter] = max(sizes[letter], n) if n != 0 else 0
+            sizes[letter] = n if sizes[letter] == 1 else sizes[letter]
     first, *rest = [_merged(term, x) for term, x in zip(terms, tensors, strict=True)]
     for i, (term, x) in enumerate(rest):
         later = set(result).union(*[t for t, _ in rest[i + 1 :]])
@@ -306,6 +306,9 @@ def _parse(equation: str, tensors: Sequence[Tensor]) -> tuple[list[list[str]], l
     """Letters of every operand and of the result; the dimensions of ``...`` become letters of their own."""
     left, arrow, right = equation.partition("->")
     inputs = left.split(",")
+    for term in (*inputs, right):
+        if not all(c.isascii() and c.isalpha() for c in term.replace("...", "", 1)):
+            raise ShapeError(f"einsum: {term!r} in {equation!r}: subscripts are letters a to z, A to Z, and one '...' a term")
     if len(inputs) != len(tensors):
         raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(tensors)} were given")
     extra = [x.ndim - len(term.replace("...", "")) if "..." in term else 0 for term, x in zip(inputs, tensors, strict=True)]

@@ -1,0 +1,335 @@
+"""Products against PyTorch: shapes, layouts, dtypes, memory; and what they refuse."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch, assert_same
+from tests.witness import numpy_allocations
+from tinygrad_mem.devices import device
+from tinygrad_mem.functional.linalg import bilinear, linear
+
+SIZE = st.integers(0, 4)
+LEAD = st.lists(st.integers(1, 3), max_size=2)
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed + len(shape)).standard_normal(shape)
+
+
+@st.composite
+def factors(draw):
+    """Two shapes that matmul takes: vectors, matrices, batches that broadcast."""
+    n, k, m = draw(SIZE), draw(SIZE), draw(SIZE)
+    lead = draw(LEAD)
+    left, right = [[1 if draw(st.booleans()) else s for s in lead][draw(st.integers(0, len(lead))) :] for _ in range(2)]
+    a = [k] if draw(st.booleans()) and draw(st.booleans()) else [*left, n, k]
+    b = [k] if draw(st.booleans()) and draw(st.booleans()) else [*right, k, m]
+    return a, b
+
+
+@given(factors(), st.sampled_from(["float64", "float32"]))
+def test_matmul(shapes, dtype):
+    against_torch(tm.matmul, torch.matmul, [values(*shapes[0]), values(*shapes[1], seed=1)], dtype)
+    against_torch(lambda x, y: x @ y, lambda x, y: x @ y, [values(*shapes[0]), values(*shapes[1], seed=1)], dtype)
+
+
+TURNS = {
+    "plain": lambda x: x,
+    "transposed": lambda x: x.mT,
+    "strided": lambda x: x[..., ::2, ::2],
+    "columns": lambda x: x[..., 1:4],
+    "expanded": lambda x: x[..., :1].expand(*x.shape),
+    "broadcast": lambda x: x[:1].expand(*x.shape),
+    "swapped": lambda x: x.transpose(0, 1),
+    "stepped": lambda x: x[::2],
+}
+
+
+@pytest.mark.parametrize("right", TURNS)
+@pytest.mark.parametrize("left", TURNS)
+def test_layouts(left, right):
+    x, y = values(6, 6, 6), values(6, 6, 6, seed=1)
+
+    def run(x, y):
+        a, b = TURNS[left](x), TURNS[right](y)
+        n = min(a.shape[0], b.shape[0])
+        k = min(a.shape[-1], b.shape[-2])
+        return a[:n, :, :k] @ b[:n, :k]
+
+    against_torch(run, run, [x, y])
+
+
+def test_transposed_factors_are_not_copied():
+    """BLAS reads them in place: neither our pool nor NumPy gives out more than the result."""
+    x, y, batch = tm.rand(300, 200), tm.rand(100, 200), tm.rand(4, 200, 300)
+    pool = device("cpu").pool
+    for run, size in (
+        (lambda: x @ y.T, 300 * 100 * 4),
+        (lambda: x.T @ x, 200 * 200 * 4),
+        (lambda: x[:, :100] @ y[:, :100].T, 300 * 100 * 4),
+        (lambda: batch.mT @ batch, 4 * 300 * 300 * 4),
+        (lambda: batch @ x, 4 * 200 * 200 * 4),
+    ):
+        pool.free_all_blocks()
+        used, reserved = pool.used_bytes(), pool.total_bytes()
+        with numpy_allocations() as sizes:
+            result = run()
+        assert pool.used_bytes() - used == -(-size // 512) * 512
+        assert pool.total_bytes() - reserved <= -(-size // 512) * 512
+        assert [n for n in sizes if n > 64] == []
+        del result
+
+
+@pytest.mark.parametrize("shapes", [((64, 3000), (3000, 50)), ((2, 3, 40), (2, 40, 5)), ((700, 3), (3, 900)), ((5, 40), (40,))])
+def test_float16_is_accumulated_in_float32(shapes):
+    x, y = (np.random.default_rng(i).random(s).astype(np.float16) for i, s in enumerate(shapes))
+    exact = np.matmul(x.astype("f8"), y.astype("f8"))
+    a, b = tm.tensor(x).requires_grad_(), tm.tensor(y).requires_grad_()
+    found = a @ b
+    np.testing.assert_allclose(found.detach().numpy().astype("f8"), exact, rtol=6e-4)
+    found.sum().backward()
+    assert (a.grad.dtype, b.grad.dtype) == (tm.float16, tm.float16)
+    c, d = torch.tensor(x.astype("f8")).requires_grad_(), torch.tensor(y.astype("f8")).requires_grad_()
+    (c @ d).sum().backward()
+    np.testing.assert_allclose(a.grad.numpy().astype("f8"), c.grad.numpy(), rtol=1e-3)
+    np.testing.assert_allclose(b.grad.numpy().astype("f8"), d.grad.numpy(), rtol=1e-3)
+
+
+def test_integers():
+    x, y = np.arange(6).reshape(2, 3), np.arange(12).reshape(3, 4)
+    against_torch(tm.matmul, torch.matmul, [x, y], grad=False)
+    against_torch(tm.matmul, torch.matmul, [x, y[:, 0]], grad=False)
+
+
+@given(st.lists(st.integers(0, 3), max_size=3), st.integers(0, 4), st.integers(1, 4), st.booleans())
+def test_linear(lead, inputs, outputs, bias):
+    arrays = [values(*lead, inputs), values(outputs, inputs, seed=1), *([values(outputs, seed=2)] if bias else [])]
+    against_torch(linear, torch.nn.functional.linear, arrays)
+
+
+@pytest.mark.parametrize("frozen", [(True, False, False), (False, True, False), (True, True, False), (False, False, True)])
+def test_linear_saves_what_is_needed(frozen):
+    inputs = [tm.rand(5, 6), tm.rand(7, 6), tm.rand(7)]
+    for t, still in zip(inputs, frozen, strict=True):
+        t.requires_grad_(not still)
+    saved = set(linear(*inputs).grad_fn.saved)
+    assert saved == {name for name, other in (("x", 1), ("weight", 0)) if not frozen[other]}
+
+
+def test_linear_of_non_contiguous_inputs():
+    x, w, b = values(6, 5), values(6, 7, seed=1), values(14, seed=2)
+    run = lambda f: lambda x, w, b: f(x.T, w.T, b[::2])  # noqa: E731
+    against_torch(run(linear), run(torch.nn.functional.linear), [x, w, b])
+    three = values(4, 3, 6)
+    run = lambda f: lambda x, w: f(x.transpose(0, 1), w.T)  # noqa: E731
+    against_torch(run(linear), run(torch.nn.functional.linear), [three, w])
+
+
+def test_sixteen_layers_save_eight_mebibytes():
+    """A linear layer's output is relu's, and relu's is the next layer's input: one array of 512 KiB a layer."""
+    weights = [tm.rand(512, 512, requires_grad=True) for _ in range(16)]
+    x = tm.rand(256, 512)
+    before = device("cpu").pool.used_bytes()
+    for weight in weights:
+        x = linear(x, weight).relu()
+    assert device("cpu").pool.used_bytes() - before <= 8.01 * 2**20
+
+
+@given(st.integers(1, 3), st.sampled_from([0, 1, 0.5, 2]), st.sampled_from([0, 1, -2]), st.integers(0, 3))
+def test_added_products(b, beta, alpha, case):
+    options = {"beta": beta, "alpha": alpha}
+    name, shapes = [
+        ("addmm", [(3, 1), (3, 4), (4, 5)]),
+        ("baddbmm", [(3, 5), (b, 3, 4), (b, 4, 5)]),
+        ("addbmm", [(3, 5), (b, 3, 4), (b, 4, 5)]),
+        ("addr", [(3, 5), (3,), (5,)]),
+    ][case]
+    run = lambda x, *rest: getattr(x, name)(*rest, **options)  # noqa: E731
+    against_torch(run, run, [values(*s, seed=i) for i, s in enumerate(shapes)])
+    run = lambda x, *rest: x.addmv(*rest, **options)  # noqa: E731
+    against_torch(run, run, [values(3), values(3, 4), values(4, seed=1)])
+
+
+def test_added_products_in_place():
+    for alpha, beta in ((1, 1), (2, 0.5), (1, 0)):
+        run = lambda x, a, b: (x * 1).addmm_(a, b, alpha=alpha, beta=beta)  # noqa: B023, E731
+        against_torch(run, run, [values(3, 5), values(3, 4), values(4, 5)])
+        run = lambda x, a, b: (x * 1).mT.baddbmm_(a, b, alpha=alpha, beta=beta)  # noqa: B023, E731
+        against_torch(run, run, [values(2, 5, 3), values(2, 3, 4), values(2, 4, 5)])
+    found = tm.addmm(tm.tensor([float("nan")]), tm.ones(2, 2), tm.ones(2, 2), beta=0)
+    assert found.tolist() == [[2, 2], [2, 2]]
+
+
+def test_vectors_and_the_rest():
+    v, w, m = values(4), values(4, seed=1), values(4, 4)
+    against_torch(tm.dot, torch.dot, [v, w])
+    against_torch(tm.vdot, torch.vdot, [v, w])
+    against_torch(tm.outer, torch.outer, [v, values(3)])
+    against_torch(tm.ger, torch.ger, [v, w])
+    against_torch(tm.mv, torch.mv, [m, v])
+    against_torch(tm.trace, torch.trace, [m])
+    against_torch(tm.inner, torch.inner, [values(2, 3, 4), values(5, 4)])
+    against_torch(tm.inner, torch.inner, [np.array(2.0), values(5, 4)])
+    against_torch(tm.kron, torch.kron, [values(2, 3), values(4, 5)])
+    against_torch(tm.kron, torch.kron, [values(2), values(4, 5)])
+    chain = [values(3, 7), values(7, 2), values(2, 9), values(9, 4)]
+    against_torch(tm.chain_matmul, lambda *m: torch.linalg.multi_dot(m), chain)
+    against_torch(lambda *m: tm.linalg.multi_dot(m), lambda *m: torch.linalg.multi_dot(m), chain)
+    against_torch(bilinear, torch.nn.functional.bilinear, [values(2, 5, 3), values(2, 5, 4), values(6, 3, 4), values(6)])
+    x = tm.tensor(m)
+    x @= tm.tensor(m)
+    np.testing.assert_allclose(x.numpy(), m @ m)
+
+
+@pytest.mark.parametrize(
+    ("equation", "shapes"),
+    [
+        ("ij,jk->ik", [(2, 3), (3, 4)]),
+        ("ij,jk", [(2, 3), (3, 4)]),
+        ("ba", [(2, 3)]),
+        ("ii", [(3, 3)]),
+        ("ii->i", [(3, 3)]),
+        ("iij->ji", [(3, 3, 2)]),
+        ("ij->", [(2, 3)]),
+        ("ij->j", [(2, 3)]),
+        ("i,j->ij", [(2,), (3,)]),
+        ("i,i->", [(3,), (3,)]),
+        ("ij,ij->ij", [(2, 3), (2, 3)]),
+        ("bij,bjk->bik", [(2, 3, 4), (2, 4, 5)]),
+        ("b h q d, b h k d -> b h q k", [(2, 3, 4, 5), (2, 3, 6, 5)]),
+        ("bhqk,bkhd->bqhd", [(2, 3, 4, 5), (2, 5, 3, 6)]),
+        ("...ij,...jk->...ik", [(2, 1, 3, 4), (3, 4, 5)]),
+        ("...ij,jk", [(2, 3, 4), (4, 5)]),
+        ("...i->...", [(2, 3, 4)]),
+        ("i...->...", [(2, 3, 4)]),
+        ("...,...->...", [(2, 1), (3,)]),
+        ("ab,bc,cd->ad", [(2, 3), (3, 4), (4, 5)]),
+        ("ab,ab,ab->a", [(2, 3), (2, 3), (2, 3)]),
+        ("a,b,c->cab", [(2,), (3,), (4,)]),
+        ("ij,kl->ijkl", [(2, 3), (4, 5)]),
+        ("aab,bcc->ac", [(2, 2, 3), (3, 4, 4)]),
+        ("ij,jk->k", [(2, 3), (3, 4)]),
+        ("Ab,bC", [(2, 3), (3, 4)]),
+        (",ij->ij", [(), (2, 3)]),
+        ("ij,jk->ik", [(2, 1), (3, 4)]),
+        ("ij,jk->ik", [(0, 3), (3, 4)]),
+        ("ij,jk->ik", [(2, 0), (0, 4)]),
+    ],
+)
+def test_einsum(equation, shapes):
+    arrays = [np.asarray(values(*s, seed=i)) for i, s in enumerate(shapes)]
+    against_torch(lambda *t: tm.einsum(equation, *t), lambda *t: torch.einsum(equation, *t), arrays)
+
+
+LETTERS = "abcd"
+
+
+@given(st.data())
+def test_random_einsums(data):
+    sizes = {c: data.draw(st.integers(1, 3)) for c in LETTERS}
+    terms = data.draw(st.lists(st.text(LETTERS, max_size=4), min_size=1, max_size=3))
+    used = sorted({c for t in terms for c in t})
+    result = "".join(data.draw(st.lists(st.sampled_from(used), unique=True, max_size=4))) if used else ""
+    equation = ",".join(terms) + "->" + result
+    arrays = [np.asarray(values(*[sizes[c] for c in t], seed=i)) for i, t in enumerate(terms)]
+    against_torch(lambda *t: tm.einsum(equation, *t), lambda *t: torch.einsum(equation, *t), arrays, tolerance=(1e-9, 1e-9))
+
+
+def test_einsum_forms():
+    x, y = values(2, 3), values(3, 4)
+    against_torch(lambda x, y: tm.einsum("ij,jk", [x, y]), lambda x, y: torch.einsum("ij,jk", [x, y]), [x, y])
+    run = lambda lib: lambda x, y: lib.einsum(x, [0, 51], y, [51, 27], [27, 0])  # noqa: E731
+    against_torch(run(tm), run(torch), [x, y])
+    run = lambda lib: lambda x, y: lib.einsum(x, [..., 1], y, [1, ...])  # noqa: E731
+    against_torch(run(tm), run(torch), [values(2, 3), values(3, 2)])
+
+
+@pytest.mark.parametrize(("dims", "shapes"), [(1, [(2, 3), (3, 4)]), (0, [(2,), (3,)]), (2, [(2, 3, 4), (3, 4, 5)])])
+def test_tensordot(dims, shapes):
+    arrays = [values(*s) for s in shapes]
+    against_torch(lambda a, b: tm.tensordot(a, b, dims), lambda a, b: torch.tensordot(a, b, dims), arrays)
+    pairs = ([2, 0], [-1, 1])
+    arrays = [values(2, 3, 4), values(5, 2, 4)]
+    against_torch(lambda a, b: tm.tensordot(a, b, dims=pairs), lambda a, b: torch.tensordot(a, b, dims=pairs), arrays)
+
+
+INF = float("inf")
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("norm", {}),
+        ("norm", {"ord": "fro"}),
+        ("norm", {"ord": 1}),
+        ("norm", {"ord": INF}),
+        ("norm", {"ord": 3, "dim": 1}),
+        ("norm", {"ord": -1, "dim": (0, 1), "keepdim": True}),
+        ("vector_norm", {}),
+        ("vector_norm", {"ord": 1, "dim": 0}),
+        ("vector_norm", {"ord": INF, "keepdim": True}),
+        ("matrix_norm", {}),
+        ("matrix_norm", {"ord": 1, "keepdim": True}),
+        ("matrix_norm", {"ord": -INF}),
+    ],
+)
+def test_linalg_norms(name, options):
+    against_torch(
+        lambda x: getattr(tm.linalg, name)(x, **options), lambda x: getattr(torch.linalg, name)(x, **options), [values(3, 4)]
+    )
+
+
+def test_linalg_products():
+    against_torch(tm.linalg.matmul, torch.linalg.matmul, [values(2, 3), values(3, 4)])
+    against_torch(tm.linalg.vecdot, torch.linalg.vecdot, [values(2, 3), values(2, 3)])
+    assert_same(tm.linalg.inner(tm.ones(3), tm.ones(3)), torch.tensor(3.0), (0, 0))
+
+
+def test_products_on_meta():
+    x = tm.zeros(1000, 1000, device="meta")
+    assert (x @ x).shape == (1000, 1000)
+    assert tm.einsum("ij,kj->ki", x, x).device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "match"),
+    [
+        (lambda: tm.zeros(2, 3) @ tm.zeros(2, 3), RuntimeError, "shapes cannot be multiplied"),
+        (lambda: tm.zeros(2, 3, 4) @ tm.zeros(3, 4), RuntimeError, "shapes cannot be multiplied"),
+        (lambda: tm.zeros(2, 3, 4) @ tm.zeros(3, 4, 5), RuntimeError, "do not broadcast"),
+        (lambda: tm.tensor(1.0) @ tm.zeros(3), RuntimeError, "at least 1D, but they are 0D and 1D"),
+        (lambda: tm.matmul(tm.zeros(3), 2), TypeError, "argument 'other' must be Tensor"),
+        (lambda: tm.zeros(2, 2) @ tm.zeros(2, 2, dtype=tm.float64), RuntimeError, "expected m1 and m2 to have the same dtype"),
+        (lambda: tm.mm(tm.zeros(2), tm.zeros(2, 2)), RuntimeError, "mm: argument 1 must be a 2-D tensor"),
+        (lambda: tm.bmm(tm.zeros(2, 3, 3), tm.zeros(3, 3, 3)), RuntimeError, "batch sizes differ"),
+        (lambda: tm.addbmm(tm.zeros(3), tm.zeros(2, 3, 3), tm.zeros(3, 3, 3)), RuntimeError, "batch sizes differ"),
+        (lambda: tm.dot(tm.zeros(2), tm.zeros(3)), RuntimeError, "inconsistent tensor size"),
+        (lambda: tm.addmm(tm.zeros(3), tm.zeros(2, 2), tm.zeros(2, 2)), RuntimeError, "addmm"),
+        (lambda: tm.addmm(tm.zeros(2), tm.zeros(2, 3), tm.zeros(2, 2)), RuntimeError, "cannot be multiplied"),
+        (lambda: tm.addmm(tm.zeros(2).long(), tm.zeros(2, 2), tm.zeros(2, 2)), RuntimeError, "same dtype"),
+        (lambda: linear(tm.zeros(2, 3), tm.zeros(4, 5)), RuntimeError, "linear: mat1 and mat2 shapes cannot be multiplied"),
+        (lambda: linear(tm.zeros(2, 3), tm.zeros(4, 3), tm.zeros(3)), RuntimeError, "linear: bias has shape"),
+        (lambda: linear(tm.zeros(2, 3).double(), tm.zeros(4, 3)), RuntimeError, "must have the same dtype"),
+        (lambda: tm.chain_matmul(), ValueError, "one or more matrices"),
+        (lambda: tm.tensordot(tm.zeros(2), tm.zeros(3), 1), RuntimeError, "contracted dimensions need to match"),
+        (lambda: tm.einsum("ij,jk", tm.zeros(2, 3)), RuntimeError, "names 2 operands, 1 were given"),
+        (lambda: tm.einsum("ij", tm.zeros(2)), RuntimeError, "name 2 dimensions, the operand has 1"),
+        (lambda: tm.einsum("i->j", tm.zeros(2)), RuntimeError, "which no operand has"),
+        (lambda: tm.einsum("i->ii", tm.zeros(2)), RuntimeError, "which no operand has once"),
+        (lambda: tm.einsum("i,i", tm.zeros(2), tm.zeros(3)), RuntimeError, "subscript 'i' has size 3 and 2"),
+        (lambda: tm.einsum("i?", tm.zeros(2, 3)), RuntimeError, "letters"),
+        (lambda: tm.einsum(tm.zeros(2), [52]), RuntimeError, r"in the range \[0, 52\)"),
+        (lambda: tm.linalg.matrix_norm(tm.zeros(2, 2), "nuc"), NotImplementedError, "needs singular values"),
+        (lambda: tm.linalg.matrix_norm(tm.zeros(2, 2), 3), ValueError, "Order 3 not supported"),
+        (lambda: tm.linalg.norm(tm.zeros(2), "fro"), RuntimeError, "a matrix norm wants a 2-D tensor"),
+    ],
+)
+def test_refusals(run, error, match):
+    with pytest.raises(error, match=match):
+        run()
