@@ -28,6 +28,10 @@ class GraphError(RuntimeError):
     """A request that the recorded graph cannot serve: freed, overwritten, not recorded, second order."""
 
 
+class GradcheckError(RuntimeError):
+    """``gradcheck`` found a gradient that is not the derivative, or that changes from run to run."""
+
+
 class DataDependenceError(RuntimeError):
     """A value was asked of a tensor that has a shape only (device ``meta``)."""
 

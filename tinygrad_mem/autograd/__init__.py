@@ -1,13 +1,19 @@
 """The tape, the engine that walks it, and the tensor: ``tinygrad_mem.autograd`` has PyTorch's names."""
 
+from . import graph as graph
 from .backward import backward as backward
 from .backward import grad as grad
+from .function import Function as Function
+from .function import FunctionContext as FunctionContext
+from .function import Variable as Variable
+from .function import once_differentiable as once_differentiable
 from .grad_mode import enable_grad as enable_grad
 from .grad_mode import inference_mode as inference_mode
 from .grad_mode import is_grad_enabled as is_grad_enabled
 from .grad_mode import is_inference_mode_enabled as is_inference_mode_enabled
 from .grad_mode import no_grad as no_grad
 from .grad_mode import set_grad_enabled as set_grad_enabled
+from .gradcheck import gradcheck as gradcheck
 from .tape import Node as Node
 from .tape import apply as apply
 from .tape import apply_ as apply_

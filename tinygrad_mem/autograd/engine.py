@@ -175,7 +175,7 @@ def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None
         return  # nobody asked for it
     target, index = edge
     device = target.device
-    if type(target) is Node:
+    if isinstance(target, Node):
         shape, dtype = target.shapes[index]
     else:
         array = target.array

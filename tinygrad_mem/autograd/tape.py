@@ -228,39 +228,59 @@ def _record(node: Node, inputs: tuple, outputs: tuple) -> None:
 def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
     """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
     versions = []
+    hooks = local.saved_hooks
     for name, array in node.saved.items():
         owner = None
         for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
             if isinstance(tensor, _Tensor) and tensor.array is array:
                 owner = tensor
-                storage = tensor._storage
-                if storage is None:
-                    storage = tensor._storage = Storage()
-                versions.append((name, storage, storage.version))
                 break
         if scope.listeners:
             for listener in scope.listeners:
                 listener.saved(node, name, array)
-        hooks = local.saved_hooks
-        if hooks:
+        if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
+            if owner is not None and any(owner is t for t in outputs):
+                owner = None  # an output that its own node kept would be a cycle
             node.saved[name] = _pack(hooks[-1], owner, array, node.device)
             node.packed = True
+        elif owner is not None:
+            storage = owner._storage
+            if storage is None:
+                storage = owner._storage = Storage()
+            versions.append((name, storage, storage.version))
     node.versions = versions
 
 
 class Packed:
     """What a saved-tensor hook made of an array, and the hook that makes an array of it again."""
 
-    __slots__ = ("content", "unpack")
+    __slots__ = ("content", "device", "dtype", "shape", "unpack")
 
-    def __init__(self, content: Any, unpack: Any) -> None:
+    def __init__(self, content: Any, unpack: Any, array: Any, device: Any) -> None:
         self.content, self.unpack = content, unpack
+        self.shape, self.dtype, self.device = array.shape, array.dtype, device
 
     def array(self) -> Any:
-        tensor = self.unpack(self.content)
+        """Unpack.
+
+        Raises:
+            TypeError: the hook did not return a tensor.
+            GraphError: it returned a tensor of another shape, dtype or device.
+        """
+        before, local.saved_hooks = local.saved_hooks, ()
+        try:
+            tensor = self.unpack(self.content)
+        finally:
+            local.saved_hooks = before
         if not isinstance(tensor, _Tensor):
             raise TypeError(f"saved_tensors_hooks: unpack must return a tensor, found {type(tensor).__name__}")
-        return tensor.array
+        array = tensor.array
+        if array.shape != self.shape or array.dtype != self.dtype or tensor.device is not self.device:
+            raise GraphError(
+                f"saved_tensors_hooks: pack was given shape {list(self.shape)}, {self.dtype} on {self.device}; unpack must "
+                f"return the same, found shape {list(array.shape)}, {array.dtype} on {tensor.device}"
+            )
+        return array
 
 
 def _pack(hooks: tuple, owner: Any, array: Any, device: Any) -> Packed:
@@ -268,7 +288,7 @@ def _pack(hooks: tuple, owner: Any, array: Any, device: Any) -> Packed:
     tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
     before, local.saved_hooks = local.saved_hooks, ()  # a hook's own ops are not packed again
     try:
-        return Packed(pack(tensor), unpack)
+        return Packed(pack(tensor), unpack, array, device)
     finally:
         local.saved_hooks = before
 

@@ -1,0 +1,393 @@
+"""``Function``: a differentiable operation that a user writes, forward above backward, on tensors.
+
+It is recorded as one node like any op. What ``ctx.save_for_backward`` is given are the node's saved arrays: counted, checked
+for in-place writes, packed by saved-tensor hooks, and freed as soon as its backward has run.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from .. import scope
+from ..errors import DeviceError, GraphError, NotOfferedError
+from ..scope import local
+from . import tape
+from .engine import _root, copy
+from .grad_mode import no_grad
+from .tensor import Tensor
+
+
+class FunctionContext:
+    """``ctx``: what forward hands to backward. Attributes of any name may be put on it; they are not counted as saved.
+
+    Attributes:
+        needs_input_grad: one bool an argument of forward.
+        saved_tensors: in backward, the tensors given to :meth:`save_for_backward`.
+    """
+
+    _saved: tuple = ()
+    _dirty: tuple = ()
+    _constant: tuple = ()
+    _materialize = True
+    _unpacked: tuple | None = None
+    needs_input_grad: tuple[bool, ...] = ()
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None:
+        """Keep inputs, outputs or other tensors for backward; a second call replaces the first.
+
+        Raises:
+            TypeError: something is neither a tensor nor ``None``; put it on ctx as an attribute.
+        """
+        for t in tensors:
+            if t is not None and not isinstance(t, Tensor):
+                raise TypeError(
+                    f"save_for_backward can only save variables, but argument is of type {type(t).__name__}; "
+                    "put other values on ctx as attributes"
+                )
+        self._saved = tensors
+
+    save_for_forward = save_for_backward
+
+    def mark_dirty(self, *tensors: Tensor) -> None:
+        """Say which inputs forward has written in place; each must be returned."""
+        self._dirty = tensors
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None:
+        """Say which outputs carry no gradient."""
+        self._constant = tensors
+
+    def set_materialize_grads(self, value: bool) -> None:
+        """False: backward gets ``None``, and not zeros, for outputs that were not used."""
+        self._materialize = value
+
+    @property
+    def saved_tensors(self) -> tuple:
+        if self._unpacked is None:
+            raise GraphError(
+                "saved_tensors: there are none outside of backward, or they were freed: Trying to backward through the graph "
+                "a second time? Specify retain_graph=True the first time."
+            )
+        return self._unpacked
+
+    @property
+    def saved_variables(self) -> tuple:
+        """Old name of :attr:`saved_tensors`."""
+        return self.saved_tensors
+
+
+class FunctionNode(tape.Node):
+    """The node of a :class:`Function`."""
+
+    ctx: FunctionContext
+    storages: dict[str, Any]
+    devices: tuple
+    is_tensor: tuple[bool, ...]
+
+    def name(self) -> str:
+        """As PyTorch names it."""
+        return f"{self.op.__name__}Backward"
+
+    def tensors(self) -> tuple:
+        """The saved tensors, in the order in which they were saved."""
+        found = []
+        for i, device in enumerate(self.devices):
+            array = self.saved.get(str(i))
+            tensor = None if array is None or device is None else Tensor._wrap(array, device)
+            if tensor is not None:
+                tensor._storage = self.storages[str(i)]
+            found.append(tensor)
+        return tuple(found)
+
+
+class _Rule:
+    """A :class:`Function` as the tape sees it: an op."""
+
+    view, differentiable, saves = False, True, ()
+
+    def __init__(self, function: type[Function]) -> None:
+        self.__name__, self.function = function.__name__, function
+
+    def backward(self, node: FunctionNode, *grads: Any) -> tuple:
+        """Call the user's backward with tensors; give the engine arrays that it may own."""
+        ctx = node.ctx
+        incoming = [
+            node.zeros(shape, dtype) if g is None and ctx._materialize and dtype.kind == "f" else g
+            for g, (shape, dtype) in zip(grads, node.shapes, strict=True)
+        ]
+        seen = Sharing([g for g in incoming if g is not None])
+        before, local.grad_enabled = local.grad_enabled, False
+        ctx._unpacked = node.tensors()
+        try:
+            wrapped = [None if g is None else Tensor._wrap(g, node.device) for g in incoming]
+            answer = self.function.backward(ctx, *wrapped)
+        finally:
+            local.grad_enabled, ctx._unpacked = before, None
+        seen.watch(wrapped)
+        result = list(answer) if isinstance(answer, (tuple, list)) else [answer]
+        del wrapped, answer
+        self._check(node, result)
+        return seen.own(result, node)
+
+    def _check(self, node: FunctionNode, result: list) -> None:
+        """One gradient an argument of forward, tensors on the node's device, ``None`` for what is no tensor."""
+        expected = len(node.edges)
+        if len(result) > expected and all(r is None for r in result[expected:]):
+            del result[expected:]
+        if len(result) != expected:
+            raise GraphError(
+                f"function {node.name()} returned an incorrect number of gradients (expected {expected}, got {len(result)}): "
+                "backward returns one gradient, or None, for each argument of forward"
+            )
+        for i, grad in enumerate(result):
+            if grad is None:
+                continue
+            if not isinstance(grad, Tensor):
+                raise TypeError(f"function {node.name()} returned a {type(grad).__name__} at {i}, expected Variable or None")
+            if not node.is_tensor[i]:
+                raise GraphError(
+                    f"function {node.name()} returned a gradient different than None at position {i + 1}, "
+                    "but the corresponding forward input was not a Variable"
+                )
+            edge = node.edges[i]
+            if edge is not None and grad.device is not edge[0].device:
+                raise DeviceError(
+                    f"function {node.name()} returned a gradient on {grad.device} at position {i + 1}, "
+                    f"expected one on {edge[0].device}"
+                )
+
+
+class Sharing:
+    """Who else sees the memory of the gradients that a user's backward returned.
+
+    The engine writes into gradients that nobody else sees. A user may return a saved tensor, or keep a gradient on ctx: what
+    anybody still refers to, by itself or through a view, is copied before the engine gets it.
+    """
+
+    def __init__(self, incoming: list) -> None:
+        self.grads = incoming  # held until the end: the counts before and after are taken alike
+        self.incoming = {id(g): g for g in incoming}
+        self.roots = {id(r): r for r in map(_root, incoming)}
+        self.before = {key: _references([r]) for key, r in self.roots.items()}
+        self.tensors: list[weakref.ref] = []
+
+    def watch(self, tensors: list) -> None:
+        """Note tensors that are about to be forgotten: who is still there later is kept by the user."""
+        self.tensors.extend(weakref.ref(t) for t in tensors if t is not None)
+
+    def own(self, result: list, node: tape.Node) -> tuple:
+        """The arrays of ``result``, copied where somebody else sees them; forgets the tensors."""
+        arrays = [None if r is None or edge is None else r.array for r, edge in zip(result, node.edges, strict=True)]
+        refs = [None if r is None else weakref.ref(r) for r in result]
+        result.clear()
+        kept = any(ref() is not None for ref in self.tensors) or self._grew(arrays)
+        for i in range(len(arrays)):  # (enumerate's own tuple would count as a reference)
+            array = arrays[i]
+            if array is None:
+                continue
+            ref, alone = refs[i], _references([array]) <= _ALONE + 2  # arrays and array
+            root = _root(array)
+            if id(root) in self.roots:
+                shared = kept
+            else:
+                shared = not alone or (ref is not None and ref() is not None)
+                shared = shared or (root is not array and _references([root]) > _ALONE + 2)  # array.base and root
+            del root
+            if shared:
+                arrays[i] = copy(node.edges[i][0].device, array)
+        return tuple(arrays)
+
+    def _grew(self, arrays: list) -> bool:
+        """Whether the incoming gradients are referred to from more places than before, those of ``arrays`` apart."""
+        for key, root in self.roots.items():
+            mine = {id(a): 1 for a in arrays if a is not None and a.base is root and id(a) not in self.incoming}
+            more = len(mine) + sum(a is root for a in arrays)
+            if _references([root]) > self.before[key] + more:
+                return True
+        return False
+
+
+def _references(one: list) -> int:
+    return sys.getrefcount(one[0])
+
+
+_ALONE = _references([object()])  # of an object that only the list refers to
+
+
+class Function:
+    """Base of user-written differentiable operations: static ``forward(ctx, *args)`` and ``backward(ctx, *grads)``.
+
+    With a static ``setup_context(ctx, inputs, output)``, forward is ``forward(*args)``. Call ``apply``, never forward.
+
+    >>> class Double(Function):
+    ...     @staticmethod
+    ...     def forward(ctx, x):
+    ...         return x * 2
+    ...
+    ...     @staticmethod
+    ...     def backward(ctx, gy):
+    ...         return gy * 2
+    """
+
+    _rule: _Rule
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError(
+            f"{type(self).__name__}: Function subclasses are not instantiated; make forward and backward static methods "
+            f"and call {type(self).__name__}.apply(...)"
+        )
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls._rule = _Rule(cls)
+
+    @staticmethod
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        """Compute the result; recording is off inside."""
+        raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> Any:
+        """Fill ``ctx`` after a forward that takes none."""
+        raise NotImplementedError("setup_context is not implemented.")
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        """One gradient, or ``None``, for each argument of forward."""
+        raise NotImplementedError(
+            "You must implement either the backward or vjp method for your custom autograd.Function to use it with "
+            "backward mode AD."
+        )
+
+    vjp = backward
+
+    @staticmethod
+    def jvp(ctx: Any, *grads: Any) -> Any:
+        """Forward mode."""
+        raise NotOfferedError("Function.jvp: forward-mode differentiation is not offered; use backward")
+
+    @classmethod
+    def apply(cls, *args: Any) -> Any:
+        """Run forward, and record it when an argument requires grad and grad mode is on.
+
+        Raises:
+            TypeError: forward returned something that holds no tensor.
+            GraphError: a dirty tensor was not returned, or is a leaf that requires grad.
+        """
+        ctx = FunctionContext()
+        ctx.needs_input_grad = tuple([isinstance(x, Tensor) and x.requires_grad for x in args])
+        before = local.grad_enabled
+        record = before and any(ctx.needs_input_grad)
+        edges = [x.edge() if record and need else None for x, need in zip(args, ctx.needs_input_grad, strict=True)]
+        local.grad_enabled = False
+        try:
+            if cls.setup_context is Function.setup_context:
+                output = cls.forward(ctx, *args)
+            else:
+                output = cls.forward(*args)
+                cls.setup_context(ctx, args, output)
+        finally:
+            local.grad_enabled = before
+        results = output if isinstance(output, (tuple, list)) else (output,)
+        if not any(isinstance(r, Tensor) for r in results):
+            raise TypeError(
+                f"{cls.__name__}.forward: expected to return a Tensor or a tuple of them, found {type(output).__name__}"
+            )
+        _check_dirty(cls, ctx, args, results, record)
+        results = tuple([_output(r, ctx, args) for r in results])
+        if record:
+            _record(cls, ctx, args, edges, results)
+        ctx._dirty = ctx._constant = ()
+        return results if isinstance(output, (tuple, list)) else results[0]
+
+
+def _is_in(tensor: Any, tensors: tuple) -> bool:
+    return any(tensor is t for t in tensors)
+
+
+def _check_dirty(cls: type, ctx: FunctionContext, args: tuple, results: Any, record: bool) -> None:
+    for tensor in ctx._dirty:
+        if not _is_in(tensor, args) or not _is_in(tensor, tuple(results)):
+            raise GraphError(f"{cls.__name__}: what mark_dirty() is given must be an input, and must be returned by forward")
+        if not record:
+            continue
+        if tensor._view is not None:
+            raise NotOfferedError(f"{cls.__name__}: mark_dirty() of a view is not offered; write into a clone() of it")
+        if tensor.is_leaf and tensor.requires_grad:
+            raise GraphError(
+                f"a leaf Variable that requires grad is being used in an in-place operation ({cls.__name__}). Use a clone()."
+            )
+
+
+def _output(result: Any, ctx: FunctionContext, args: tuple) -> Any:
+    """What the caller gets: an input that was returned as it is becomes a new tensor over the same memory."""
+    if not isinstance(result, Tensor) or _is_in(result, ctx._dirty):
+        return result
+    return result.detach() if _is_in(result, args) or result._node is not None or result._requires_grad else result
+
+
+def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list, results: tuple) -> None:
+    """One node: what was saved, where gradients go, and the outputs that hang on it."""
+    tensors = [r for r in results if isinstance(r, Tensor)]
+    if len({t.device for t in tensors}) > 1:
+        raise NotOfferedError(f"{cls.__name__}: outputs on several devices are not offered; use a Function for each")
+    node = FunctionNode(tensors[0].device, ctx.needs_input_grad)
+    node.op, node.ctx = cls._rule, ctx
+    node.edges, node.sequence = tuple(edges), tape._sequence()
+    node.is_tensor = tuple([isinstance(x, Tensor) for x in args])
+    none = ((), np.dtype(np.bool_))
+    node.shapes = tuple([(r.array.shape, r.array.dtype) if isinstance(r, Tensor) else none for r in results])
+    for tensor in ctx._dirty:
+        tensor.storage.written(cls.__name__)
+    _save(node, ctx, args)
+    constant, ctx._constant = ctx._constant, ()
+    for index, tensor in enumerate(results):
+        if isinstance(tensor, Tensor) and tensor.array.dtype.kind == "f" and not _is_in(tensor, constant):
+            tensor._node, tensor._index, tensor._requires_grad = node, index, True
+
+
+def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
+    """The node keeps arrays and storages, never the tensors: an output that is saved makes no cycle."""
+    hooks = local.saved_hooks
+    node.storages, node.saved, versions = {}, {}, []
+    for i, tensor in enumerate(ctx._saved):
+        if tensor is None:
+            continue
+        name, storage = str(i), tensor.storage
+        node.saved[name], node.storages[name] = tensor.array, storage
+        for listener in scope.listeners:
+            listener.saved(node, name, tensor.array)
+        if hooks:
+            node.saved[name] = tape._pack(hooks[-1], tensor if _is_in(tensor, args) else None, tensor.array, tensor.device)
+            node.packed = True
+        else:
+            versions.append((name, storage, storage.version))
+    node.versions = versions
+    node.devices = tuple([None if t is None else t.device for t in ctx._saved])
+    ctx._saved = ()
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def once_differentiable(function: F) -> F:
+    """PyTorch's mark of a backward that cannot be differentiated again: here none can, so it changes nothing."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any) -> Any:
+        with no_grad():
+            return function(*args)
+
+    return wrapper  # type: ignore[return-value]
+
+
+def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
+    """Old listings wrapped tensors in ``Variable``; a tensor is one."""
+    if not isinstance(data, Tensor):
+        raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
+    return data.detach().requires_grad_(requires_grad)

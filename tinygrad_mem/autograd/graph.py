@@ -1,0 +1,54 @@
+"""What may be done to the recorded graph: hooks on the tensors that it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..scope import local
+from .tape import Node as Node
+from .tensor import Tensor
+
+
+class saved_tensors_hooks:
+    """Inside, every tensor saved for backward goes through ``pack`` at once, and through ``unpack`` when backward wants it.
+
+    ``pack`` is given a tensor (a parameter itself where it is saved, a detached tensor otherwise) and returns anything:
+    a file name, a compressed array. ``unpack`` returns a tensor of the same shape, dtype and device. What ``pack`` did not
+    keep is freed as soon as nothing else uses it. Blocks nest: the innermost applies. Recording is as the hooks find it; what
+    they compute is not packed again.
+
+    Raises:
+        TypeError: on entry, a hook that cannot be called; in backward, ``unpack`` did not return a tensor.
+        GraphError: in backward, ``unpack`` returned another shape, dtype or device.
+    """
+
+    def __init__(self, pack_hook: Callable[[Tensor], Any], unpack_hook: Callable[[Any], Tensor]) -> None:
+        if not callable(pack_hook) or not callable(unpack_hook):
+            raise TypeError("saved_tensors_hooks: pack_hook and unpack_hook must be callable")
+        self.pack_hook, self.unpack_hook = pack_hook, unpack_hook
+
+    def __enter__(self) -> None:
+        message = getattr(local, "saved_hooks_disabled", None)
+        if message is not None:
+            raise RuntimeError(message)
+        local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook))
+
+    def __exit__(self, *exc: object) -> None:
+        local.saved_hooks = local.saved_hooks[:-1]
+
+
+class disable_saved_tensors_hooks:
+    """Inside, entering :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``; open ones are an error too."""
+
+    def __init__(self, error_message: str) -> None:
+        self.error_message = error_message
+
+    def __enter__(self) -> None:
+        if local.saved_hooks:
+            raise RuntimeError(self.error_message)
+        self._before = getattr(local, "saved_hooks_disabled", None)
+        local.saved_hooks_disabled = self.error_message
+
+    def __exit__(self, *exc: object) -> None:
+        local.saved_hooks_disabled = self._before
