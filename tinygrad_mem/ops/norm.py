@@ -38,7 +38,7 @@ class BatchNorm(Op):
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
         out = ctx.output(x.shape, x.dtype)
         if training:
-            partial = ctx.empty((n, channels), wide)
+            partial = ctx.empty((2, n, channels), wide)
             ctx.kernels.batch_statistics(x3, eps, momentum, running_mean, running_var, partial, mean, rstd)
             del partial
         else:

@@ -8,6 +8,8 @@ import numpy as np
 
 from .erf import erf_tile as _erf_tile
 from .tiles import _SMALL
+from .tiles import flags as _flags
+from .tiles import keep as _keep
 from .tiles import tiled as _tiled
 
 _ROOT_HALF = _math.sqrt(0.5)
@@ -26,14 +28,12 @@ def relu(x, out):
 def relu_backward(gy, y, out):
     """out = gy where y > 0, else 0."""
 
-    def run(o, gy, y, flag):
-        np.less_equal(y, 0, out=flag)
-        if not in_place:
-            np.copyto(o, gy)
-        np.copyto(o, 0, where=flag)
+    def run(o, gy, y, t, u):
+        flag = _flags(u)
+        np.greater(y, 0, out=flag)
+        _keep(gy, flag, t, o)
 
-    in_place = out is gy
-    _tiled(run, out, gy, y, temps=1, dtype=np.bool_)
+    _tiled(run, out, gy, y, temps=2)
 
 
 def leaky_relu(x, slope, out):
@@ -56,7 +56,7 @@ def leaky_relu_backward(gy, s, slope, out):
     """out = gy where s > 0, else slope * gy; s is x, or y where the slope is positive."""
 
     def run(o, gy, s, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.greater(s, 0, out=flag)
         np.multiply(gy, slope, out=t)
         np.copyto(t, gy, where=flag)
@@ -84,7 +84,7 @@ def elu_backward(gy, x, alpha, scale, inner, out):
     """out = gy times scale where x > 0, else times scale * alpha * inner * e**(inner * x)."""
 
     def run(o, gy, x, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.minimum(x, 0, out=t)
         np.multiply(t, inner, out=t)
@@ -193,7 +193,7 @@ def softplus(x, beta, threshold, out):
     """out = ln(1 + e**(beta * x)) / beta; x itself where beta * x is above the threshold."""
 
     def run(o, x, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.multiply(x, beta, out=t)
         np.greater(t, threshold, out=flag)
         np.logaddexp(t, 0, out=t)
@@ -208,7 +208,7 @@ def softplus_backward(gy, x, beta, threshold, out):
     """out = gy * sigmoid(beta * x); gy itself where beta * x is above the threshold."""
 
     def run(o, gy, x, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.multiply(x, beta, out=t)
         np.greater(t, threshold, out=flag)
         _sigmoid(t, t)
@@ -325,7 +325,7 @@ def hardswish_backward(gy, x, out):
     """out = gy times 0 below -3, x / 3 + 1 / 2 up to 3, 1 above."""
 
     def run(o, gy, x, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.multiply(x, 1 / 3, out=t)
         np.add(t, 0.5, out=t)
         np.less_equal(x, -3, out=flag)
@@ -340,16 +340,16 @@ def hardswish_backward(gy, x, out):
 def window_backward(gy, s, low, high, scale, out):
     """out = scale * gy where low < s < high, else 0: the gradient of a ramp between two constants."""
 
-    def run(o, gy, s, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
-        np.multiply(gy, scale, out=t)
-        np.less_equal(s, low, out=flag)
-        np.copyto(t, 0, where=flag)
-        np.greater_equal(s, high, out=flag)
-        np.copyto(t, 0, where=flag)
-        np.copyto(o, t)
+    def run(o, gy, s, t, u, v):
+        inside, below = _flags(u), _flags(v)
+        np.greater(s, low, out=inside)
+        np.less(s, high, out=below)
+        np.logical_and(inside, below, out=inside)
+        _keep(gy, inside, t, o)
+        if scale != 1:
+            np.multiply(o, scale, out=o)
 
-    _tiled(run, out, gy, s, temps=2)
+    _tiled(run, out, gy, s, temps=3)
 
 
 def shrink(x, low, high, shift, out):
@@ -373,7 +373,7 @@ def shrink_backward(gy, x, low, high, out):
     """out = 0 where low <= x <= high, else gy."""
 
     def run(o, gy, x, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.copyto(t, 1)
         np.less_equal(x, high, out=flag)
         np.copyto(t, 0, where=flag)
@@ -398,19 +398,19 @@ def threshold(x, limit, value, out):
 def threshold_backward(gy, x, limit, out):
     """out = gy where x > limit, else 0."""
 
-    def run(o, gy, x, flag):
-        np.less_equal(x, limit, out=flag)
-        np.copyto(o, gy)
-        np.copyto(o, 0, where=flag)
+    def run(o, gy, x, t, u):
+        flag = _flags(u)
+        np.greater(x, limit, out=flag)
+        _keep(gy, flag, t, o)
 
-    _tiled(run, out, gy, x, temps=1, dtype=np.bool_)
+    _tiled(run, out, gy, x, temps=2)
 
 
 def prelu(x, weight, out):
     """out = x where x > 0, else weight * x; weight is broadcast to x's shape."""
 
     def run(o, x, w, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.multiply(x, w, out=t)
         np.copyto(t, x, where=flag)
@@ -423,7 +423,7 @@ def prelu_backward(gy, x, weight, out):
     """out = gy where x > 0, else weight * gy."""
 
     def run(o, gy, x, w, t, flag):
-        flag = flag.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.multiply(gy, w, out=t)
         np.copyto(t, gy, where=flag)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import TILE as _TILE
 from .threads import scratch as _scratch
 from .threads import split as _split
+from .tiles import keep as _keep
+
+_TILE = 1 << 15  # entries of one draw: part of what a ticket means
 
 
 def dropout(ticket, p, x, out):
@@ -22,10 +24,12 @@ def dropout(ticket, p, x, out):
         for tile in range(first, last):
             cut = slice(tile * _TILE, min((tile + 1) * _TILE, flat.size))
             count = cut.stop - cut.start
-            uniform, flag = _scratch((count,), np.float32, 0, 2), _scratch((count,), np.bool_, 1, 2)
+            uniform, flag, work = (
+                _scratch((count,), kind, slot, 4) for slot, kind in enumerate((np.float32, np.bool_, out.dtype))
+            )
             np.random.Generator(np.random.Philox(key=seed, counter=[0, tile, call, 1])).random(dtype=np.float32, out=uniform)
-            np.less(uniform, p, out=flag)
+            np.greater_equal(uniform, p, out=flag)
             np.multiply(flat[cut], scale, out=result[cut])
-            np.copyto(result[cut], 0, where=flag)
+            _keep(result[cut], flag, work, result[cut])
 
     _split(-(-flat.size // _TILE), part, grain=2)

@@ -49,27 +49,50 @@ def _total(partial, scale, out):
     np.multiply(out, scale, out=out)
 
 
+def _sum_lines(x, out):
+    """out = x summed along its last axis: by BLAS, against a vector of ones, where x is as wide as the sums."""
+    if x.dtype == out.dtype and x.shape[2] >= 8:
+        np.matmul(x, _ones(x.shape[2], x.dtype), out=out)
+    else:
+        np.add.reduce(x, axis=2, dtype=out.dtype, out=out)
+
+
+def _ones(length, dtype):
+    tile = _scratch((length,), dtype, 3, 4) if length <= 1 << 15 else np.ones(length, dtype)
+    tile.fill(1)
+    return tile
+
+
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
     """mean and 1 / sqrt(variance + eps) of each channel of x (n, channels, length); running statistics move by ``momentum``.
 
-    partial is (n, channels) in the statistics' dtype. The variance is of the differences from the mean: no cancellation.
+    partial is (2, n, channels) in the statistics' dtype. The variance comes from sums of squares, and where the mean is large
+    beside it, so that this would cancel, from the differences from the mean.
     """
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
 
     def sums(images, channels):
-        np.add.reduce(x[images, channels], axis=2, dtype=wide, out=partial[images, channels])
+        part = x[images, channels]
+        part = part if part.dtype == wide else _cast(part, 0, wide)
+        _sum_lines(part, partial[0, images, channels])
+        np.vecdot(part, part, out=partial[1, images, channels])
 
     def squares(images, channels):
         part = x[images, channels]
         tile = _scratch(part.shape, wide, 0, 4)
         np.subtract(part, mean[channels, None], out=tile)
-        np.vecdot(tile, tile, out=partial[images, channels])
+        np.vecdot(tile, tile, out=partial[1, images, channels])
 
     _over_images(x, sums)
-    _total(partial, 1.0 / count, mean)
-    _over_images(x, squares)
-    _total(partial, 1.0 / count, rstd)  # the variance, for now
+    _total(partial[0], 1.0 / count, mean)
+    _total(partial[1], 1.0 / count, rstd)  # the mean square, for now
+    small = _scratch(mean.shape, wide, 0, 4)
+    np.multiply(mean, mean, out=small)
+    np.subtract(rstd, small, out=rstd)
+    if not (small <= 4 * rstd).all():
+        _over_images(x, squares)
+        _total(partial[1], 1.0 / count, rstd)
     if running_mean is not None:
         small = _scratch(mean.shape, wide, 0, 4)
         np.multiply(running_mean, 1 - momentum, out=running_mean)
@@ -125,13 +148,23 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
         g = gy[images, channels]
         if g.dtype != wide:
             g = _cast(g, 1, wide)
-        np.add.reduce(g, axis=2, out=partial[0, images, channels])
-        tile = _scratch(g.shape, wide, 0, 4)
-        np.subtract(x[images, channels], mean[channels, None], out=tile)
-        np.vecdot(tile, g, out=partial[1, images, channels])
+        _sum_lines(g, partial[0, images, channels])
+        values = x[images, channels]
+        if not centred or values.dtype != wide:
+            tile = _scratch(g.shape, wide, 0, 4)
+            np.subtract(values, mean[channels, None], out=tile)
+            values = tile
+        np.vecdot(values, g, out=partial[1, images, channels])
 
+    product = _scratch(mean.shape, wide, 0, 4)
+    np.multiply(mean, rstd, out=product)
+    centred = bool((np.abs(product, out=product) <= 2).all()) and x.dtype == wide  # small means: subtract them afterwards
     _over_images(x, reduce)
     np.add.reduce(partial, axis=1, out=sums)
+    if centred:
+        product = _scratch(mean.shape, wide, 0, 4)
+        np.multiply(mean, sums[0], out=product)
+        np.subtract(sums[1], product, out=sums[1])
     np.multiply(sums[1], rstd, out=sums[1])
     if out is None:
         return

@@ -12,6 +12,7 @@ import numpy as np
 
 from .threads import scratch as _scratch
 from .threads import split as _split
+from .tiles import keep as _keep
 
 _TILE = 1 << 16
 
@@ -50,7 +51,7 @@ def _flag(shape):
     return _scratch(shape, np.bool_, 0, 2)
 
 
-def _rows(target, limit=1 << 18):
+def _rows(target, limit=1 << 16):
     """Cuts of a chunk's first spatial axis that keep bool scratch within its bounds."""
     rows = target.shape[1] if target.ndim > 1 else 1
     step = max(limit // max(target.size // max(rows, 1), 1), 1)
@@ -75,7 +76,11 @@ def max_pool(x, geometry, index, out):
                 for cut in _rows(best):
                     flag = _flag(best[cut].shape)
                     np.greater(values[cut], best[cut], out=flag)
-                    np.copyto(places[cut], number, where=flag)
+                    if number < 256 and places.dtype == np.uint8:  # numbers rise: the largest so far is the newest
+                        np.multiply(flag.view(np.uint8), number, out=flag.view(np.uint8))
+                        np.maximum(places[cut], flag.view(np.uint8), out=places[cut])
+                    else:
+                        np.copyto(places[cut], number, where=flag)
             elif which is not None:
                 which[target] = 0
             np.maximum(values, best, out=best)
@@ -85,21 +90,27 @@ def max_pool(x, geometry, index, out):
 
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
-    kernel, stride, _, dilation = geometry
+    kernel, stride, padding, dilation = geometry
     apart = all(s >= (k - 1) * d + 1 for k, s, d in zip(kernel, stride, dilation, strict=True))
+    covered = kernel == stride and padding == (0,) * len(kernel) and all(
+        size == n * k for size, n, k in zip(out.shape[1:], gy.shape[1:], kernel, strict=True)
+    )
 
     def run(planes):
         result, grads, which = out[planes], gy[planes], index[planes]
-        result.fill(0)
+        if not covered:
+            result.fill(0)
         for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
             values, places, total = grads[target], which[target], result[source]
             for cut in _rows(places):
                 flag = _flag(places[cut].shape)
                 np.equal(places[cut], number, out=flag)
+                work = _scratch(flag.shape, out.dtype, 1, 2)
                 if apart:
-                    np.copyto(total[cut], values[cut], where=flag)
+                    _keep(values[cut], flag, work, total[cut])
                 else:
-                    np.add(total[cut], values[cut], out=total[cut], where=flag)
+                    _keep(values[cut], flag, work, work)
+                    np.add(total[cut], work, out=total[cut])
 
     _planes(out, gy, run)
 
