@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
@@ -24,9 +25,8 @@ def call_with_hooks(module: Module, args: tuple, kwargs: dict) -> Any:
     try:
         for hook, with_kwargs in list(module._forward_pre_hooks.values()):
             args, kwargs = _before(module, hook, with_kwargs, args, kwargs)
-        border = None
-        if module._backward_hooks or module._backward_pre_hooks:
-            border = Border(module)
+        border = Border(module) if module._backward_hooks or module._backward_pre_hooks else None
+        if border is not None:
             args = border.enter(args)
         result = module.forward(*args, **kwargs)
         for key, (hook, with_kwargs, _) in list(module._forward_hooks.items()):
@@ -56,67 +56,71 @@ def _before(module: Module, hook: Any, with_kwargs: bool, args: tuple, kwargs: d
 class Border:
     """Where gradients come into a module and go out of it: one node around its outputs, one around its inputs.
 
-    Only positional tensors, and tuples or lists of tensors as outputs, are seen, as in PyTorch.
+    Only positional tensors, and tuples or lists of tensors as outputs, are seen, as in PyTorch; of those, the ones that
+    require gradients, with ``None`` in the place of the others.
     """
 
     def __init__(self, module: Module) -> None:
         self.module = module
         self.pre_hooks = list(module._backward_pre_hooks.values())
         self.hooks = list(module._backward_hooks.values())
-        self.inputs = 0
-        self.input_watched = False
+        self.inputs: list[bool] = []  # of each tensor, whether it requires a gradient
+        self.outputs: list[bool] = []
         self.outgoing: tuple = ()
 
     def enter(self, args: tuple) -> tuple:
         """The arguments, with their tensors behind a node."""
-        where = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
-        self.inputs = len(where)
-        self.input_watched = any(args[i].requires_grad for i in where) and bool(self.hooks)
-        if not self.input_watched:
-            return args
-        changed = list(args)
-        for i, tensor in zip(where, self._behind_node([args[i] for i in where], self.at_inputs), strict=True):
-            changed[i] = tensor
-        return tuple(changed)
+        parts = list(args)
+        self.inputs = self._behind_node(parts, self.at_inputs) if self.hooks else []
+        return tuple(parts)
 
     def leave(self, result: Any) -> Any:
         """The result, with its tensors behind a node."""
         several = isinstance(result, (tuple, list))
         parts = list(result) if several else [result]
-        where = [i for i, a in enumerate(parts) if isinstance(a, Tensor)]
-        if not any(parts[i].requires_grad for i in where):
-            return result
-        for i, tensor in zip(where, self._behind_node([parts[i] for i in where], self.at_outputs), strict=True):
-            parts[i] = tensor
+        self.outputs = self._behind_node(parts, self.at_outputs)
         if not several:
             return parts[0]
         return type(result)(*parts) if hasattr(result, "_fields") else type(result)(parts)
 
     @staticmethod
-    def _behind_node(tensors: list, seen: Any) -> tuple:
-        passed = apply(ModuleBorder, *tensors, seen=seen)
-        for tensor, source in zip(passed, tensors, strict=True):
-            tensor._storage = source.storage
-        return passed
+    def _behind_node(parts: list, seen: Any) -> list[bool]:
+        where = [i for i, part in enumerate(parts) if isinstance(part, Tensor)]
+        wanted = [parts[i].requires_grad and is_grad_enabled() for i in where]
+        chosen = [i for i, want in zip(where, wanted, strict=True) if want]
+        if chosen:
+            passed = apply(ModuleBorder, *[parts[i] for i in chosen], seen=seen)
+            for i, tensor in zip(chosen, passed, strict=True):
+                tensor._storage = parts[i].storage
+                parts[i] = tensor
+        return wanted
 
-    def at_outputs(self, grads: tuple) -> tuple:
+    def at_outputs(self, grads: list) -> list:
         """Backward reaches the outputs."""
+        every = _placed(grads, self.outputs)
         for hook in self.pre_hooks:
-            grads = _answered(hook(self.module, grads), grads, "grad_output")
-        self.outgoing = grads
-        if not self.input_watched:
+            every = _answered(hook(self.module, every), every, "grad_output")
+        self.outgoing = every
+        if not any(self.inputs):
             for hook in self.hooks:
-                if hook(self.module, (None,) * self.inputs, grads) is not None:
+                if hook(self.module, (None,) * len(self.inputs), every) is not None:
                     raise RuntimeError("backward hook for Modules where no input requires gradient should always return None")
             self.outgoing = ()
-        return grads
+        return [g for g, want in zip(every, self.outputs, strict=True) if want]
 
-    def at_inputs(self, grads: tuple) -> tuple:
+    def at_inputs(self, grads: list) -> list:
         """Backward reaches the inputs."""
+        every = _placed(grads, self.inputs)
         for hook in self.hooks:
-            grads = _answered(hook(self.module, grads, self.outgoing), grads, "grad_input")
+            every = _answered(hook(self.module, every, self.outgoing), every, "grad_input")
         self.outgoing = ()
-        return grads
+        return [g for g, want in zip(every, self.inputs, strict=True) if want]
+
+
+def _placed(grads: list, wanted: list[bool]) -> tuple:
+    """The gradients at the places of their tensors."""
+    rest = iter(grads)
+    return tuple([next(rest) if want else None for want in wanted])
 
 
 def _answered(answer: Any, grads: tuple, name: str) -> tuple:
@@ -142,12 +146,18 @@ class ModuleBorder(Op):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple:
-        shown = tuple([None if g is None else _shown(ctx, g) for g in grads])
-        return tuple([None if t is None else t.array for t in ctx.seen(shown)])
+        shown = [None if g is None else Tensor._wrap(_copy(ctx, g), ctx.device) for g in grads]
+        answers = ctx.seen(shown)
+        return tuple(
+            [
+                grad if after is before else None if after is None else _copy(ctx, after.array)
+                for grad, before, after in zip(grads, shown, answers, strict=True)
+            ]
+        )
 
 
-def _shown(ctx: Context, grad: Any) -> Tensor:
-    """A copy: hooks may keep what they see, while the engine may write over what it owns."""
+def _copy(ctx: Context, grad: Any) -> Any:
+    """What hooks see they may keep, while the engine may write over what it owns."""
     copy = ctx.device.empty(grad.shape, grad.dtype)
     ctx.kernels.copy(grad, out=copy)
-    return Tensor._wrap(copy, ctx.device)
+    return copy

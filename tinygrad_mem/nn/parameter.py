@@ -25,9 +25,6 @@ class Parameter(Tensor):
             self.requires_grad = True
         told(self, "PARAMETER")
 
-    def __repr__(self) -> str:
-        return "Parameter containing:\n" + super().__repr__()
-
     def __deepcopy__(self, memo: dict) -> Tensor:
         copy = super().__deepcopy__(memo)
         told(copy, "PARAMETER")

@@ -55,13 +55,13 @@ class Tree:
             self._ready("parameters")
             self._forget(name, keep="_parameters")
             self.register_parameter(name, value)
+        elif name in found.get("_parameters", ()):
+            self._only_none(value, name, "parameter", "Parameter")
+            found["_parameters"][name] = None
         elif isinstance(value, Tree):
             self._ready("module")
             self._forget(name, keep="_modules")
             found["_modules"][name] = value
-        elif name in found.get("_parameters", ()):
-            self._only_none(value, name, "parameter", "Parameter")
-            found["_parameters"][name] = None
         elif name in found.get("_modules", ()):
             self._only_none(value, name, "child module", "Module")
             found["_modules"][name] = None

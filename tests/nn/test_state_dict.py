@@ -1,0 +1,136 @@
+"""State dicts: what is in them, what fits, and that a misfit changes nothing."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.case import values
+from tinygrad_mem import nn
+from tinygrad_mem.errors import StateDictError
+
+
+def net(framework: Any = tm) -> Any:
+    n = framework.nn
+    return n.Sequential(OrderedDict(a=n.Linear(3, 4), b=n.BatchNorm1d(4), c=n.Sequential(n.Linear(4, 2))))
+
+
+def snapshot(module: Any) -> dict:
+    return {k: values(v).copy() for k, v in module.state_dict().items()}
+
+
+def test_a_state_dict_shows_the_modules_own_memory():
+    module = net()
+    state = module.state_dict()
+    assert type(state).__mro__[1] is OrderedDict
+    assert state["a.weight"].array is module.a.weight.array
+    assert not state["a.weight"].requires_grad
+    assert module.state_dict(keep_vars=True)["a.weight"] is module.a.weight
+    collected: dict = {}
+    assert module.state_dict(collected, "x.") is collected
+    assert set(collected) == {f"x.{k}" for k in state}
+
+
+def test_loading_copies():
+    one, two = net(), net()
+    ids = [id(p) for p in two.parameters()]
+    result = two.load_state_dict(one.state_dict())
+    assert repr(result) == "<All keys matched successfully>"
+    assert result.missing_keys == result.unexpected_keys == []
+    assert [id(p) for p in two.parameters()] == ids
+    for (name, a), b in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
+        np.testing.assert_array_equal(values(a), values(b), err_msg=name)
+        assert not np.shares_memory(values(a), values(b))
+    assert all(p.requires_grad and p.grad_fn is None for p in two.parameters())
+
+
+def test_loading_casts():
+    two = net()
+    two.load_state_dict(net().double().state_dict())
+    assert two.a.weight.dtype == tm.float32
+
+
+def test_assigning_takes_the_tensors():
+    one, two = net().double(), net()
+    two.a.weight.requires_grad = False
+    two.load_state_dict(one.state_dict(), assign=True)
+    assert two.a.weight.array is one.a.weight.array
+    assert two.b.running_mean.array is one.b.running_mean.array
+    assert type(two.a.weight) is nn.Parameter
+    assert not two.a.weight.requires_grad
+    assert two.a.bias.requires_grad
+
+
+def _spoiled(framework: Any, state: Any) -> dict:
+    """Of each kind of misfit one."""
+    state = dict(state)
+    state["a.weight"] = framework.ones(5, 3)
+    state["c.0.bias"] = framework.ones(3)
+    del state["a.bias"], state["c.0.weight"]
+    state["z"] = state["c.0.more"] = framework.ones(1)
+    return state
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_misfits_are_told_together_in_pytorchs_words_and_nothing_is_loaded(strict: bool):
+    mine, other = net(), net(torch)
+    with pytest.raises(RuntimeError) as expected:
+        other.load_state_dict(_spoiled(torch, net(torch).state_dict()), strict=strict)
+    before = snapshot(mine)
+    with pytest.raises(StateDictError) as found:
+        mine.load_state_dict(_spoiled(tm, net().state_dict()), strict=strict)
+    assert str(found.value) == str(expected.value).replace("torch.Size", "Size")
+    for name, array in snapshot(mine).items():
+        np.testing.assert_array_equal(array, before[name], err_msg=name)
+
+
+def test_not_strict():
+    state = dict(net().state_dict())
+    del state["a.weight"]
+    state["z"] = tm.ones(1)
+    module = net()
+    result = module.load_state_dict(state, strict=False)
+    assert result == (["a.weight"], ["z"])
+    assert "missing_keys=['a.weight']" in repr(result)
+    np.testing.assert_array_equal(values(module.a.bias), values(state["a.bias"]))
+
+
+def test_what_is_no_state_dict():
+    with pytest.raises(TypeError, match="Expected state_dict to be dict-like, got <class 'int'>"):
+        net().load_state_dict(3)
+    with pytest.raises(StateDictError, match=r'While copying the parameter named "a\.weight", expected Tensor'):
+        net().load_state_dict({**net().state_dict(), "a.weight": 3})
+
+
+def test_old_state_without_batch_counters():
+    state = {k: v for k, v in net().state_dict().items() if not k.endswith("num_batches_tracked")}
+    assert net().load_state_dict(state).missing_keys == []
+
+
+def test_one_element_vectors_fit_scalars():
+    module = nn.Module()
+    module.register_buffer("scalar", tm.zeros(()))
+    module.load_state_dict({"scalar": tm.full((1,), 3.0)})
+    assert module.scalar.item() == 3.0
+
+
+def test_loading_values_into_meta_does_nothing_and_says_so():
+    with tm.device("meta"):
+        module = nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="copying from a non-meta parameter in the checkpoint to a meta parameter"):
+        module.load_state_dict(nn.Linear(2, 2).state_dict())
+    assert module.weight.is_meta
+    module.load_state_dict(nn.Linear(2, 2).state_dict(), assign=True)
+    assert not module.weight.is_meta
+
+
+def test_shared_parameters_have_every_name():
+    layer = nn.Linear(2, 2)
+    module = nn.Sequential(layer, layer)
+    assert list(module.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert module.load_state_dict(module.state_dict()).missing_keys == []
