@@ -1,18 +1,43 @@
-"""Dropout and its relatives, with the names and arguments of ``torch.nn.functional``."""
+"""Dropout and its relatives, with the names and arguments of ``torch.nn.functional``.
+
+None of them keeps a mask: it is drawn again in backward from the generator's ticket, two numbers.
+"""
 
 from __future__ import annotations
 
+import math
+
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..ops import dropout as ops
-from . import creation, elementwise
+
+_LOW = -1.7580993408473766  # SELU's lower limit: -scale * alpha
 
 
-def _checked(p: float) -> float:
+def _drop(
+    input: Tensor,
+    p: float,
+    training: bool,
+    inplace: bool,
+    length: int = 1,
+    alpha: bool = False,
+) -> Tensor:
+    """Drop cells of ``length`` elements; ``alpha`` keeps mean and variance of SELU's outputs."""
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-    return p
+    if not training or p == 0.0 or input.numel() == 0:
+        return input
+    if input.dtype.kind != "f":
+        raise DTypeError(f"dropout: result type float32 can't be cast to {input.dtype}; give a floating tensor")
+    scale, shift, dropped = 0.0 if p == 1.0 else 1.0 / (1.0 - p), 0.0, 0.0
+    if alpha and p < 1.0:
+        scale = ((1 - p) * (1 + p * _LOW**2)) ** -0.5
+        shift = -scale * _LOW * p
+        dropped = scale * _LOW + shift
+    run = apply_ if inplace else apply
+    ticket = input.device.generator.ticket()
+    return run(ops.Dropout, input, p=p, kept=(scale, shift), dropped=dropped, length=length, ticket=ticket)
 
 
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -22,57 +47,59 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
     Raises:
         ValueError: ``p`` is not a probability.
+        DTypeError: the input is not floating.
     """
-    _checked(p)
-    if not training or p == 0.0 or input.numel() == 0:
-        return input
-    run = apply_ if inplace else apply
-    return run(ops.Dropout, input, p=p, ticket=input.device.generator.ticket())
+    return _drop(input, p, training, inplace)
 
 
 def _channels(input: Tensor, p: float, training: bool, inplace: bool, n: int) -> Tensor:
-    """Whole channels are dropped: the mask has one entry a channel, and is what is saved."""
-    _checked(p)
+    """Whole channels are dropped: one draw a channel of (N, C, ...) or (C, ...)."""
     if input.ndim not in (n + 1, n + 2):
         raise ShapeError(f"dropout{n}d: expected a {n + 1}-D or {n + 2}-D input, found {list(input.shape)}")
-    if not training or p == 0.0:
-        return input
-    mask = creation.zeros(*input.shape[: input.ndim - n], *[1] * n, dtype=input.dtype, device=input.device)
-    if p < 1.0:
-        mask.bernoulli_(1.0 - p)
-        mask.div_(1.0 - p)
-    return elementwise.mul_(input, mask) if inplace else elementwise.mul(input, mask)
+    return _drop(input, p, training, inplace, math.prod(input.shape[input.ndim - n :]))
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, L) or (C, L). Saves: one number a channel."""
+    """Whole channels of (N, C, L) or (C, L). Saves: no array.
+
+    Raises:
+        ShapeError: another number of dimensions.
+    """
     return _channels(input, p, training, inplace, 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, H, W) or (C, H, W). Saves: one number a channel."""
+    """Whole channels of (N, C, H, W) or (C, H, W). Saves: no array.
+
+    Raises:
+        ShapeError: another number of dimensions.
+    """
     return _channels(input, p, training, inplace, 2)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, D, H, W) or (C, D, H, W). Saves: one number a channel."""
+    """Whole channels of (N, C, D, H, W) or (C, D, H, W). Saves: no array.
+
+    Raises:
+        ShapeError: another number of dimensions.
+    """
     return _channels(input, p, training, inplace, 3)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """Dropout that keeps mean and variance of SELU's outputs: dropped entries get SELU's lower limit.
-
-    Saves: the mask, one byte an element.
+    """Dropout that keeps mean and variance of SELU's outputs: dropped entries get SELU's lower limit. Saves: no array.
 
     Source: Klambauer et al., *Self-normalizing neural networks*, 2017.
     """
-    _checked(p)
-    if not training or p == 0.0:
-        return input
-    low = -1.7580993408473766
-    if p == 1.0:
-        return elementwise.mul(input, 0.0)
-    scale = ((1 - p) * (1 + p * low**2)) ** -0.5
-    dropped = creation.empty_like(input, dtype="bool").bernoulli_(p)
-    out = elementwise.add(elementwise.mul(elementwise.masked_fill(input, dropped, low), scale), -scale * low * p)
-    return input.copy_(out) if inplace else out
+    return _drop(input, p, training, inplace, alpha=True)
+
+
+def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
+    """:func:`alpha_dropout` of whole channels of (N, C, ...). Saves: no array.
+
+    Raises:
+        ShapeError: fewer than 2 dimensions.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"Feature dropout requires at least 2 dimensions in the input, found {list(input.shape)}")
+    return _drop(input, p, training, inplace, math.prod(input.shape[2:]), alpha=True)

@@ -29,6 +29,7 @@ from ..functional.dropout import dropout as dropout
 from ..functional.dropout import dropout1d as dropout1d
 from ..functional.dropout import dropout2d as dropout2d
 from ..functional.dropout import dropout3d as dropout3d
+from ..functional.dropout import feature_alpha_dropout as feature_alpha_dropout
 
 # --- linear
 from ..functional.embedding import embedding as embedding

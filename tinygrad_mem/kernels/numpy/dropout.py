@@ -7,29 +7,32 @@ from __future__ import annotations
 
 import numpy as np
 
+from .threads import TILE as _TILE
 from .threads import scratch as _scratch
 from .threads import split as _split
-from .tiles import keep as _keep
-
-_TILE = 1 << 15  # entries of one draw: part of what a ticket means
 
 
-def dropout(ticket, p, x, out):
-    """out = x / (1 - p) where a uniform number is not below p, else 0; both contiguous; out may be x."""
+def dropout(ticket, p, kept, dropped, x, out):
+    """out = kept[0] * x + kept[1] where a uniform number is not below p, else ``dropped``.
+
+    x and out are (cells, length), contiguous; one number is drawn a cell. out may be x.
+    """
     seed, call = ticket
-    flat, result = x.reshape(-1), out.reshape(-1)
-    scale = 0.0 if p >= 1 else 1.0 / (1.0 - p)
+    scale, shift = kept
+    cells, length = x.shape
+    step = _TILE if length == 1 else max(min(_TILE // max(length, 1), cells), 1)
 
     def part(first, last):
         for tile in range(first, last):
-            cut = slice(tile * _TILE, min((tile + 1) * _TILE, flat.size))
+            cut = slice(tile * step, min((tile + 1) * step, cells))
             count = cut.stop - cut.start
-            uniform, flag, work = (
-                _scratch((count,), kind, slot, 4) for slot, kind in enumerate((np.float32, np.bool_, out.dtype))
-            )
+            uniform, flag = _scratch((count, 1), np.float32, 0, 2), _scratch((count, 1), np.bool_, 1, 2)
             np.random.Generator(np.random.Philox(key=seed, counter=[0, tile, call, 1])).random(dtype=np.float32, out=uniform)
-            np.greater_equal(uniform, p, out=flag)
-            np.multiply(flat[cut], scale, out=result[cut])
-            _keep(result[cut], flag, work, result[cut])
+            np.less(uniform, p, out=flag)
+            target = out[cut]
+            np.multiply(x[cut], scale, out=target)
+            if shift:
+                np.add(target, shift, out=target)
+            np.copyto(target, dropped, where=flag)
 
-    _split(-(-flat.size // _TILE), part, grain=2)
+    _split(-(-cells // step), part, grain=max((1 << 17) // max(step * length, 1), 1))
