@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from .. import scope
 from ..errors import DTypeError, GraphError, ShapeError
 from . import engine
 from .tensor import Tensor
@@ -33,8 +34,9 @@ def _roots(outputs: list, grads: list) -> list:
                     f"grad can be implicitly created only for scalar outputs, found shape {list(output.shape)}; "
                     "pass gradient=, or reduce it with sum() or mean()"
                 )
-            array = output.device.empty(output.array.shape, output.array.dtype)
-            output.device.kernels.fill(1, out=array)
+            with scope.phase("backward"):
+                array = output.device.empty(output.array.shape, output.array.dtype)
+                output.device.kernels.fill(1, out=array)
             roots.append((output.edge(), array, True))
             continue
         if grad.array.shape != output.array.shape:

@@ -42,8 +42,8 @@ def _optimizer(name: str, parameters: Any) -> Any:
 
 
 def _step(model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
+    optimizer.zero_grad()  # before the forward: the old gradients are gone when the activations come
     loss = F.cross_entropy(model(images), labels)
-    optimizer.zero_grad()
     loss.backward()
     optimizer.step()
     return loss.item()
