@@ -266,3 +266,18 @@ def test_named_results_and_views():
 def test_refusals(run, error, match):
     with pytest.raises(error, match=match):
         run()
+
+
+@pytest.mark.parametrize("dims", [(0, 2), (1,), (0, 1), (2,), (0, 1, 2), (1, 2)])
+@pytest.mark.parametrize("shape", [(6, 7, 300), (40, 3, 5000), (2, 2000, 40), (3, 1100, 70)])
+def test_shapes_of_several_tiles(shape, dims):
+    x = np.random.default_rng(0).standard_normal(shape)
+    for run in (
+        lambda x: x.sum(dims),
+        lambda x: x.mean(dims),
+        lambda x: x.var(dims),
+        lambda x: x.norm(2, dim=dims),
+        lambda x: x.norm(3, dim=dims),
+        lambda x: x.logsumexp(dims),
+    ):
+        against_torch(run, run, [x], tolerance=(1e-10, 1e-9))

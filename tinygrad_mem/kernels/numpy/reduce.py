@@ -9,7 +9,6 @@ import numpy as np
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
-from .threads import threads as _threads
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
@@ -61,7 +60,7 @@ def _fast_sum(x, axes, out):
         return False
     first, last = min(axes), max(axes)
     if last - first + 1 != len(axes):
-        return False
+        return _sum_apart(x, sorted(axes), out)
     rows, n, columns = _prod(x.shape[:first]), _prod(x.shape[first : last + 1]), _prod(x.shape[last + 1 :])
     if rows == 1 and columns == 1:
         return _sum_all(x.reshape(-1), out)
@@ -81,37 +80,61 @@ def _fast_sum(x, axes, out):
                 np.matmul(ones[: len(part)], part, out=out[i])
                 continue
             for k in range(0, columns, _TILE):  # what comes after the first rows is added through scratch
-                piece = _scratch((min(_TILE, columns - k),), x.dtype, 0, 4)
+                piece = _scratch((min(_TILE, columns - k),), x.dtype, 2, 4)
                 np.matmul(ones[: len(part)], part[:, k : k + _TILE], out=piece)
                 np.add(out[i, k : k + _TILE], piece, out=out[i, k : k + _TILE])
     return True
 
 
-def _sum_all(flat, out):
-    """The sum of everything: pairwise within a part a core, the parts added in float64."""
-    if flat.size < 2 * _GRAIN:
+def _sum_apart(x, axes, out):
+    """Sums over axes with others between: over the last run of axes first, where what is left fits the scratch."""
+    at = len(axes) - 1
+    while axes[at - 1] == axes[at] - 1:
+        at -= 1
+    inner = tuple(axes[at:])
+    shape = tuple(1 if a in inner else n for a, n in enumerate(x.shape))
+    if axes[-1] != x.ndim - 1 or _prod(shape) > _TILE // 2:
         return False
-    parts: dict[int, float] = {}
+    left = _scratch(shape, x.dtype, 1, 4)
+    _scaled_sum(x, inner, 1.0, left)
+    np.add.reduce(left, axis=tuple(axes[:at]), keepdims=True, out=out)
+    return True
 
-    def part(start, stop):
-        parts[start] = float(np.add.reduce(flat[start:stop]))
 
-    _split(flat.size, part)
-    total = 0.0
-    for start in sorted(parts):
-        total += parts[start]
-    out.fill(total)
+_RUN = 1024  # elements that one product sums: as accurate as adding pairs
+
+
+def _sum_all(flat, out):
+    """The sum of everything: sums of runs, those added in pairs, and the parts in float64."""
+    total, most = 0.0, _RUN * _TILE
+    for i in range(0, flat.size, most):
+        part = flat[None, i : i + most]
+        _sum_rows(part, out.reshape(1))
+        total += out.item()
+    if flat.size > most:
+        out.fill(total)
     return True
 
 
 def _sum_rows(x, out):
-    """The sum of each row: short ones by matrix product, long ones pairwise, several cores where it pays."""
-    if x.shape[1] <= 256:
-        np.matmul(x, _ONES[x.dtype][: x.shape[1]], out=out)
+    """The sum of each row: of runs by matrix product, then of the runs in pairs."""
+    rows, n = x.shape
+    ones, runs = _ONES[x.dtype], n // _RUN
+    if n <= _RUN:
+        np.matmul(x, ones[:n], out=out)
         return True
-    if x.size < 2 * _GRAIN or len(x) < _threads():
+    if runs > _TILE:
         return False
-    _split(len(x), lambda i, j: np.add.reduce(x[i:j], axis=1, out=out[i:j]), grain=max(_GRAIN // x.shape[1], 1))
+    step = _TILE // runs
+    for i in range(0, rows, step):
+        part = x[i : i + step]
+        sums = _scratch((len(part), runs), x.dtype, 2, 4)
+        np.matmul(part[:, : runs * _RUN].reshape(len(part), runs, _RUN), ones[:_RUN], out=sums)
+        np.add.reduce(sums, axis=1, out=out[i : i + step])
+        if n > runs * _RUN:
+            rest = _scratch((len(part),), x.dtype, 3, 4)
+            np.matmul(part[:, runs * _RUN :], ones[: n - runs * _RUN], out=rest)
+            np.add(out[i : i + step], rest, out=out[i : i + step])
     return True
 
 
@@ -178,10 +201,8 @@ def _fold(x, axes, term, out, wide=None):
     """
     wide = wide or out.dtype
     out.fill(0)
-    lead = (slice(None),) * x.ndim
-    for index in _blocks(x.shape, _TILE):
-        key = lead if index == (...,) else tuple(slice(i, i + 1) if isinstance(i, int) else i for i in index)
-        key += lead[len(key) :]
+
+    def add(key):
         tile = _scratch(x[key].shape, wide, 0, 4)
         term(tile, key)
         target = out[_reduced(key, axes)]
@@ -189,8 +210,34 @@ def _fold(x, axes, term, out, wide=None):
             np.add(target, tile.reshape(target.shape), out=target, casting="unsafe")
         else:
             partial = _scratch(target.shape, wide, 1, 4)
-            np.add.reduce(tile, axis=axes, keepdims=True, out=partial)
+            if max(axes) - min(axes) < len(axes):  # else it would use the scratch of ``partial``
+                _scaled_sum(tile, axes, 1.0, partial)
+            else:
+                np.add.reduce(tile, axis=axes, keepdims=True, out=partial)
             np.add(target, partial, out=target, casting="unsafe")
+
+    _over_parts(x, axes, add)
+
+
+def _over_parts(x, axes, run):
+    """``run(key)`` for parts of x of a tile at most; several cores share the longest axis that is not reduced."""
+    free = [a for a in range(x.ndim) if a not in axes]
+    shared = max(free, key=x.shape.__getitem__, default=None)
+
+    def part(start, stop):
+        cut = x if shared is None else x[(slice(None),) * shared + (slice(start, stop),)]
+        for index in _blocks(cut.shape, _TILE):
+            key = [slice(0, n) for n in cut.shape]
+            for a, i in enumerate(() if index == (...,) else index):
+                key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, cut.shape[a]))
+            if shared is not None:
+                key[shared] = slice(key[shared].start + start, key[shared].stop + start)
+            run(tuple(key))
+
+    if shared is None or x.size < 2 * _GRAIN:
+        part(0, 0 if shared is None else x.shape[shared])
+    else:
+        _split(x.shape[shared], part, grain=max(_GRAIN // (x.size // x.shape[shared]), 1))
 
 
 def _reduced(key, axes):
@@ -202,9 +249,12 @@ def _each(out, run, *arrays, wide=None):
     """``run(out_tile, *array_tiles, scratch)`` block by block; arrays are broadcast to out's shape."""
     wide = wide or (np.float32 if out.dtype == np.float16 else out.dtype)
     spread = [np.broadcast_to(a, out.shape) for a in arrays]
-    for index in _blocks(out.shape, _TILE):
-        target = out[index]
-        run(target, *[a[index] for a in spread], _scratch(target.shape, wide, 0, 4))
+
+    def one(key):
+        target = out[(*key, ...)]
+        run(target, *[a[key] for a in spread], _scratch(target.shape, wide, 0, 4))
+
+    _over_parts(out, (), one)
 
 
 def count_nonzero(x, axes, out):
@@ -362,16 +412,16 @@ def _dot(x, out):
 def _extreme_size(x, axes, ufunc, out):
     """out = the largest (or smallest) abs(x) over ``axes``."""
     out.fill(-np.inf if ufunc is np.maximum else np.inf)
-    lead = (slice(None),) * x.ndim
-    for index in _blocks(x.shape, _TILE):
-        key = lead if index == (...,) else tuple(slice(i, i + 1) if isinstance(i, int) else i for i in index)
-        key += lead[len(key) :]
+
+    def one(key):
         tile = _scratch(x[key].shape, out.dtype, 0, 4)
         np.absolute(x[key], out=tile)
         target = out[_reduced(key, axes)]
         partial = _scratch(target.shape, out.dtype, 1, 4)
         ufunc.reduce(tile, axis=axes, keepdims=True, out=partial)
         ufunc(target, partial, out=target)
+
+    _over_parts(x, axes, one)
 
 
 def norm_backward(gy, x, y, p, out):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
+from .threads import split as _split
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15
@@ -19,7 +21,7 @@ def _run(ufunc, x, axis, out):
     if out.size == 0:
         return
     if out.dtype != np.float16:
-        ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out)
+        _shared(lambda x, out: _accumulate(ufunc, x, axis, out), axis, x, out)
         return
     xs, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
     n = xs.shape[-1]
@@ -35,6 +37,29 @@ def _run(ufunc, x, axis, out):
             ufunc.accumulate(tile, axis=-1, out=total)
             np.copyto(last, total[..., -1:])
             np.copyto(results[..., i : i + _TILE], total, casting="unsafe")
+
+
+def _shared(run, axis, *arrays):
+    """``run(*parts)`` of the arrays, cut along the longest other axis for several cores."""
+    first = arrays[0]
+    other = max((a for a in range(first.ndim) if a != axis), key=first.shape.__getitem__, default=None)
+    if other is None or first.size < 2 * _GRAIN:
+        run(*arrays)
+        return
+    lead = (slice(None),) * other
+    grain = max(_GRAIN // (first.size // first.shape[other]), 1)
+    _split(first.shape[other], lambda i, j: run(*[a[(*lead, slice(i, j))] for a in arrays]), grain=grain)
+
+
+def _accumulate(ufunc, x, axis, out):
+    """Whole rows at a time where they are long, for the sake of vector instructions."""
+    if axis == x.ndim - 1 or x[(slice(None),) * axis + (0,)].size < 256:
+        ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out)
+        return
+    lines, outs = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
+    np.copyto(outs[0], lines[0], casting="unsafe")
+    for i in range(1, len(lines)):
+        ufunc(outs[i - 1], lines[i], out=outs[i])
 
 
 def cumsum(x, axis, reverse, out):

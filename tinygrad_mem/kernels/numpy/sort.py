@@ -12,6 +12,7 @@ from math import prod as _prod
 import numpy as np
 
 from .threads import scratch as _scratch
+from .threads import split as _split
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15  # keys in a tile: a quarter of the scratch
@@ -28,8 +29,17 @@ def order(x, axis, start, stop, descending, work, out):
         return
     lines, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
     one = _order_packed if x.dtype.itemsize <= 4 else _order_wide
-    for index in _blocks(lines.shape[:-1], max(_TILE // lines.shape[-1], 1)):
-        one(lines[index], start, stop, descending, work, outs[index])
+    if lines.ndim == 1 or work is not None:
+        for index in np.ndindex(lines.shape[:-1]):
+            one(lines[index], start, stop, descending, work, outs[index])
+        return
+
+    def part(i, j):
+        lead = (j - i, *lines.shape[1:-1])
+        for index in _blocks(lead, max(_TILE // lines.shape[-1], 1)):
+            one(lines[i:j][index], start, stop, descending, work, outs[i:j][index])
+
+    _split(lines.shape[0], part, grain=max(_TILE // max(x.size // lines.shape[0], 1), 1))
 
 
 def _order_wide(x, start, stop, descending, work, out):
@@ -46,7 +56,7 @@ def _order_packed(x, start, stop, descending, work, out):
     for i in range(0, n, _TILE):
         _pack(x[..., i : i + _TILE], i, descending, keys[..., i : i + _TILE])
     if (stop - start) * 4 <= n:
-        keys.partition((start, stop - 1) if stop - start > 1 else start, axis=-1)
+        keys.partition(stop - 1 if start == 0 else start if stop - start == 1 else (start, stop - 1), axis=-1)
         keys = keys[..., start:stop]
         keys.sort(axis=-1)
     else:
