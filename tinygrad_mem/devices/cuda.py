@@ -68,7 +68,7 @@ class CUDA(device, kind="cuda"):
             out[...] = source.get()
 
     def address(self, array: Any) -> int | None:
-        return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.PooledMemory) else None
+        return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.memory.PooledMemory) else None
 
     def current(self) -> Any:
         return self._cupy.cuda.Device(self.index)

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import gc
 import mmap
+import os
 import threading
+import weakref
 from bisect import bisect_right, insort
 from collections import deque
 from heapq import heapify, heappop, heappush
@@ -40,10 +42,10 @@ def _take(size: int, *, reserve: bool) -> Any:
         slack = bytearray(size + 64)
         start = -np.frombuffer(slack, np.uint8).ctypes.data % 64
         return memoryview(slack)[start : start + size]
-    if reserve or not hasattr(mmap, "MAP_ANONYMOUS"):
-        memory = mmap.mmap(-1, size)
-    else:
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE)
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return mmap.mmap(-1, size)
+    # private: a forked child gets a copy, as it does of everything else (Python's default is memory that both write)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if reserve else _NORESERVE))
     if reserve and size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
     return memory
@@ -87,6 +89,26 @@ _new_block = np.ndarray.__new__
 _uint8 = np.dtype(np.uint8)
 
 
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+_held: list[threading.Lock] = []
+
+
+def _before_fork() -> None:
+    """No other thread is inside a pool while the process forks: the child finds pools whole and locks open."""
+    for pool in list(_pools):
+        pool._lock.acquire()
+        _held.append(pool._lock)
+
+
+def _after_fork() -> None:
+    while _held:
+        _held.pop().release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
+
+
 class Pool:
     """A memory pool with CuPy's rules and CuPy's names.
 
@@ -107,6 +129,7 @@ class Pool:
         self._stale = 0
         self._used = self._total = self._limit = 0
         self._next_address = ROUND
+        _pools.add(self)
 
     def malloc(self, size: int) -> Block:
         """A block of ``size`` > 0 bytes, rounded up to 512.
@@ -271,7 +294,9 @@ class Pool:
 
     def n_free_blocks(self) -> int:
         """How many free chunks the pool keeps."""
-        return len(self._free_chunks)
+        with self._lock:
+            self._commit()
+            return len(self._free_chunks)
 
     def set_limit(self, size: int = 0) -> None:
         """Let ``total_bytes()`` grow to ``size`` bytes at most; 0 takes the limit away.
