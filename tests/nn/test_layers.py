@@ -150,6 +150,7 @@ FIRST = [
 
 @pytest.mark.parametrize(("name", "args", "options"), FIRST, ids=[f[0] for f in FIRST])
 def test_first_values_have_pytorchs_distribution(name: str, args: tuple, options: dict):
+    torch.manual_seed(0)
     mine, other = getattr(nn, name)(*args, **options), getattr(torch.nn, name)(*args, **options)
     a, b = np.sort(values(mine.weight).ravel()), np.sort(other.weight.detach().numpy().ravel())
     scale = b.std()

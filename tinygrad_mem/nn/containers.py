@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from typing import Any, Self
 
 from ..autograd.tensor import Tensor
+from ..functional import convert
 from .module import Module, _indent
 from .parameter import Parameter
 
@@ -235,15 +236,15 @@ class ModuleDict(Module):
             self[key] = module
 
 
-def _lines(items: Iterable[tuple[Any, Any]]) -> str:
-    """One line an entry of a list or dict of parameters."""
+def _lines(items: Iterable[tuple[Any, Any]], type_of: Callable[[Tensor], Any]) -> str:
+    """One line an entry of a list or dict of parameters; PyTorch names the dtype in the first and the class in the second."""
     lines = []
     for name, value in items:
         if isinstance(value, Tensor):
             kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
             sizes = "x".join(str(n) for n in value.shape)
             where = f" ({value.device})" if value.device.type == "cuda" else ""
-            lines.append(f"  ({name}): {kind} containing: [{value.dtype} of size {sizes}{where}]")
+            lines.append(f"  ({name}): {kind} containing: [{type_of(value)} of size {sizes}{where}]")
         else:
             lines.append(f"  ({name}): Object of type: {type(value).__name__}")
     return "\n".join(lines)
@@ -301,7 +302,7 @@ class ParameterList(Module):
         return self
 
     def extra_repr(self) -> str:
-        return _lines(enumerate(self))
+        return _lines(enumerate(self), lambda t: t.dtype)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("ParameterList should not be called.")
@@ -401,7 +402,7 @@ class ParameterDict(Module):
             self[key] = value
 
     def extra_repr(self) -> str:
-        return _lines(self.items())
+        return _lines(self.items(), lambda t: convert.type(t).rpartition(".")[2])
 
     def __or__(self, other: ParameterDict) -> ParameterDict:
         joined = self.copy()

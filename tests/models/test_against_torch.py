@@ -1,0 +1,131 @@
+"""The same source, with only its imports changed, in PyTorch: same keys, shapes, counts, and the same losses."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.networks import under_pytorch
+from tinygrad_mem.devices import device
+
+NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
+NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
+NETWORKS += [("vgg", f"vgg{n}{bn}{kind}") for n in (11, 13, 16, 19) for bn in ("", "_bn") for kind in ("", "_cifar")]
+COUNTS = {
+    "MLP": 1_863_690,
+    "LeNet": 61_706,
+    "resnet18": 11_689_512,
+    "resnet34": 21_797_672,
+    "resnet50": 25_557_032,
+    "resnet101": 44_549_160,
+    "resnet152": 60_192_808,
+    "vgg11": 132_863_336,
+    "vgg13_bn": 133_053_736,
+    "vgg16": 138_357_544,
+    "vgg16_bn": 138_365_992,
+    "vgg19": 143_667_240,
+    "vgg16_bn_cifar": 14_724_042,
+    "resnet20": 272_474,
+}
+
+
+def both(module: str, name: str, **arguments: Any) -> tuple[Any, Any]:
+    ours = getattr(import_module(f"tinygrad_mem.models.{module}"), name)
+    return ours(**arguments), getattr(under_pytorch(module), name)(**arguments)
+
+
+def on_meta(module: str, name: str) -> tuple[Any, Any]:
+    with tm.device("meta"), torch.device("meta"):
+        return both(module, name)
+
+
+@pytest.mark.parametrize(("module", "name"), [n for n in NETWORKS if n[1] != "resnet1202"], ids=lambda n: n)
+def test_same_keys_shapes_and_text(module: str, name: str):
+    before = device("cpu").pool.used_bytes()
+    mine, other = on_meta(module, name)
+    found = {k: tuple(v.shape) for k, v in mine.state_dict().items()}
+    assert found == {k: tuple(v.shape) for k, v in other.state_dict().items()}
+    assert list(found) == list(other.state_dict())
+    assert repr(mine) == repr(other)
+    count = sum(p.numel() for p in mine.parameters())
+    assert count == sum(p.numel() for p in other.parameters())
+    assert count == COUNTS.get(name, count)
+    assert device("cpu").pool.used_bytes() == before
+
+
+def test_the_deepest():
+    with tm.device("meta"):
+        net = import_module("tinygrad_mem.models.resnet").resnet1202(option="A")
+    assert sum(p.numel() for p in net.parameters()) == 19_421_274
+    assert tuple(net(tm.empty(1, 3, 32, 32, device="meta")).shape) == (1, 10)
+
+
+SHAPES = {"MLP": (784,), "LeNet": (1, 28, 28), "DigitsCNN": (1, 8, 8)}
+
+
+@pytest.mark.parametrize(("module", "name"), [n for n in NETWORKS if n[1] != "resnet1202"], ids=lambda n: n)
+def test_forward_and_backward_on_meta(module: str, name: str):
+    small = name.endswith("_cifar") or name in ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110")
+    shape = SHAPES.get(name, (3, 32, 32) if small else (3, 224, 224))
+    with tm.device("meta"):
+        net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)()
+        out = net(tm.empty(2, *shape))
+    assert tuple(out.shape) == (2, 10 if small or name in SHAPES else 1000)
+    out.sum().backward()
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in net.parameters())
+
+
+TRAINED = [
+    ("mlp", "MLP", {"sizes": (20, 30, 10)}, (8, 20)),
+    ("lenet", "LeNet", {}, (8, 1, 28, 28)),
+    ("digits", "DigitsCNN", {"width": 8}, (8, 1, 8, 8)),
+    ("resnet", "resnet20", {}, (8, 3, 8, 8)),
+    ("resnet", "resnet20", {"option": "A"}, (8, 3, 8, 8)),
+    ("resnet", "CifarResNet", {"blocks": 1}, (4, 3, 32, 32)),
+    ("vgg", "vgg11_bn_cifar", {}, (4, 3, 32, 32)),
+]
+
+
+def losses(framework: Any, model: Any, x: np.ndarray, y: np.ndarray, steps: int) -> list[float]:
+    """Of ``steps`` steps of SGD with momentum on one batch."""
+    rule = framework.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
+    inputs, labels = framework.tensor(x), framework.tensor(y)
+    found = []
+    for _ in range(steps):
+        loss = framework.nn.functional.cross_entropy(model(inputs), labels)
+        rule.zero_grad()
+        loss.backward()
+        rule.step()
+        found.append(loss.item())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "arguments", "shape"), TRAINED, ids=[f"{n}{a or ''}".replace(" ", "") for _, n, a, _ in TRAINED]
+)
+def test_same_losses_over_twenty_steps(module: str, name: str, arguments: dict, shape: tuple):
+    mine, other = both(module, name, **arguments)
+    for net in (mine, other):
+        net.double()
+        for m in net.modules():
+            if type(m).__name__ == "Dropout":
+                m.p = 0.0
+    other.load_state_dict({k: torch.tensor(v.detach().numpy()) for k, v in mine.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal(shape), rng.integers(0, 10, shape[0])
+    found = losses(tm, mine, x, y, 20 if name != "vgg11_bn_cifar" else 3)
+    expected = losses(torch, other, x, y, 20 if name != "vgg11_bn_cifar" else 3)
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert found[-1] < found[0]
+    for (key, a), b in zip(mine.state_dict().items(), other.state_dict().values(), strict=True):
+        np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-7, err_msg=key)
+
+
+def test_an_unknown_shortcut_is_refused():
+    with pytest.raises(ValueError, match="option: expected 'A' or 'B', found 'C'"):
+        import_module("tinygrad_mem.models.resnet").resnet20(option="C")
