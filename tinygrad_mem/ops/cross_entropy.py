@@ -12,7 +12,7 @@ import numpy as np
 from .base import Op
 
 
-def _joins(x, axes):
+def joins(x, axes):
     """Whether consecutive ``axes`` of ``x`` can be seen as one without a copy."""
     axes = [a for a in axes if x.shape[a] != 1]
     return x.size == 0 or all(x.strides[a] == x.strides[b] * x.shape[b] for a, b in pairwise(axes))
@@ -22,14 +22,14 @@ def class_view(ctx, x):
     """``x`` as (outer, class, inner), a view of it, or of a copy where its strides allow none."""
     if x.ndim == 1:
         return x.reshape(1, x.shape[0], 1)
-    if not _joins(x, range(2, x.ndim)):
+    if not joins(x, range(2, x.ndim)):
         x = ctx.contiguous(x)
     return x.reshape(x.shape[0], x.shape[1], int(np.prod(x.shape[2:])))
 
 
 def line_view(ctx, target, shape):
     """``target`` as (outer, inner) to the scores' (outer, class, inner)."""
-    if target.ndim > 1 and not _joins(target, range(1, target.ndim)):
+    if target.ndim > 1 and not joins(target, range(1, target.ndim)):
         target = ctx.contiguous(target)
     return target.reshape(shape[0], shape[2])
 

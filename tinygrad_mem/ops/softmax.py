@@ -2,7 +2,27 @@
 
 from __future__ import annotations
 
+from math import prod
+
 from .base import Op
+from .cross_entropy import joins
+
+
+def line_view(ctx, x, axis):
+    """``x`` as (outer, ``axis``, inner): a view of it, or of a copy where its strides allow none."""
+    if x.ndim == 0:
+        return x.reshape(1, 1, 1)
+    if not (joins(x, range(axis)) and joins(x, range(axis + 1, x.ndim))):
+        x = ctx.contiguous(x)
+    return x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
+
+
+def _backward(ctx, gy, kernel):
+    """A gradient from gy and y, written over gy where it is ours and its strides allow."""
+    y = line_view(ctx, ctx.take("y"), ctx.axis)
+    gx = ctx.grad_buffer(gy) if gy.flags.c_contiguous else ctx.empty_like(gy)
+    kernel(line_view(ctx, gy, ctx.axis), y, out=gx.reshape(y.shape))
+    return gx
 
 
 class Softmax(Op):
@@ -12,18 +32,17 @@ class Softmax(Op):
 
     @staticmethod
     def forward(ctx, x, *, axis):
-        y = ctx.output_like(x)
+        y = ctx.empty_like(x)
         ctx.axis = axis
-        ctx.kernels.softmax(x, axis, out=y)
+        lines = line_view(ctx, x, axis)
+        ctx.kernels.softmax(lines, out=y.reshape(lines.shape))
         if ctx.needs[0]:
             ctx.save(y=y)
         return y
 
     @staticmethod
     def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.softmax_backward(gy, ctx.take("y"), ctx.axis, out=gx)
-        return gx
+        return _backward(ctx, gy, ctx.kernels.softmax_backward)
 
 
 class LogSoftmax(Op):
@@ -33,15 +52,14 @@ class LogSoftmax(Op):
 
     @staticmethod
     def forward(ctx, x, *, axis):
-        y = ctx.output_like(x)
+        y = ctx.empty_like(x)
         ctx.axis = axis
-        ctx.kernels.log_softmax(x, axis, out=y)
+        lines = line_view(ctx, x, axis)
+        ctx.kernels.log_softmax(lines, out=y.reshape(lines.shape))
         if ctx.needs[0]:
             ctx.save(y=y)
         return y
 
     @staticmethod
     def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.log_softmax_backward(gy, ctx.take("y"), ctx.axis, out=gx)
-        return gx
+        return _backward(ctx, gy, ctx.kernels.log_softmax_backward)

@@ -23,7 +23,7 @@ def _wide(x):
 def _lines(shape, run):
     """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores."""
     outer, classes, inner = shape
-    if outer * inner == 0:
+    if outer * classes * inner == 0:
         return
     line = max(classes, 1)
 
@@ -53,6 +53,15 @@ def _pieces(classes):
 def _stat(x, wide, slot):
     """A scratch array with one number a line of ``x``."""
     return _scratch((x.shape[0], 1, x.shape[2]), wide, slot, 8)
+
+
+def _sum_lines(tile, total):
+    """total += the sums of the lines of ``tile``; a block of classes at a time where NumPy would add one after the other."""
+    step = tile.shape[1] if tile.shape[2] == 1 else 256
+    for i in range(0, tile.shape[1], step):
+        more = _stat(tile, total.dtype, 5)
+        np.add.reduce(tile[:, i : i + step], axis=1, keepdims=True, dtype=total.dtype, out=more)
+        np.add(total, more, out=total)
 
 
 def _positions(target, piece, ignore):
@@ -138,7 +147,7 @@ def log_sum_exp(x, lse):
 
     def run(a, b):
         part = x[a, :, b]
-        top, total, more = (_stat(part, wide, slot) for slot in (2, 3, 5))
+        top, total = _stat(part, wide, 2), _stat(part, wide, 3)
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         for piece in _pieces(x.shape[1]):
@@ -146,8 +155,7 @@ def log_sum_exp(x, lse):
             tile = _scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
-            np.add.reduce(tile, axis=1, keepdims=True, out=more)
-            np.add(total, more, out=total)
+            _sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
 
@@ -179,19 +187,14 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
             np.logical_not(out, out=out)
             np.copyto(picked, found, where=out)  # x[t] - top
             if smoothing:
-                found = found[:, None]
                 if spread is None:
-                    np.add.reduce(tile, axis=1, keepdims=True, out=found)
-                else:
-                    other = _scratch(cut.shape, wide, 0, 8)
-                    np.multiply(cut, spread[:, piece], out=other, dtype=wide)
-                    np.add.reduce(other, axis=1, keepdims=True, out=found)
+                    _sum_lines(tile, smooth)
+                else:  # the tile is made again afterwards
+                    np.multiply(cut, spread[:, piece], out=tile, dtype=wide)
+                    _sum_lines(tile, smooth)
                     np.subtract(cut, top, out=tile, dtype=wide)
-                np.add(smooth, found, out=smooth)
             np.exp(tile, out=tile)
-            found = _scratch(smooth.shape, wide, 5, 8)
-            np.add.reduce(tile, axis=1, keepdims=True, out=found)
-            np.add(total, found, out=total)
+            _sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
         _finish(picked, goal, top, total, smooth, lse[a, b])
@@ -320,8 +323,9 @@ def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
 
     def run(index, wanted, logs):
         np.multiply(wanted, logs, out=wanted)
-        found = _stat(wanted, rows.dtype, 5)
-        np.add.reduce(wanted, axis=1, keepdims=True, out=found)
+        found = _stat(wanted, rows.dtype, 4)
+        found.fill(0)
+        _sum_lines(wanted, found)
         part = rows[index[0], index[2]]
         np.subtract(part, found[:, 0], out=part)
 
@@ -352,9 +356,7 @@ def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, ou
             np.add(wanted, smoothing / x.shape[1], out=wanted)
             if weight is not None:
                 np.multiply(wanted, weight.reshape(1, -1, 1)[:, piece], out=wanted)
-            more = _stat(wanted, lse.dtype, 5)
-            np.add.reduce(wanted, axis=1, keepdims=True, out=more)
-            np.add(total, more, out=total)
+            _sum_lines(wanted, total)
         return total
 
     def run(index, wanted, logs):

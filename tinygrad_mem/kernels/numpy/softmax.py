@@ -1,116 +1,124 @@
-"""Softmax in slabs: each slab holds whole lines along the axis, its statistics live in scratch."""
+"""Softmax over the middle axis of (outer, class, inner) arrays, in tiles of whole lines; long lines in pieces.
+
+``out`` is in memory as tiles are, or the tile is made in scratch and copied; half precision is computed in float32.
+``out`` of a backward may be ``gy``.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .cross_entropy import _lines, _pieces, _stat, _sum_lines
 from .threads import scratch as _scratch
-from .threads import split as _split
 
 
-def _slabs(out, axis, run, *arrays):
-    """``run(axis, *views)`` over (outer, line, inner) slabs of all arrays, whole lines each, on several cores."""
-    if out.size == 0:
-        return
-    if out.ndim == 0:
-        run(0, *[a.reshape(1) for a in (out, *arrays)])
-        return
-    moved = [np.moveaxis(a, axis, -1) for a in (out, *arrays)]
-    line = max(moved[0].shape[-1], 1)
-    if moved[0].ndim == 1:
-        run(-1, *moved)
-        return
-    rows = max((1 << 14) // line, 1)
-    lead = moved[0].shape[:-2]
-
-    def part(start, stop):
-        for index in np.ndindex(lead):
-            for i in range(start, stop, rows):
-                run(-1, *[m[index][i : min(i + rows, stop)] for m in moved])
-
-    _split(moved[0].shape[-2], part, grain=max((1 << 16) // line, 1))
+def _wide(x):
+    return np.float64 if x.dtype == np.float64 else np.float32
 
 
-def _statistic(shape, dtype, slot):
-    return _scratch((*shape[:-1], 1), dtype, slot, 4)
+def _tile(like, wide, slot):
+    """Where a tile is computed: ``like`` itself where it has the wide dtype, else scratch."""
+    return like if like.dtype == wide else _scratch(like.shape, wide, slot, 8)
 
 
-def _wide(dtype):
-    return np.float32 if dtype == np.float16 else dtype
+def _finish(tile, target):
+    if tile is not target:
+        np.copyto(target, tile, casting="unsafe")
 
 
-def softmax(x, axis, out):
-    """out = e**(x - max) / sum."""
-
-    def run(ax, o, x):
-        stat = _statistic(x.shape, _wide(x.dtype), 0)
-        np.maximum.reduce(x, axis=-1, keepdims=True, out=stat)
-        work = o if o.dtype != np.float16 else _scratch(o.shape, np.float32, 1, 4)
-        np.subtract(x, stat, out=work)
-        np.exp(work, out=work)
-        np.add.reduce(work, axis=-1, keepdims=True, out=stat)
-        np.divide(work, stat, out=o, casting="unsafe")
-
-    _slabs(out, axis, run, x)
-
-
-def softmax_backward(gy, y, axis, out):
-    """out = y * (gy - sum(gy * y))."""
-
-    def run(ax, o, gy, y):
-        stat = _statistic(y.shape, _wide(y.dtype), 0)
-        work = _scratch(y.shape, _wide(y.dtype), 1, 4) if y.size <= 1 << 15 else None
-        if work is None:  # a line longer than the scratch
-            stat[...] = np.einsum("...i,...i->...", gy, y)[..., None]
-        else:
-            np.multiply(gy, y, out=work)
-            np.add.reduce(work, axis=-1, keepdims=True, out=stat)
-        np.subtract(gy, stat, out=o, casting="unsafe")
-        np.multiply(o, y, out=o)
-
-    _slabs(out, axis, run, gy, y)
-
-
-def log_softmax(x, axis, out):
-    """out = x - max - ln(sum(e**(x - max)))."""
-
-    def run(ax, o, x):
-        stat = _statistic(x.shape, _wide(x.dtype), 0)
-        np.maximum.reduce(x, axis=-1, keepdims=True, out=stat)
-        np.subtract(x, stat, out=o, casting="unsafe")
-        total = _statistic(x.shape, _wide(x.dtype), 2)
-        _sum_exp(o, total)
-        np.log(total, out=total)
-        np.subtract(o, total, out=o, casting="unsafe")
-
-    _slabs(out, axis, run, x)
-
-
-def _sum_exp(x, total):
-    """total = sum of e**x along the last axis, in pieces that fit the scratch."""
+def _statistics(part, wide):
+    """The largest of each line, and the sum of e**(x - largest), in scratch slots 2 and 3."""
+    top, total = _stat(part, wide, 2), _stat(part, wide, 3)
+    np.maximum.reduce(part, axis=1, keepdims=True, out=top)
     total.fill(0)
-    most = max((1 << 15) // max(int(np.prod(x.shape[:-1])), 1), 1)
-    for i in range(0, x.shape[-1], most):
-        part = x[..., i : i + most]
-        work = _scratch(part.shape, total.dtype, 1, 4)
-        np.exp(part, out=work)
-        piece = _scratch(total.shape, total.dtype, 3, 4)
-        np.add.reduce(work, axis=-1, keepdims=True, out=piece)
-        np.add(total, piece, out=total)
+    for piece in _pieces(part.shape[1]):
+        tile = _scratch(part[:, piece].shape, wide, 0, 8)
+        np.subtract(part[:, piece], top, out=tile, dtype=wide)
+        np.exp(tile, out=tile)
+        _sum_lines(tile, total)
+    return top, total
 
 
-def log_softmax_backward(gy, y, axis, out):
+def softmax(x, out):
+    """out = e**(x - max) / sum."""
+    wide = _wide(x)
+
+    def run(a, b):
+        part, target = x[a, :, b], out[a, :, b]
+        if len(_pieces(x.shape[1])) == 1:  # the exponentials are kept from the sum to the division
+            tile, top, total = _tile(target, wide, 0), _stat(part, wide, 2), _stat(part, wide, 3)
+            np.maximum.reduce(part, axis=1, keepdims=True, out=top)
+            np.subtract(part, top, out=tile, dtype=wide)
+            np.exp(tile, out=tile)
+            total.fill(0)
+            _sum_lines(tile, total)
+            np.divide(1, total, out=total)
+            np.multiply(tile, total, out=target, casting="unsafe")
+            return
+        top, total = _statistics(part, wide)
+        for piece in _pieces(x.shape[1]):
+            tile = _tile(target[:, piece], wide, 0)
+            np.subtract(part[:, piece], top, out=tile, dtype=wide)
+            np.exp(tile, out=tile)
+            np.divide(tile, total, out=target[:, piece], casting="unsafe")
+
+    _lines(x.shape, run)
+
+
+def log_softmax(x, out):
+    """out = x - max - ln(sum(e**(x - max)))."""
+    wide = _wide(x)
+
+    def run(a, b):
+        part = x[a, :, b]
+        top, total = _statistics(part, wide)
+        np.log(total, out=total)
+        for piece in _pieces(x.shape[1]):
+            target = out[a, piece, b]
+            tile = _tile(target, wide, 0)
+            np.subtract(part[:, piece], top, out=tile, dtype=wide)
+            np.subtract(tile, total, out=tile)
+            _finish(tile, target)
+
+    _lines(x.shape, run)
+
+
+def softmax_backward(gy, y, out):
+    """out = y * (gy - sum(gy * y))."""
+    wide = _wide(y)
+
+    def run(a, b):
+        total = _stat(y[a, :, b], wide, 3)
+        total.fill(0)
+        for piece in _pieces(y.shape[1]):
+            tile = _scratch(y[a, piece, b].shape, wide, 0, 8)
+            np.multiply(gy[a, piece, b], y[a, piece, b], out=tile, dtype=wide)
+            _sum_lines(tile, total)
+        for piece in _pieces(y.shape[1]):
+            target = out[a, piece, b]
+            tile = _tile(target, wide, 0)
+            np.subtract(gy[a, piece, b], total, out=tile, dtype=wide)
+            np.multiply(tile, y[a, piece, b], out=tile)
+            _finish(tile, target)
+
+    _lines(y.shape, run)
+
+
+def log_softmax_backward(gy, y, out):
     """out = gy - e**y * sum(gy)."""
+    wide = _wide(y)
 
-    def run(ax, o, gy, y):
-        stat = _statistic(y.shape, _wide(y.dtype), 0)
-        np.add.reduce(gy, axis=-1, keepdims=True, out=stat)
-        most = max((1 << 15) // max(int(np.prod(y.shape[:-1])), 1), 1)
-        for i in range(0, y.shape[-1], most):
-            cut = (..., slice(i, i + most))
-            work = _scratch(y[cut].shape, stat.dtype, 1, 4)
-            np.exp(y[cut], out=work)
-            np.multiply(work, stat, out=work)
-            np.subtract(gy[cut], work, out=o[cut], casting="unsafe")
+    def run(a, b):
+        total = _stat(y[a, :, b], wide, 3)
+        total.fill(0)
+        for piece in _pieces(y.shape[1]):
+            _sum_lines(gy[a, piece, b], total)
+        for piece in _pieces(y.shape[1]):
+            target = out[a, piece, b]
+            tile = _scratch(target.shape, wide, 0, 8)
+            np.copyto(tile, y[a, piece, b])
+            np.exp(tile, out=tile)
+            np.multiply(tile, total, out=tile)
+            np.subtract(gy[a, piece, b], tile, out=target, dtype=wide, casting="unsafe")
 
-    _slabs(out, axis, run, gy, y)
+    _lines(y.shape, run)
