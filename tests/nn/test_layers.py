@@ -144,7 +144,7 @@ FIRST = [
     ("Conv2d", (30, 40, 3), {"groups": 2}),
     ("ConvTranspose2d", (30, 40, 3), {}),
     ("Bilinear", (20, 30, 40), {}),
-    ("Embedding", (300, 50), {}),
+    ("Embedding", (1000, 100), {}),
 ]
 
 
@@ -202,6 +202,7 @@ BAD = [
     (lambda: nn.Hardtanh(1.0, 0.0), "max_val must be larger than min_val"),
     (lambda: nn.Softmax2d()(tm.ones(2)), "expected input to be 3D or 4D, got 1D"),
     (lambda: nn.Bilinear(0, 1, 1), "in1_features must be > 0"),
+    (lambda: nn.LocalResponseNorm(2)(tm.ones(2, 3)), "Expected 3D or higher dimensionality input"),
 ]
 
 

@@ -52,6 +52,7 @@ from ..functional.norm import batch_norm as batch_norm
 from ..functional.norm import group_norm as group_norm
 from ..functional.norm import instance_norm as instance_norm
 from ..functional.norm import layer_norm as layer_norm
+from ..functional.norm import local_response_norm as local_response_norm
 from ..functional.norm import normalize as normalize
 from ..functional.norm import rms_norm as rms_norm
 from ..functional.pool import adaptive_avg_pool1d as adaptive_avg_pool1d

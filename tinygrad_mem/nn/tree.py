@@ -41,10 +41,13 @@ class Tree:
         )
 
     def __getattr__(self, name: str) -> Any:
-        found = self.__dict__
-        for table in ("_parameters", "_buffers", "_modules"):
-            if table in found and name in found[table]:
-                return found[table][name]
+        found = self.__dict__  # written out, not looped: this is on the way of every forward
+        if (table := found.get("_parameters")) is not None and name in table:
+            return table[name]
+        if (table := found.get("_modules")) is not None and name in table:
+            return table[name]
+        if (table := found.get("_buffers")) is not None and name in table:
+            return table[name]
         raise AttributeError(f"'{type(self).__name__}' object has no attribute '{name}'")
 
     # --- registration -----------------------------------------------------------------------------------------------------
