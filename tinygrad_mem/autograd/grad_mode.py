@@ -44,14 +44,23 @@ class _GradMode:
 
             @functools.wraps(function)
             def generator(*args: Any, **kwargs: Any) -> Any:
-                source, reply = function(*args, **kwargs), None
-                while True:
-                    with self._clone():
-                        try:
-                            item = source.send(reply)
-                        except StopIteration as stop:
-                            return stop.value
-                    reply = yield item
+                with self._clone():
+                    source = function(*args, **kwargs)
+                advance, what = source.send, None
+                while True:  # what the caller sends and throws arrives inside, in the mode; outside, the mode does not hold
+                    try:
+                        with self._clone():
+                            item = advance(what)
+                    except StopIteration as stop:
+                        return stop.value
+                    try:
+                        advance, what = source.send, (yield item)
+                    except GeneratorExit:
+                        with self._clone():
+                            source.close()
+                        raise
+                    except BaseException as error:
+                        advance, what = source.throw, error
 
             return generator  # type: ignore[return-value]
 

@@ -49,6 +49,7 @@ class Node(Context):
     sequence = 0
     versions: Any = ()
     packed = False
+    remembers = False  # whether forward saved anything: what saved nothing can be walked again, as in PyTorch
     freed = False
     hooks: dict[int, list] | None = None
 
@@ -85,7 +86,7 @@ class Node(Context):
         """After backward: forget what was saved."""
         self.saved = {}
         self.versions = ()
-        self.freed = True
+        self.freed = self.remembers
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -229,6 +230,7 @@ def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
     """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
     versions = []
     hooks = local.saved_hooks
+    node.remembers = True
     for name, array in node.saved.items():
         owner = None
         for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:

@@ -63,7 +63,7 @@ _INTEGERS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32),
 
 def flags(work: np.ndarray) -> np.ndarray:
     """The first bytes of a scratch tile as bools of its shape."""
-    return work.view(np.bool_).reshape(-1)[: work.size].reshape(work.shape)
+    return work.reshape(-1).view(np.bool_)[: work.size].reshape(work.shape)
 
 
 def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:

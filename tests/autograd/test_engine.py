@@ -1,0 +1,528 @@
+"""The engine: order, length, lifetimes, and PyTorch's behaviour of backward, grad and hooks."""
+
+from __future__ import annotations
+
+import gc
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tinygrad_mem.autograd import Function, engine
+from tinygrad_mem.devices import round_up
+from tinygrad_mem.errors import DTypeError, GraphError, ShapeError
+
+POOL = tm.device("cpu").pool
+LONG = 100_000
+
+
+@pytest.fixture
+def no_gc():
+    """The collector is off: what is freed is freed by its last reference. What it finds afterwards must not be ours."""
+    gc.collect()
+    gc.disable()
+    yield
+    before = POOL.used_bytes()
+    gc.collect()
+    assert POOL.used_bytes() == before, "gc freed blocks: there was a reference cycle"
+    gc.enable()
+
+
+def leaf(*shape: int) -> tm.Tensor:
+    return tm.ones(*shape, requires_grad=True)
+
+
+# --- long and wide graphs
+
+
+def test_a_chain_of_100_000_ops_forward_backward_and_free(no_gc):
+    x = leaf(1)
+    before = POOL.used_bytes()
+    y = x
+    for _ in range(LONG):
+        y = y * 1.0
+    assert POOL.used_bytes() == before + 512
+    y.backward()
+    assert x.grad.item() == 1
+    y = x
+    for _ in range(LONG):
+        y = y.exp().log()
+        if _ > LONG // 10:
+            break
+    del y
+    x.grad = None
+    assert POOL.used_bytes() == before
+
+
+def count_steps(monkeypatch) -> list:
+    steps: list = []
+    original = engine._step
+
+    def counted(node, *rest, **options):
+        steps.append(node.op.__name__)
+        return original(node, *rest, **options)
+
+    monkeypatch.setattr(engine, "_step", counted)
+    return steps
+
+
+@pytest.mark.parametrize("depth", [10, 500])
+def test_a_chain_of_diamonds_visits_every_node_once(depth, monkeypatch, no_gc):
+    steps = count_steps(monkeypatch)
+    x = tm.ones(1, dtype=tm.float64, requires_grad=True)
+    y = x
+    for _ in range(depth):
+        y = y * 0.5 + y * 0.5
+    y.backward()
+    assert len(steps) == 3 * depth
+    assert x.grad.item() == 1
+
+
+def test_many_uses_of_one_tensor_are_added_up(no_gc):
+    x = leaf(10)
+    total = x * 0.0
+    for i in range(200):
+        total = total + x * float(i)
+    total.sum().backward()
+    assert x.grad.tolist() == [sum(range(200))] * 10
+
+
+# --- lifetimes
+
+
+def test_after_a_step_only_parameters_and_gradients_are_live(no_gc):
+    before = POOL.used_bytes()
+    ws = [leaf(64, 64) for _ in range(4)]
+    x = tm.ones(32, 64)
+    start = POOL.used_bytes()
+    for step in range(3):
+        h = x
+        for w in ws:
+            h = (h @ w).relu()
+        loss = h.mean()
+        loss.backward()
+        del h, loss
+        assert POOL.used_bytes() == start + 4 * 64 * 64 * 4, f"step {step}"
+    for w in ws:
+        w.grad = None
+    assert POOL.used_bytes() == start
+    del ws, w, x
+    assert POOL.used_bytes() == before
+
+
+def test_what_is_saved_goes_while_backward_walks(no_gc):
+    x = leaf(1000)
+    seen = []
+    h = x
+    for _ in range(5):
+        h = h.exp()
+        h.register_hook(lambda g: seen.append(POOL.used_bytes()))
+    loss = h.sum()
+    del h
+    loss.backward()
+    assert seen == sorted(seen, reverse=True)
+    assert seen[0] - seen[-1] == 3 * 4096  # 5 outputs saved at the first, 1 and a gradient at the last
+
+
+def test_deleting_the_loss_frees_the_graph(no_gc):
+    x = leaf(1000)
+    before = POOL.used_bytes()
+    loss = (x * 2.0).exp().exp().sum()
+    assert POOL.used_bytes() > before + 2 * 4096
+    del loss
+    assert POOL.used_bytes() == before
+
+
+def test_nothing_is_kept_for_what_needs_no_gradient(no_gc):
+    x = tm.ones(1000)
+    before = POOL.used_bytes()
+    y = x.exp().exp().exp()
+    assert POOL.used_bytes() == before + 4096
+    assert y.grad_fn is None
+    with tm.no_grad():
+        y = leaf(1000).exp().exp()
+    assert POOL.used_bytes() == before + 4096
+
+
+class Broken(Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2.0
+
+    @staticmethod
+    def backward(ctx, g):
+        raise ValueError("broken backward")
+
+
+def works_again(x) -> None:
+    x.grad = None
+    (x * 3.0).sum().backward()
+    assert x.grad.tolist() == [3.0] * x.numel()
+
+
+def test_an_exception_in_forward_pins_nothing(no_gc):
+    x, y = leaf(1000), leaf(999)
+    before = POOL.used_bytes()
+    for _ in range(2):
+        with pytest.raises(ShapeError):
+            x.exp().exp() + y
+        assert POOL.used_bytes() == before
+    works_again(x)
+
+
+def test_an_exception_in_backward_pins_nothing(no_gc):
+    x = leaf(1000)
+    before = POOL.used_bytes()
+    loss = Broken.apply(x.exp().exp()).exp().sum()
+    with pytest.raises(ValueError, match="broken backward"):
+        loss.backward()
+    assert tm.is_grad_enabled()
+    del loss
+    assert POOL.used_bytes() == before
+    works_again(x)
+
+
+def test_an_exception_in_a_hook_pins_nothing(no_gc):
+    x = leaf(1000)
+    before = POOL.used_bytes()
+    h = x.exp()
+
+    def broken(g):
+        raise ValueError("broken hook")
+
+    h.register_hook(broken)
+    loss = h.exp().sum()
+    del h
+    with pytest.raises(ValueError, match="broken hook"):
+        loss.backward()
+    del loss
+    assert POOL.used_bytes() == before
+    works_again(x)
+
+
+def test_keyboard_interrupts_come_through():
+    x = leaf(3)
+
+    def stop(g):
+        raise KeyboardInterrupt
+
+    h = x * 2.0
+    h.register_hook(stop)
+    with pytest.raises(KeyboardInterrupt):
+        h.sum().backward()
+    works_again(x)
+
+
+# --- backward and grad: PyTorch's rules
+
+
+def test_backward_twice():
+    x = leaf(3)
+    y = x.exp().sum()
+    y.backward(retain_graph=True)
+    first = x.grad.tolist()
+    y.backward()
+    np.testing.assert_allclose(x.grad.numpy(), 2 * np.array(first), rtol=1e-6)
+    with pytest.raises(GraphError, match="Trying to backward through the graph a second time: ExpBackward0"):
+        y.backward()
+
+
+def test_what_saved_nothing_can_be_walked_again():
+    def program(library):
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        y = (x + x).sum()
+        y.backward()
+        y.backward()
+        return x.grad.tolist()
+
+    assert program(tm) == program(torch)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: leaf(2).exp().backward(), GraphError, r"only for scalar outputs, found shape \[2\]"),
+        (lambda: tm.ones(1).backward(), GraphError, "does not require grad and does not have a grad_fn"),
+        (lambda: leaf(1).exp().backward(create_graph=True), GraphError, "create_graph=True asks for gradients"),
+        (lambda: leaf(2).exp().backward(tm.ones(3)), ShapeError, r"has a shape of \[3\] and output has a shape of \[2\]"),
+        (lambda: leaf(2).exp().backward(tm.ones(2, dtype=tm.int64)), DTypeError, "a gradient is floating, found int64"),
+        (lambda: tm.autograd.backward([leaf(1)], [None, None]), GraphError, "got 1 tensors and 2 gradients"),
+        (lambda: tm.autograd.backward([3.0]), TypeError, "backward: expected tensors, found float"),
+        (lambda: leaf(1).exp().backward(inputs=[]), GraphError, "inputs is empty"),
+        (lambda: tm.autograd.grad(leaf(1), leaf(1)), GraphError, "appears to not have been used in the graph"),
+        (lambda: tm.autograd.grad(leaf(1), tm.ones(1)), GraphError, "does not require grad"),
+        (lambda: tm.autograd.grad(leaf(1).exp(), leaf(1), create_graph=True), GraphError, "create_graph=True"),
+        (lambda: setattr(tm.ones(2, dtype=tm.int64), "requires_grad", True), DTypeError, "only Tensors of floating point"),
+        (lambda: setattr(leaf(1).exp(), "requires_grad", False), GraphError, "you can only change requires_grad flags of leaf"),
+        (lambda: tm.ones(1).register_hook(print), GraphError, "cannot register a hook on a tensor that doesn't"),
+        (lambda: tm.ones(1).retain_grad(), GraphError, "can't retain_grad on Tensor that has requires_grad=False"),
+        (lambda: leaf(1).exp().register_post_accumulate_grad_hook(print), GraphError, "cannot be registered on non-leaf"),
+        (lambda: setattr(leaf(2), "grad", tm.ones(3)), ShapeError, "assigned grad has data of a different size or device"),
+        (lambda: setattr(leaf(2), "grad", 3), TypeError, "expected a Tensor or None, found int"),
+        (lambda: leaf(2)[:1].detach_(), GraphError, "Can't detach views in-place"),
+    ],
+    ids=range(19),
+)  # fmt: skip
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_gradient_of_a_tensor_that_is_a_leaf_itself():
+    x = leaf(1)
+    x.backward()
+    assert x.grad.tolist() == [1.0]
+    x = leaf(2)
+    seed = tm.tensor([3.0, 4.0])
+    x.backward(seed)
+    seed.fill_(0)
+    assert x.grad.tolist() == [3.0, 4.0]
+
+
+def test_backward_with_gradient_and_several_roots():
+    def program(library):
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        y, z = x * 3.0, x * x
+        library.autograd.backward([y, z.sum(), y], [library.tensor([1.0, 2.0]), None, library.tensor([5.0, 5.0])])
+        return x.grad.tolist()
+
+    assert program(tm) == program(torch)
+
+
+def test_backward_inputs():
+    x, y = leaf(2), leaf(2)
+    h = x * y
+    (h * x).sum().backward(inputs=[y])
+    assert x.grad is None
+    assert y.grad.tolist() == [1.0, 1.0]
+    h = x * y
+    (h * 2.0).sum().backward(inputs=[h, x])
+    assert h.grad.tolist() == [2.0, 2.0]
+    assert x.grad.tolist() == [2.0, 2.0]
+
+
+def test_autograd_grad():
+    def program(library):
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        y = library.tensor([3.0, 4.0], requires_grad=True)
+        h = x * y
+        z = h * x
+        found = library.autograd.grad(z, [x, h, y], library.tensor([1.0, 10.0]), retain_graph=True)
+        alone = library.autograd.grad(z.sum(), [h], retain_graph=True)
+        unused = library.autograd.grad(z.sum(), [y, library.ones(1, requires_grad=True)], allow_unused=True)
+        assert x.grad is None
+        assert unused[1] is None
+        return [t.tolist() for t in (*found, *alone, unused[0])]
+
+    assert program(tm) == program(torch)
+
+
+def test_autograd_grad_of_the_same_input_twice_gives_two_tensors():
+    x = leaf(3)
+    first, second = tm.autograd.grad((x * 2.0).sum(), [x, x])
+    first.fill_(0)
+    assert second.tolist() == [2.0] * 3
+    output = leaf(1) * 2.0
+    (itself,) = tm.autograd.grad(output, [output])
+    assert itself.tolist() == [1.0]
+
+
+def test_grad_walks_only_the_way_to_its_inputs(monkeypatch):
+    steps = count_steps(monkeypatch)
+    x, y = leaf(2), leaf(2)
+    z = x.exp() + y.exp().exp().exp()
+    tm.autograd.grad(z.sum(), [x])
+    assert steps.count("Exp") == 1
+
+
+def test_gradients_accumulate_and_stay_with_their_owner():
+    x = leaf(3)
+    (x * 2.0).sum().backward()
+    first = x.grad
+    (x * 3.0).sum().backward()
+    assert x.grad is first
+    assert first.tolist() == [5.0] * 3
+
+
+def test_no_two_tensors_share_a_gradient():
+    a, b, c = leaf(3), leaf(3), leaf(3)
+    (a + b + c).sum().backward()
+    for i, t in enumerate((a, b, c)):
+        t.grad.fill_(float(i))
+    assert [t.grad.tolist()[0] for t in (a, b, c)] == [0.0, 1.0, 2.0]
+    seed = tm.ones(3)
+    a, b = leaf(3), leaf(3)
+    (a + b).backward(seed)
+    a.grad.fill_(7)
+    assert b.grad.tolist() == seed.tolist() == [1.0] * 3
+
+
+# --- hooks
+
+
+def test_tensor_hooks_are_pytorchs():
+    def program(library):
+        log = []
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        h = x * 2.0
+        x.register_hook(lambda g: log.append(("leaf", g.tolist())))
+        x.register_hook(lambda g: g * 10)
+        x.register_hook(lambda g: log.append(("leaf after", g.tolist())))
+        h.register_hook(lambda g: log.append(("h", g.tolist())))
+        h.register_hook(lambda g: g + 1)
+        removed = h.register_hook(lambda g: g * 1000)
+        removed.remove()
+        removed.remove()
+        (h * h).sum().backward()
+        return log, x.grad.tolist()
+
+    assert program(tm) == program(torch)
+
+
+def test_a_hook_sees_the_whole_gradient_once():
+    calls = []
+    x = leaf(2)
+    h = x * 2.0
+    h.register_hook(lambda g: calls.append(g.tolist()))
+    (h + h + h * 3.0).sum().backward()
+    assert calls == [[5.0, 5.0]]
+
+
+def test_what_a_hook_keeps_is_not_written_over():
+    kept = []
+    x = leaf(4)
+    h = x * 2.0
+    h.register_hook(kept.append)
+    x.register_hook(kept.append)
+    h.exp().sum().backward()
+    values = [k.tolist() for k in kept]
+    x.grad.fill_(0)
+    assert [k.tolist() for k in kept] == values
+
+
+def test_a_hook_must_return_a_gradient_of_the_same_shape():
+    x = leaf(2)
+    x.register_hook(lambda g: tm.ones(3))
+    with pytest.raises(ShapeError, match=r"must return None or a tensor of shape \[2\]"):
+        (x * 2.0).sum().backward()
+
+
+def test_post_accumulate_hooks_free_each_gradient_as_it_comes(no_gc):
+    ws = [leaf(1000) for _ in range(4)]
+    log = []
+
+    def update(w):
+        log.append(POOL.used_bytes())
+        w.data.sub_(w.grad * 0.5)
+        w.grad = None
+
+    for w in ws:
+        w.register_post_accumulate_grad_hook(update)
+    start = POOL.used_bytes()
+    h = tm.ones(1000)
+    for w in ws:
+        h = h * w
+    h.sum().backward()
+    del h
+    assert POOL.used_bytes() == start
+    assert log == sorted(log, reverse=True)
+    assert len(set(log)) == 4
+    assert all(w.grad is None for w in ws)
+    assert ws[0].tolist()[0] == 0.5
+
+
+def test_retain_grad():
+    def program(library):
+        x = library.tensor([1.0, 2.0], requires_grad=True)
+        h = x * 2.0
+        h.retain_grad()
+        h.retain_grad()
+        assert h.retains_grad
+        y = (h * h).sum()
+        y.backward(retain_graph=True)
+        y.backward()
+        return h.grad.tolist(), x.grad.tolist()
+
+    assert program(tm) == program(torch)
+
+
+def test_retain_grad_does_not_keep_the_tensor_alive(no_gc):
+    x = leaf(1000)
+    before = POOL.used_bytes()
+    h = x * 2.0
+    h.retain_grad()
+    loss = h.sum()
+    del h
+    loss.backward()
+    del loss
+    assert POOL.used_bytes() == before + round_up(4000)
+
+
+def test_detach():
+    x = leaf(2)
+    h = x * 2.0
+    d = h.detach()
+    assert d.data_ptr() == h.data_ptr()
+    assert not d.requires_grad
+    assert d.is_leaf
+    h.detach_()
+    assert h.is_leaf
+    assert not h.requires_grad
+    assert x.detach().requires_grad is False
+
+
+# --- threads
+
+
+def test_graphs_of_several_threads_do_not_meet():
+    errors = []
+
+    def work(seed: int) -> None:
+        try:
+            for _ in range(30):
+                x = tm.full((50,), float(seed), requires_grad=True)
+                (x * x * 2.0).sum().backward()
+                assert x.grad.tolist() == [4.0 * seed] * 50
+        except BaseException as error:
+            errors.append(error)
+
+    before = POOL.used_bytes()
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(1, 6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+    assert POOL.used_bytes() == before
+
+
+def test_a_graph_made_in_one_thread_is_walked_in_another():
+    x = leaf(3)
+    loss = (x * 2.0).sum()
+    thread = threading.Thread(target=loss.backward)
+    thread.start()
+    thread.join()
+    assert x.grad.tolist() == [2.0] * 3
+
+
+def test_backward_inside_backward():
+    class Inner(Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x.exp()
+
+        @staticmethod
+        def backward(ctx, g):
+            (x,) = ctx.saved_tensors
+            with tm.enable_grad():
+                again = x.detach().requires_grad_()
+                again.exp().backward(g)
+            return again.grad
+
+    x = leaf(3)
+    (Inner.apply(x * 2.0) * 3.0).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 6 * np.exp([2.0] * 3), rtol=1e-5)

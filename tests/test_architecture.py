@@ -1,0 +1,190 @@
+"""The house stands as ``CONTRIBUTING.md`` draws it: imports run downwards, kernels come in pairs, importing is cheap."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import tinygrad_mem
+from tinygrad_mem import errors
+
+ROOT = Path(tinygrad_mem.__file__).parent
+MODULES = sorted(ROOT.rglob("*.py"))
+RANKS = {
+    "cli": 8,
+    "models": 8,
+    "memory": 7,
+    "utils": 6,
+    "linalg": 6,
+    "nn": 5,
+    "optim": 5,
+    "data": 5,
+    "io": 5,
+    "safetensors": 5,
+    "functional": 4,
+    "autograd": 3,
+    "ops": 2,
+    "devices": 1,
+    "kernels": 1,
+    "errors": 0,
+    "scope": 0,
+    "dtypes": 0,
+}
+SAME_RANK = {("dtypes", "errors"), ("devices", "kernels"), ("io", "safetensors"), ("cli", "models")}  # in this direction only
+PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs
+LONGEST_FILE, LONGEST_FUNCTION = 700, 80
+LONG_FILES: dict[str, str] = {}
+LONG_FUNCTIONS: dict[str, str] = {}
+
+
+def room(parts: tuple[str, ...]) -> str:
+    return parts[0].removesuffix(".py") if parts else ""
+
+
+class Imports(ast.NodeVisitor):
+    """The modules of ours that a file imports, anywhere in it; blocks under ``TYPE_CHECKING`` are for type checkers only."""
+
+    def __init__(self, package: tuple[str, ...]) -> None:
+        self.package, self.found = package, []
+
+    def visit_If(self, node: ast.If) -> None:
+        names = {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}
+        for child in node.orelse if "TYPE_CHECKING" in names else [*node.body, *node.orelse]:
+            self.visit(child)
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            first, *rest = alias.name.split(".")
+            if first == "tinygrad_mem":
+                self.found.append((node.lineno, tuple(rest)))
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        module = tuple(node.module.split(".")) if node.module else ()
+        if node.level:
+            module = self.package[: len(self.package) - node.level + 1] + module
+        elif module[:1] == ("tinygrad_mem",):
+            module = module[1:]
+        else:
+            return
+        if module:
+            self.found.append((node.lineno, module))
+        else:
+            self.found.extend((node.lineno, (alias.name,)) for alias in node.names)
+
+
+def imports_of(path: Path) -> list:
+    visitor = Imports(path.relative_to(ROOT).parent.parts)
+    visitor.visit(ast.parse(path.read_text()))
+    return visitor.found
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_imports_run_downwards(path):
+    here = room(path.relative_to(ROOT).parts)
+    if here in ("__init__", "__main__"):
+        return
+    assert here in RANKS, f"{here} has no rank: put it in the table here and in CONTRIBUTING.md"
+    for line, module in imports_of(path):
+        there = room(module)
+        if here in PUBLIC_FACE and there not in RANKS:
+            continue
+        assert there in RANKS, f"{path}:{line} imports {there!r} from the package itself, or from a room without a rank"
+        below = here == there or RANKS[there] < RANKS[here] or (here, there) in SAME_RANK
+        assert below, f"{path}:{line}: {here} (rank {RANKS[here]}) imports {there} (rank {RANKS[there]})"
+
+
+def test_the_test_sees_an_import_that_runs_upwards():
+    visitor = Imports(("ops",))
+    visitor.visit(
+        ast.parse("def f():\n    from ..autograd.tensor import Tensor\nif TYPE_CHECKING:\n    from ..nn import Module")
+    )
+    assert visitor.found == [(2, ("autograd", "tensor"))]
+
+
+def test_contributing_has_the_same_ranks():
+    text = (ROOT.parent / "CONTRIBUTING.md").read_text()
+    table = {}
+    for row in text.splitlines():
+        cells = [c.strip() for c in row.split("|")]
+        if len(cells) > 3 and cells[1].isdecimal():
+            for name in cells[2].split(","):
+                table[name.strip().strip("`/")] = int(cells[1])
+    assert table == RANKS
+
+
+def kernels(module) -> dict:
+    """The kernels that a package exports, by the family that they come from."""
+    families: dict[str, dict] = {}
+    for name, value in vars(module).items():
+        home = getattr(value, "__module__", None) or ""
+        if callable(value) and not name.startswith("_") and home.startswith(f"{module.__name__}."):
+            families.setdefault(home.rpartition(".")[2], {})[name] = value
+    return families
+
+
+FAMILIES = sorted(p.stem for p in (ROOT / "kernels" / "cupy").glob("*.py") if (ROOT / "kernels" / "numpy" / p.name).exists())
+
+
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f != "__init__"])
+def test_kernels_come_in_pairs(family):
+    from tinygrad_mem.kernels import numpy as ours
+
+    first = kernels(ours).get(family, {})
+    second = kernels(pytest.importorskip("tinygrad_mem.kernels.cupy")).get(family, {})
+    if first and not second:
+        pytest.xfail(f"kernels/cupy/{family}.py has no kernels yet: these ops do not run on cuda")
+    assert sorted(first) == sorted(second)
+    for name, kernel in first.items():
+        assert list(inspect.signature(kernel).parameters) == list(inspect.signature(second[name]).parameters), name
+
+
+HEAVY = ["cupy", "torch", "rich", "typer", "matplotlib", "sklearn", "safetensors", "threadpoolctl", "scipy", "pandas", "PIL"]
+
+
+@pytest.mark.parametrize("module", ["tinygrad_mem", "tinygrad_mem.memory", "tinygrad_mem.utils.data", "tinygrad_mem.models"])
+def test_importing_imports_numpy_only(module):
+    program = f"import sys, {module}\nprint(sorted(set({HEAVY}) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_every_exception_is_defined_in_errors_and_derives_from_what_pytorch_raises():
+    bases = (RuntimeError, ValueError, TypeError, IndexError, NotImplementedError)
+    for name, value in vars(errors).items():
+        if isinstance(value, type) and issubclass(value, BaseException) and value.__module__ == errors.__name__:
+            assert issubclass(value, bases), name
+            assert name.endswith("Error"), name
+            assert value.__doc__, name
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef) and path.name != "errors.py":
+                for base in node.bases:
+                    text = ast.unparse(base)
+                    assert not text.endswith(("Error", "Exception")), (
+                        f"{path}:{node.lineno}: {node.name} belongs into errors.py"
+                    )
+
+
+def test_files_and_functions_stay_readable():
+    files, functions = {}, {}
+    for path in MODULES:
+        name, text = str(path.relative_to(ROOT)), path.read_text()
+        if len(text.splitlines()) > LONGEST_FILE:
+            files[name] = len(text.splitlines())
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.end_lineno is not None:
+                length = node.end_lineno - node.lineno + 1
+                if length > LONGEST_FUNCTION:
+                    functions[f"{name}::{node.name}"] = length
+    assert set(files) == set(LONG_FILES), files
+    assert set(functions) == set(LONG_FUNCTIONS), functions
+
+
+def test_every_module_says_what_it_is():
+    for path in MODULES:
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
