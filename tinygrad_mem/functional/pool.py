@@ -82,10 +82,10 @@ def _max_pool(n: int) -> Any:
     ) -> Any:
         x = _planes(input, n, f"max_pool{n}d")
         outs, geometry = _geometry(input, n, f"max_pool{n}d", kernel_size, stride, padding, dilation, ceil_mode)
-        out = _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
         if not return_indices:
-            return out
-        return out, _unfolded(apply(ops.MaxPoolPositions, x.detach(), outs=outs, geometry=geometry), input, n)
+            return _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
+        out, positions = apply(ops.MaxPool, x, outs=outs, geometry=geometry, positions=True)
+        return _unfolded(out, input, n), _unfolded(positions, input, n)
 
     max_pool.__name__ = max_pool.__qualname__ = f"max_pool{n}d"
     max_pool.__doc__ = f"""The largest of each window over the last {n} dimension(s); (N, C, ...) or (C, ...).
@@ -130,24 +130,30 @@ def _avg_pool(n: int) -> Any:
 avg_pool1d, avg_pool2d, avg_pool3d = _avg_pool(1), _avg_pool(2), _avg_pool(3)
 
 
-def _adaptive_sizes(input: Tensor, output_size: Any, n: int) -> tuple[int, ...]:
+def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
     wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
     wanted = wanted * n if len(wanted) == 1 else wanted
+    if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
+        raise ShapeError(f"{name}: output_size must be one number or {n} of them, none negative, found {output_size}")
     return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
 
 
 def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's."""
+    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's.
+
+    ``None`` also for few large cells (global pooling): those are one reduction each.
+    """
     sizes = input.shape[-n:]
-    return (
-        tuple(s // o for s, o in zip(sizes, outs, strict=True)) if all(o and s % o == 0 for s, o in zip(sizes, outs)) else None
-    )  # noqa: B905
+    if any(o == 0 or s % o for s, o in zip(sizes, outs, strict=True)):
+        return None
+    kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
+    return kernel if math.prod(kernel) <= math.prod(outs) else None
 
 
 def _adaptive_avg_pool(n: int) -> Any:
     def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
         x = _planes(input, n, f"adaptive_avg_pool{n}d")
-        outs = _adaptive_sizes(input, output_size, n)
+        outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
         kernel = _even(input, outs, n)
         if kernel is not None:
             geometry = (kernel, kernel, (0,) * n, (1,) * n)
@@ -167,7 +173,7 @@ adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_avg_p
 def _adaptive_max_pool(n: int) -> Any:
     def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
         x = _planes(input, n, f"adaptive_max_pool{n}d")
-        outs = _adaptive_sizes(input, output_size, n)
+        outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
         kernel = _even(input, outs, n)
         if kernel is not None and not return_indices:
             geometry = (kernel, kernel, (0,) * n, (1,) * n)

@@ -1,4 +1,4 @@
-"""Resampling. Every mode is linear and separable: one small matrix an axis, applied by matrix products; nothing large is saved."""
+"""Resampling. Every mode is linear and separable: one small matrix an axis, applied by matrix products."""
 
 from __future__ import annotations
 

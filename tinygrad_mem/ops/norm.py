@@ -29,7 +29,7 @@ class BatchNorm(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps):
-        n, channels, length = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+        n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
         for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
             if v is not None and v.shape != (channels,):
                 raise ShapeError(f"batch_norm: {name} should contain {channels} elements not {v.size}")
@@ -117,14 +117,16 @@ class SampleNorm(Op):
         gw = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[2] else None
         gx = ctx.grad_buffer(gy) if ctx.needs[0] else None
+        work = ctx.empty((ctx.kernels.sample_norm_workspace(ctx.layout, x.dtype),), uint8)
+        stat = ctx.empty((2, *ctx.layout[:2]), rstd.dtype)
         ctx.kernels.sample_norm_backward(
             gy.reshape(ctx.layout),
             ctx.contiguous(x).reshape(ctx.layout),
             mean,
             rstd,
             weight,
-            ctx.empty((ctx.kernels.sample_norm_workspace(ctx.layout, x.dtype),), uint8),
-            ctx.empty((2, *ctx.layout[:2]), rstd.dtype),
+            work,
+            stat,
             gw,
             gb,
             out=None if gx is None else gx.reshape(ctx.layout),

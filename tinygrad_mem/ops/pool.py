@@ -4,52 +4,44 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import int16, int64, uint8
+from ..dtypes import float16, float32, int16, int32, int64, uint8
 from .base import Op
 
 
 def _index_dtype(kernel):
     """The smallest dtype that numbers the offsets of a window: one byte up to 256 of them."""
-    return uint8 if math.prod(kernel) <= 256 else int16
+    return uint8 if math.prod(kernel) <= 256 else int16 if math.prod(kernel) <= 1 << 15 else int32
 
 
 class MaxPool(Op):
-    """The largest of each window. Saves one byte a window (two for kernels of more than 256 entries): neither x nor y."""
+    """The largest of each window; with ``positions`` also where it was, int64, for the caller.
+
+    Saves one byte a window (two for kernels of more than 256 entries): neither x nor y nor the positions.
+    """
 
     saves = ("index",)
     outputs = ()
 
     @staticmethod
-    def forward(ctx, x, *, outs, geometry):
+    def forward(ctx, x, *, outs, geometry, positions=False):
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
-        index = ctx.empty(out.shape, _index_dtype(geometry[0])) if ctx.needs[0] else None
+        index = ctx.empty(out.shape, _index_dtype(geometry[0])) if ctx.needs[0] or positions else None
         ctx.shape, ctx.geometry = x.shape, geometry
-        if index is not None:
-            ctx.save(index=index)
         ctx.kernels.max_pool(x, geometry, index, out=out)
-        return out
+        if ctx.needs[0]:
+            ctx.save(index=index)
+        if not positions:
+            return out
+        places = ctx.empty(out.shape, int64)
+        ctx.kernels.pool_positions(index, x.shape[1:], geometry, out=places)
+        return out, places
 
     @staticmethod
-    def backward(ctx, gy):
+    def backward(ctx, gy, _=None):
         gx = ctx.empty(ctx.shape, gy.dtype)
         ctx.kernels.max_pool_backward(ctx.contiguous(gy), ctx.take("index"), ctx.geometry, out=gx)
         return gx
-
-
-class MaxPoolPositions(Op):
-    """The position in its plane of the largest of each window, int64: no gradient."""
-
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx, x, *, outs, geometry):
-        x = ctx.contiguous(x)
-        out, positions = ctx.empty((x.shape[0], *outs), x.dtype), ctx.empty((x.shape[0], *outs), int64)
-        index = ctx.empty(out.shape, _index_dtype(geometry[0]))
-        ctx.kernels.max_pool(x, geometry, index, out=out)
-        ctx.kernels.pool_positions(index, x.shape[1:], geometry, out=positions)
-        return positions
 
 
 class AvgPool(Op):
@@ -60,7 +52,8 @@ class AvgPool(Op):
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape, ctx.options = x.shape, (geometry, count_include_pad, divisor)
-        ctx.kernels.avg_pool(x, *ctx.options, out=out)
+        total = ctx.empty(out.shape, float32) if x.dtype == float16 else out  # sums of halves are not halves
+        ctx.kernels.avg_pool(x, *ctx.options, total, out=out)
         return out
 
     @staticmethod

@@ -242,7 +242,7 @@ def sample_norm(x, weight, bias, eps, centre, work, mean, rstd, out):
 
 
 def sample_norm_backward(gy, x, mean, rstd, weight, work, stat, grad_weight, grad_bias, out):
-    """The gradients of x (into out), weight and bias; any of the three targets may be ``None``. mean is ``None`` without centring.
+    """The gradients of x (into out), weight and bias; any target may be ``None``. mean is ``None`` without centring.
 
     stat is (2, n, groups); grad_weight and grad_bias have the weight's broadcast shape with one axis in front.
     """

@@ -92,8 +92,10 @@ def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
     kernel, stride, padding, dilation = geometry
     apart = all(s >= (k - 1) * d + 1 for k, s, d in zip(kernel, stride, dilation, strict=True))
-    covered = kernel == stride and padding == (0,) * len(kernel) and all(
-        size == n * k for size, n, k in zip(out.shape[1:], gy.shape[1:], kernel, strict=True)
+    covered = (
+        kernel == stride
+        and padding == (0,) * len(kernel)
+        and all(size == n * k for size, n, k in zip(out.shape[1:], gy.shape[1:], kernel, strict=True))
     )
 
     def run(planes):
@@ -118,18 +120,25 @@ def max_pool_backward(gy, index, geometry, out):
 def pool_positions(index, sizes, geometry, out):
     """out = int64 position in the input plane of each window's index."""
     kernel, stride, padding, dilation = geometry
+    weights = [int(np.prod(sizes[axis + 1 :], dtype=np.int64)) for axis in range(len(sizes))]
     out.fill(0)
-    rest = np.array(index, dtype=np.int64)
-    offsets = []
-    for k in reversed(kernel):
-        offsets.append(rest % k)
-        rest //= k
-    for axis, (offset, s, p, d, size) in enumerate(
-        zip(reversed(offsets), stride, padding, dilation, sizes, strict=True), start=1
-    ):
-        grid = np.arange(index.shape[axis]).reshape([-1 if i == axis else 1 for i in range(index.ndim)])
-        np.multiply(out, size, out=out)
-        np.add(out, grid * s - p + offset * d, out=out)
+    for axis, (s, p, weight) in enumerate(zip(stride, padding, weights, strict=True), start=1):
+        for i in range(0, out.shape[axis], _TILE):  # the corner of each window, one axis after the other
+            target = out[(slice(None),) * axis + (slice(i, i + _TILE),)]
+            line = _scratch((target.shape[axis],), np.int64, 0, 2)
+            line.fill(s * weight)
+            line[0] = (i * s - p) * weight
+            np.add.accumulate(line, out=line)
+            np.add(target, line.reshape((-1,) + (1,) * (out.ndim - 1 - axis)), out=target)
+    flat, places, tile = index.reshape(-1), out.reshape(-1), _TILE >> 1
+    for i in range(0, flat.size, tile):
+        j = min(i + tile, flat.size)
+        rest, part = _scratch((j - i,), np.int64, 0, 2), _scratch((j - i,), np.int64, 1, 2)
+        np.copyto(rest, flat[i:j])
+        for k, d, weight in zip(reversed(kernel), reversed(dilation), reversed(weights), strict=True):
+            np.divmod(rest, k, out=(rest, part))
+            np.multiply(part, d * weight, out=part)
+            np.add(places[i:j], part, out=places[i:j])
 
 
 def _counts(sizes, outs, geometry, count_include_pad):
@@ -159,22 +168,24 @@ def _divide(x, sizes, geometry, count_include_pad, divisor, out):
         np.divide(out, np.array(c, dtype=out.dtype).reshape(shape), out=out)
 
 
-def avg_pool(x, geometry, count_include_pad, divisor, out):
-    """out = the mean of each window."""
+def avg_pool(x, geometry, count_include_pad, divisor, total, out):
+    """out = the mean of each window; total has out's shape, is where sums are made, and may be out."""
 
     def run(planes):
-        part, result = x[planes], out[planes]
+        part, result = x[planes], total[planes]
         result.fill(0)
         for _, source, target in _offsets(x.shape[1:], out.shape[1:], geometry):
-            total = result[target]
-            np.add(total, part[source], out=total)
+            here = result[target]
+            np.add(here, part[source], out=here)
         _divide(result, x.shape[1:], geometry, count_include_pad, divisor, result)
+        if total is not out:
+            np.copyto(out[planes], result, casting="unsafe")
 
     _planes(x, out, run)
 
 
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
-    """out = each window's gradient, divided by its count, added to every entry of the window; work has gy's shape and may be gy."""
+    """out = each window's gradient, divided by its count, added to each of its entries; work is like gy and may be gy."""
 
     def run(planes):
         result, grads = out[planes], work[planes]
@@ -199,8 +210,9 @@ def adaptive_avg_pool(x, out):
         cut = (slice(None), *[slice(*windows[a][i]) for a, i in enumerate(at)])
         count = int(np.prod([windows[a][i][1] - windows[a][i][0] for a, i in enumerate(at)]))
         target = out[(slice(None), *at)]
-        np.add.reduce(x[cut], axis=tuple(range(1, x.ndim)), out=target)
-        np.multiply(target, 1.0 / count, out=target)
+        total = target if out.dtype != np.float16 else _scratch(target.shape, np.float32)  # sums of halves are not halves
+        np.add.reduce(x[cut], axis=tuple(range(1, x.ndim)), dtype=total.dtype, out=total)
+        np.multiply(total, 1.0 / count, out=target, casting="unsafe")
 
 
 def adaptive_avg_pool_backward(gy, out):
@@ -216,16 +228,57 @@ def adaptive_avg_pool_backward(gy, out):
 
 
 def adaptive_max_pool(x, index, out):
-    """out = the largest of each cell; index = its int64 position in the input plane."""
+    """out = the largest of each cell (nan if there is one); index = its int64 position in the input plane."""
     windows = [_cells(size, n) for size, n in zip(x.shape[1:], out.shape[1:], strict=True)]
     for at in np.ndindex(out.shape[1:]):
         bounds = [windows[a][i] for a, i in enumerate(at)]
-        cut = x[(slice(None), *[slice(*b) for b in bounds])]
-        for plane in range(x.shape[0]):
-            place = np.unravel_index(int(np.argmax(cut[plane])), cut.shape[1:])
-            out[(plane, *at)] = cut[(plane, *place)]
-            whole = [b[0] + p for b, p in zip(bounds, place, strict=True)]
-            index[(plane, *at)] = np.ravel_multi_index(whole, x.shape[1:])
+        cell = x[(slice(None), *[slice(*b) for b in bounds])]
+        inner = int(np.prod(cell.shape[1:]))
+        step = max((1 << 19) // (inner * x.itemsize), 1)
+        for i in range(0, x.shape[0], step):
+            planes = slice(i, min(i + step, x.shape[0]))
+            best, place = out[(planes, *at)], index[(planes, *at)]
+            if inner * x.itemsize <= 1 << 19:
+                tile = _scratch(cell[planes].shape, x.dtype, 0, 2)
+                np.copyto(tile, cell[planes])
+                _largest(tile.reshape(tile.shape[0], inner), best, place)
+            else:  # a cell larger than the scratch: row by row
+                _largest_by_rows(cell[i], best, place)
+            _unravel(place, cell.shape[1:], [b[0] for b in bounds], x.shape[1:])
+
+
+def _largest(rows, best, place):
+    """The largest of each row and the first place where it stands."""
+    np.maximum.reduce(rows, axis=1, out=best)
+    found = _scratch(place.shape, np.intp, 1, 2)
+    np.argmax(rows, axis=1, out=found)
+    np.copyto(place, found)
+
+
+def _largest_by_rows(cell, best, place):
+    """The same of one cell, without a copy of the cell."""
+    width, value = cell.shape[-1], _scratch((1,), cell.dtype, 0, 4)
+    best.fill(-np.inf if cell.dtype.kind == "f" else np.iinfo(cell.dtype).min)
+    place.fill(0)
+    for number, at in enumerate(np.ndindex(cell.shape[:-1])):
+        np.maximum.reduce(cell[at], out=value.reshape(()))
+        if value[0] > best[0] or (value[0] != value[0] and best[0] == best[0]):
+            best[0] = value[0]
+            place[0] = number * width + int(np.argmax(cell[at]))
+
+
+def _unravel(place, inner, starts, sizes):
+    """In place: a position in a cell of shape ``inner`` that begins at ``starts`` becomes one in the plane."""
+    rest, part = _scratch(place.shape, np.int64, 0, 2), _scratch(place.shape, np.int64, 1, 2)
+    np.copyto(rest, place)
+    place.fill(0)
+    weight = 1
+    for k, start, size in zip(reversed(inner), reversed(starts), reversed(sizes), strict=True):
+        np.divmod(rest, k, out=(rest, part))
+        np.add(part, start, out=part)
+        np.multiply(part, weight, out=part)
+        np.add(place, part, out=place)
+        weight *= size
 
 
 def unpool(gy, index, out):

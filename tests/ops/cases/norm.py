@@ -1,0 +1,74 @@
+"""Rows of the normalisations: x and its statistics are saved, never the normalised values."""
+
+from __future__ import annotations
+
+import torch
+
+from tests.case import OpCase
+from tinygrad_mem.nn import functional as NF
+
+
+def _row(name, op, function, shapes, saved, wide=1, **options):
+    """Function of nn.functional of (x, weight, bias, ...); ``wide`` scales the inputs."""
+    ours, theirs = getattr(NF, function), getattr(torch.nn.functional, function)
+    if function in ("batch_norm", "instance_norm"):
+
+        def shuffled(f):
+            return lambda x, w=None, b=None: f(x, None, None, w, b, True, **options)
+
+    elif function == "layer_norm":
+
+        def shuffled(f):
+            return lambda x, w=None, b=None: f(x, options["normalized_shape"], w, b, eps=1e-3)
+
+    else:
+
+        def shuffled(f):
+            return lambda *t: f(*t[:1], *options.values(), *t[1:])
+
+    return OpCase(name, op, shuffled(ours), shuffled(theirs), lambda rng: [rng.standard_normal(s) for s in shapes], saved)
+
+
+def _frozen(f, as_tensor):
+    def run(x, w, b):
+        mean, var = [0.1, -0.2, 0.3, 0.5], [0.5, 1.0, 2.0, 1.5]
+        return f(x, as_tensor(mean, dtype=x.dtype, device=x.device), as_tensor(var, dtype=x.dtype, device=x.device), w, b)
+
+    return run
+
+
+def _ours_tensor(values, dtype, device):
+    import tinygrad_mem as tm
+
+    return tm.tensor(values, dtype=dtype, device=device)
+
+
+def _with_weight(count):
+    """x, the weight, and ``count`` numbers of x's dtype."""
+    return lambda x, w, *rest: x.nbytes + w.nbytes + count * x.itemsize
+
+
+def _without_weight(count):
+    return lambda x, *rest: x.nbytes + count * x.itemsize
+
+
+CASES = [
+    _row("batch_norm", "BatchNorm", "batch_norm", [(5, 4, 3, 3), (4,), (4,)], _with_weight(8)),
+    _row("batch_norm_plain", "BatchNorm", "batch_norm", [(6, 4, 5)], _without_weight(8), eps=1e-3),
+    _row("batch_norm_2d", "BatchNorm", "batch_norm", [(12, 4), (4,), (4,)], _with_weight(8)),
+    OpCase(
+        "batch_norm_frozen",
+        "BatchNorm",
+        _frozen(NF.batch_norm, _ours_tensor),
+        _frozen(torch.nn.functional.batch_norm, torch.tensor),
+        lambda rng: [rng.standard_normal(s) for s in ((5, 4, 3, 3), (4,), (4,))],
+        _with_weight(8),
+    ),
+    _row("layer_norm", "SampleNorm", "layer_norm", [(5, 3, 8), (8,), (8,)], _with_weight(30), normalized_shape=(8,)),
+    _row("layer_norm_two", "SampleNorm", "layer_norm", [(5, 3, 8), (3, 8), (3, 8)], _with_weight(10), normalized_shape=(3, 8)),
+    _row("layer_norm_plain", "SampleNorm", "layer_norm", [(5, 3, 8)], _without_weight(30), normalized_shape=(8,)),
+    _row("rms_norm", "SampleNorm", "rms_norm", [(5, 3, 8), (8,)], _with_weight(15), normalized_shape=(8,)),
+    _row("group_norm", "SampleNorm", "group_norm", [(3, 6, 4, 4), (6,), (6,)], _with_weight(12), num_groups=2),
+    _row("group_norm_plain", "SampleNorm", "group_norm", [(3, 6, 5)], _without_weight(18), num_groups=3),
+    _row("instance_norm", "SampleNorm", "instance_norm", [(3, 4, 5, 4), (4,), (4,)], _with_weight(24)),
+]
