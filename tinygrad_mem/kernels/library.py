@@ -12,6 +12,8 @@ KNOWN: dict[str, str] = {
     "NumPy argsort": "order of 64-bit values: 8 bytes an entry of one tile (32,768 entries, or one line), and as much again "
     "where the line is not contiguous; smaller types are sorted in scratch",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",
+    "CuPy argsort": "copies of keys and indices and Thrust's workspace, from CuPy's pool: sort, topk, kthvalue, median",
+    "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
 }
 """Who allocates -> what, how much, when."""

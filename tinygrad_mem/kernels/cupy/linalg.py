@@ -1,1 +1,73 @@
-"""To be written."""
+"""Matrix products through cuBLAS, into the given buffer. float16 is accumulated in float32.
+
+``cupy.matmul`` multiplies batches of float16 through float32 copies, so cuBLAS is called by itself. It reads matrices by
+columns: out = x @ y there is out.T = y.T @ x.T, which needs no copy.
+"""
+
+from __future__ import annotations
+
+import cupy as _cupy
+import numpy as _numpy
+
+_TYPES = {"e": (2, 68, _numpy.float32), "f": (0, 68, _numpy.float32), "d": (1, 70, _numpy.float64)}
+"""dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
+_PLAIN, _TURNED, _HOST, _DEFAULT_ALGORITHM = 0, 1, 0, -1
+
+
+def matmul_workspace(x_shape, y_shape, dtype):
+    """Bytes of workspace that a product of these shapes wants: none here."""
+    return 0
+
+
+def matmul(x, y, work, out):
+    """out = x @ y; work is the workspace asked for."""
+    if out.size == 0:
+        return
+    if x.shape[-1] == 0:
+        out.fill(0)
+    elif out.dtype.char not in _TYPES:
+        _cupy.matmul(x, y, out=out)
+    elif out.ndim == 2:
+        _products(x[None], y[None], out[None])
+    else:
+        xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
+        ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
+        for index in _numpy.ndindex(out.shape[:-3]):
+            _products(xs[index], ys[index], out[index])
+
+
+def _layout(x):
+    """(operation, leading dimension) with which cuBLAS reads the last two axes as their transpose."""
+    (rows, columns), (down, right), size = x.shape[-2:], x.strides[-2:], x.itemsize
+    if (right == size or columns == 1) and (down >= size * columns or rows == 1):
+        return _PLAIN, max(down // size if rows > 1 else columns, columns)
+    if (down == size or rows == 1) and (right >= size * rows or columns == 1):
+        return _TURNED, max(right // size if columns > 1 else rows, rows)
+    raise ValueError(f"matmul: strides {x.strides} of shape {x.shape} are not BLAS's; make the array contiguous first")
+
+
+def _products(x, y, out):
+    """A batch of products along the first axis, a stride apart; the rows of out are contiguous."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    kind, compute, real = _TYPES[out.dtype.char]
+    (x_how, x_lead), (y_how, y_lead) = _layout(x), _layout(y)
+    count, m, n = out.shape
+    size = out.itemsize
+    one, zero = _numpy.ones(1, real), _numpy.zeros(1, real)
+    handle = device.get_cublas_handle()
+    before = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, _HOST)
+    # fmt: off
+    try:
+        cublas.gemmStridedBatchedEx(
+            handle, y_how, x_how, n, m, x.shape[2], one.ctypes.data,
+            y.data.ptr, kind, y_lead, y.strides[0] // size,
+            x.data.ptr, kind, x_lead, x.strides[0] // size, zero.ctypes.data,
+            out.data.ptr, kind, out.strides[1] // size if m > 1 else n, out.strides[0] // size,
+            count, compute, _DEFAULT_ALGORITHM,
+        )
+    finally:
+        cublas.setPointerMode(handle, before)
+    # fmt: on

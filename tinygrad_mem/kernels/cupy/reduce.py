@@ -1,1 +1,270 @@
-"""To be written."""
+"""Reductions over axes; ``out`` keeps the reduced axes with size 1. float16 is summed in float32, inside the kernels."""
+
+from __future__ import annotations
+
+from functools import cache as _cache
+from math import inf as _inf
+from math import nan as _nan
+from math import prod as _prod
+
+import cupy as _cupy
+
+_PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
+
+
+def _along(x, axes, out):
+    """A reduction over no axes is one over an axis of size 1."""
+    return (x, axes, out) if axes else ([a[..., None] for a in x], (out.ndim,), out[..., None])
+
+
+def _reduce(kernel, axes, identity, out, *arrays):
+    """``kernel`` over ``axes`` of arrays that broadcast; its value over nothing is ``identity``."""
+    if arrays[0].size == 0:
+        out.fill(identity)
+        return
+    arrays = [_cupy.broadcast_to(a, arrays[0].shape) for a in arrays]
+    arrays, axes, out = _along(arrays, axes, out)
+    kernel(*arrays, out=out, axis=axes, keepdims=True)
+
+
+def sum(x, axes, out):
+    """out = sum of x over ``axes``, in out's dtype (float16 in float32)."""
+    if x.size == 0:
+        out.fill(0)
+    elif not axes:
+        _copy(x, out)
+    else:
+        x.sum(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+
+
+_copy = _cupy.ElementwiseKernel("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
+
+
+def mean(x, axes, out):
+    """out = mean of x over ``axes``."""
+    if x.size == 0:
+        out.fill(_nan)
+    elif not axes:
+        _copy(x, out)
+    else:
+        x.mean(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+
+
+def prod(x, axes, out):
+    """out = product of x over ``axes``."""
+    if x.size == 0:
+        out.fill(1)
+    elif not axes:
+        _copy(x, out)
+    else:
+        x.prod(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+
+
+def amax(x, axes, out):
+    """out = the largest over ``axes``; nan if there is one."""
+    x.max(axis=axes, out=out, keepdims=True) if axes else _copy(x, out)
+
+
+def amin(x, axes, out):
+    """out = the smallest over ``axes``; nan if there is one."""
+    x.min(axis=axes, out=out, keepdims=True) if axes else _copy(x, out)
+
+
+_all = _cupy.ReductionKernel("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
+_any = _cupy.ReductionKernel("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygrad_mem_any", reduce_type="bool")
+
+
+def all(x, axes, out):
+    """out = whether all are true over ``axes``."""
+    _reduce(_all, axes, True, out, x)
+
+
+def any(x, axes, out):
+    """out = whether one is true over ``axes``."""
+    _reduce(_any, axes, False, out, x)
+
+
+def arg_workspace(shape, axis, dtype):
+    """Bytes that ``argmax`` and ``argmin`` want: none here."""
+    return 0
+
+
+def argmax(x, axis, work, out):
+    """out = int64 index of the first largest along ``axis``, which out has not."""
+    x.argmax(axis=axis, out=out)
+
+
+def argmin(x, axis, work, out):
+    """out = int64 index of the first smallest along ``axis``, which out has not."""
+    x.argmin(axis=axis, out=out)
+
+
+_count = _cupy.ReductionKernel("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
+
+
+def count_nonzero(x, axes, out):
+    """out = how many are not 0 over ``axes``, int64."""
+    _reduce(_count, axes, 0, out, x)
+
+
+_squares = _cupy.ReductionKernel(
+    "T x, T m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares"
+)
+
+
+def variance(x, mean, axes, scale, out):
+    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; float16 wants a float32 out."""
+    _reduce(_squares, axes, 0, out, x, mean)
+    _cupy.multiply(out, out.dtype.type(scale), out=out)
+
+
+_variance_backward = _cupy.ElementwiseKernel(
+    "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool root",
+    "T out",
+    """
+    double g = (double)gy * factor * ((double)x - (double)mean);
+    if (root) g = y == T(0) ? 0.0 : g / (2.0 * (double)y);
+    out = (T)(g + (double)gmean * share);
+    """,
+    "tinygrad_mem_variance_backward",
+)
+
+
+def variance_backward(gy, gmean, x, mean, y, factor, share, out):
+    """out = gy * factor * (x - mean) (over 2 y for the deviation, 0 where y is 0) + gmean * share. gy, gmean, y: or None."""
+    absent = mean  # read, and multiplied by 0
+    use_gy, use_mean = (0.0 if gy is None else factor), (0.0 if gmean is None else share)
+    given = [absent if a is None else a for a in (gy, gmean, x, mean, y)]
+    _variance_backward(*given, use_gy, use_mean, y is not None and gy is not None, out)
+
+
+_prod_backward = _cupy.ElementwiseKernel(
+    "T gy, T y, raw T x, int64 n",
+    "T out",
+    """
+    T here = x[i];
+    double total = 1;
+    if (here != T(0)) {
+        total = (double)y / (double)here;
+    } else {
+        ptrdiff_t first = i / n * n;
+        for (ptrdiff_t j = first; j < first + n; ++j) if (j != i) total *= (double)x[j];
+    }
+    out = (T)((double)gy * total);
+    """,
+    "tinygrad_mem_prod_backward",
+)
+
+
+def prod_backward(gy, x, y, axes, out):
+    """out = gy * the product of the others along ``axes``: y / x, and without dividing where x is 0."""
+    if out.size:
+        last = tuple(range(x.ndim - len(axes), x.ndim))
+        gy, y, x, out = [_cupy.moveaxis(a, axes, last) for a in (gy, y, x, out)]
+        _prod_backward(gy, y, x, _prod(x.shape[x.ndim - len(axes) :]), out)
+
+
+_equal = _cupy.ElementwiseKernel("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
+_times_ratio = _cupy.ElementwiseKernel("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
+
+
+def extremum_share(gy, x, y, axes, count, out):
+    """out = gy shared evenly among the elements of x that equal y; count is a buffer of y's shape."""
+    _equal(x, y, out)
+    sum(out, axes, count)
+    _times_ratio(gy, count, out)
+
+
+_finite = _cupy.ElementwiseKernel("T x", "T y", "y = isinf((double)x) ? T(0) : x", "tinygrad_mem_finite")
+_sum_exp = _cupy.ReductionKernel("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
+_log_add = _cupy.ElementwiseKernel("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
+
+
+def logsumexp(x, axes, top, out):
+    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. float16 wants a float32 out."""
+    _reduce(_largest, axes, -_inf, top, x)
+    _finite(top, top)
+    _reduce(_sum_exp, axes, 0, out, x, top)
+    _log_add(top, out)
+
+
+_largest = _cupy.ReductionKernel(
+    "T x",
+    "U y",
+    "(U)x",
+    "(a != a || a > b) ? a : b",
+    "y = a",
+    _MINUS_INF,
+    "tinygrad_mem_largest",
+)
+_logsumexp_backward = _cupy.ElementwiseKernel(
+    "T gy, T x, U y",
+    "V out",
+    "double v = (double)y; out = isinf(v) && v < 0 ? V(0) : (V)((double)gy * exp((double)x - v))",
+    "tinygrad_mem_logsumexp_backward",
+)
+
+
+def logsumexp_backward(gy, x, y, out):
+    """out = gy * e**(x - y), broadcast; 0 where y is -inf."""
+    _logsumexp_backward(gy, x, y, out)
+
+
+@_cache
+def _norm_kernel(p):
+    """The reduction of one p: its number is part of the source."""
+    size = "(U)(x < T(0) ? -x : x)"
+    if p == _inf:
+        term, step, end, start = size, "(a != a || a > b) ? a : b", "y = a", "0"
+    elif p == -_inf:
+        term, step, end, start = size, "(a != a || a < b) ? a : b", "y = a", _PLUS_INF
+    elif p == 0:
+        term, step, end, start = "x != T(0) ? U(1) : U(0)", "a + b", "y = a", "0"
+    elif p == 1:
+        term, step, end, start = size, "a + b", "y = a", "0"
+    elif p == 2:
+        term, step, end, start = "(U)x * (U)x", "a + b", "y = sqrt(a)", "0"
+    else:
+        term, step, end, start = f"pow({size}, U({p!r}))", "a + b", f"y = pow(a, U({1.0 / p!r}))", "0"
+    name = f"tinygrad_mem_norm_{str(p).replace('.', '_').replace('-', 'm').replace('+', '')}"
+    return _cupy.ReductionKernel("T x", "U y", term, step, end, start, name)
+
+
+def norm(x, axes, p, out):
+    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. float16 wants a float32 out."""
+    _reduce(_norm_kernel(float(p)), axes, 0, out, x)
+
+
+_norm_backward = _cupy.ElementwiseKernel(
+    "T gy, T x, T y, float64 p",
+    "T out",
+    """
+    double v = (double)x, n = (double)y, sign = (v > 0) - (v < 0), g = sign;
+    if (p != 1) g = n == 0 || v == 0 ? 0.0 : p == 2 ? v / n : sign * pow(fabs(v) / n, p - 1);
+    out = (T)((double)gy * g);
+    """,
+    "tinygrad_mem_norm_backward",
+)
+
+
+def norm_backward(gy, x, y, p, out):
+    """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
+    _norm_backward(gy, x, y, float(p), out)
+
+
+_mark_size = _cupy.ElementwiseKernel(
+    "T x, T y", "T out", "T size = x < T(0) ? -x : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
+)
+_signed_share = _cupy.ElementwiseKernel(
+    "T gy, T x, T count",
+    "T out",
+    "T sign = x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0); out = out * sign * (gy / count)",
+    "tinygrad_mem_signed_share",
+)
+
+
+def extreme_size_share(gy, x, y, axes, count, out):
+    """out = gy * sign(x), shared evenly among the elements whose size is y; count is a buffer of y's shape."""
+    _mark_size(x, y, out)
+    sum(out, axes, count)
+    _signed_share(gy, x, count, out)

@@ -1,1 +1,181 @@
-"""To be written."""
+"""Running sums, products and extrema along an axis, one thread a line. float16 is summed in float32."""
+
+from __future__ import annotations
+
+import cupy as _cupy
+
+_LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
+
+
+def _lines(axis, *arrays):
+    """The arrays with ``axis`` last, how long a line is, and how many there are."""
+    moved = [_cupy.moveaxis(a, axis, -1) for a in arrays]
+    n = moved[0].shape[-1]
+    return moved, n, moved[0].size // n if n else 0
+
+
+_cumsum = _cupy.ElementwiseKernel(
+    "raw T x, int64 n, bool reverse",
+    "raw U out",
+    _LINE
+    + """
+    typedef typename type_of<U>::wide W;
+    W total = 0;
+    for (ptrdiff_t j = 0; j < n; ++j) {
+        ptrdiff_t at = first + (reverse ? n - 1 - j : j);
+        total += (W)x[at];
+        out[at] = (U)total;
+    }
+    """,
+    "tinygrad_mem_cumsum",
+    preamble="""
+    template <typename T> struct type_of { typedef T wide; };
+    template <> struct type_of<float16> { typedef float wide; };
+    """,
+)
+_cumprod = _cupy.ElementwiseKernel(
+    "raw T x, int64 n",
+    "raw U out",
+    _LINE
+    + """
+    typedef typename type_of<U>::wide W;
+    W total = 1;
+    for (ptrdiff_t j = first; j < first + n; ++j) {
+        total *= (W)x[j];
+        out[j] = (U)total;
+    }
+    """,
+    "tinygrad_mem_cumprod",
+    preamble="""
+    template <typename T> struct type_of { typedef T wide; };
+    template <> struct type_of<float16> { typedef float wide; };
+    """,
+)
+
+
+def cumsum(x, axis, reverse, out):
+    """out = running sums of x along ``axis``."""
+    (x, out), n, count = _lines(axis, x, out)
+    if count:
+        _cumsum(x, n, reverse, out, size=count)
+
+
+def cumprod(x, axis, out):
+    """out = running products of x along ``axis``."""
+    (x, out), n, count = _lines(axis, x, out)
+    if count:
+        _cumprod(x, n, out, size=count)
+
+
+_cumprod_backward = _cupy.ElementwiseKernel(
+    "raw G gy, raw T x, raw G y, int64 n",
+    "raw G out",
+    _LINE
+    + """
+    ptrdiff_t zero = n;
+    for (ptrdiff_t j = 0; j < n; ++j) if (x[first + j] == T(0)) { zero = j; break; }
+    double total = 0, before = zero && zero < n ? (double)y[first + zero - 1] : 1.0;
+    if (zero < n) {  // what follows the first 0, up to the next
+        double run = before;
+        total = (double)gy[first + zero] * run;
+        for (ptrdiff_t j = zero + 1; j < n && run != 0; ++j) {
+            run *= (double)x[first + j];
+            total += (double)gy[first + j] * run;
+        }
+        out[first + zero] = (G)total;
+        for (ptrdiff_t j = zero + 1; j < n; ++j) out[first + j] = (G)0;
+    }
+    total = 0;
+    for (ptrdiff_t j = zero - 1; j >= 0; --j) {
+        total += (double)gy[first + j] * (double)y[first + j];
+        out[first + j] = (G)(total / (double)x[first + j]);
+    }
+    """,
+    "tinygrad_mem_cumprod_backward",
+)
+
+
+def cumprod_backward(gy, x, y, axis, work, out):
+    """out_i = the sum over k >= i of gy_k * y_k / x_i, by another way in lines with a 0; work has x's shape."""
+    (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
+    if count:
+        _cumprod_backward(gy, x, y, n, out, size=count)
+
+
+_cumulative_extremum = _cupy.ElementwiseKernel(
+    "raw T x, int64 n, bool largest",
+    "raw T out, raw int64 index",
+    _LINE
+    + """
+    T best = x[first];
+    ptrdiff_t place = 0;
+    for (ptrdiff_t j = 0; j < n; ++j) {
+        T here = x[first + j];
+        if (here != here || (best == best && (largest ? here >= best : here <= best))) { best = here; place = j; }
+        out[first + j] = best;
+        index[first + j] = place;
+    }
+    """,
+    "tinygrad_mem_cumulative_extremum",
+)
+
+
+def cumulative_extremum(x, axis, largest, out, index):
+    """out = the running largest (or smallest), index = where it was seen last; nan stays."""
+    (x, out, index), n, count = _lines(axis, x, out, index)
+    if count:
+        _cumulative_extremum(x, n, largest, out, index, size=count)
+
+
+_ADD = """
+    __device__ double log_add(double a, double b) {
+        double high = a > b ? a : b, low = a > b ? b : a;
+        if (a != a || b != b) return a + b;
+        return isinf(high) ? high : high + log1p(exp(low - high));
+    }
+"""
+_logcumsumexp = _cupy.ElementwiseKernel(
+    "raw T x, int64 n",
+    "raw T out",
+    _LINE
+    + """
+    double total = (double)x[first];
+    out[first] = (T)total;
+    for (ptrdiff_t j = first + 1; j < first + n; ++j) {
+        total = log_add(total, (double)x[j]);
+        out[j] = (T)total;
+    }
+    """,
+    "tinygrad_mem_logcumsumexp",
+    preamble=_ADD,
+)
+_logcumsumexp_backward = _cupy.ElementwiseKernel(
+    "raw T gy, raw T x, raw T y, int64 n",
+    "raw T out",
+    _LINE
+    + """
+    double plus = __int_as_float(0xff800000), minus = plus;
+    for (ptrdiff_t j = first + n - 1; j >= first; --j) {
+        double g = (double)gy[j];
+        if (g > 0) plus = log_add(plus, log(g) - (double)y[j]);
+        if (g < 0) minus = log_add(minus, log(-g) - (double)y[j]);
+        out[j] = (T)(exp(plus + (double)x[j]) - exp(minus + (double)x[j]));
+    }
+    """,
+    "tinygrad_mem_logcumsumexp_backward",
+    preamble=_ADD,
+)
+
+
+def logcumsumexp(x, axis, out):
+    """out = ln of the running sums of e**x along ``axis``."""
+    (x, out), n, count = _lines(axis, x, out)
+    if count:
+        _logcumsumexp(x, n, out, size=count)
+
+
+def logcumsumexp_backward(gy, x, y, axis, work, out):
+    """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
+    (gy, x, y, out), n, count = _lines(axis, gy, x, y, out)
+    if count:
+        _logcumsumexp_backward(gy, x, y, n, out, size=count)
