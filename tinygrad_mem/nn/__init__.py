@@ -114,3 +114,9 @@ from .resize import PixelUnshuffle as PixelUnshuffle
 from .resize import Upsample as Upsample
 from .resize import UpsamplingBilinear2d as UpsamplingBilinear2d
 from .resize import UpsamplingNearest2d as UpsamplingNearest2d
+
+
+def __getattr__(name: str) -> object:
+    from .absent import why_absent
+
+    raise AttributeError(why_absent(name))
