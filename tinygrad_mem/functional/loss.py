@@ -101,6 +101,8 @@ def cross_entropy(
             raise DTypeError(f"Expected floating point type for target with class probabilities, got {target.dtype}")
         if ignore_index >= 0:
             raise ValueError("ignore_index is not supported for floating point target: give those samples probability 0")
+        if target.dtype != input.dtype:
+            target = target.to(input.dtype)
         options: dict[str, Any] = {"smoothing": float(label_smoothing), "reduction": reduction}
         return apply(class_ops.CrossEntropyProbabilities, input, target, weight, **options)
     target = _check_classes(input, target)

@@ -1,0 +1,94 @@
+"""Cross-entropy over the middle axis of (outer, class, inner) arrays. As in ``kernels/numpy/cross_entropy.py``."""
+
+from __future__ import annotations
+
+import numpy as _np
+
+from .lines import NULL as _NULL
+from .lines import launch as _launch
+from .lines import pointer as _pointer
+from .lines import strides as _strides
+
+
+def check_target(target, classes, ignore):
+    """Nothing: reading the targets would make the host wait. One that is no class gives a nan loss and nan gradients."""
+
+
+def _seed(gy):
+    """A gradient and its two strides; one number goes to all lines."""
+    return (gy, 0, 0) if gy.ndim == 0 else (gy, *_strides(gy))
+
+
+def target_weight(target, weight, ignore, out):
+    """out (0-d) = the sum of the weights of all targets that are not ignored."""
+    classes = 0 if weight is None else weight.size
+    _launch(
+        "total",
+        out.dtype.char,
+        (target.shape[0], classes, target.shape[1]),
+        *(target, *_strides(target), _pointer(weight), int(ignore), _NULL, _NULL, 1.0, _NULL, out),
+        index=target.dtype.char,
+    )
+
+
+def scaled_sum(rows, norm, out):
+    """out (0-d) = the sum of rows over ``norm``: ``None``, a number, or a 0-d array."""
+    array = norm if hasattr(norm, "dtype") else None
+    count = 1.0 if norm is None or array is not None else float(norm)
+    tail = (rows, _pointer(array), count, out, _NULL)
+    _launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), _NULL, 0, 0, _NULL, 0, *tail)
+
+
+def log_sum_exp(x, lse):
+    """lse (outer, inner) = ln of the sum of e**x over the classes."""
+    none = (_NULL, 0, 0, _NULL, 0, 0.0)
+    _launch("cross_entropy", x.dtype.char, x.shape, x, *_strides(x), *none, lse, _NULL)
+
+
+def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
+    """lse = ln of the sum of e**x over the classes; rows = the loss of each line, 0 where ignored; both (outer, inner)."""
+    goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing))
+    _launch("cross_entropy", x.dtype.char, x.shape, x, *_strides(x), *goal, lse, rows, index=target.dtype.char)
+
+
+def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out):
+    """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array."""
+    goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing), _pointer(norm))
+    arguments = (*_seed(gy), x, *_strides(x), lse, *goal, out, *_strides(out))
+    _launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
+
+
+def _soft(mode, gy, count, x, target, weight, smoothing, lse, rows, out):
+    seed = (_NULL, 0, 0) if gy is None else _seed(gy)
+    inputs = (x, *_strides(x), target, *_strides(target), _pointer(weight), float(smoothing), lse)
+    result = (_NULL, 0, 0, 0) if out is None else (out, *_strides(out))
+    _launch("soft_cross_entropy", x.dtype.char, x.shape, _np.int32(mode), *seed, float(count), *inputs, _pointer(rows), *result)
+
+
+def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
+    """rows (outer, inner) = -sum over the classes of weight * smoothed target * (x - lse)."""
+    _soft(0, None, 1, x, target, weight, smoothing, lse, rows, None)
+
+
+def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
+    """out = gy / count * (softmax(x) * sum of wanted - wanted), wanted = weight * smoothed target."""
+    _soft(1, gy, count, x, target, weight, smoothing, lse, None, out)
+
+
+def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
+    """out = -gy / count * (1 - smoothing) * weight * (x - lse)."""
+    _soft(2, gy, count, x, target, weight, smoothing, lse, None, out)
+
+
+def nll_loss(x, target, weight, ignore, out):
+    """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
+    goal = (target, *_strides(target), _pointer(weight), int(ignore), _NULL, out)
+    arguments = (_NULL, 0, 0, x, *_strides(x), *goal, _NULL, 0, 0, 0)
+    _launch("nll", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
+
+
+def nll_loss_backward(gy, target, weight, ignore, norm, out):
+    """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
+    goal = (target, *_strides(target), _pointer(weight), int(ignore), _pointer(norm), _NULL)
+    arguments = (*_seed(gy), _NULL, 0, 0, 0, *goal, out, *_strides(out))
+    _launch("nll", out.dtype.char, out.shape, *arguments, index=target.dtype.char)

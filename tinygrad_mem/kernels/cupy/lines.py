@@ -1,0 +1,221 @@
+"""CUDA source of the kernels over lines of classes, and how they are launched.
+
+A line is one class axis of (outer, class, inner). A warp works on each where the lines lie side by side (inner is 1), else
+a thread, so that neighbours read neighbours. Nothing is atomic: the same input gives the same bits.
+"""
+
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+import numpy as _np
+
+_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+_THREADS = 128
+
+_HEAD = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {A} A;
+typedef {I} I;
+typedef long long wide;
+#define LANES {lanes}
+#define STRIDES(x) wide x##0, wide x##1, wide x##2
+#define LINE(total) \\
+    const wide line = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / LANES; \\
+    const int lane = threadIdx.x % LANES; \\
+    if (line >= (total)) return;  /* whole warps leave together */ \\
+    const wide o = line / inner, j = line % inner;
+#define EACH(c) for (wide c = lane; c < classes; c += LANES)
+
+__device__ inline A lane_max(A v) {{
+    for (int m = LANES / 2; m; m >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
+    return v;
+}}
+__device__ inline A lane_sum(A v) {{
+    for (int m = LANES / 2; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}}
+#define BEST ((A)(-1.0 / 0.0))
+"""
+
+_BODY = """
+extern "C" __global__ void softmax(const T* x, STRIDES(x), T* y, STRIDES(y), wide outer, wide classes, wide inner, int log_) {
+    LINE(outer * inner)
+    const T* p = x + o * x0 + j * x2;
+    T* q = y + o * y0 + j * y2;
+    A top = BEST, sum = 0;
+    EACH(c) top = max(top, (A)p[c * x1]);
+    top = lane_max(top);
+    EACH(c) sum += exp((A)p[c * x1] - top);
+    sum = lane_sum(sum);
+    const A shift = log(sum);
+    EACH(c) q[c * y1] = (T)(log_ ? (A)p[c * x1] - top - shift : exp((A)p[c * x1] - top) / sum);
+}
+
+extern "C" __global__ void softmax_backward(const T* g, STRIDES(g), const T* y, STRIDES(y), T* r, STRIDES(r),
+                                            wide outer, wide classes, wide inner, int log_) {
+    LINE(outer * inner)
+    g += o * g0 + j * g2; y += o * y0 + j * y2; r += o * r0 + j * r2;
+    A sum = 0;
+    EACH(c) sum += log_ ? (A)g[c * g1] : (A)g[c * g1] * (A)y[c * y1];
+    sum = lane_sum(sum);
+    EACH(c) {
+        const A a = (A)g[c * g1], b = (A)y[c * y1];
+        r[c * r1] = (T)(log_ ? a - exp(b) * sum : b * (a - sum));
+    }
+}
+
+// lse, and with a target the loss of each line; a target outside of the classes gives nan
+extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wide t0, wide t1, const A* w, wide ignore,
+                                         double smoothing, A* lse, A* rows, wide outer, wide classes, wide inner) {
+    LINE(outer * inner)
+    x += o * x0 + j * x2;
+    A top = BEST, sum = 0, heavy = 0, dot = 0;
+    EACH(c) top = max(top, (A)x[c * x1]);
+    top = lane_max(top);
+    EACH(c) sum += exp((A)x[c * x1] - top);
+    const A log_sum = log(lane_sum(sum)) + top;
+    if (lane == 0) lse[line] = log_sum;
+    if (!rows) return;
+    const wide goal = t[o * t0 + j * t1];
+    if (smoothing != 0) {
+        EACH(c) {
+            const A weight = w ? w[c] : (A)1;
+            heavy += weight;
+            dot += weight * ((A)x[c * x1] - top);
+        }
+        heavy = lane_sum(heavy);
+        dot = lane_sum(dot);
+    }
+    if (lane) return;
+    if (goal == ignore) { rows[line] = 0; return; }
+    if (goal < 0 || goal >= classes) { rows[line] = (A)(0.0 / 0.0); return; }
+    const A own = (w ? w[goal] : (A)1) * (log_sum - (A)x[goal * x1]);
+    rows[line] = (A)(1 - smoothing) * own + (A)(smoothing / classes) * (heavy * (log_sum - top) - dot);
+}
+
+extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1, const T* x, STRIDES(x), const A* lse,
+                                                  const I* t, wide t0, wide t1, const A* w, wide ignore, double smoothing,
+                                                  const A* norm, T* r, STRIDES(r), wide outer, wide classes, wide inner) {
+    LINE(outer * inner)
+    x += o * x0 + j * x2; r += o * r0 + j * r2;
+    const wide goal = t[o * t0 + j * t1];
+    const bool inside = goal >= 0 && goal < classes;
+    const A g = goal == ignore ? (A)0 : inside ? (A)gy[o * g0 + j * g1] / (norm ? *norm : (A)1) : (A)(0.0 / 0.0);
+    const A own = goal == ignore || !inside ? g : g * (w ? w[goal] : (A)1) * (A)(1 - smoothing);
+    const A even = g * (A)(smoothing / classes);
+    A heavy = (A)classes;
+    if (w && smoothing != 0) {
+        heavy = 0;
+        EACH(c) heavy += w[c];
+        heavy = lane_sum(heavy);
+    }
+    const A scale = own + even * heavy, low = lse[line];
+    EACH(c) {
+        A value = scale * exp((A)x[c * x1] - low);
+        if (smoothing != 0) value -= even * (w ? w[c] : (A)1);
+        if (c == goal) value -= own;
+        r[c * r1] = (T)(g == 0 ? (A)0 : value);
+    }
+}
+
+// mode 0: the loss of each line; 1: the gradient of x; 2: the gradient of the target
+extern "C" __global__ void soft_cross_entropy(int mode, const T* gy, wide g0, wide g1, double count, const T* x, STRIDES(x),
+                                              const T* t, STRIDES(t), const A* w, double smoothing, const A* lse, A* rows, T* r,
+                                              STRIDES(r), wide outer, wide classes, wide inner) {
+    LINE(outer * inner)
+    x += o * x0 + j * x2; t += o * t0 + j * t2;
+    const A low = lse[line], keep = (A)(1 - smoothing), even = (A)(smoothing / classes);
+    const A g = mode ? (A)gy[o * g0 + j * g1] / (A)count : (A)0;
+    A sum = 0;
+    if (mode < 2) {
+        EACH(c) sum += (w ? w[c] : (A)1) * (keep * (A)t[c * t1] + even) * (mode ? (A)1 : low - (A)x[c * x1]);
+        sum = lane_sum(sum);
+    }
+    if (mode == 0) {
+        if (lane == 0) rows[line] = sum;
+        return;
+    }
+    r += o * r0 + j * r2;
+    EACH(c) {
+        const A weight = w ? w[c] : (A)1, logs = (A)x[c * x1] - low;
+        r[c * r1] = (T)(mode == 1 ? g * (exp(logs) * sum - weight * (keep * (A)t[c * t1] + even)) : -g * keep * weight * logs);
+    }
+}
+
+// with gy: r, zeros before, at the targets; without: the loss of each line
+extern "C" __global__ void nll(const T* gy, wide g0, wide g1, const T* x, STRIDES(x), const I* t, wide t0, wide t1, const A* w,
+                               wide ignore, const A* norm, A* rows, T* r, STRIDES(r), wide outer, wide classes, wide inner) {
+    LINE(outer * inner)
+    if (lane) return;
+    const wide goal = t[o * t0 + j * t1];
+    const bool inside = goal >= 0 && goal < classes;
+    if (!gy) {
+        rows[line] = goal == ignore ? (A)0
+                     : inside       ? -(w ? w[goal] : (A)1) * (A)x[o * x0 + goal * x1 + j * x2]
+                                    : (A)(0.0 / 0.0);
+    } else if (goal != ignore && inside) {
+        const A g = (A)gy[o * g0 + j * g1] / (norm ? *norm : (A)1);
+        r[o * r0 + goal * r1 + j * r2] = (T)(-g * (w ? w[goal] : (A)1));
+    }
+}
+
+// one block: out = the sum of the weights of all targets that are not ignored, or (without targets) of rows over norm or count
+extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide ignore, const A* rows, const A* norm,
+                                 double count, T* out_t, A* out_a, wide outer, wide classes, wide inner) {
+    __shared__ double part[1024];
+    double sum = 0;
+    for (wide i = threadIdx.x; i < outer * inner; i += blockDim.x) {
+        if (rows) { sum += rows[i]; continue; }
+        const wide goal = t[i / inner * t0 + i % inner * t1];
+        if (goal != ignore) sum += !w ? 1.0 : goal >= 0 && goal < classes ? (double)w[goal] : 0.0 / 0.0;
+    }
+    part[threadIdx.x] = sum;
+    for (int m = blockDim.x / 2; m; m >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < m) part[threadIdx.x] += part[threadIdx.x + m];
+    }
+    if (threadIdx.x) return;
+    sum = part[0] / (norm ? (double)*norm : count);
+    if (out_t) *out_t = (T)(A)sum;
+    if (out_a) *out_a = (A)sum;
+}
+"""
+
+
+@_cache
+def _module(kind, index, lanes):
+    t, a = _TYPES[kind]
+    source = _HEAD.format(T=t, A=a, I={"l": "long long", "q": "long long", "B": "unsigned char"}[index], lanes=lanes) + _BODY
+    return _cupy.RawModule(code=source)  # pyright: ignore
+
+
+NULL = _np.uint64(0)  # a pointer to nothing
+
+
+def strides(a):
+    """The strides of ``a`` in elements."""
+    return tuple(s // a.itemsize for s in a.strides)
+
+
+def pointer(a):
+    """``a`` where it is an array, else a pointer to nothing, for an argument that is left out."""
+    return NULL if a is None else a
+
+
+def launch(name, kind, shape, *arguments, index="l"):
+    """Run a kernel over the lines of ``shape``, of arrays whose dtype character is ``kind``; ``index`` is the targets'."""
+    outer, classes, inner = shape
+    if outer * inner == 0 and name != "total":
+        return
+    lanes = 32 if inner == 1 and name != "nll" else 1
+    blocks = 1 if name == "total" else -(-outer * inner * lanes // _THREADS)
+    kernel = _module(kind, index, lanes).get_function(name)
+    tail = (int(outer), int(classes), int(inner))
+    if name in ("softmax", "softmax_backward"):
+        *arguments, flag = arguments
+        kernel((blocks,), (_THREADS,), (*arguments, *tail, _np.int32(flag)))
+        return
+    kernel((blocks,), (1024 if name == "total" else _THREADS,), (*arguments, *tail))
