@@ -213,7 +213,7 @@ def logsumexp_backward(gy, x, y, out):
 @_cache
 def _norm_kernel(p):
     """The reduction of one p: its number is part of the source."""
-    size = "(U)(x < T(0) ? -x : x)"
+    size = "((U)x < U(0) ? -(U)x : (U)x)"
     if p == _inf:
         term, step, end, start = size, "(a != a || a > b) ? a : b", "y = a", "0"
     elif p == -_inf:
@@ -253,7 +253,7 @@ def norm_backward(gy, x, y, p, out):
 
 
 _mark_size = _cupy.ElementwiseKernel(
-    "T x, T y", "T out", "T size = x < T(0) ? -x : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
+    "T x, T y", "T out", "T size = x < T(0) ? T(-x) : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
 )
 _signed_share = _cupy.ElementwiseKernel(
     "T gy, T x, T count",
