@@ -82,6 +82,7 @@ class Conv(Op):
         if ctx.needs[0]:
             ctx.save(weight=weight)
         work = _workspace(ctx, "forward", x.shape, weight.shape, shape, x.dtype)
+        bias = None if bias is None else ctx.contiguous(bias)
         ctx.kernels.conv_forward(x, ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
         return y
 
@@ -129,12 +130,14 @@ class ConvTranspose(Op):
         if ctx.needs[0]:
             ctx.save(weight=weight)
         work = _workspace(ctx, "input", shape, weight.shape, x.shape, x.dtype)
+        bias = None if bias is None else ctx.contiguous(bias)
         ctx.kernels.conv_backward_input(ctx.contiguous(x), ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
         return y
 
     @staticmethod
     def backward(ctx, gy):
         gx = gw = gb = None
+        gy = ctx.contiguous(gy)
         if ctx.needs[2]:
             gb = _backward_bias(ctx, gy)
         if ctx.needs[1]:

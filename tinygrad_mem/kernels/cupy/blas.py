@@ -1,0 +1,69 @@
+"""Matrix products of cuBLAS on views, adding to their result where asked; float16 is accumulated in float32.
+
+``cupy.matmul`` copies operands and results that are not contiguous, into memory of its own choosing: this does not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+_REAL = {"e": 2, "f": 0, "d": 1}  # cudaDataType of half, float, double
+_COMPUTE = {"e": 68, "f": 68, "d": 70}  # cublasComputeType: 32 bits, 64 bits
+_DEFAULT = -1  # the algorithm
+
+
+def _layout(a):
+    """(transposed, leading dimension, stride of the batch) of (batch, rows, columns) read in rows."""
+    size = a.itemsize
+    (_, rows, columns), (batch, down, right) = a.shape, a.strides
+    if right == size or columns == 1:
+        lead = columns if rows == 1 else down // size
+        if lead >= columns:
+            return 0, lead, batch // size
+    lead = rows if columns == 1 else right // size
+    if (down == size or rows == 1) and lead >= rows:
+        return 1, lead, batch // size
+    raise ValueError(f"no axis of the last two is contiguous: shape {a.shape}, strides {a.strides}")
+
+
+def gemm(a, b, out, add=False):
+    """out = a @ b (or += a @ b) of (batch, m, k), (batch, k, n), (batch, m, n); a batch of one in a or b is repeated."""
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    batch, m, n = out.shape
+    k = a.shape[2]
+    if out.size == 0:
+        return
+    kind = "e" if a.dtype.char == "e" else out.dtype.char
+    scalar = ctypes.c_double if kind == "d" else ctypes.c_float
+    one, beta = scalar(1.0), scalar(1.0 if add else 0.0)
+    left, right, result = _layout(a), _layout(b), _layout(out)
+    if result[0]:
+        raise ValueError("the rows of a product must be contiguous")
+    # cuBLAS counts columns first: the transposed product out^T = b^T a^T of the same memory
+    cublas.gemmStridedBatchedEx(
+        device.get_cublas_handle(),
+        right[0],
+        left[0],
+        n,
+        m,
+        k,
+        ctypes.addressof(one),
+        b.data.ptr,
+        _REAL[b.dtype.char],
+        right[1],
+        right[2] if b.shape[0] > 1 else 0,
+        a.data.ptr,
+        _REAL[a.dtype.char],
+        left[1],
+        left[2] if a.shape[0] > 1 else 0,
+        ctypes.addressof(beta),
+        out.data.ptr,
+        _REAL[out.dtype.char],
+        result[1],
+        result[2],
+        batch,
+        _COMPUTE[kind],
+        _DEFAULT,
+    )
