@@ -7,6 +7,8 @@ plain ``TypeError`` and ``ValueError`` are raised where Python itself would rais
 
 from __future__ import annotations
 
+import contextlib
+
 
 class ShapeError(RuntimeError, ValueError):
     """Shapes that do not fit an operation."""
@@ -74,3 +76,18 @@ def _rebuild_out_of_memory(message: str, requested: int, used: int, reserved: in
     error = OutOfMemoryError("", requested, used, reserved, limit)
     error.args = (message,)
     return error
+
+
+def let_go(error: BaseException) -> None:
+    """Forget the local variables of our own finished frames in ``error``'s traceback, so that they pin no memory.
+
+    A traceback outlives the failure: in an ``except`` block that wants to go on with a smaller batch, in a notebook's
+    ``sys.last_traceback``. Frames of the user's code are left as they are.
+    """
+    trace = error.__traceback__
+    while trace is not None:
+        frame = trace.tb_frame
+        if frame.f_globals.get("__name__", "").startswith("tinygrad_mem."):
+            with contextlib.suppress(RuntimeError):  # it is still running
+                frame.clear()
+        trace = trace.tb_next

@@ -14,6 +14,8 @@ from tinygrad_mem.autograd import Function, engine
 from tinygrad_mem.devices import round_up
 from tinygrad_mem.errors import DTypeError, GraphError, ShapeError
 
+from ..devices.test_pool import Failing
+
 POOL = tm.device("cpu").pool
 LONG = 100_000
 
@@ -201,6 +203,37 @@ def test_an_exception_in_a_hook_pins_nothing(no_gc):
     del loss
     assert POOL.used_bytes() == before
     works_again(x)
+
+
+LOSSES = {
+    "elementwise": lambda w: (((w * 3.0).exp() * w).softmax(0).var() * w).sum(),
+    "cross entropy": lambda w: tm.nn.functional.cross_entropy(w.reshape(10, -1) * 2.0, tm.zeros(10, dtype=tm.int64)),
+}
+
+
+@pytest.mark.parametrize("walk", ["backward", "grad"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_inside_an_except_block_a_failed_backward_is_already_free(name, walk, no_gc):
+    """Where a training loop goes on with a smaller batch: the exception and its traceback are still there."""
+    w, k = leaf(1000), 0
+    before = POOL.used_bytes()
+    while True:
+        k += 1
+        loss = LOSSES[name](w)
+        with Failing(POOL, k):
+            try:
+                loss.backward() if walk == "backward" else tm.autograd.grad(loss, [w])
+            except tm.OutOfMemoryError as error:
+                del loss
+                w.grad = None
+                pinned, trace = POOL.used_bytes() - before, error.__traceback__
+                assert (pinned, k) == (0, k)
+                del trace
+            else:
+                break
+    assert k >= 3
+    del loss
+    works_again(w)
 
 
 def test_keyboard_interrupts_come_through():

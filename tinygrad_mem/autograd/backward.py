@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import scope
-from ..errors import DTypeError, GraphError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError, let_go
 from . import engine
 from .tensor import Tensor
 
@@ -79,14 +79,23 @@ def backward(
         GraphError, ShapeError, DTypeError: see :meth:`Tensor.backward`.
     """
     _no_second_order(create_graph)
-    roots = _roots(_sequence(tensors), _sequence(grad_tensors))
+    try:
+        _backward(_sequence(tensors), _sequence(grad_tensors), bool(retain_graph), inputs)
+    except BaseException as error:
+        let_go(error)
+        del tensors, grad_tensors  # the traceback refers to this frame: it must not keep the graph
+        raise
+
+
+def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> None:
+    roots = _roots(tensors, grads)
     if inputs is None:
-        engine.run(roots, keep_graph=bool(retain_graph))
+        engine.run(roots, keep_graph=retain_graph)
         return
     chosen = _sequence(inputs)
     if not chosen:
         raise GraphError("backward: inputs is empty; leave it out to accumulate into every leaf")
-    found = engine.run(roots, keep_graph=bool(retain_graph), inputs=[_edge(t) for t in chosen])
+    found = engine.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     for tensor, grad in zip(chosen, found, strict=True):
         if grad is not None:
             engine._accumulate(tensor, grad, owned=False)
@@ -109,9 +118,17 @@ def grad(
         GraphError: an input requires no grad, or was not used.
     """
     _no_second_order(create_graph)
-    chosen = _sequence(inputs)
-    roots = _roots(_sequence(outputs), _sequence(grad_outputs))
-    found = engine.run(roots, keep_graph=bool(retain_graph), inputs=[_edge(t) for t in chosen])
+    try:
+        return _grad(_sequence(outputs), _sequence(inputs), _sequence(grad_outputs), bool(retain_graph), allow_unused)
+    except BaseException as error:
+        let_go(error)
+        del outputs, inputs, grad_outputs
+        raise
+
+
+def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_unused: bool) -> tuple[Tensor | None, ...]:
+    roots = _roots(outputs, grads)
+    found = engine.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     if not allow_unused and any(g is None for g in found):
         raise GraphError(
             "One of the differentiated Tensors appears to not have been used in the graph. "

@@ -10,7 +10,7 @@ import itertools
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
-from ..errors import DeviceError, GraphError
+from ..errors import DeviceError, GraphError, let_go
 from ..ops.base import Context, Op
 
 if TYPE_CHECKING:
@@ -139,7 +139,12 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     node.needs = needs
     node.saved = {}
     node.op = op
-    out = (_observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
+    try:
+        out = (_observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
+    except BaseException as error:
+        node.saved = {}
+        let_go(error)
+        raise
     if type(out) is tuple:
         outputs = tuple([_Tensor._wrap(a, device) for a in out])
         if record:

@@ -348,7 +348,11 @@ class Tensor(_Methods):
         """
         from .backward import backward
 
-        backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+        try:
+            backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+        except BaseException:
+            del self, gradient  # the traceback refers to this frame: it must not keep the graph
+            raise
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Call ``hook(grad)`` whenever this tensor's gradient is known; what it returns, if anything, takes its place.
