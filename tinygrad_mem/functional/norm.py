@@ -111,6 +111,12 @@ def group_norm(
             f"and num_groups={num_groups}"
         )
     n, channels = input.shape[:2]
+    for name, parameter in (("weight", weight), ("bias", bias)):
+        if parameter is not None and tuple(parameter.shape) != (channels,):
+            raise ShapeError(
+                f"Expected {name} to be a vector of size equal to the number of channels in input, {channels}, but got {name} "
+                f"of shape {list(parameter.shape)} and input of shape {list(input.shape)}"
+            )
     k, length = channels // num_groups, math.prod(input.shape[2:])
     layout, affine = (n, num_groups, k, length), (num_groups, k, 1)
     return apply(ops.SampleNorm, input, weight, bias, layout=layout, affine=affine, eps=eps, centre=True)

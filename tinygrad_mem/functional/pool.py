@@ -112,7 +112,7 @@ def _avg_pool(n: int) -> Any:
         divisor_override: int | None = None,
     ) -> Tensor:
         if divisor_override == 0:
-            raise ValueError("divisor must be not zero")
+            raise ShapeError("divisor must be not zero")
         x = _planes(input, n, f"avg_pool{n}d")
         outs, geometry = _geometry(input, n, f"avg_pool{n}d", kernel_size, stride, padding, 1, ceil_mode)
         out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=count_include_pad, divisor=divisor_override)
@@ -122,7 +122,7 @@ def _avg_pool(n: int) -> Any:
     avg_pool.__doc__ = f"""The mean of each window over the last {n} dimension(s); (N, C, ...) or (C, ...). Saves nothing.
 
     Raises:
-        ShapeError: sizes that do not fit. ValueError: the divisor is 0.
+        ShapeError: sizes that do not fit, or a divisor of 0.
     """
     return avg_pool
 

@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from ..dtypes import uint8
 from ..errors import ShapeError
 from .base import Op
 
@@ -91,15 +90,14 @@ class SampleNorm(Op):
     @staticmethod
     def forward(ctx, x, weight, bias, *, layout, affine, eps, centre):
         ctx.layout, ctx.affine, ctx.centre = layout, affine, centre
-        ctx.parameter_shape = None if weight is None else weight.shape
+        ctx.parameter_shapes = [None if p is None else p.shape for p in (weight, bias)]
         wide = _statistics_dtype(x.dtype)
         mean = ctx.empty(layout[:2], wide) if centre else None
         rstd = ctx.empty(layout[:2], wide)
         out = ctx.output(x.shape, x.dtype)
-        work = ctx.empty((ctx.kernels.sample_norm_workspace(layout, x.dtype),), uint8)
         w = None if weight is None else weight.reshape(affine)
         b = None if bias is None else bias.reshape(affine)
-        ctx.kernels.sample_norm(ctx.contiguous(x).reshape(layout), w, b, eps, centre, work, mean, rstd, out=out.reshape(layout))
+        ctx.kernels.sample_norm(ctx.contiguous(x).reshape(layout), w, b, eps, centre, mean, rstd, out=out.reshape(layout))
         if any(ctx.needs):
             ctx.save(x=x, rstd=rstd)
             if centre:
@@ -117,7 +115,6 @@ class SampleNorm(Op):
         gw = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[2] else None
         gx = ctx.grad_buffer(gy) if ctx.needs[0] else None
-        work = ctx.empty((ctx.kernels.sample_norm_workspace(ctx.layout, x.dtype),), uint8)
         stat = ctx.empty((2, *ctx.layout[:2]), rstd.dtype)
         ctx.kernels.sample_norm_backward(
             gy.reshape(ctx.layout),
@@ -125,11 +122,10 @@ class SampleNorm(Op):
             mean,
             rstd,
             weight,
-            work,
             stat,
             gw,
             gb,
             out=None if gx is None else gx.reshape(ctx.layout),
         )
-        shape = ctx.parameter_shape
-        return gx, None if gw is None else gw.reshape(shape), None if gb is None else gb.reshape(shape)
+        shapes = ctx.parameter_shapes
+        return gx, None if gw is None else gw.reshape(shapes[0]), None if gb is None else gb.reshape(shapes[1])

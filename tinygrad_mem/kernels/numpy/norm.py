@@ -17,23 +17,37 @@ def _wide(dtype):
 
 
 def _tiles(shape, start, stop):
-    """(images, channels) ranges of at most a tile's elements, for images start to stop of (n, channels, length)."""
+    """(images, channels, places) ranges of at most a tile's elements, for images start to stop of (n, channels, length)."""
     _, channels, length = shape
     images = max(_TILE // max(channels * length, 1), 1)
     lines = max(_TILE // max(length, 1), 1) if images == 1 else channels
     for i in range(start, stop, images):
         for c in range(0, channels, lines):
-            yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels))
+            for place in range(0, length, _TILE):
+                yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + _TILE)
 
 
 def _over_images(x, run):
-    """``run(images, channels)`` over tiles, on several cores by images."""
+    """``run(images, channels, places)`` over tiles, on several cores by images."""
 
     def part(start, stop):
-        for images, channels in _tiles(x.shape, start, stop):
-            run(images, channels)
+        for tile in _tiles(x.shape, start, stop):
+            run(*tile)
 
     _split(x.shape[0], part, grain=max((1 << 16) // max(x.shape[1] * x.shape[2], 1), 1))
+
+
+def _into(reduction, places, out, *arrays):
+    """out = a reduction along the last axis over ``places``, added to what is there unless they are the first of their line."""
+    total = out if places.start == 0 else _scratch(out.shape, out.dtype, 2, 4)
+    reduction(*arrays, out=total)
+    _add(total, out)
+
+
+def _add(part, out):
+    """out += part, where that is not out itself."""
+    if part is not out:
+        np.add(out, part, out=out)
 
 
 def _cast(x, slot, dtype):
@@ -58,7 +72,7 @@ def _sum_lines(x, out):
 
 
 def _ones(length, dtype):
-    tile = _scratch((length,), dtype, 3, 4) if length <= 1 << 15 else np.ones(length, dtype)
+    tile = _scratch((length,), dtype, 3, 4)
     tile.fill(1)
     return tile
 
@@ -72,17 +86,17 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
 
-    def sums(images, channels):
-        part = x[images, channels]
+    def sums(images, channels, places):
+        part = x[images, channels, places]
         part = part if part.dtype == wide else _cast(part, 0, wide)
-        _sum_lines(part, partial[0, images, channels])
-        np.vecdot(part, part, out=partial[1, images, channels])
+        _into(_sum_lines, places, partial[0, images, channels], part)
+        _into(np.vecdot, places, partial[1, images, channels], part, part)
 
-    def squares(images, channels):
-        part = x[images, channels]
+    def squares(images, channels, places):
+        part = x[images, channels, places]
         tile = _scratch(part.shape, wide, 0, 4)
         np.subtract(part, mean[channels, None], out=tile)
-        np.vecdot(tile, tile, out=partial[1, images, channels])
+        _into(np.vecdot, places, partial[1, images, channels], tile, tile)
 
     _over_images(x, sums)
     _total(partial[0], 1.0 / count, mean)
@@ -90,7 +104,10 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     small = _scratch(mean.shape, wide, 0, 4)
     np.multiply(mean, mean, out=small)
     np.subtract(rstd, small, out=rstd)
-    if not (small <= 4 * rstd).all():
+    room = _scratch(mean.shape, wide, 1, 4)
+    np.multiply(rstd, 4, out=room)
+    np.subtract(room, small, out=room)
+    if not np.minimum.reduce(room, initial=0) >= 0:
         _over_images(x, squares)
         _total(partial[1], 1.0 / count, rstd)
     if running_mean is not None:
@@ -127,10 +144,10 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
     np.multiply(mean, a, out=b)
     np.subtract(0.0 if bias is None else bias, b, out=b)
 
-    def run(images, channels):
-        target = out[images, channels]
+    def run(images, channels, places):
+        target = out[images, channels, places]
         tile = target if target.dtype == wide else _scratch(target.shape, wide, 0, 4)
-        np.multiply(x[images, channels], a[channels, None], out=tile)
+        np.multiply(x[images, channels, places], a[channels, None], out=tile)
         np.add(tile, b[channels, None], out=target, casting="unsafe")
 
     _over_images(x, run)
@@ -144,21 +161,23 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
 
-    def reduce(images, channels):
-        g = gy[images, channels]
+    def reduce(images, channels, places):
+        g = gy[images, channels, places]
         if g.dtype != wide:
             g = _cast(g, 1, wide)
-        _sum_lines(g, partial[0, images, channels])
-        values = x[images, channels]
+        _into(_sum_lines, places, partial[0, images, channels], g)
+        values = x[images, channels, places]
         if not centred or values.dtype != wide:
             tile = _scratch(g.shape, wide, 0, 4)
             np.subtract(values, mean[channels, None], out=tile)
             values = tile
-        np.vecdot(values, g, out=partial[1, images, channels])
+        _into(np.vecdot, places, partial[1, images, channels], values, g)
 
     product = _scratch(mean.shape, wide, 0, 4)
     np.multiply(mean, rstd, out=product)
-    centred = bool((np.abs(product, out=product) <= 2).all()) and x.dtype == wide  # small means: subtract them afterwards
+    centred = (
+        bool(np.maximum.reduce(np.abs(product, out=product), initial=0) <= 2) and x.dtype == wide
+    )  # small means: subtract them afterwards
     _over_images(x, reduce)
     np.add.reduce(partial, axis=1, out=sums)
     if centred:
@@ -182,15 +201,15 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
         np.multiply(b, mean, out=tile)
         np.subtract(c, tile, out=c)
 
-    def write(images, channels):
-        target = out[images, channels]
+    def write(images, channels, places):
+        target = out[images, channels, places]
         if not training:
-            np.multiply(gy[images, channels], a[channels, None], out=target, casting="unsafe")
+            np.multiply(gy[images, channels, places], a[channels, None], out=target, casting="unsafe")
             return
         tile, total = _scratch(target.shape, wide, 0, 4), _scratch(target.shape, wide, 1, 4)
-        np.multiply(x[images, channels], b[channels, None], out=tile)
+        np.multiply(x[images, channels, places], b[channels, None], out=tile)
         np.add(tile, c[channels, None], out=tile)
-        np.multiply(gy[images, channels], a[channels, None], out=total)
+        np.multiply(gy[images, channels, places], a[channels, None], out=total)
         np.add(total, tile, out=target, casting="unsafe")
 
     _over_images(x, write)
@@ -199,97 +218,154 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
 # --- statistics per sample: x is (n, groups, k, length), weight broadcasts to (groups, k, length), or is None
 
 
-def sample_norm_workspace(shape, dtype):
-    """Bytes that the kernels of layer, group and RMS norm want: two chunks of whole samples."""
-    size = max(int(np.prod(shape[1:])), 1)
-    return 2 * size * max(min(_TILE // size, shape[0]), 1) * np.dtype(_wide(dtype)).itemsize
+def _lines(shape, start, stop):
+    """Ranges of (samples, groups), each with the (k, length) ranges that cut it into tiles: one where whole groups fit."""
+    _, groups, k, length = shape
+    size = max(k * length, 1)
+    if size > _TILE:
+        step = max(_TILE // length, 1)
+        cuts = [
+            (slice(c, min(c + step, k)), slice(i, min(i + _TILE, length)))
+            for c in range(0, k, step)
+            for i in range(0, length, _TILE)
+        ]
+    else:
+        cuts = [(slice(0, k), slice(0, length))]
+    samples = max(_TILE // max(size * groups, 1), 1)
+    some = max(_TILE // size, 1) if samples == 1 else groups
+    for i in range(start, stop, samples):
+        for g in range(0, groups, some):
+            yield (slice(i, min(i + samples, stop)), slice(g, min(g + some, groups))), cuts
 
 
-def _chunks(x, work, dtype):
-    """Ranges of samples, and two work arrays of each range's shape."""
-    n = x.shape[0]
-    size = max(int(np.prod(x.shape[1:])), 1)
-    step = max(min(_TILE // size, n), 1)
-    halves = work.view(dtype).reshape(2, -1)
-    for i in range(0, n, step):
-        rows = slice(i, min(i + step, n))
-        shape = (rows.stop - i, *x.shape[1:])
-        count = (rows.stop - i) * size
-        yield rows, halves[0, :count].reshape(shape), halves[1, :count].reshape(shape)
+def _over_samples(shape, run, alone=False):
+    """``run(rows, cuts)`` over :func:`_lines`, on several cores by samples unless ``alone``."""
+
+    def part(start, stop):
+        for rows, cuts in _lines(shape, start, stop):
+            run(rows, cuts)
+
+    size = max(shape[1] * shape[2] * shape[3], 1)
+    _split(shape[0], part, grain=shape[0] + 1 if alone else max((1 << 16) // size, 1))
 
 
-def sample_norm(x, weight, bias, eps, centre, work, mean, rstd, out):
+def _centred(x, mean, tile):
+    """tile = x - mean, or x where mean is ``None``; x a tile of (samples, groups, k, length)."""
+    if mean is None:
+        np.copyto(tile, x)
+    else:
+        np.subtract(x, mean[..., None, None], out=tile)
+
+
+def _dot(a, b, out, first):
+    """out = the sum over the last two axes of a * b, added to what is there unless ``first``; a and b are contiguous."""
+    shape = (*a.shape[:2], a.shape[2] * a.shape[3])
+    total = out if first else _scratch(out.shape, out.dtype, 3, 4)
+    np.vecdot(a.reshape(shape), b.reshape(shape), out=total)
+    _add(total, out)
+
+
+def _sum(x, out, first):
+    """out = the sum over the last two axes of x, added to what is there unless ``first``."""
+    total = out if first else _scratch(out.shape, out.dtype, 3, 4)
+    np.add.reduce(x, axis=(2, 3), dtype=out.dtype, out=total)
+    _add(total, out)
+
+
+def _part(parameter, groups, cut):
+    """What of a parameter of shape (groups or 1, k or 1, length or 1) meets a tile."""
+    index = (groups, *cut)
+    return parameter[tuple(i if n != 1 else slice(None) for i, n in zip(index, parameter.shape, strict=True))]
+
+
+def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
     """out = (x - mean) * rstd * weight + bias with statistics of each (sample, group); without ``centre`` mean is 0."""
-    count = x.shape[2] * x.shape[3]
+    count = max(x.shape[2] * x.shape[3], 1)
     wide = rstd.dtype
-    for rows, t, u in _chunks(x, work, wide):
+
+    def run(rows, cuts):
+        middle, scale = mean[rows] if centre else None, rstd[rows]
         if centre:
-            np.add.reduce(x[rows], axis=(2, 3), dtype=wide, out=mean[rows])
-            np.multiply(mean[rows], 1.0 / count, out=mean[rows])
-            np.subtract(x[rows], mean[rows][..., None, None], out=t)
-        else:
-            np.copyto(t, x[rows])
-        np.multiply(t, t, out=u)
-        np.add.reduce(u, axis=(2, 3), out=rstd[rows])
-        np.multiply(rstd[rows], 1.0 / count, out=rstd[rows])
-        _reciprocal_root(rstd[rows], eps, rstd[rows])
-        np.multiply(t, rstd[rows][..., None, None], out=t)
-        if weight is not None:
-            np.multiply(t, weight, out=t)
-        if bias is not None:
-            np.add(t, bias, out=t)
-        np.copyto(out[rows], t, casting="unsafe")
+            for number, cut in enumerate(cuts):
+                _sum(x[rows + cut], middle, number == 0)
+            np.multiply(middle, 1.0 / count, out=middle)
+        for number, cut in enumerate(cuts):
+            part = x[rows + cut]
+            tile = _scratch(part.shape, wide, 0, 4)
+            _centred(part, middle, tile)
+            _dot(tile, tile, scale, number == 0)
+        np.multiply(scale, 1.0 / count, out=scale)
+        _reciprocal_root(scale, eps, scale)
+        for cut in cuts:
+            part = x[rows + cut]
+            tile = _scratch(part.shape, wide, 0, 4)
+            if len(cuts) > 1:  # else the tile holds it still
+                _centred(part, middle, tile)
+            np.multiply(tile, scale[..., None, None], out=tile)
+            if weight is not None:
+                np.multiply(tile, _part(weight, rows[1], cut), out=tile)
+            if bias is not None:
+                np.add(tile, _part(bias, rows[1], cut), out=tile)
+            np.copyto(out[rows + cut], tile, casting="unsafe")
+
+    _over_samples(x.shape, run)
 
 
-def sample_norm_backward(gy, x, mean, rstd, weight, work, stat, grad_weight, grad_bias, out):
+def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
     """The gradients of x (into out), weight and bias; any target may be ``None``. mean is ``None`` without centring.
 
-    stat is (2, n, groups); grad_weight and grad_bias have the weight's broadcast shape with one axis in front.
+    stat is (2, n, groups); grad_weight and grad_bias have the weight's broadcast shape with one axis in front. out may be gy.
     """
-    count = x.shape[2] * x.shape[3]
+    count = max(x.shape[2] * x.shape[3], 1)
     wide = rstd.dtype
     for target in (grad_weight, grad_bias):
         if target is not None:
             target.fill(0)
-    for rows, t, u in _chunks(x, work, wide):
-        if mean is not None:
-            np.subtract(x[rows], mean[rows][..., None, None], out=t)
+
+    def tiles(rows, cut, weighed):
+        """The normalised x, and the gradient times the weight if ``weighed``."""
+        part = x[rows + cut]
+        t, u = _scratch(part.shape, wide, 0, 4), _scratch(part.shape, wide, 1, 4)
+        _centred(part, None if mean is None else mean[rows], t)
+        np.multiply(t, rstd[rows][..., None, None], out=t)
+        if weighed and weight is not None:
+            np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u)
         else:
-            np.copyto(t, x[rows])
-        np.multiply(t, rstd[rows][..., None, None], out=t)  # the normalised x
-        if grad_weight is not None:
-            np.multiply(gy[rows], t, out=u)
-            _add_reduced(u, grad_weight)
-        if grad_bias is not None:
-            np.copyto(u, gy[rows])
-            _add_reduced(u, grad_bias)
+            np.copyto(u, gy[rows + cut])
+        return t, u
+
+    def run(rows, cuts):
+        first, second = stat[0][rows], stat[1][rows]
+        for number, cut in enumerate(cuts):
+            if grad_weight is not None or grad_bias is not None:
+                t, u = tiles(rows, cut, False)
+                if grad_bias is not None:
+                    _add_reduced(u, _part(grad_bias[0], rows[1], cut))
+                if grad_weight is not None:
+                    np.multiply(u, t, out=u)
+                    _add_reduced(u, _part(grad_weight[0], rows[1], cut))
+            if out is not None:
+                t, u = tiles(rows, cut, True)
+                _sum(u, first, number == 0)
+                _dot(u, t, second, number == 0)
         if out is None:
-            continue
-        first, second = stat[0, rows], stat[1, rows]
-        if weight is not None:
-            np.multiply(gy[rows], weight, out=u)
-        else:
-            np.copyto(u, gy[rows])
-        np.add.reduce(u, axis=(2, 3), out=first)
+            return
         np.multiply(first, 1.0 / count, out=first)
-        if mean is not None:
-            np.subtract(u, first[..., None, None], out=u)
-        _dot(u, t, second)
         np.multiply(second, 1.0 / count, out=second)
-        np.multiply(t, second[..., None, None], out=t)
-        np.subtract(u, t, out=u)
-        np.multiply(u, rstd[rows][..., None, None], out=out[rows], casting="unsafe")
+        for cut in cuts:
+            t, u = tiles(rows, cut, True) if len(cuts) > 1 else (t, u)
+            if mean is not None:
+                np.subtract(u, first[..., None, None], out=u)
+            np.multiply(t, second[..., None, None], out=t)
+            np.subtract(u, t, out=u)
+            np.multiply(u, rstd[rows][..., None, None], out=out[rows + cut], casting="unsafe")
 
-
-def _dot(a, b, out):
-    """out = the sum over the last two axes of a * b."""
-    shape = (*a.shape[:2], a.shape[2] * a.shape[3])
-    np.vecdot(a.reshape(shape), b.reshape(shape), out=out)
+    _over_samples(x.shape, run, alone=grad_weight is not None or grad_bias is not None)
 
 
 def _add_reduced(x, total):
-    """total += x summed over samples and over the axes where total has size 1."""
-    axes = (0, *[i for i in range(1, 4) if total.shape[i] == 1 and x.shape[i] != 1])
-    small = _scratch(total.shape, total.dtype)
+    """total += x summed over samples and over the axes where total (groups, k, length) has size 1."""
+    axes = (0, *[i for i in range(1, 4) if total.shape[i - 1] == 1 and x.shape[i] != 1])
+    small = _scratch((1, *total.shape), total.dtype, 2, 4)
     np.add.reduce(x, axis=axes, keepdims=True, out=small)
-    np.add(total, small, out=total)
+    np.add(total, small[0], out=total)

@@ -60,7 +60,7 @@ def _rows(target, limit=1 << 16):
 
 
 def max_pool(x, geometry, index, out):
-    """out = the largest in each window (nan if there is one); index (or None) = the number of its offset, the first if several."""
+    """out = the largest in each window; index (or None) = the number of its offset, the first of several; nan is the largest."""
 
     def run(planes):
         part, result = x[planes], out[planes]
@@ -84,6 +84,17 @@ def max_pool(x, geometry, index, out):
             elif which is not None:
                 which[target] = 0
             np.maximum(values, best, out=best)
+        if which is not None and result.dtype.kind == "f" and np.isnan(np.add.reduce(result, axis=None)):
+            point_at_nan(part, which)
+
+    def point_at_nan(part, which):
+        """No comparison finds nan: the windows that have one (rare) point at their last, as PyTorch's do."""
+        for number, source, target in _offsets(x.shape[1:], out.shape[1:], geometry):
+            values, places = part[source], which[target]
+            for cut in _rows(values):
+                flag = _flag(values[cut].shape)
+                np.isnan(values[cut], out=flag)
+                np.copyto(places[cut], number, where=flag)
 
     _planes(x, out, run)
 

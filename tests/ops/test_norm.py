@@ -1,0 +1,194 @@
+"""Normalisations against PyTorch: shapes, options, running statistics, halves, messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch, values
+from tinygrad_mem.nn import functional as F
+
+T = torch.nn.functional
+dtypes = st.sampled_from(["float64", "float32"])
+FLOAT32 = (1e-4, 1e-4)
+
+
+def normal(*shapes, shift=0.0):
+    rng = np.random.default_rng(1)
+    return [rng.standard_normal(s) + shift for s in shapes]
+
+
+def compare(run, reference, arrays, dtype):
+    against_torch(run, reference, arrays, dtype, tolerance=FLOAT32 if dtype == "float32" else None)
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 5),
+    st.lists(st.integers(1, 6), max_size=3),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    dtypes,
+)
+def test_batch_norm(n, channels, sizes, weight, bias, training, dtype):
+    if training and n * int(np.prod(sizes)) <= 1:
+        n = 3
+    arrays = normal((n, channels, *sizes), (channels,), (channels,))
+    mean, var = normal((channels,), (channels,))
+    var = var**2 + 0.1
+
+    def under(f, make):
+        def run(x, w, b):
+            running = [make(mean.astype(dtype)), make(var.astype(dtype))]
+            y = f(x, *running, w if weight else None, b if bias else None, training, 0.3, 1e-3)
+            return (y, *running)
+
+        return run
+
+    compare(under(F.batch_norm, tm.tensor), under(T.batch_norm, torch.tensor), arrays, dtype)
+
+
+def test_batch_norm_far_from_zero():
+    """The variance is of differences from the mean: nothing cancels."""
+    against_torch(
+        lambda x: F.batch_norm(x, None, None, training=True),
+        lambda x: T.batch_norm(x, None, None, training=True),
+        normal((16, 3, 40, 40), shift=1000.0),
+        "float32",
+        tolerance=(1e-3, 1e-3),
+    )
+
+
+@pytest.mark.parametrize("shape", [(40, 16, 50, 50), (3, 5, 300, 301), (3000, 70), (2, 40000, 3)])
+def test_batch_norm_in_many_tiles(shape):
+    arrays = normal(shape, shape[1:2], shape[1:2])
+    against_torch(
+        lambda *t: F.batch_norm(t[0], None, None, *t[1:], training=True),
+        lambda *t: T.batch_norm(t[0], None, None, *t[1:], training=True),
+        arrays,
+    )
+
+
+def test_running_statistics_count_as_written():
+    x, mean, var = tm.randn(4, 3), tm.zeros(3), tm.ones(3)
+    F.batch_norm(x, mean, var, training=True)
+    assert (mean._version, var._version) == (1, 1)
+    F.batch_norm(x, mean, var)
+    assert (mean._version, var._version) == (1, 1)
+
+
+def test_batch_norm_of_a_frozen_layer_needs_no_weight_gradient():
+    x = tm.randn(4, 3, 5).requires_grad_()
+    F.batch_norm(x, tm.zeros(3), tm.ones(3)).sum().backward()
+    np.testing.assert_allclose(values(x.grad), 1 / np.sqrt(1 + 1e-5), rtol=1e-6)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.data(), st.booleans(), st.booleans(), dtypes)
+def test_layer_norm(shape, data, weight, bias, dtype):
+    last = tuple(shape[-data.draw(st.integers(1, len(shape))) :])
+    if np.prod(last) < 2:
+        last, shape = (4,), [*shape[:-1], 4]
+    arrays = normal(tuple(shape), last, last)
+
+    def under(f):
+        return lambda x, w, b: f(x, last, w if weight else None, b if bias else None, 1e-2)
+
+    compare(under(F.layer_norm), under(T.layer_norm), arrays, dtype)
+
+
+@given(st.lists(st.integers(1, 5), max_size=2), st.integers(1, 9), st.booleans(), st.sampled_from([None, 1e-3]), dtypes)
+def test_rms_norm(lead, size, weight, eps, dtype):
+    arrays = normal((*lead, size), (size,))
+
+    def under(f):
+        return lambda x, w: f(x, (size,), w if weight else None, eps)
+
+    compare(under(F.rms_norm), under(T.rms_norm), arrays, dtype)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.lists(st.integers(1, 4), max_size=3), st.booleans(), dtypes)
+def test_group_norm(n, groups, k, sizes, affine, dtype):
+    if k * int(np.prod(sizes)) < 2:
+        k = 3
+    arrays = normal((n, groups * k, *sizes), (groups * k,), (groups * k,))
+
+    def under(f):
+        return lambda x, w, b: f(x, groups, *((w, b) if affine else (None, None)), 1e-2)
+
+    compare(under(F.group_norm), under(T.group_norm), arrays, dtype)
+
+
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(2, 5), st.booleans(), st.booleans())
+def test_instance_norm(n, channels, size, affine, batch):
+    arrays = normal((n, channels, size, 3), (channels,), (channels,))
+    mean, var = normal((channels,), (channels,))
+
+    def under(f, make):
+        def run(x, w, b):
+            running = [make(mean), make(var**2 + 0.1)]
+            return (f(x, *running, *((w, b) if affine else (None, None)), batch, 0.2), *running)
+
+        return run
+
+    against_torch(under(F.instance_norm, tm.tensor), under(T.instance_norm, torch.tensor), arrays)
+
+
+@pytest.mark.parametrize(("p", "dim"), [(2.0, 1), (1.0, -1), (3.0, 0)])
+def test_normalize(p, dim):
+    against_torch(lambda x: F.normalize(x, p, dim), lambda x: T.normalize(x, p, dim), normal((4, 5, 3)))
+
+
+def test_normalize_of_zeros():
+    against_torch(F.normalize, T.normalize, [np.zeros((2, 3))])
+
+
+def test_halves_get_statistics_of_floats():
+    x = (np.random.default_rng(0).standard_normal((8, 4, 30, 30)) * 3 + 100).astype(np.float16)
+    for run, reference in (
+        (lambda t: F.batch_norm(t, None, None, training=True), lambda t: T.batch_norm(t, None, None, training=True)),
+        (lambda t: F.layer_norm(t, (30,)), lambda t: T.layer_norm(t, (30,))),
+        (lambda t: F.group_norm(t, 2), lambda t: T.group_norm(t, 2)),
+    ):
+        found = run(tm.tensor(x))
+        assert found.dtype == tm.float16
+        np.testing.assert_allclose(values(found), reference(torch.tensor(x).float()).numpy(), rtol=5e-3, atol=5e-3)
+
+
+def test_no_images():
+    x = tm.zeros(0, 3, 4).requires_grad_()
+    F.layer_norm(x, (4,)).sum().backward()
+    assert x.grad is not None
+    assert tuple(x.grad.shape) == (0, 3, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: F.batch_norm(tm.zeros(4), None, None, training=True), tm.errors.ShapeError, "at least 2 dimensions"),
+        (lambda: F.batch_norm(tm.zeros(1, 3), None, None, training=True), ValueError, "more than 1 value per channel"),
+        (lambda: F.batch_norm(tm.zeros(2, 3), None, None), ValueError, "running_mean and running_var"),
+        (
+            lambda: F.batch_norm(tm.zeros(2, 3), None, None, tm.ones(4), None, True),
+            RuntimeError,
+            "weight should contain 3 elements not 4",
+        ),
+        (
+            lambda: F.batch_norm(tm.zeros(2, 3), tm.zeros(2), tm.ones(3)),
+            RuntimeError,
+            "running_mean should contain 3 elements not 2",
+        ),
+        (lambda: F.layer_norm(tm.zeros(2, 3), (4,)), RuntimeError, r"Given normalized_shape=\[4\]"),
+        (lambda: F.layer_norm(tm.zeros(2, 3), (3,), tm.ones(2)), RuntimeError, "expected parameters of shape"),
+        (lambda: F.group_norm(tm.zeros(2, 3), 2), RuntimeError, "divisible by num_groups"),
+        (lambda: F.group_norm(tm.zeros(2, 4, 2), 2, tm.ones(3)), RuntimeError, "weight .* 4"),
+        (lambda: F.instance_norm(tm.zeros(2, 3, 1)), ValueError, "more than 1 spatial element"),
+    ],
+)
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

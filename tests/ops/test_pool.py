@@ -1,0 +1,138 @@
+"""Poolings against PyTorch: every option, ties, nan, positions, halves, messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch, flat, values
+from tinygrad_mem.nn import functional as F
+
+T = torch.nn.functional
+dtypes = st.sampled_from(["float64", "float32"])
+numbers = st.integers(1, 3)
+
+
+def pair(name, *arguments, **options):
+    ours, theirs = getattr(F, name), getattr(T, name)
+    return lambda x: ours(x, *arguments, **options), lambda x: theirs(x, *arguments, **options)
+
+
+def values_of(shape, ties):
+    rng = np.random.default_rng(2)
+    return [rng.integers(-2, 3, shape).astype(float) if ties else rng.standard_normal(shape)]
+
+
+def fits(sizes, kernel, padding, dilation):
+    return all(
+        s + 2 * p >= d * (k - 1) + 1 and p <= k // 2 for s, k, p, d in zip(sizes, kernel, padding, dilation, strict=True)
+    )
+
+
+@st.composite
+def geometries(draw, dilate):
+    n = draw(numbers)
+    several = st.lists(numbers, min_size=n, max_size=n).map(tuple)
+    sizes = draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
+    kernel, stride = draw(several), draw(several)
+    padding = draw(st.lists(st.integers(0, 1), min_size=n, max_size=n).map(tuple))
+    dilation = draw(several) if dilate else (1,) * n
+    assume(fits(sizes, kernel, padding, dilation))
+    lead = draw(st.sampled_from([(2,), (2, 3)]))
+    return (*lead, *sizes), n, kernel, stride, padding, dilation, draw(st.booleans())
+
+
+@given(geometries(True), st.booleans(), dtypes)
+def test_max_pool(geometry, ties, dtype):
+    shape, n, kernel, stride, padding, dilation, ceil_mode = geometry
+    both = pair(f"max_pool{n}d", kernel, stride, padding, dilation, ceil_mode, return_indices=True)
+    against_torch(*both, values_of(shape, ties), dtype)
+
+
+@given(geometries(False), st.booleans(), dtypes)
+def test_avg_pool(geometry, include, dtype):
+    shape, n, kernel, stride, padding, _, ceil_mode = geometry
+    both = pair(f"avg_pool{n}d", kernel, stride, padding, ceil_mode, include)
+    against_torch(*both, values_of(shape, False), dtype)
+
+
+@given(geometries(False), st.integers(1, 7))
+def test_avg_pool_with_a_divisor(geometry, divisor):
+    shape, n, kernel, stride, padding, _, ceil_mode = geometry
+    assume(n > 1 and all(s >= k for s, k in zip(shape[-n:], kernel, strict=True)))
+    both = pair(f"avg_pool{n}d", kernel, stride, padding, ceil_mode, True, divisor)
+    against_torch(*both, values_of(shape, False))
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=3), st.data(), st.sampled_from([(2,), (2, 3)]))
+def test_adaptive_pools(sizes, data, lead):
+    n = len(sizes)
+    wanted = tuple(data.draw(st.integers(1, 6)) for _ in sizes)
+    against_torch(*pair(f"adaptive_avg_pool{n}d", wanted), values_of((*lead, *sizes), False))
+    against_torch(*pair(f"adaptive_max_pool{n}d", wanted, return_indices=True), values_of((*lead, *sizes), False))
+    against_torch(*pair(f"adaptive_max_pool{n}d", wanted), values_of((*lead, *sizes), False))
+
+
+def test_adaptive_none_keeps_the_size():
+    against_torch(*pair("adaptive_avg_pool2d", (None, 2)), values_of((2, 5, 7), False))
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 130, 131), (2, 300, 16, 16), (1, 1, 900, 901)])
+def test_in_many_tiles(shape):
+    for name, *arguments in (("max_pool2d", 2), ("max_pool2d", 3, 2, 1), ("avg_pool2d", 2), ("adaptive_max_pool2d", 1)):
+        against_torch(*pair(name, *arguments), values_of(shape, False))
+
+
+def test_windows_of_more_than_a_byte():
+    x = values_of((2, 3, 40, 41), False)
+    against_torch(*pair("max_pool2d", (20, 19), return_indices=True), x)
+    against_torch(*pair("max_pool1d", 300), values_of((2, 3, 700), False))
+
+
+def test_nan_is_the_largest():
+    x = np.random.default_rng(0).standard_normal((1, 2, 6, 6))
+    x[0, 0, 1, 1] = x[0, 1, 4, 2] = np.nan
+    for name, *arguments in (("max_pool2d", 2), ("max_pool2d", 3, 2, 1), ("adaptive_max_pool2d", (4, 5))):
+        against_torch(*pair(name, *arguments), [x])
+
+
+def test_minus_infinity_everywhere():
+    against_torch(*pair("max_pool2d", 2, return_indices=True), [np.full((1, 1, 4, 4), -np.inf)])
+
+
+def test_halves_are_summed_as_floats():
+    x = np.full((1, 1, 64, 64), 1000.0, np.float16)
+    for run in (lambda t: F.avg_pool2d(t, 32), lambda t: F.adaptive_avg_pool2d(t, 1)):
+        np.testing.assert_array_equal(values(run(tm.tensor(x))), np.float16(1000))
+
+
+def test_positions_cost_a_byte_each():
+    """The caller's positions are not what is saved."""
+    x = tm.randn(2, 3, 8, 8).requires_grad_()
+    y, positions = F.max_pool2d(x, 2, return_indices=True)
+    assert positions.dtype == tm.int64
+    node = y.grad_fn.next_functions[0][0]
+    assert [a.nbytes for a in node.saved.values()] == [y.numel()]
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.max_pool2d(tm.zeros(2, 2), 2), "Expected 3D or 4D"),
+        (lambda: F.max_pool2d(tm.zeros(1, 1, 2, 2), 3), "output size .* is too small"),
+        (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), 2, padding=2), "pad should be at most half"),
+        (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), 2, 0), "greater than zero"),
+        (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), (2, 2, 2)), "kernel_size must be one number or 2"),
+        (lambda: F.avg_pool1d(tm.zeros(1, 1, 2), 3), "output size .* is too small"),
+        (lambda: F.avg_pool2d(tm.zeros(1, 1, 8, 8), 2, divisor_override=0), "divisor must be not zero"),
+        (lambda: F.adaptive_avg_pool2d(tm.zeros(2, 2), 1), "Expected 3D or 4D"),
+        (lambda: F.adaptive_avg_pool2d(tm.zeros(1, 1, 4, 4), (1, 2, 3)), "output_size must be one number or 2"),
+    ],
+)
+def test_refused(call, message):
+    with pytest.raises(tm.errors.ShapeError, match=message):
+        flat(call())
