@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..autograd.tape import apply, apply_
@@ -269,7 +270,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     if isinstance(equation, Tensor):
         equation, operands = _from_sublists(equation, *operands)
     tensors = list(operands[0]) if len(operands) == 1 and not isinstance(operands[0], Tensor) else list(operands)
-    terms, result = _parse(equation.replace(" ", ""), tensors)
+    terms, result = _parse(equation, tuple([x.ndim for x in tensors]))
     sizes: dict[str, int] = {}
     for term, x in zip(terms, tensors, strict=True):
         for letter, n in zip(term, x.shape, strict=True):
@@ -285,7 +286,7 @@ def einsum(equation: Any, *operands: Any) -> Tensor:
     if gone:
         x = reduce.sum(x, gone)
         term = [letter for letter in term if letter in result]
-    x = shape.permute(x, *[term.index(letter) for letter in result]) if term else x
+    x = _permuted(x, [term.index(letter) for letter in result])
     return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
 
 
@@ -302,23 +303,25 @@ def _from_sublists(*parts: Any) -> tuple[str, tuple]:
     return equation + ("->" + letters(parts[-1]) if len(parts) % 2 else ""), operands
 
 
-def _parse(equation: str, tensors: Sequence[Tensor]) -> tuple[list[list[str]], list[str]]:
+@lru_cache(maxsize=256)
+def _parse(equation: str, ndims: tuple[int, ...]) -> tuple[list[list[str]], list[str]]:
     """Letters of every operand and of the result; the dimensions of ``...`` become letters of their own."""
+    equation = equation.replace(" ", "")
     left, arrow, right = equation.partition("->")
     inputs = left.split(",")
     for term in (*inputs, right):
         if not all(c.isascii() and c.isalpha() for c in term.replace("...", "", 1)):
             raise ShapeError(f"einsum: {term!r} in {equation!r}: subscripts are letters a to z, A to Z, and one '...' a term")
-    if len(inputs) != len(tensors):
-        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(tensors)} were given")
-    extra = [x.ndim - len(term.replace("...", "")) if "..." in term else 0 for term, x in zip(inputs, tensors, strict=True)]
+    if len(inputs) != len(ndims):
+        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(ndims)} were given")
+    extra = [n - len(term.replace("...", "")) if "..." in term else 0 for term, n in zip(inputs, ndims, strict=True)]
     most = max(extra, default=0)
     dots = [chr(0xE000 + i) for i in range(most)]
     terms = []
-    for term, x, k in zip(inputs, tensors, extra, strict=True):
+    for term, n, k in zip(inputs, ndims, extra, strict=True):
         letters = list(term.replace("...", "".join(dots[most - k :] if k > 0 else [])))
-        if len(letters) != x.ndim or k < 0:
-            raise ShapeError(f"einsum: the subscripts {term!r} name {len(letters)} dimensions, the operand has {x.ndim}")
+        if len(letters) != n or k < 0:
+            raise ShapeError(f"einsum: the subscripts {term!r} name {len(letters)} dimensions, the operand has {n}")
         terms.append(letters)
     if arrow:
         result = list(right.replace("...", "".join(dots)))
@@ -353,10 +356,10 @@ def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: se
     size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
     for c, n in zip(left, a.shape, strict=True):
         size[c] = max(size.get(c, 1), n) if n and size.get(c, 1) else 0
-    x = _arranged(a, left, [batch, rows, inner], size)
-    y = _arranged(b, right, [batch, inner, columns], size)
-    product = apply(ops.MatMul, x, y)
-    return batch + rows + columns, shape.reshape(product, [size[c] for c in batch + rows + columns])
+    product = apply(
+        ops.MatMul, _arranged(a, left, batch, [rows, inner], size), _arranged(b, right, batch, [inner, columns], size)
+    )
+    return batch + rows + columns, _shaped(product, [size[c] for c in batch + rows + columns])
 
 
 def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
@@ -364,10 +367,20 @@ def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[
     return (reduce.sum(x, gone), [c for c in term if c in needed]) if gone else (x, term)
 
 
-def _arranged(x: Tensor, term: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
-    """``x`` with its letters in the order of the groups, each group as one dimension."""
-    order = [c for group in groups for c in group]
-    x = shape.permute(x, *[term.index(c) for c in order]) if order else x
-    if list(x.shape) != [size[c] for c in order]:
-        x = shape.expand(x, *[size[c] for c in order])
-    return shape.reshape(x, [_count(size[c] for c in group) for group in groups])
+def _arranged(x: Tensor, term: list[str], batch: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
+    """``x`` with the letters of the batch first, then each group as one dimension: a view, unless a group is torn apart."""
+    rest = [c for group in groups for c in group]
+    x = _permuted(x, [term.index(c) for c in batch + rest])
+    lead = list(x.shape[: len(batch)])  # the product broadcasts these by itself
+    sizes = lead + [size[c] for c in rest]
+    if list(x.shape) != sizes:
+        x = shape.expand(x, *sizes)
+    return _shaped(x, lead + [_count(size[c] for c in group) for group in groups])
+
+
+def _permuted(x: Tensor, order: list[int]) -> Tensor:
+    return x if order == list(range(x.ndim)) else shape.permute(x, *order)
+
+
+def _shaped(x: Tensor, sizes: list[int]) -> Tensor:
+    return x if list(x.shape) == sizes else shape.reshape(x, sizes)

@@ -103,7 +103,7 @@ class Linear(Op):
             ctx.save(x=x)
         if ctx.needs[0]:
             ctx.save(weight=weight)
-        rows = out.reshape(-1, weight.shape[0]) if out.size else out.reshape(math.prod(ctx.lead), weight.shape[0])
+        rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
         _product(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, rows)
         if bias is not None:
             ctx.kernels.add(rows, bias, out=rows)
