@@ -1,0 +1,82 @@
+"""Embeddings against PyTorch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as T
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tinygrad_mem.functional import embedding as ours
+
+
+@given(
+    st.lists(st.integers(0, 4), max_size=3),
+    st.integers(1, 6),
+    st.integers(0, 5),
+    st.one_of(st.none(), st.integers(-1, 0)),
+    st.booleans(),
+    st.sampled_from(["float64", "float32"]),
+)
+def test_equals_pytorch(shape: list, rows: int, width: int, padding: int | None, by_frequency: bool, dtype: str):
+    rng = np.random.default_rng(0)
+    index, weight = np.asarray(rng.integers(0, rows, shape)), rng.standard_normal((rows, width))
+    options = {"padding_idx": padding, "scale_grad_by_freq": by_frequency}
+    against_torch(
+        lambda i, w: ours.embedding(i, w, **options), lambda i, w: T.embedding(i, w, **options), [index, weight], dtype
+    )
+
+
+@pytest.mark.parametrize("power", [1.0, 2.0, 3.0, float("inf")])
+def test_max_norm_shrinks_the_table_itself(power: float):
+    rng = np.random.default_rng(0)
+    index, weight = rng.integers(0, 9, (3, 4)), rng.standard_normal((12, 7))
+    mine, other = tm.tensor(weight).requires_grad_(), torch.tensor(weight, requires_grad=True)
+    found = ours.embedding(tm.tensor(index), mine, max_norm=1.2, norm_type=power)
+    expected = T.embedding(torch.tensor(index), other, max_norm=1.2, norm_type=power)
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-12)
+    np.testing.assert_allclose(mine.detach().numpy(), other.detach().numpy(), rtol=1e-12)
+    assert mine._version == 1
+    found.sum().backward()
+
+
+def test_the_table_is_not_saved_and_may_change():
+    weight = tm.zeros(4, 3, requires_grad=True)
+    out = ours.embedding(tm.tensor([1, 1]), weight)
+    with tm.no_grad():
+        weight.fill_(3)
+    out.sum().backward()
+    assert weight.grad.tolist() == [[0.0] * 3, [2.0] * 3, [0.0] * 3, [0.0] * 3]
+
+
+def test_half_precision_and_turned_tables():
+    weight = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float16)
+    against_torch(lambda i, w: ours.embedding(i, w), T.embedding, [np.array([1, 4, 1]), weight], "float16")
+    table = tm.tensor(weight.T.copy()).t()
+    np.testing.assert_array_equal(ours.embedding(tm.tensor([3, 0]), table).numpy(), weight[[3, 0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "match"),
+    [
+        (([11], (4, 3)), {}, IndexError, "index out of range in self: expected 0 to 3, found 11"),
+        (([-1], (4, 3)), {}, IndexError, "index out of range in self"),
+        (([1.0], (4, 3)), {}, TypeError, "scalar types: Long, Int"),
+        (([1], (4,)), {}, RuntimeError, "'weight' must be 2-D"),
+        (([1], (4, 3)), {"padding_idx": 5}, IndexError, "Padding_idx must be within num_embeddings"),
+        (([1], (4, 3)), {"sparse": True}, NotImplementedError, "sparse=True is not offered"),
+    ],
+)
+def test_refusals(arguments: tuple, options: dict, error: type, match: str):
+    index, shape = arguments
+    with pytest.raises(error, match=match):
+        ours.embedding(tm.tensor(index), tm.zeros(*shape), **options)
+
+
+def test_bags_are_not_offered():
+    with pytest.raises(NotImplementedError, match="embedding_bag is not offered: use embedding"):
+        ours.embedding_bag(tm.tensor([1]), tm.zeros(2, 2))
