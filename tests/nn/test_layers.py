@@ -18,6 +18,7 @@ from tinygrad_mem import nn
 from tinygrad_mem.devices import device
 
 CONTAINERS = {"Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+HALF = ("Linear", "Bilinear", "Conv2d", "ConvTranspose2d", "BatchNorm2d", "LayerNorm", "RMSNorm", "GroupNorm", "PReLU", "GELU")
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
@@ -39,6 +40,16 @@ def loaded(row: Row) -> tuple[Any, Any]:
     return mine, other
 
 
+def asked(row: Row, mine: Any, other: Any, dtype: str) -> tuple[Any, Any, list[np.ndarray]]:
+    """Both layers as functions of the inputs that get gradients: a target of 1 and -1 gets none."""
+    arrays = row.inputs(np.random.default_rng(5))
+    if row.name not in ("CosineEmbeddingLoss", "MarginRankingLoss", "HingeEmbeddingLoss"):
+        return mine, other, arrays
+    *arrays, target = arrays
+    target = target.astype(dtype)
+    return lambda *x: mine(*x, tm.tensor(target)), lambda *x: other(*x, torch.tensor(target)), arrays
+
+
 def test_every_layer_has_a_row():
     layers = {n for n, v in vars(nn).items() if isinstance(v, type) and issubclass(v, nn.Module)}
     assert layers - {row.name for row in ROWS} == CONTAINERS
@@ -56,6 +67,35 @@ def test_same_text_and_same_state(row: Row):
 
 
 @every_row
+def test_same_results_and_gradients_in_float32(row: Row):
+    mine, other = loaded(row)
+    mine.float().eval()
+    other.float().eval()
+    run, reference, arrays = asked(row, mine, other, "float32")
+    against_torch(run, reference, arrays, "float32", tolerance=(1e-4, 1e-5))
+
+
+@pytest.mark.parametrize("row", [r for r in ROWS if r.name in HALF], ids=str)
+def test_half_is_near_float32(row: Row):
+    """float16 arithmetic accumulates in float32: results are float32's, rounded."""
+    full, _ = loaded(row)
+    full.half()  # rounds the weights, so that both have the same
+    half = copy.deepcopy(full)
+    full.float()
+    arrays = [a.astype("f2") for a in row.inputs(np.random.default_rng(5))]
+    x = [tm.tensor(a.astype("f4"), requires_grad=True) for a in arrays]
+    h = [tm.tensor(a, requires_grad=True) for a in arrays]
+    expected, found = full(*x), half(*h)
+    assert found.dtype == tm.float16
+    np.testing.assert_allclose(values(found), values(expected), rtol=4e-3, atol=4e-3)
+    expected.sum().backward()
+    found.sum().backward()
+    for a, b in zip((*h, *half.parameters()), (*x, *full.parameters()), strict=True):
+        assert a.grad.dtype == tm.float16
+        np.testing.assert_allclose(values(a.grad), values(b.grad), rtol=2e-2, atol=2e-2)
+
+
+@every_row
 @pytest.mark.parametrize("training", [True, False], ids=["train", "eval"])
 def test_same_results_and_gradients(row: Row, training: bool):
     if row.random and training:
@@ -63,13 +103,7 @@ def test_same_results_and_gradients(row: Row, training: bool):
     mine, other = loaded(row)
     mine.train(training)
     other.train(training)
-    arrays = row.inputs(np.random.default_rng(5))
-    if row.name in ("CosineEmbeddingLoss", "MarginRankingLoss", "HingeEmbeddingLoss"):
-        *arrays, target = arrays
-        run = lambda *x: mine(*x, tm.tensor(target))  # noqa: E731
-        reference = lambda *x: other(*x, torch.tensor(target))  # noqa: E731
-    else:
-        run, reference = mine, other
+    run, reference, arrays = asked(row, mine, other, "float64")
     against_torch(run, reference, arrays, "float64", tolerance=(row.tolerance, row.tolerance))
     for (name, p), q in zip(mine.named_parameters(), other.parameters(), strict=True):
         assert (p.grad is None) == (q.grad is None), name

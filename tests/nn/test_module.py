@@ -185,6 +185,10 @@ BAD = [
     (lambda m: nn.Module(3), TypeError, "got unexpected arguments"),
     (lambda m: nn.Parameter([1.0]), TypeError, "expected a Tensor, found list"),
     (lambda m: m.to(tm.int64), TypeError, "only accepts floating point dtypes, but got desired dtype=int64"),
+    (lambda m: m.bfloat16(), NotOfferedError, r"bfloat16 is not offered, NumPy has none: use half\(\)"),
+    (lambda m: m.set_submodule("", nn.ReLU()), ValueError, "Cannot set the submodule without a target name"),
+    (lambda m: m.set_submodule("rest.9", nn.ReLU(), strict=True), AttributeError, "ModuleList has no attribute `9`"),
+    (lambda m: m.set_submodule("first.kept", nn.ReLU()), AttributeError, "`kept` is not an nn.Module"),
     (lambda m: m.share_memory(), NotOfferedError, "share_memory is not offered"),
     (lambda m: m.register_backward_hook(print), NotOfferedError, "use register_full_backward_hook"),
 ]
@@ -194,6 +198,14 @@ BAD = [
 def test_errors(wrong: Any, kind: Any, message: str):
     with pytest.raises(kind, match=message):
         wrong(network(tm))
+
+
+def test_set_submodule():
+    net = network(tm)
+    net.set_submodule("rest.1.0", nn.Tanh())
+    net.set_submodule("extra", nn.ReLU())
+    assert repr(net.rest[1][0]) == "Tanh()"
+    assert repr(net.extra) == "ReLU()"
 
 
 def test_a_computed_tensor_is_no_parameter():

@@ -167,6 +167,10 @@ class Module(Tree):
         """Floating parameters and buffers in float64."""
         return self._cast(dtypes.float64)
 
+    def bfloat16(self) -> Self:
+        """Not offered: NumPy has no bfloat16."""
+        raise NotOfferedError("bfloat16 is not offered, NumPy has none: use half()")
+
     def type(self, dst_type: Any) -> Self:
         """All parameters and buffers, integer ones too, in ``dst_type``."""
         return self._apply(lambda t: t.to(dtype=dst_type))
