@@ -30,6 +30,7 @@ class OpCase:
             arrays that the tape keeps of several names are counted once. ``None`` only for ops that save nothing: it means 0.
         grad: False for ops whose result has no gradient.
         tolerance: (rtol, atol) for float32 where PyTorch's own are not met for a stated reason.
+        smooth: False where rounding makes finite differences meaningless.
         exact: False where values are random: only shapes, dtypes, bytes and devices are compared.
     """
 
@@ -42,6 +43,7 @@ class OpCase:
     grad: bool = True
     tolerance: tuple[float, float] | None = None
     exact: bool = True
+    smooth: bool = True
 
 
 def flat(result: Any) -> list:

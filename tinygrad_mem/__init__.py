@@ -91,6 +91,7 @@ from .functional.elementwise import asin as asin
 from .functional.elementwise import asinh as asinh
 from .functional.elementwise import atan as atan
 from .functional.elementwise import atanh as atanh
+from .functional.elementwise import atan2 as atan2
 from .functional.elementwise import bitwise_and as bitwise_and
 from .functional.elementwise import bitwise_left_shift as bitwise_left_shift
 from .functional.elementwise import bitwise_not as bitwise_not

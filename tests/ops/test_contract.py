@@ -65,8 +65,10 @@ def test_names_are_unique():
 
 
 def test_every_op_has_a_row():
-    covered = {name for case in CASES for name in ([case.op] if isinstance(case.op, str) else case.op)}
-    ours = {name for name, op in Op.registry.items() if op.__module__.startswith("tinygrad_mem.ops")}
+    covered = {"Transfer"}  # between devices: tests/devices/test_transfer.py
+    covered |= {name for case in CASES for name in ([case.op] if isinstance(case.op, str) else case.op)}
+    concrete = {name: op for name, op in Op.registry.items() if not op.__subclasses__()}
+    ours = {name for name, op in concrete.items() if op.__module__.startswith("tinygrad_mem.ops")}
     assert sorted(ours - covered) == [], "ops without an OpCase in tests/ops/cases/"
     assert sorted(covered - set(Op.registry)) == [], "rows for ops that do not exist"
 
@@ -82,8 +84,8 @@ def test_equals_pytorch(case: OpCase, dtype: str, dev: str):
 
 @differentiable
 def test_gradcheck(case: OpCase):
-    if not case.exact:
-        pytest.skip("random values differ from call to call")
+    if not case.exact or not case.smooth:
+        pytest.skip("random or rounded: finite differences say nothing")
     inputs = ours(arrays_of(case), "float64")
     assert tm.autograd.gradcheck(case.run, inputs, fast_mode=True)
 
@@ -163,11 +165,13 @@ def test_backward_frees_what_was_saved(case: OpCase):
     inputs = ours(arrays_of(case), "float64")
     results = flat(case.run(*inputs))
     nodes = nodes_of(results)
+    kept = any(n.saved for n in nodes)
     wanted = [r for r in results if r.requires_grad]
     tm.autograd.backward(wanted, seeds_for(wanted))
-    assert [n for n in nodes if n.saved and n.freed] == []
-    with pytest.raises(tm.errors.GraphError, match="second time"):
-        tm.autograd.backward(wanted, seeds_for(wanted))
+    assert [n for n in nodes if n.saved] == []
+    if kept:  # what saved nothing can be walked again, as in PyTorch
+        with pytest.raises(tm.errors.GraphError, match="second time"):
+            tm.autograd.backward(wanted, seeds_for(wanted))
 
 
 class Trace:

@@ -118,6 +118,11 @@ def minimum(input: Tensor, other: Tensor) -> Tensor:
     return apply(ops.Minimum, input, other)
 
 
+def atan2(input: Tensor, other: Tensor) -> Tensor:
+    """The angle of the point (other, input), from -pi to pi. Saves: both."""
+    return apply(ops.Atan2, input, other)
+
+
 def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
     """``input`` within ``[min, max]``. Saves: input (and tensor bounds).
 

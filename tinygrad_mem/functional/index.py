@@ -13,7 +13,7 @@ from ..errors import DataDependenceError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import elementwise, shape
-from .creation import from_numpy, tensor
+from .creation import tensor
 
 
 def _expanded(input: Tensor, key: Any) -> list:
@@ -23,7 +23,7 @@ def _expanded(input: Tensor, key: Any) -> list:
     for part in parts:
         if isinstance(part, (list, np.ndarray, range)):
             found = np.asarray(part)
-            part = from_numpy(found.astype(np.int64) if found.size == 0 else found)
+            part = tensor(found.astype(np.int64) if found.dtype.kind in "iu" or found.size == 0 else found, device=input.device)
         if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu" and not part.is_meta:
             part = int(part.item())
         made.append(part)
@@ -119,9 +119,12 @@ def wrapped(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor
     Raises:
         DimensionError: an entry is out of bounds.
     """
-    if index.numel() == 0 or index.is_meta:
+    if index.numel() == 0:
         return index
-    low, high = index.min().item(), index.max().item()
+    low, high = index.min(), index.max()
+    if index.is_meta:
+        return index
+    low, high = low.item(), high.item()
     if high >= size or low < (-size if negative else 0):
         raise DimensionError(f"index {high if high >= size else low} is out of bounds for dimension {dim} with size {size}")
     return index if low >= 0 else elementwise.where(elementwise.lt(index, 0), elementwise.add(index, size), index)

@@ -18,6 +18,7 @@ class Methods:
     # --- elementwise arithmetic, comparison, bits, and their operators and in-place forms
 
     add = elementwise.add
+    atan2 = elementwise.atan2
     add_ = elementwise.add_
     sub = elementwise.sub
     sub_ = elementwise.sub_

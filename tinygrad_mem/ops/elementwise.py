@@ -203,6 +203,33 @@ class Minimum(_Extremum):
     kernel, low = "minimum", True
 
 
+class Atan2(Op):
+    """The angle of the point (y, x), from -pi to pi. Saves both coordinates."""
+
+    saves = ("y", "x")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, y, x):
+        out = binary_output(ctx, "atan2", y, x, floating=True)
+        if any(ctx.needs):
+            ctx.save(y=y, x=x)
+        ctx.kernels.arctan2(y, x, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        y, x = ctx.take("y"), ctx.take("x")
+        ga = gb = None
+        if ctx.needs[0]:
+            ga = ctx.empty_like(gy)
+            ctx.kernels.arctan2_backward(gy, y, x, 1.0, out=ga)
+        if ctx.needs[1]:
+            gb = ctx.empty_like(gy)
+            ctx.kernels.arctan2_backward(gy, x, y, -1.0, out=gb)
+        return ga, gb
+
+
 class Unary(Op):
     """A function of one tensor; ``saves`` says whether its derivative is computed from x or from y.
 

@@ -319,6 +319,20 @@ def _spread(x, out):
     return np.broadcast_to(x, out.shape) if isinstance(x, np.ndarray) else x
 
 
+def arctan2_backward(gy, mine, other, sign, out):
+    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle."""
+
+    def run(o, gy, a, b, t, u):
+        np.multiply(a, a, out=t)
+        np.multiply(b, b, out=u)
+        np.add(t, u, out=t)
+        np.divide(b, t, out=t)
+        np.multiply(t, gy, out=t)
+        np.multiply(t, sign, out=o)
+
+    _tiled(run, out, gy, np.broadcast_to(mine, out.shape), np.broadcast_to(other, out.shape), temps=2)
+
+
 def extremum_backward(gy, x, y, low, out):
     """out = gy where x is the larger (``low``: the smaller), half of it where they are equal, else 0: the gradient of x."""
 
