@@ -175,7 +175,7 @@ extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide 
     part[threadIdx.x] = sum;
     for (int m = blockDim.x / 2; m; m >>= 1) {
         __syncthreads();
-        if (threadIdx.x < m) part[threadIdx.x] += part[threadIdx.x + m];
+        if ((int)threadIdx.x < m) part[threadIdx.x] += part[threadIdx.x + m];
     }
     if (threadIdx.x) return;
     sum = part[0] / (norm ? (double)*norm : count);
