@@ -1,1 +1,262 @@
-"""To be written."""
+"""Elementwise arithmetic on a GPU: CuPy's ufuncs where one exists, a fused kernel a function where none does.
+
+A ufunc of CuPy copies an operand that shares memory with ``out`` without being the same object; a fused kernel does not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cupy as _cupy
+
+_CAST: dict[str, Any] = {"casting": "unsafe"}
+
+
+def _fused(inputs: str, formula: str, name: str) -> Any:
+    """A kernel of arrays and numbers; the formula is computed in the inputs' types and written in out's."""
+    return _cupy.ElementwiseKernel(inputs, "Z z", f"z = {formula}", f"tinygrad_mem_{name}")
+
+
+def copy(x, out):
+    """out = x, broadcast and cast."""
+    _cupy.copyto(out, x, casting="unsafe")
+
+
+def fill(value, out):
+    """out = value everywhere."""
+    out.fill(value)
+
+
+def _binary(name: str, formula: str) -> Any:
+    ufunc = getattr(_cupy, name)
+
+    def kernel(x, y, out):
+        ufunc(x, y, out=out, **_CAST)
+
+    kernel.__doc__ = f"out = {formula}."
+    kernel.__name__ = name
+    return kernel
+
+
+def _unary(name: str, formula: str) -> Any:
+    ufunc = getattr(_cupy, name)
+
+    def kernel(x, out):
+        ufunc(x, out=out, **_CAST)
+
+    kernel.__doc__ = f"out = {formula}."
+    kernel.__name__ = name
+    return kernel
+
+
+add = _binary("add", "x + y")
+subtract = _binary("subtract", "x - y")
+multiply = _binary("multiply", "x * y")
+divide = _binary("true_divide", "x / y")
+floor_divide = _binary("floor_divide", "floor(x / y)")
+remainder = _binary("remainder", "x - y * floor(x / y)")
+fmod = _binary("fmod", "x - y * trunc(x / y)")
+power = _binary("power", "x ** y")
+maximum = _binary("maximum", "max(x, y), nan if either is")
+minimum = _binary("minimum", "min(x, y), nan if either is")
+fmax = _binary("fmax", "max(x, y), the other if one is nan")
+fmin = _binary("fmin", "min(x, y), the other if one is nan")
+arctan2 = _binary("arctan2", "the angle of (y, x)")
+hypot = _binary("hypot", "sqrt(x**2 + y**2)")
+equal = _binary("equal", "x == y")
+not_equal = _binary("not_equal", "x != y")
+less = _binary("less", "x < y")
+less_equal = _binary("less_equal", "x <= y")
+greater = _binary("greater", "x > y")
+greater_equal = _binary("greater_equal", "x >= y")
+logical_and = _binary("logical_and", "x and y")
+logical_or = _binary("logical_or", "x or y")
+logical_xor = _binary("logical_xor", "x xor y")
+bitwise_and = _binary("bitwise_and", "x & y")
+bitwise_or = _binary("bitwise_or", "x | y")
+bitwise_xor = _binary("bitwise_xor", "x ^ y")
+left_shift = _binary("left_shift", "x << y")
+right_shift = _binary("right_shift", "x >> y")
+
+negative = _unary("negative", "-x")
+absolute = _unary("absolute", "|x|")
+sign = _unary("sign", "the sign of x")
+exp = _unary("exp", "e**x")
+exp2 = _unary("exp2", "2**x")
+expm1 = _unary("expm1", "e**x - 1")
+log = _unary("log", "ln(x)")
+log1p = _unary("log1p", "ln(1 + x)")
+log2 = _unary("log2", "log2(x)")
+log10 = _unary("log10", "log10(x)")
+sqrt = _unary("sqrt", "the square root of x")
+square = _unary("square", "x**2")
+sin = _unary("sin", "sin(x)")
+cos = _unary("cos", "cos(x)")
+tan = _unary("tan", "tan(x)")
+arcsin = _unary("arcsin", "asin(x)")
+arccos = _unary("arccos", "acos(x)")
+arctan = _unary("arctan", "atan(x)")
+sinh = _unary("sinh", "sinh(x)")
+cosh = _unary("cosh", "cosh(x)")
+tanh = _unary("tanh", "tanh(x)")
+arcsinh = _unary("arcsinh", "asinh(x)")
+arccosh = _unary("arccosh", "acosh(x)")
+arctanh = _unary("arctanh", "atanh(x)")
+floor = _unary("floor", "the largest integer not above x")
+ceil = _unary("ceil", "the smallest integer not below x")
+rint = _unary("rint", "the nearest integer, halves to even")
+trunc = _unary("trunc", "x without its fraction")
+logical_not = _unary("logical_not", "not x")
+bitwise_not = _unary("invert", "~x")
+isnan = _unary("isnan", "whether x is nan")
+isinf = _unary("isinf", "whether x is infinite")
+isfinite = _unary("isfinite", "whether x is finite")
+
+
+def _from_x(formula: str, name: str) -> Any:
+    fused = _fused("X x", formula, name)
+
+    def kernel(x, out):
+        fused(x, out)
+
+    kernel.__doc__ = f"out = {formula}."
+    return kernel
+
+
+reciprocal = _from_x("Z(1) / Z(x)", "reciprocal")
+rsqrt = _from_x("rsqrt(x)", "rsqrt")
+sigmoid = _from_x("0.5 * tanh(0.5 * x) + 0.5", "sigmoid")
+erf = _from_x("erf(x)", "erf")
+erfc = _from_x("erfc(x)", "erfc")
+
+_where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
+_masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : before", "masked_copy")
+_masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : before", "masked_fill")
+_clamp = _fused(
+    "X x, float64 low, float64 high, bool below, bool above",
+    "(below && x < low) ? Z(low) : (above && x > high) ? Z(high) : Z(x)",
+    "clamp",
+)
+_nan_to_num = _fused(
+    "X x, float64 nan, float64 high, float64 low",
+    "isnan(x) ? Z(nan) : isinf(x) ? Z(x > X(0) ? high : low) : Z(x)",
+    "nan_to_num",
+)
+
+
+def where(condition, x, y, out):
+    """out = x where condition, else y; x and y may be numbers."""
+    _where(condition, x, y, out)
+
+
+def masked_copy(x, mask, out):
+    """out = x where mask; elsewhere out stays as it is."""
+    _masked_copy(x, mask, out, out)
+
+
+def masked_fill(value, mask, out):
+    """out = value where mask."""
+    _masked_fill(value, mask, out, out)
+
+
+def clamp(x, low, high, out):
+    """out = x, not below low and not above high; ``None`` is no bound; nan stays."""
+    _clamp(x, 0.0 if low is None else low, 0.0 if high is None else high, low is not None, high is not None, out)
+
+
+def nan_to_num(x, nan, high, low, out):
+    """out = x with nan, inf and -inf replaced."""
+    _nan_to_num(x, nan, high, low, out)
+
+
+# --- derivatives: out = gy times the derivative, from what the op saved; out may be gy
+
+
+def _derivative(formula: str, saved: str, name: str) -> Any:
+    fused = _fused(f"G gy, S {saved}", f"gy * ({formula})", f"{name}_backward")
+    if saved == "x":
+
+        def kernel(gy, x, out):
+            fused(gy, x, out)
+
+    else:
+
+        def kernel(gy, y, out):
+            fused(gy, y, out)
+
+    kernel.__doc__ = f"out = gy * {formula}."
+    return kernel
+
+
+_LN2, _LN10, _ERF = "S(0.6931471805599453)", "S(2.302585092994046)", "S(1.1283791670955126)"
+
+absolute_backward = _derivative("x > S(0) ? S(1) : x < S(0) ? S(-1) : S(0)", "x", "absolute")
+exp2_backward = _derivative(f"y * {_LN2}", "y", "exp2")
+expm1_backward = _derivative("y + S(1)", "y", "expm1")
+log1p_backward = _derivative("S(1) / (S(1) + x)", "x", "log1p")
+log2_backward = _derivative(f"S(1) / (x * {_LN2})", "x", "log2")
+log10_backward = _derivative(f"S(1) / (x * {_LN10})", "x", "log10")
+sqrt_backward = _derivative("S(0.5) / y", "y", "sqrt")
+rsqrt_backward = _derivative("S(-0.5) * y * y * y", "y", "rsqrt")
+reciprocal_backward = _derivative("-(y * y)", "y", "reciprocal")
+square_backward = _derivative("S(2) * x", "x", "square")
+sin_backward = _derivative("cos(x)", "x", "sin")
+cos_backward = _derivative("-sin(x)", "x", "cos")
+tan_backward = _derivative("S(1) + y * y", "y", "tan")
+arcsin_backward = _derivative("rsqrt(S(1) - x * x)", "x", "arcsin")
+arccos_backward = _derivative("-rsqrt(S(1) - x * x)", "x", "arccos")
+arctan_backward = _derivative("S(1) / (S(1) + x * x)", "x", "arctan")
+sinh_backward = _derivative("cosh(x)", "x", "sinh")
+cosh_backward = _derivative("sinh(x)", "x", "cosh")
+tanh_backward = _derivative("S(1) - y * y", "y", "tanh")
+arcsinh_backward = _derivative("rsqrt(x * x + S(1))", "x", "arcsinh")
+arccosh_backward = _derivative("rsqrt(x * x - S(1))", "x", "arccosh")
+arctanh_backward = _derivative("S(1) / (S(1) - x * x)", "x", "arctanh")
+sigmoid_backward = _derivative("y * (S(1) - y)", "y", "sigmoid")
+erf_backward = _derivative(f"{_ERF} * exp(-x * x)", "x", "erf")
+erfc_backward = _derivative(f"-{_ERF} * exp(-x * x)", "x", "erfc")
+
+_divide_y = _fused("G gy, X x, Y y", "-gy * (x / (y * y))", "divide_backward_y")
+_power_x = _fused("G gy, X x, Y y", "y == Y(0) ? G(0) : G(gy * y * pow(G(x), G(y - Y(1))))", "power_backward_x")
+_power_y = _fused("G gy, X x, P p", "(x == X(0) && p == P(0)) ? G(0) : G(gy * p * log(G(x)))", "power_backward_y")
+_arctan2 = _fused("G gy, A a, B b, float64 sign", "G(sign) * gy * (b / (a * a + b * b))", "arctan2_backward")
+_extremum = _fused(
+    "G gy, X x, Y y, bool low",
+    "x == y ? gy * G(0.5) : ((low ? x < y : x > y) ? gy : G(0))",
+    "extremum_backward",
+)
+_clamp_grad = _fused(
+    "G gy, X x, float64 low, float64 high, bool below, bool above",
+    "((below && x < low) || (above && x > high)) ? G(0) : gy",
+    "clamp_backward",
+)
+
+
+def divide_backward_y(gy, x, y, out):
+    """out = -gy * x / y**2."""
+    _divide_y(gy, x, y, out)
+
+
+def power_backward_x(gy, x, y, out):
+    """out = gy * y * x**(y - 1), 0 where y is 0; x or y may be a number."""
+    _power_x(gy, x, y, out)
+
+
+def power_backward_y(gy, x, y, out):
+    """out = gy * x**y * ln(x), 0 where x is 0 and y is not negative."""
+    _power_y(gy, x, y, out)
+
+
+def arctan2_backward(gy, mine, other, sign, out):
+    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle."""
+    _arctan2(gy, mine, other, sign, out)
+
+
+def extremum_backward(gy, x, y, low, out):
+    """out = gy where x is the larger (``low``: the smaller), half of it where they are equal, else 0: the gradient of x."""
+    _extremum(gy, x, y, low, out)
+
+
+def clamp_backward(gy, x, low, high, out):
+    """out = gy where low <= x <= high, else 0."""
+    _clamp_grad(gy, x, 0.0 if low is None else low, 0.0 if high is None else high, low is not None, high is not None, out)

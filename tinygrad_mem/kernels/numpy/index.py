@@ -56,15 +56,5 @@ def scatter_add(source, axis, index, out):
     np.add.at(out, _along(index, axis), source if not isinstance(source, np.ndarray) else _part(source, index))
 
 
-def scatter_extremum(source, axis, index, low, out):
-    """out at index along axis = the larger (``low``: the smaller) of out and source."""
-    (np.minimum if low else np.maximum).at(out, _along(index, axis), _part(source, index))
-
-
-def scatter_multiply(source, axis, index, out):
-    """out at index along axis *= source."""
-    np.multiply.at(out, _along(index, axis), _part(source, index))
-
-
 def _part(source, index):
     return source[tuple(slice(0, n) for n in index.shape)]
