@@ -6,6 +6,7 @@ from math import prod as _prod
 
 import numpy as np
 
+from .blas import single as _single
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -146,12 +147,32 @@ def prod(x, axes, out):
 
 def amax(x, axes, out):
     """out = the largest over ``axes``; nan if there is one."""
-    np.maximum.reduce(x, axis=axes, keepdims=True, out=out)
+    _extreme(np.maximum, x, axes, out)
 
 
 def amin(x, axes, out):
     """out = the smallest over ``axes``; nan if there is one."""
-    np.minimum.reduce(x, axis=axes, keepdims=True, out=out)
+    _extreme(np.minimum, x, axes, out)
+
+
+def _extreme(ufunc, x, axes, out):
+    """NumPy spends a call's time on every line along the last axis: many short lines go column by column instead."""
+    n = x.shape[-1] if x.ndim else 0
+    short = axes == (x.ndim - 1,) and 1 < n <= 64 and x.size >= 64 * n and x.flags.c_contiguous and out.flags.c_contiguous
+    if not short:
+        ufunc.reduce(x, axis=axes, keepdims=True, out=out)
+        return
+    lines, best = x.reshape(-1, n), out.reshape(-1)
+
+    def part(start, stop):
+        step = max(_TILE // n, 1)
+        for i in range(start, stop, step):
+            tile, result = lines[i : min(i + step, stop)], best[i : min(i + step, stop)]
+            ufunc(tile[:, 0], tile[:, 1], out=result)
+            for j in range(2, n):
+                ufunc(result, tile[:, j], out=result)
+
+    _split(len(lines), part, grain=max(_GRAIN // n, 1))
 
 
 def all(x, axes, out):
@@ -237,7 +258,8 @@ def _over_parts(x, axes, run):
     if shared is None or x.size < 2 * _GRAIN:
         part(0, 0 if shared is None else x.shape[shared])
     else:
-        _split(x.shape[shared], part, grain=max(_GRAIN // (x.size // x.shape[shared]), 1))
+        with _single():  # the sums of tiles are matrix products: their threads would be in the way of ours
+            _split(x.shape[shared], part, grain=max(_GRAIN // (x.size // x.shape[shared]), 1))
 
 
 def _reduced(key, axes):
@@ -344,7 +366,7 @@ def extremum_share(gy, x, y, axes, count, out):
 
 def logsumexp(x, axes, top, out):
     """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. float16 wants a float32 out."""
-    np.maximum.reduce(x, axis=axes, keepdims=True, out=top)
+    amax(x, axes, top)
     for index in _blocks(top.shape, _TILE):
         flag = _scratch(top[index].shape, np.bool_, 0, 4)
         np.isinf(top[index], out=flag)
