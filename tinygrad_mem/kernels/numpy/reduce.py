@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from math import prod as _prod
-
 import numpy as np
 
-from .blas import single as _single
-from .threads import GRAIN as _GRAIN
+from .folds import at as _at
+from .folds import each as _each
+from .folds import extreme as _extreme
+from .folds import fold as _fold
+from .folds import over_parts as _over_parts
+from .folds import reduced as _reduced
+from .folds import scaled_sum as _scaled_sum
 from .threads import scratch as _scratch
-from .threads import split as _split
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
-_ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
 
 
 def sum(x, axes, out):
@@ -25,118 +26,6 @@ def mean(x, axes, out):
     """out = mean of x over ``axes``."""
     count = x.size // out.size if out.size else 0
     _scaled_sum(x, axes, 1.0 / count if count else np.nan, out)
-
-
-def _scaled_sum(x, axes, scale, out):
-    if out.dtype == np.float16:
-        _half(x, axes, scale, out)
-        return
-    if x.size == 0:
-        out.fill(0)
-    elif not axes:
-        np.copyto(out, x, casting="unsafe")
-    elif x.size < 1024 or not _fast_sum(x, axes, out):
-        np.add.reduce(x, axis=axes, dtype=out.dtype, keepdims=True, out=out)
-    if scale != 1.0:
-        np.multiply(out, scale, out=out)
-
-
-def _half(x, axes, scale, out):
-    """A part of out that fits the scratch at a time, in float32, rounded once."""
-    if out.size <= _TILE:
-        tile = _scratch(out.shape, np.float32, 3, 4)
-        np.add.reduce(x, axis=axes, dtype=np.float32, keepdims=True, out=tile)
-        np.multiply(tile, scale, out=out, casting="unsafe")
-        return
-    axis = max(range(out.ndim), key=out.shape.__getitem__)
-    middle = out.shape[axis] // 2
-    for cut in (slice(0, middle), slice(middle, None)):
-        key = (slice(None),) * axis + (cut,)
-        _half(x[key], axes, scale, out[key])
-
-
-def _fast_sum(x, axes, out):
-    """Sums of contiguous x over neighbouring axes, through BLAS or on several cores; whether it was done."""
-    if x.dtype != out.dtype or x.dtype not in _ONES or not (x.flags.c_contiguous and out.flags.c_contiguous):
-        return False
-    first, last = min(axes), max(axes)
-    if last - first + 1 != len(axes):
-        return _sum_apart(x, sorted(axes), out)
-    rows, n, columns = _prod(x.shape[:first]), _prod(x.shape[first : last + 1]), _prod(x.shape[last + 1 :])
-    if rows == 1 and columns == 1:
-        return _sum_all(x.reshape(-1), out)
-    if columns == 1:
-        return _sum_rows(x.reshape(rows, n), out.reshape(rows))
-    if n * columns < 64:
-        return False
-    x, out = x.reshape(rows, n, columns), out.reshape(rows, columns)
-    ones = _ONES[x.dtype]
-    if n <= ones.size:
-        np.matmul(ones[:n], x, out=out)
-        return True
-    for i in range(rows):
-        for j in range(0, n, ones.size):
-            part = x[i, j : j + ones.size]
-            if j == 0:
-                np.matmul(ones[: len(part)], part, out=out[i])
-                continue
-            for k in range(0, columns, _TILE):  # what comes after the first rows is added through scratch
-                piece = _scratch((min(_TILE, columns - k),), x.dtype, 2, 4)
-                np.matmul(ones[: len(part)], part[:, k : k + _TILE], out=piece)
-                np.add(out[i, k : k + _TILE], piece, out=out[i, k : k + _TILE])
-    return True
-
-
-def _sum_apart(x, axes, out):
-    """Sums over axes with others between: over the last run of axes first, where what is left fits the scratch."""
-    at = len(axes) - 1
-    while axes[at - 1] == axes[at] - 1:
-        at -= 1
-    inner = tuple(axes[at:])
-    shape = tuple(1 if a in inner else n for a, n in enumerate(x.shape))
-    if axes[-1] != x.ndim - 1 or _prod(shape) > _TILE // 2:
-        return False
-    left = _scratch(shape, x.dtype, 1, 4)
-    _scaled_sum(x, inner, 1.0, left)
-    np.add.reduce(left, axis=tuple(axes[:at]), keepdims=True, out=out)
-    return True
-
-
-_RUN = 1024  # elements that one product sums: as accurate as adding pairs
-
-
-def _sum_all(flat, out):
-    """The sum of everything: sums of runs, those added in pairs, and the parts in float64."""
-    total, most = 0.0, _RUN * _TILE
-    for i in range(0, flat.size, most):
-        part = flat[None, i : i + most]
-        _sum_rows(part, out.reshape(1))
-        total += out.item()
-    if flat.size > most:
-        out.fill(total)
-    return True
-
-
-def _sum_rows(x, out):
-    """The sum of each row: of runs by matrix product, then of the runs in pairs."""
-    rows, n = x.shape
-    ones, runs = _ONES[x.dtype], n // _RUN
-    if n <= _RUN:
-        np.matmul(x, ones[:n], out=out)
-        return True
-    if runs > _TILE:
-        return False
-    step = _TILE // runs
-    for i in range(0, rows, step):
-        part = x[i : i + step]
-        sums = _scratch((len(part), runs), x.dtype, 2, 4)
-        np.matmul(part[:, : runs * _RUN].reshape(len(part), runs, _RUN), ones[:_RUN], out=sums)
-        np.add.reduce(sums, axis=1, out=out[i : i + step])
-        if n > runs * _RUN:
-            rest = _scratch((len(part),), x.dtype, 3, 4)
-            np.matmul(part[:, runs * _RUN :], ones[: n - runs * _RUN], out=rest)
-            np.add(out[i : i + step], rest, out=out[i : i + step])
-    return True
 
 
 def prod(x, axes, out):
@@ -153,26 +42,6 @@ def amax(x, axes, out):
 def amin(x, axes, out):
     """out = the smallest over ``axes``; nan if there is one."""
     _extreme(np.minimum, x, axes, out)
-
-
-def _extreme(ufunc, x, axes, out):
-    """NumPy spends a call's time on every line along the last axis: many short lines go column by column instead."""
-    n = x.shape[-1] if x.ndim else 0
-    short = axes == (x.ndim - 1,) and 1 < n <= 64 and x.size >= 64 * n and x.flags.c_contiguous and out.flags.c_contiguous
-    if not short:
-        ufunc.reduce(x, axis=axes, keepdims=True, out=out)
-        return
-    lines, best = x.reshape(-1, n), out.reshape(-1)
-
-    def part(start, stop):
-        step = max(_TILE // n, 1)
-        for i in range(start, stop, step):
-            tile, result = lines[i : min(i + step, stop)], best[i : min(i + step, stop)]
-            ufunc(tile[:, 0], tile[:, 1], out=result)
-            for j in range(2, n):
-                ufunc(result, tile[:, j], out=result)
-
-    _split(len(lines), part, grain=max(_GRAIN // n, 1))
 
 
 def all(x, axes, out):
@@ -215,70 +84,6 @@ def _argument(function, x, axis, work, out):
         np.copyto(out[index], places)
 
 
-def _fold(x, axes, term, out, wide=None):
-    """out = the sum over ``axes`` of ``term(tile, key)``, which fills a scratch tile from the part ``key`` of x.
-
-    ``wide`` is the dtype of the tiles; out must be able to hold partial sums.
-    """
-    wide = wide or out.dtype
-    out.fill(0)
-
-    def add(key):
-        tile = _scratch(x[key].shape, wide, 0, 4)
-        term(tile, key)
-        target = out[_reduced(key, axes)]
-        if target.size == tile.size:
-            np.add(target, tile.reshape(target.shape), out=target, casting="unsafe")
-        else:
-            partial = _scratch(target.shape, wide, 1, 4)
-            if max(axes) - min(axes) < len(axes):  # else it would use the scratch of ``partial``
-                _scaled_sum(tile, axes, 1.0, partial)
-            else:
-                np.add.reduce(tile, axis=axes, keepdims=True, out=partial)
-            np.add(target, partial, out=target, casting="unsafe")
-
-    _over_parts(x, axes, add)
-
-
-def _over_parts(x, axes, run):
-    """``run(key)`` for parts of x of a tile at most; several cores share the longest axis that is not reduced."""
-    free = [a for a in range(x.ndim) if a not in axes]
-    shared = max(free, key=x.shape.__getitem__, default=None)
-
-    def part(start, stop):
-        cut = x if shared is None else x[(slice(None),) * shared + (slice(start, stop),)]
-        for index in _blocks(cut.shape, _TILE):
-            key = [slice(0, n) for n in cut.shape]
-            for a, i in enumerate(() if index == (...,) else index):
-                key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, cut.shape[a]))
-            if shared is not None:
-                key[shared] = slice(key[shared].start + start, key[shared].stop + start)
-            run(tuple(key))
-
-    if shared is None or x.size < 2 * _GRAIN:
-        part(0, 0 if shared is None else x.shape[shared])
-    else:
-        with _single():  # the sums of tiles are matrix products: their threads would be in the way of ours
-            _split(x.shape[shared], part, grain=max(_GRAIN // (x.size // x.shape[shared]), 1))
-
-
-def _reduced(key, axes):
-    """Where the part ``key`` of x goes to: all of a reduced axis. An array even of a 0-d one, therefore the dots."""
-    return (*[slice(None) if a in axes else k for a, k in enumerate(key)], ...)
-
-
-def _each(out, run, *arrays, wide=None):
-    """``run(out_tile, *array_tiles, scratch)`` block by block; arrays are broadcast to out's shape."""
-    wide = wide or (np.float32 if out.dtype == np.float16 else out.dtype)
-    spread = [np.broadcast_to(a, out.shape) for a in arrays]
-
-    def one(key):
-        target = out[(*key, ...)]
-        run(target, *[a[key] for a in spread], _scratch(target.shape, wide, 0, 4))
-
-    _over_parts(out, (), one)
-
-
 def count_nonzero(x, axes, out):
     """out = how many are not 0 over ``axes``, int64."""
 
@@ -297,11 +102,6 @@ def variance(x, mean, axes, scale, out):
 
     _fold(x, axes, term, out)
     np.multiply(out, scale, out=out)
-
-
-def _at(stat, key):
-    """The part of a statistic with reduced axes of size 1 that belongs to the part ``key`` of x."""
-    return tuple(slice(None) if n == 1 else k for n, k in zip(stat.shape, key, strict=True))
 
 
 def variance_backward(gy, gmean, x, mean, y, factor, share, out):
@@ -421,7 +221,7 @@ def norm(x, axes, p, out):
 
 def _dot(x, out):
     """The sum of squares of everything through BLAS; whether it was done."""
-    if out.size != 1 or x.size == 0 or x.dtype not in _ONES or x.dtype != out.dtype or not x.flags.c_contiguous:
+    if out.size != 1 or x.size == 0 or x.dtype.char not in "fd" or x.dtype != out.dtype or not x.flags.c_contiguous:
         return False
     flat, total = x.reshape(-1), 0.0
     for i in range(0, flat.size, 1 << 16):
