@@ -6,10 +6,12 @@ import warnings
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..errors import StateDictError
-from ..functional import convert
+from ..functional import convert, creation
 from .parameter import Parameter
 
 if TYPE_CHECKING:
@@ -102,6 +104,8 @@ def _quoted(keys: list[str]) -> str:
 
 def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
     """The value in the tensor's shape, or what is wrong with it."""
+    if not isinstance(value, Tensor) and hasattr(value, "__array__"):  # NumPy's array, PyTorch's tensor
+        value = creation.as_tensor(np.asarray(value.detach().cpu() if hasattr(value, "detach") else value))
     if not isinstance(value, Tensor):
         return None, (
             f'While copying the parameter named "{key}", expected Tensor or Tensor-like object from checkpoint but received '
