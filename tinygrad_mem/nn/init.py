@@ -127,9 +127,8 @@ def _upload(tensor: Tensor, values: np.ndarray) -> None:
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
     """One value everywhere."""
-    tensor.device.kernels.fill(val, out=tensor.array)
-    tensor.storage.written("constant_")
-    return tensor
+    with no_grad():
+        return tensor.fill_(val)
 
 
 def ones_(tensor: Tensor) -> Tensor:

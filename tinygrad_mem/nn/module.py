@@ -111,8 +111,7 @@ class Module(Tree):
                 parameter.grad = None
             else:
                 grad.detach_()
-                grad.device.kernels.fill(0, out=grad.array)
-                grad.storage.written("zero_grad")
+                grad.zero_()
 
     # --- dtype and device -------------------------------------------------------------------------------------------------
 
