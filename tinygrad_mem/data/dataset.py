@@ -71,7 +71,9 @@ def _rows(tensor: Tensor, indices: Sequence[int]) -> Tensor:
     where = tensor.device
     array = where.empty((len(chosen), *tensor.shape[1:]), tensor.dtype)
     if where.type != "meta":
-        where.xp.take(tensor.array, where.xp.asarray(chosen % max(count, 1)), axis=0, out=array)
+        checked: dict[str, Any] = {"mode": "clip"} if where.xp is np else {}  # NumPy would fill a second array and copy it
+        with where.current():
+            where.xp.take(tensor.array, where.xp.asarray(chosen % max(count, 1)), axis=0, out=array, **checked)
     return Tensor._wrap(array, where)
 
 
