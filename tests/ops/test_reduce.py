@@ -281,3 +281,36 @@ def test_shapes_of_several_tiles(shape, dims):
         lambda x: x.logsumexp(dims),
     ):
         against_torch(run, run, [x], tolerance=(1e-10, 1e-9))
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_one_of_two_outputs_is_used(which):
+    for name in ("var_mean", "std_mean"):
+        run = lambda lib, name=name: lambda x: getattr(lib, name)(x, 1)[which]  # noqa: E731
+        against_torch(run(tm), run(torch), [values((3, 4))])
+
+
+def test_var_in_all_its_forms():
+    x = values((3, 4))
+    for run in (
+        lambda x: x.var(False),
+        lambda x: x.var(unbiased=False),
+        lambda x: x.std(0, False),
+        lambda x: x.var(dim=1, unbiased=True, keepdim=True),
+        lambda x: x.std(dim=(0, 1)),
+    ):
+        against_torch(run, run, [x])
+
+
+def test_std_of_equal_elements_has_gradient_zero():
+    run = lambda x: x.std(1)  # noqa: E731
+    against_torch(run, run, [np.array([[2.0, 2.0, 2.0], [1.0, 2.0, 4.0]])])
+
+
+@pytest.mark.parametrize("name", ["amax", "amin", "max", "min"])
+def test_many_short_lines(name):
+    x = np.random.default_rng(0).integers(-9, 9, (700, 3, 5)).astype(np.float64)
+    x[3, 1, 2] = np.nan
+    run = lambda x: getattr(x, name)(-1)  # noqa: E731
+    against_torch(run, run, [x], grad=False)
+    against_torch(run, run, [np.nan_to_num(x).astype(np.int64)], grad=False)
