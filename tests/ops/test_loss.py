@@ -177,6 +177,26 @@ def test_kl_div(shape: list, reduction: str, log_target: bool):
         )
 
 
+def test_a_single_sample_and_mixed_dtypes():
+    x = np.random.default_rng(0).standard_normal(5)
+    for name in ("cross_entropy", "nll_loss"):
+        for target in (np.asarray(2), np.array([2])):
+            for reduction in ("none", "mean"):
+                against_torch(
+                    lambda x, t, n=name, r=reduction: getattr(ours, n)(x, t, reduction=r),
+                    lambda x, t, n=name, r=reduction: getattr(T, n)(x, t, reduction=r),
+                    [x, target],
+                    grad=target.ndim == 0,  # PyTorch's backward refuses the shape that its forward took
+                )
+    byte = ours.cross_entropy(tm.tensor([x]), tm.tensor(np.array([2], np.uint8)))
+    assert byte.item() == ours.cross_entropy(tm.tensor([x]), tm.tensor([2])).item()
+    scores, p = tm.tensor(x[None].astype(np.float32)), tm.tensor(np.abs(x[None]))
+    found, expected = ours.cross_entropy(scores, p), T.cross_entropy(torch.tensor(scores.numpy()), torch.tensor(p.numpy()))
+    assert found.dtype == tm.float64
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert ours.mse_loss(scores, p).dtype == tm.float64
+
+
 def test_extremes_equal_pytorch():
     for p, y in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (1.0, 1.0)):
         x, t = np.array([p]), np.array([y])

@@ -287,11 +287,12 @@ def test_out_of_memory_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatc
             return empty(self, shape, dtype)
 
         monkeypatch.setattr(type(cpu), "empty", fail)
-        with pytest.raises(tm.OutOfMemoryError):
+        with pytest.raises(tm.OutOfMemoryError) as caught:
             o.step()
         monkeypatch.setattr(type(cpu), "empty", empty)
         assert not any(o.state.values())
-        assert cpu.pool.used_bytes() == before
+        assert caught.value.__traceback__ is not None
+        assert cpu.pool.used_bytes() == before, "the exception's traceback holds what was made"
         for p, v in zip(ours, values, strict=True):
             np.testing.assert_array_equal(p.detach().numpy(), v)
             assert p._version == 0

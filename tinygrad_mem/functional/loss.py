@@ -12,6 +12,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import promote_types
 from ..errors import DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
@@ -102,7 +103,8 @@ def cross_entropy(
         if ignore_index >= 0:
             raise ValueError("ignore_index is not supported for floating point target: give those samples probability 0")
         if target.dtype != input.dtype:
-            target = target.to(input.dtype)
+            promoted = promote_types(input.dtype, target.dtype)
+            input, target = input.to(promoted), target.to(promoted)
         options: dict[str, Any] = {"smoothing": float(label_smoothing), "reduction": reduction}
         return apply(class_ops.CrossEntropyProbabilities, input, target, weight, **options)
     target = _check_classes(input, target)

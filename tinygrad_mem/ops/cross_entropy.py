@@ -88,7 +88,7 @@ class CrossEntropy(Op):
             kept = {"weight": weight, "norm": norm}
             ctx.save(x=x, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
         ctx.options = ignore, smoothing
-        return _reduced(ctx, rows, x.dtype, target.shape, reduction, norm)
+        return _reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
     @staticmethod
     def backward(ctx, gy):
@@ -167,7 +167,7 @@ class NLLLoss(Op):
             kept = {"weight": weight, "norm": norm}
             ctx.save(target=target, **{name: a for name, a in kept.items() if a is not None})
         ctx.like = x.shape, x.dtype, scores.shape, ignore
-        return _reduced(ctx, rows, x.dtype, target.shape, reduction, norm)
+        return _reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
     @staticmethod
     def backward(ctx, gy):

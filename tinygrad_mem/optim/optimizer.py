@@ -144,17 +144,18 @@ class Optimizer:
     def _fresh(self) -> dict[Tensor, dict[str, Tensor]]:
         """The state that is missing, made but not yet kept by anybody else."""
         fresh: dict[Tensor, dict[str, Tensor]] = {}
-        for group in self.param_groups:
-            names = self.state_names(group)
-            if not names:
-                continue
-            for p in group["params"]:
-                if p._grad is None or p in fresh:
-                    continue
-                kept = self.state.get(p, {})
-                missing = [name for name in names if kept.get(name) is None]
-                if missing:
-                    fresh[p] = {name: _state_like(p, self.initial(group)) for name in missing}
+        try:
+            for group in self.param_groups:
+                names = self.state_names(group)
+                for p in group["params"] if names else ():
+                    kept = self.state.get(p, {})
+                    if p._grad is not None and p not in fresh:
+                        for name in names:
+                            if kept.get(name) is None:
+                                fresh.setdefault(p, {})[name] = _state_like(p, self.initial(group))
+        except BaseException:
+            fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
+            raise
         return fresh
 
     def zero_grad(self, set_to_none: bool = True) -> None:
