@@ -193,7 +193,7 @@ def test_a_single_sample_and_mixed_dtypes():
     scores, p = tm.tensor(x[None].astype(np.float32)), tm.tensor(np.abs(x[None]))
     found, expected = ours.cross_entropy(scores, p), T.cross_entropy(torch.tensor(scores.numpy()), torch.tensor(p.numpy()))
     assert found.dtype == tm.float64
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-6)  # PyTorch takes its softmax in float32
     assert ours.mse_loss(scores, p).dtype == tm.float64
 
 
