@@ -124,14 +124,14 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 
 
 def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
-    """``input`` within ``[min, max]``. Saves: input (and tensor bounds).
+    """``input`` within ``[min, max]``. Saves: input; for bounds that are tensors one byte an element and bound.
 
     Raises:
         ValueError: neither bound is given.
     """
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        low = input if min is None else apply(ops.Maximum, input, min)
-        return low if max is None else apply(ops.Minimum, low, max)
+        low = input if min is None else where(lt(input, min), min, input)
+        return low if max is None else where(gt(low, max), max, low)
     return apply(ops.Clamp, input, low=_bounds(min, max), high=max)
 
 

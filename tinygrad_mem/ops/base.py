@@ -41,6 +41,7 @@ class Context:
     target: Array | None = None
     keeps_graph = False
     saved: dict[str, Array]
+    op: Any
 
     def __init__(self, device: Device, needs: tuple[bool, ...]) -> None:
         self.device = device
@@ -102,7 +103,12 @@ class Context:
         return x if x.shape == shape else self.device.xp.broadcast_to(x, shape)
 
     def save(self, **arrays: Array) -> None:
-        """Keep ``arrays`` for backward."""
+        """Keep ``arrays`` for backward. What an in-place op is about to overwrite is kept as a copy."""
+        if self.target is not None:
+            for name, array in arrays.items():
+                if array is self.target and name not in self.op.outputs:
+                    arrays[name] = copy = self.empty_like(array)
+                    self.kernels.copy(array, out=copy)
         self.saved.update(arrays)
 
     def take(self, name: str) -> Array:

@@ -70,7 +70,7 @@ class Mul(Op):
         out = binary_output(ctx, "mul", x, y)
         needs = ctx.needs
         if needs[1]:
-            ctx.saved["x"] = x
+            keep_factor(ctx, "x", x)
         if needs[0]:
             keep_factor(ctx, "y", y)
         ctx.kernels.multiply(x, y, out=out)
@@ -91,7 +91,7 @@ class Mul(Op):
 def keep_factor(ctx, name, value):
     """Keep an operand for backward: an array is saved, a Python number is remembered and costs nothing."""
     if hasattr(value, "dtype"):
-        ctx.saved[name] = value
+        ctx.save(**{name: value})
     else:
         setattr(ctx, name, value)
 

@@ -80,7 +80,6 @@ right_shift = _binary("right_shift", "x >> y")
 
 negative = _unary("negative", "-x")
 absolute = _unary("absolute", "|x|")
-sign = _unary("sign", "the sign of x")
 exp = _unary("exp", "e**x")
 exp2 = _unary("exp2", "2**x")
 expm1 = _unary("expm1", "e**x - 1")
@@ -123,6 +122,7 @@ def _from_x(formula: str, name: str) -> Any:
     return kernel
 
 
+sign = _from_x("x > X(0) ? 1 : x < X(0) ? -1 : 0", "sign")
 reciprocal = _from_x("Z(1) / Z(x)", "reciprocal")
 rsqrt = _from_x("rsqrt(x)", "rsqrt")
 sigmoid = _from_x("0.5 * tanh(0.5 * x) + 0.5", "sigmoid")

@@ -9,6 +9,7 @@ import numpy as np
 from . import erf as _erf
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
+from .tiles import flags as _flags
 from .tiles import tiled as _tiled
 
 
@@ -96,7 +97,6 @@ right_shift = _binary(np.right_shift, "x >> y")
 
 negative = _unary(np.negative, "-x")
 absolute = _unary(np.absolute, "|x|")
-sign = _unary(np.sign, "the sign of x")
 exp = _unary(np.exp, "e**x")
 exp2 = _unary(np.exp2, "2**x")
 expm1 = _unary(np.expm1, "e**x - 1")
@@ -127,6 +127,17 @@ bitwise_not = _unary(np.invert, "~x")
 isnan = _unary(np.isnan, "whether x is nan")
 isinf = _unary(np.isinf, "whether x is infinite")
 isfinite = _unary(np.isfinite, "whether x is finite")
+
+
+def sign(x, out):
+    """out = 1 above, -1 below zero, 0 at zero and for nan."""
+
+    def run(o, x, above, below):
+        np.greater(x, 0, out=above)
+        np.less(x, 0, out=below)
+        np.subtract(above.view(np.int8), below.view(np.int8), out=o, casting="unsafe")
+
+    _tiled(run, out, x, temps=2, dtype=np.bool_)
 
 
 def reciprocal(x, out):
@@ -293,26 +304,29 @@ def divide_backward_y(gy, x, y, out):
 def power_backward_x(gy, x, y, out):
     """out = gy * y * x**(y - 1), 0 where y is 0; x or y may be a number."""
 
-    def run(o, gy, x, y, t):
+    def run(o, gy, x, y, t, u):
         np.subtract(y, 1.0, out=t)
         np.power(x, t, out=t)
         np.multiply(t, y, out=t)
-        np.copyto(t, 0.0, where=np.equal(y, 0))
+        np.copyto(t, 0.0, where=np.equal(y, 0, out=_flags(u)) if isinstance(y, np.ndarray) else y == 0)
         np.multiply(gy, t, out=o)
 
-    _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=1)
+    _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=2)
 
 
 def power_backward_y(gy, x, y, out):
     """out = gy * x**y * ln(x), 0 where x is 0 and y is not negative."""
 
-    def run(o, gy, x, p, t):
+    def run(o, gy, x, p, t, u, v):
         np.log(x, out=t)
-        np.copyto(t, 0.0, where=np.equal(p, 0) & np.equal(x, 0))
+        nothing, none = _flags(u), _flags(v)
+        np.equal(p, 0, out=nothing)
+        np.equal(x, 0, out=none)
+        np.copyto(t, 0.0, where=np.logical_and(nothing, none, out=none))
         np.multiply(t, p, out=t)
         np.multiply(gy, t, out=o)
 
-    _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=1)
+    _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=3)
 
 
 def _spread(x, out):
@@ -337,7 +351,7 @@ def extremum_backward(gy, x, y, low, out):
     """out = gy where x is the larger (``low``: the smaller), half of it where they are equal, else 0: the gradient of x."""
 
     def run(o, gy, x, y, t, f):
-        flag = f.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(f)
         (np.less if low else np.greater)(x, y, out=flag)
         np.copyto(t, flag)
         np.equal(x, y, out=flag)
@@ -351,7 +365,7 @@ def clamp_backward(gy, x, low, high, out):
     """out = gy where low <= x <= high, else 0."""
 
     def run(o, gy, x, t, f):
-        flag = f.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
+        flag = _flags(f)
         np.copyto(t, 1.0)
         if low is not None:
             np.less(x, low, out=flag)

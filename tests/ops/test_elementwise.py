@@ -1,0 +1,212 @@
+"""Elementwise ops against PyTorch: shapes, promotion, in-place forms, refusals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import broadcastable_shapes, mutually_broadcastable_shapes
+
+import tinygrad_mem as tm
+from tests.case import TOLERANCE, against_torch, assert_same, ours, theirs
+from tinygrad_mem.nn import functional as F
+
+BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "atan2"]
+UNARY = [
+    "neg",
+    "abs",
+    "exp",
+    "expm1",
+    "sin",
+    "cos",
+    "tan",
+    "tanh",
+    "sinh",
+    "asinh",
+    "atan",
+    "sigmoid",
+    "erf",
+    "square",
+    "floor",
+]
+ACTIVATIONS = ["relu", "relu6", "leaky_relu", "elu", "selu", "gelu", "silu", "mish", "softplus", "softsign", "hardswish"]
+DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
+
+shapes = mutually_broadcastable_shapes(num_shapes=2, max_dims=4, min_side=0, max_side=4).map(lambda s: s.input_shapes)
+shape = broadcastable_shapes((2, 3, 4), max_dims=4, min_side=0, max_side=4)
+seed = st.integers(0, 2**16)
+
+
+@pytest.mark.parametrize("name", BINARY)
+@given(shapes=shapes, seed=seed)
+def test_binary_broadcasts(name, shapes, seed):
+    rng = np.random.default_rng(seed)
+    arrays = [rng.standard_normal(s) + 3 * (name == "div") for s in shapes]
+    against_torch(getattr(tm, name), getattr(torch, name), arrays)
+
+
+@pytest.mark.parametrize("name", UNARY)
+@given(shape=shape, seed=seed)
+def test_unary_takes_any_shape(name, shape, seed):
+    x = np.random.default_rng(seed).standard_normal(shape)
+    against_torch(getattr(tm, name), getattr(torch, name), [x])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@given(shape=shape, seed=seed)
+def test_activation_takes_any_shape(name, dtype, shape, seed):
+    x = 3 * np.random.default_rng(seed).standard_normal(shape)
+    against_torch(getattr(F, name), getattr(torch.nn.functional, name), [x], dtype)
+
+
+@pytest.mark.parametrize("size", [1, 8191, 8193, 200_003])
+@pytest.mark.parametrize("name", ["exp", "tanh", "erf", "sigmoid"])
+def test_large_arrays_are_cut_into_tiles(name, size):
+    x = np.random.default_rng(1).standard_normal(size)
+    against_torch(getattr(tm, name), getattr(torch, name), [x])
+    against_torch(F.relu, torch.nn.functional.relu, [x], "float32")
+
+
+@pytest.mark.parametrize("second", DTYPES)
+@pytest.mark.parametrize("first", DTYPES)
+@pytest.mark.parametrize("op", ["add", "div", "mul"])
+def test_promotion_is_pytorchs(op, first, second):
+    a, b = np.ones((2, 3)).astype(first), np.ones((2, 3)).astype(second)
+    for x, y in ((a, b), (a, b[0, 0]), (a[0, 0], b), (a[0, 0], b[0, 0])):
+        mine = getattr(tm, op)(tm.tensor(np.asarray(x)), tm.tensor(np.asarray(y)))
+        other = getattr(torch, op)(torch.tensor(np.asarray(x)), torch.tensor(np.asarray(y)))
+        assert_same(mine, other, TOLERANCE["float32"], f"{op} {first} {np.shape(x)} {second} {np.shape(y)}")
+
+
+@pytest.mark.parametrize("number", [2, 2.5, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_do_not_widen_their_category(dtype, number):
+    a = np.ones((2, 3)).astype(dtype)
+    for run in (lambda x: x + number, lambda x: x * number, lambda x: number / (x + 1), lambda x: x == number):
+        assert_same(run(tm.tensor(a)), run(torch.tensor(a)), TOLERANCE["float16"])
+
+
+@pytest.mark.parametrize("name", ["add_", "sub_", "mul_", "div_"])
+def test_in_place_arithmetic(name):
+    def run(x, y):
+        z = x * 2
+        getattr(z, name)(y + 3)
+        return z, z * z
+
+    rng = np.random.default_rng(0)
+    against_torch(run, run, [rng.standard_normal((3, 4)), rng.standard_normal(4)])
+
+
+@pytest.mark.parametrize("name", ["exp_", "tanh_", "sigmoid_", "relu_", "abs_", "neg_", "sqrt_", "square_", "floor_", "zero_"])
+def test_in_place_functions(name):
+    def run(x):
+        z = x * x + 1
+        getattr(z, name)()
+        return z * 2
+
+    against_torch(run, run, [np.random.default_rng(0).standard_normal((3, 4))])
+
+
+def test_operators_with_assignment_write_the_same_memory():
+    x = tm.ones(3)
+    where = x.data_ptr()
+    x += 2
+    x *= 3
+    x -= 1
+    x /= 4
+    assert x.data_ptr() == where
+    assert x.tolist() == [2.0, 2.0, 2.0]
+
+
+def test_an_in_place_op_cannot_grow_its_tensor():
+    with pytest.raises(tm.errors.ShapeError, match="doesn't match the broadcast shape"):
+        tm.ones(3).add_(tm.ones(2, 3))
+
+
+def test_an_in_place_op_keeps_its_dtype():
+    with pytest.raises(tm.errors.DTypeError, match="can't be cast to the desired output type"):
+        tm.ones(3, dtype=tm.int64).add_(0.5)
+    with pytest.raises(tm.errors.DTypeError, match="can't be cast to the desired output type"):
+        tm.ones(3, dtype=tm.bool).add_(tm.ones(3, dtype=tm.int64))
+
+
+@pytest.mark.parametrize(
+    ("run", "error", "words"),
+    [
+        (lambda: tm.ones(2, 3) + tm.ones(2), tm.errors.ShapeError, "must match the size of tensor b"),
+        (lambda: -tm.ones(2, dtype=tm.bool), tm.errors.DTypeError, "Negation"),
+        (lambda: tm.ones(2, dtype=tm.bool) - tm.ones(2, dtype=tm.bool), tm.errors.DTypeError, "Subtraction"),
+        (lambda: tm.ones(2, dtype=tm.int64) ** -1, tm.errors.DTypeError, "negative integer powers"),
+        (lambda: tm.ones(2) & tm.ones(2), tm.errors.DTypeError, "expected integers or bools"),
+        (lambda: ~tm.ones(2), tm.errors.DTypeError, "expected integers or bools"),
+        (lambda: tm.ones(2).clamp(), ValueError, "At least one of 'min' or 'max'"),
+        (lambda: tm.div(tm.ones(2), 2, rounding_mode="up"), ValueError, "rounding_mode"),
+        (lambda: tm.where(tm.ones(2), 1.0, 2.0), tm.errors.DTypeError, "boolean"),
+        (lambda: tm.ones(2).masked_fill(tm.ones(2), 1.0), tm.errors.DTypeError, "boolean masks"),
+        (lambda: F.gelu(tm.ones(2), "fast"), ValueError, "none or tanh"),
+        (lambda: F.hardtanh(tm.ones(2), 1.0, -1.0), ValueError, "cannot be greater"),
+        (lambda: F.glu(tm.ones(3)), tm.errors.ShapeError, "must be even"),
+        (lambda: F.prelu(tm.ones(2, 3), tm.ones(2)), tm.errors.ShapeError, "expected 1 weight"),
+    ],
+)
+def test_refusals_say_what_is_wrong(run, error, words):
+    with pytest.raises(error, match=words):
+        run()
+
+
+def test_nan_and_inf_pass_as_values():
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0])
+    for name in ("relu", "leaky_relu", "silu", "hardtanh", "relu6"):
+        assert_same(
+            getattr(F, name)(tm.tensor(x)), getattr(torch.nn.functional, name)(torch.tensor(x)), TOLERANCE["float64"], name
+        )
+    for name in ("isnan", "isinf", "isfinite", "sign", "nan_to_num"):
+        assert_same(getattr(tm, name)(tm.tensor(x)), getattr(torch, name)(torch.tensor(x)), TOLERANCE["float64"], name)
+
+
+def test_relu_lets_no_bad_gradient_through_a_closed_gate():
+    x = tm.tensor([-1.0, 1.0], requires_grad=True)
+    F.relu(x).backward(tm.tensor([float("nan"), 2.0]))
+    assert x.grad is not None
+    assert x.grad.tolist() == [0.0, 2.0]
+
+
+@pytest.mark.parametrize("name", ["isclose", "allclose", "equal"])
+def test_comparisons_of_whole_tensors(name):
+    a = np.array([1.0, np.nan, np.inf, 2.0])
+    for b in (a, a + 1e-9, a + 1):
+        for more in ({}, {"equal_nan": True}) if name != "equal" else ({},):
+            mine, other = (
+                getattr(tm, name)(tm.tensor(a), tm.tensor(b), **more),
+                getattr(torch, name)(torch.tensor(a), torch.tensor(b), **more),
+            )
+            assert (mine.tolist() if isinstance(mine, tm.Tensor) else mine) == (
+                other.tolist() if isinstance(other, torch.Tensor) else other
+            )
+
+
+def test_composites():
+    rng = np.random.default_rng(0)
+    x, y, z = rng.standard_normal((3, 4)), rng.standard_normal((3, 4)), 1 + rng.random((3, 4))
+    against_torch(lambda a, b: tm.lerp(a, b, 0.3), lambda a, b: torch.lerp(a, b, 0.3), [x, y])
+    against_torch(lambda a, b, c: tm.addcmul(a, b, c, value=0.5), lambda a, b, c: torch.addcmul(a, b, c, value=0.5), [x, y, z])
+    against_torch(lambda a, b, c: tm.addcdiv(a, b, c, value=0.5), lambda a, b, c: torch.addcdiv(a, b, c, value=0.5), [x, y, z])
+    against_torch(tm.frac, torch.frac, [x])
+    against_torch(lambda a: tm.round(a, decimals=1), lambda a: torch.round(a, decimals=1), [x])
+    against_torch(
+        lambda a: a.clamp(tm.zeros(4, dtype=a.dtype), 1 * a.detach().abs()),
+        lambda a: a.clamp(torch.zeros(4, dtype=a.dtype), 1 * a.detach().abs()),
+        [x],
+    )
+    against_torch(tm.xlogy, torch.xlogy, [np.abs(x), z], grad=False)
+
+
+def test_the_helpers_of_the_tests_see_a_wrong_op():
+    with pytest.raises(AssertionError):
+        against_torch(lambda x: x * 1.001, lambda x: x, [np.ones((2, 3))])
+    mine, other = ours([np.ones(2)], "float64")[0], theirs([np.ones(2)], "float32")[0]
+    with pytest.raises(AssertionError, match="dtype"):
+        assert_same(mine, other, (1, 1))
