@@ -62,11 +62,18 @@ def interpolate(
 
 
 def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tuple[list[int], list[float | None]]:
+    given = factor if size is None else size
+    each = [given] * n if isinstance(given, (int, float)) else list(given)
+    if len(each) != n:
+        raise ValueError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
+    factors = [None if size is not None else float(f) for f in each]
+    sizes = [int(g) if f is None else math.floor(s * f) for s, f, g in zip(input.shape[2:], factors, each, strict=True)]
+    if min(sizes) < 1 or 0 in input.shape[2:]:
+        raise ShapeError(
+            f"Input and output sizes should be greater than 0, but got input {list(input.shape)} and output sizes {sizes}"
+        )
     if size is not None:
-        sizes = [size] * n if isinstance(size, int) else [int(s) for s in size]
         return sizes, [None] * n
-    factors = [float(factor)] * n if isinstance(factor, (int, float)) else [float(f) for f in factor]
-    sizes = [math.floor(s * f) for s, f in zip(input.shape[2:], factors, strict=True)]
     return sizes, [None] * n if recompute else list(factors)
 
 
@@ -151,6 +158,12 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """Channels of the groups interleaved."""
+    """Channels of the groups interleaved.
+
+    Raises:
+        ShapeError: the channels are not a multiple of ``groups``.
+    """
     n, channels, *rest = input.shape
+    if groups < 1 or channels % groups:
+        raise ShapeError(f"channel_shuffle: number of channels must be divisible by groups, got {channels} and {groups}")
     return input.reshape(n, groups, channels // groups, *rest).transpose(1, 2).reshape(n, channels, *rest)

@@ -70,6 +70,7 @@ class AdaptiveAvgPool(Op):
 
     @staticmethod
     def forward(ctx, x, *, outs):
+        x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape = x.shape
         ctx.kernels.adaptive_avg_pool(x, out=out)
@@ -78,7 +79,7 @@ class AdaptiveAvgPool(Op):
     @staticmethod
     def backward(ctx, gy):
         gx = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.adaptive_avg_pool_backward(gy, out=gx)
+        ctx.kernels.adaptive_avg_pool_backward(ctx.contiguous(gy), out=gx)
         return gx
 
 

@@ -1,1 +1,31 @@
-"""To be written."""
+"""Dropout from a ticket: the same ticket gives the same mask again. Other numbers than on the CPU, of the same distribution."""
+
+from __future__ import annotations
+
+import cupy as _cupy
+
+from .philox import SOURCE as _SOURCE
+
+_dropout = _cupy.ElementwiseKernel(
+    "uint64 seed, uint64 call, float32 p, float64 scale, float64 shift, float64 dropped, int64 length, T x",
+    "T y",
+    "y = philox_uniform(philox_at(seed, call, i / length)) < p ? (T)dropped : (T)((double)x * scale + shift)",
+    "tinygrad_mem_dropout",
+    preamble=_SOURCE,
+)
+_dropout_float = _cupy.ElementwiseKernel(
+    "uint64 seed, uint64 call, float32 p, float32 scale, float32 shift, float32 dropped, int64 length, T x",
+    "T y",
+    "y = philox_uniform(philox_at(seed, call, i / length)) < p ? (T)dropped : (T)((float)x * scale + shift)",
+    "tinygrad_mem_dropout_float",
+    preamble=_SOURCE,
+)
+
+
+def dropout(ticket, p, kept, dropped, x, out):
+    """out = kept[0] * x + kept[1] where a uniform number is not below p, else ``dropped``.
+
+    x and out are (cells, length), contiguous; one number is drawn a cell. out may be x.
+    """
+    run = _dropout if x.dtype.itemsize == 8 else _dropout_float
+    run(*ticket, p, *kept, dropped, x.shape[1], x, out)

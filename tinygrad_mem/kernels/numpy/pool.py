@@ -60,7 +60,7 @@ def _rows(target, limit=1 << 16):
 
 
 def max_pool(x, geometry, index, out):
-    """out = the largest in each window; index (or None) = the number of its offset, the first of several; nan is the largest."""
+    """out = the largest in each window, or nan; index (or None) = the number of its offset, the first of several."""
 
     def run(planes):
         part, result = x[planes], out[planes]

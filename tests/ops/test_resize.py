@@ -1,0 +1,67 @@
+"""Resampling against PyTorch: every mode, sizes and factors, corners; shuffles; messages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tinygrad_mem.nn import functional as F
+
+T = torch.nn.functional
+MODES = {1: ["nearest", "nearest-exact", "linear", "area"], 2: ["nearest", "nearest-exact", "bilinear", "bicubic", "area"]}
+MODES[3] = ["nearest", "nearest-exact", "trilinear", "area"]
+
+
+def normal(*shape):
+    return [np.random.default_rng(1).standard_normal(shape)]
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=3), st.data(), st.booleans(), st.sampled_from(["float64", "float32"]))
+def test_interpolate_to_a_size(sizes, data, align, dtype):
+    mode = data.draw(st.sampled_from(MODES[len(sizes)]))
+    size = [data.draw(st.integers(1, 9)) for _ in sizes]
+    corners = align if mode.endswith(("linear", "cubic")) else None
+    tolerance = (1e-4, 1e-4) if dtype == "float32" else None
+    run, reference = [lambda x, f=f: f(x, size=size, mode=mode, align_corners=corners) for f in (F.interpolate, T.interpolate)]
+    against_torch(run, reference, normal(2, 3, *sizes), dtype, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("factor", [2, 0.5, 1.7, (2, 1.5)])
+@pytest.mark.parametrize("recompute", [None, True])
+@pytest.mark.parametrize("mode", MODES[2])
+def test_interpolate_by_a_factor(factor, recompute, mode):
+    options = {"scale_factor": factor, "mode": mode, "recompute_scale_factor": recompute}
+    against_torch(lambda x: F.interpolate(x, **options), lambda x: T.interpolate(x, **options), normal(2, 3, 5, 6))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("pixel_shuffle", (2, 8, 3, 4)), ("pixel_unshuffle", (2, 3, 4, 6)), ("channel_shuffle", (2, 6, 3, 4))]
+)
+def test_shuffles(name, shape):
+    ours, theirs = getattr(F, name), getattr(T, name)
+    against_torch(lambda x: ours(x, 2), lambda x: theirs(x, 2), normal(*shape))
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: F.interpolate(tm.zeros(1, 1, 2)), ValueError, "either size or scale_factor"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, 2.0), ValueError, "either size or scale_factor"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="bilinear"), RuntimeError, "does not fit an input of 3 dimensions"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="best"), ValueError, "unknown mode"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, align_corners=True), ValueError, "align_corners option"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 0), RuntimeError, "should be greater than 0"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2, 2), (2, 2, 2)), ValueError, "one number or 2"),
+        (lambda: F.pixel_shuffle(tm.zeros(1, 3, 2, 2), 2), RuntimeError, "divisible by 4"),
+        (lambda: F.pixel_unshuffle(tm.zeros(1, 3, 3, 2), 2), RuntimeError, "divisible by 2"),
+        (lambda: F.channel_shuffle(tm.zeros(1, 3, 3, 2), 2), RuntimeError, "divisible by groups"),
+    ],
+)
+def test_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
