@@ -121,3 +121,55 @@ def test_every_gradient_has_memory_of_its_own_and_nothing_is_left(program):
         assert POOL.used_bytes() == before + 512 * len(leaves)
     finally:
         gc.enable()
+
+
+WRITES = ["add_", "mul_", "exp_", "copy_"]
+writing = st.one_of(step, st.tuples(st.sampled_from(WRITES), st.integers(0, 99), st.integers(0, 99)))
+writing_programs = st.tuples(
+    st.lists(st.sampled_from(SHAPES), min_size=1, max_size=2), st.lists(writing, min_size=2, max_size=10)
+)
+
+
+def run_writing(library, shapes: list, steps: list) -> list:
+    """Values and gradients; or, where the library refuses, at which step."""
+    rng = np.random.default_rng(0)
+    leaves = [library.tensor(rng.uniform(-1, 1, s), requires_grad=True) for s in shapes]
+    values = [x * 1.0 for x in leaves]
+    for kind, *args in steps:
+        x = values[args[0] % len(values)]
+        if x.numel() > 100 or x.dim() > 4 or kind in ("free", "expand", "detach"):
+            continue
+        if kind in UNARY:
+            values.append(getattr(library, kind)(x))
+        elif kind in VIEWS:
+            values.append(view(kind, x))
+        elif kind == "reduce":
+            values.append(x.sum(0) if x.dim() else x * 0.5)
+        elif kind == "exp_":
+            x.mul_(0.5).exp_()
+        else:
+            y = values[args[1] % len(values)]
+            if kind in BINARY and fits(x, y):
+                values.append(getattr(library, kind)(x, y))
+            elif kind in WRITES and fits(x, y) and np.broadcast_shapes(tuple(x.shape), tuple(y.shape)) == tuple(x.shape):
+                getattr(x, kind)(y.clone())  # (PyTorch refuses to read what it is writing)
+    outputs = [v for v in values if v.requires_grad]
+    try:
+        library.autograd.backward(outputs, [library.ones_like(o).detach() for o in outputs])
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        return ["refused"]
+    return [t.detach().numpy().copy() for t in values] + [x.grad.numpy() for x in leaves if x.grad is not None]
+
+
+@settings(max_examples=100)
+@given(writing_programs)
+def test_in_place_writes_give_pytorchs_gradients_or_are_refused_as_there(program):
+    mine, theirs = run_writing(tm, *program), run_writing(torch, *program)
+    assert len(mine) == len(theirs)
+    for m, t in zip(mine, theirs, strict=True):
+        if isinstance(t, str):
+            assert m == t
+        else:
+            np.testing.assert_allclose(m, t, rtol=1e-9, atol=1e-10)
