@@ -79,6 +79,8 @@ from .functional.creation import tril_indices as tril_indices
 from .functional.creation import triu_indices as triu_indices
 from .functional.creation import zeros as zeros
 from .functional.creation import zeros_like as zeros_like
+from .functional.distance import cosine_similarity as cosine_similarity
+from .functional.distance import pairwise_distance as pairwise_distance
 from .functional.elementwise import abs as abs
 from .functional.elementwise import abs as absolute
 from .functional.elementwise import acos as acos
@@ -90,8 +92,8 @@ from .functional.elementwise import allclose as allclose
 from .functional.elementwise import asin as asin
 from .functional.elementwise import asinh as asinh
 from .functional.elementwise import atan as atan
-from .functional.elementwise import atanh as atanh
 from .functional.elementwise import atan2 as atan2
+from .functional.elementwise import atanh as atanh
 from .functional.elementwise import bitwise_and as bitwise_and
 from .functional.elementwise import bitwise_left_shift as bitwise_left_shift
 from .functional.elementwise import bitwise_not as bitwise_not
