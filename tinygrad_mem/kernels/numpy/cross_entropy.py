@@ -1,67 +1,20 @@
-"""Cross-entropy over the middle axis of (outer, class, inner) arrays: tiles of whole lines, no copy of the scores.
-
-Tiles live in scratch: two of eight slots for the lines, one each for what there is one of a line. Lines longer than a tile
-are taken in pieces.
-"""
+"""Cross-entropy over the middle axis of (outer, class, inner) arrays: tiles of whole lines, no copy of the scores."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .threads import GRAIN as _GRAIN
+from .lines import LINES as _LINES
+from .lines import lines as _lines
+from .lines import multiples as _multiples
+from .lines import pieces as _pieces
+from .lines import stat as _stat
+from .lines import sum_lines as _sum_lines
 from .threads import scratch as _scratch
-from .threads import split as _split
-
-_TILE = 1 << 15  # elements of a tile of scores: 256 KiB of float64
-_LINES = 1 << 13  # lines of a tile, at most
 
 
 def _wide(x):
     return np.float64 if x.dtype == np.float64 else np.float32
-
-
-def _lines(shape, run):
-    """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores."""
-    outer, classes, inner = shape
-    if outer * classes * inner == 0:
-        return
-    line = max(classes, 1)
-
-    def part(start, stop):
-        width = max(min(inner, _TILE // line, _LINES), 1)
-        height = max(min(_TILE // (line * width), _LINES // width), 1) if width == inner else 1
-        for i in range(start, stop, height):
-            for j in range(0, inner, width):
-                run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
-
-    def columns(start, stop):
-        width = max(min(_TILE // line, _LINES), 1)
-        for j in range(start, stop, width):
-            run(slice(0, 1), slice(j, min(j + width, stop)))
-
-    if outer == 1:
-        _split(inner, columns, grain=max(_GRAIN // line, 1))
-    else:
-        _split(outer, part, grain=max(_GRAIN // (line * inner), 1))
-
-
-def _pieces(classes):
-    """Slices of the class axis, each at most a tile long: one, unless there are very many classes."""
-    return [slice(c, min(c + _TILE, classes)) for c in range(0, classes, _TILE)]
-
-
-def _stat(x, wide, slot):
-    """A scratch array with one number a line of ``x``."""
-    return _scratch((x.shape[0], 1, x.shape[2]), wide, slot, 8)
-
-
-def _sum_lines(tile, total):
-    """total += the sums of the lines of ``tile``; a block of classes at a time where NumPy would add one after the other."""
-    step = tile.shape[1] if tile.shape[2] == 1 else 256
-    for i in range(0, tile.shape[1], step):
-        more = _stat(tile, total.dtype, 5)
-        np.add.reduce(tile[:, i : i + step], axis=1, keepdims=True, dtype=total.dtype, out=more)
-        np.add(total, more, out=total)
 
 
 def _positions(target, piece, ignore):
@@ -85,15 +38,6 @@ def _positions(target, piece, ignore):
         np.add(at, _multiples(width, 1), out=at)
     np.add(at, _multiples(rows, (piece.stop - piece.start) * width)[:, None], out=at)
     return at, out
-
-
-def _multiples(n, step):
-    """0, step, 2 * step, ... in scratch."""
-    out = _scratch((n,), np.int64, 5, 8)
-    out.fill(step)
-    out[:1] = 0
-    np.add.accumulate(out, out=out)
-    return out
 
 
 def _weights(weight, target, ignore, wide, slot):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from .cross_entropy import _lines, _pieces, _stat, _sum_lines
+from .lines import lines as _lines
+from .lines import pieces as _pieces
+from .lines import stat as _stat
+from .lines import sum_lines as _sum_lines
 from .threads import scratch as _scratch
 
 
