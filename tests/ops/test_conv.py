@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
-from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_winograd, threads
+from tinygrad_mem.kernels.numpy import blas, conv_bands, conv_columns, conv_winograd, threads
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.nn import functional as F
 
@@ -176,6 +176,36 @@ def test_columns_in_small_tiles(lanes: int, dtype: str, monkeypatch: pytest.Monk
             normal(x, w, (w[0],)),
             dtype,
             tolerance=tolerance,
+        )
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 7])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_bands(lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """Few channels: windows of several outputs, on any number of lanes, and wide kernels that they do not fit."""
+    monkeypatch.setattr(threads._pool, "size", lanes)
+    for x, w, options, count in [
+        ((9, 1, 28, 28), (6, 1, 5, 5), {"padding": 2}, 14),
+        ((30, 6, 14, 14), (16, 6, 5, 5), {}, 5),
+        ((5, 3, 17, 17), (8, 3, 3, 3), {"stride": 2, "padding": 1}, 9),
+        ((5, 3, 16, 19), (8, 3, 3, 4), {"stride": (1, 2), "padding": (0, 1)}, 9),
+        ((2, 2, 5, 14), (3, 2, 2, 11), {}, 0),
+        ((4, 1, 33), (2, 1, 6), {}, 14),
+    ]:
+        arrays = normal(x, w, (w[0],))
+        name = f"conv{len(x) - 2}d"
+        ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
+        y = theirs(*map(torch.tensor, arrays), **options).shape
+        settings = [options.get(k, v) for k, v in (("stride", 1), ("padding", 0))]
+        stride, low = (v if isinstance(v, tuple) else (v,) * (len(x) - 2) for v in settings)
+        geo = conv_columns.Geometry.of(x, w, tuple(y), stride, low, (1,) * (len(x) - 2), 1, np.float32)
+        assert conv_bands.band(geo) == count
+        against_torch(
+            lambda *t, ours=ours, options=options: ours(*t, **options),
+            lambda *t, theirs=theirs, options=options: theirs(*t, **options),
+            arrays,
+            dtype,
+            tolerance=(1e-4, 1e-4) if dtype == "float32" else None,
         )
 
 

@@ -3,7 +3,7 @@
 Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
 follows from the shapes. Weights are (O, C / groups, *kernel).
 
-``TINYGRAD_MEM_CONV=columns`` (or ``winograd``, where it can) in the environment overrides the rule that chooses.
+``TINYGRAD_MEM_CONV=columns`` (or ``winograd`` or ``bands``, where they can) in the environment overrides the rule that chooses.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import os as _os
 
 import numpy as np
 
+from . import conv_bands as _bands
 from . import conv_columns as _columns
 from . import conv_winograd as _winograd
 
@@ -23,7 +24,12 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
     if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
         return _winograd.workspace(x_shape, y_shape)
     geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    return _columns.workspace(geo, kind)
+    return _bands.WORKSPACE if _use_bands(geo) else _columns.workspace(geo, kind)
+
+
+def _use_bands(geo):
+    """Whether banded weights compute this: few channels in and out."""
+    return _ALGORITHM in ("", "bands") and _bands.band(geo) > 0
 
 
 def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
@@ -50,7 +56,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         _winograd.convolve(x, w, bias, False, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
-    _columns.forward(geo, x, w, bias, work, out)
+    (_bands if _use_bands(geo) else _columns).forward(geo, x, w, bias, work, out)
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
@@ -64,7 +70,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         _winograd.convolve(gy, w, bias, True, (2 - low[0], 2 - low[1]), work, out)
         return
     geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    _columns.backward_input(geo, gy, w, bias, work, out)
+    (_bands if _use_bands(geo) else _columns).backward_input(geo, gy, w, bias, work, out)
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
@@ -78,7 +84,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         _winograd.backward_weight(gy, x, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    _columns.backward_weight(geo, gy, x, work, out)
+    (_bands if _use_bands(geo) else _columns).backward_weight(geo, gy, x, work, out)
 
 
 def conv_backward_bias(gy, out):
