@@ -107,7 +107,7 @@ def test_collate_of_samples_that_require_grad_is_differentiable():
         ([tm.tensor([1.0]), tm.tensor([1.0, 2.0])], ShapeError, "expects each tensor to be equal size"),
         ([[1, 2], [1]], RuntimeError, "of equal size"),
     ],
-    ids=str,
+    ids=["none", "object", "words", "arrays", "tensors", "lists"],
 )
 def test_collate_refuses(batch, error, message):
     with pytest.raises(error, match=message):

@@ -286,7 +286,6 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     shape = [x.numel() for x in axes]
     grids = [x.reshape([-1 if i == j else 1 for j in range(len(axes))]).expand(*shape) for i, x in enumerate(axes)]
     if swap:
-        grids = [g.transpose(0, 1) for g in grids]
         grids[0], grids[1] = grids[1], grids[0]
     return tuple(grids)
 
