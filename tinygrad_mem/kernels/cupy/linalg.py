@@ -6,6 +6,8 @@ columns: out = x @ y there is out.T = y.T @ x.T, which needs no copy.
 
 from __future__ import annotations
 
+from typing import Any as _Any
+
 import cupy as _cupy
 import numpy as _numpy
 
@@ -56,7 +58,8 @@ def _products(x, y, out):
     count, m, n = out.shape
     size = out.itemsize
     one, zero = _numpy.ones(1, real), _numpy.zeros(1, real)
-    handle = device.get_cublas_handle()
+    gpu: _Any = device  # a type checker without a GPU does not see it
+    handle = gpu.get_cublas_handle()
     before = cublas.getPointerMode(handle)
     cublas.setPointerMode(handle, _HOST)
     # fmt: off
