@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import TILE as _TILE
 from .threads import scratch as _scratch
 from .threads import split as _split
+from .tiles import keep as _keep
+
+_TILE = 1 << 15  # elements of one draw: part of what a ticket means
 
 
 def dropout(ticket, p, kept, dropped, x, out):
@@ -18,21 +20,33 @@ def dropout(ticket, p, kept, dropped, x, out):
     x and out are (cells, length), contiguous; one number is drawn a cell. out may be x.
     """
     seed, call = ticket
-    scale, shift = kept
     cells, length = x.shape
-    step = _TILE if length == 1 else max(min(_TILE // max(length, 1), cells), 1)
+    step = min(max(_TILE // max(length, 1), 1), max(cells, 1))
 
     def part(first, last):
         for tile in range(first, last):
             cut = slice(tile * step, min((tile + 1) * step, cells))
-            count = cut.stop - cut.start
-            uniform, flag = _scratch((count, 1), np.float32, 0, 2), _scratch((count, 1), np.bool_, 1, 2)
+            shape = (cut.stop - cut.start, 1)
+            uniform, flag = _scratch(shape, np.float32, 0, 4), _scratch(shape, np.bool_, 1, 4)
             np.random.Generator(np.random.Philox(key=seed, counter=[0, tile, call, 1])).random(dtype=np.float32, out=uniform)
-            np.less(uniform, p, out=flag)
-            target = out[cut]
-            np.multiply(x[cut], scale, out=target)
-            if shift:
-                np.add(target, shift, out=target)
-            np.copyto(target, dropped, where=flag)
+            np.greater_equal(uniform, p, out=flag)
+            _drop(x[cut], flag, kept, dropped, out[cut])
 
     _split(-(-cells // step), part, grain=max((1 << 17) // max(step * length, 1), 1))
+
+
+def _drop(x, flag, kept, dropped, out):
+    """One tile: by bits where each element has a flag of its own, by ``where`` where long lines share one."""
+    scale, shift = kept
+    np.multiply(x, scale, out=out)
+    if x.shape[1] == 1:
+        shift = shift - dropped
+    if shift:
+        np.add(out, shift, out=out)
+    if x.shape[1] == 1:
+        _keep(out, flag, _scratch(out.shape, out.dtype, 2, 4), out)
+        if dropped:
+            np.add(out, dropped, out=out)
+    else:
+        np.logical_not(flag, out=flag)
+        np.copyto(out, dropped, where=flag)
