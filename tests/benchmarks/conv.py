@@ -104,16 +104,19 @@ def main() -> None:
     parser.add_argument("only", nargs="?", default="", help="part of a name")
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
-    os.environ["TINYGRAD_MEM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(options.threads)
+    os.environ["TINYGRAD_MEM_THREADS"] = str(options.threads)
     import torch
+
+    from tinygrad_mem.kernels.numpy import blas
 
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     clock = time.process_time if options.threads == 1 else time.perf_counter
-    for name, shape in SHAPES.items():
-        if options.only.lower() in name.lower():
-            cells = [f"{kind} {compare(*rest, clock)}" for kind, *rest in runs(shape)]
-            print(f"{name:26}", *cells, sep="  ", flush=True)
+    with blas.single(options.threads == 1):
+        for name, shape in SHAPES.items():
+            if options.only.lower() in name.lower():
+                cells = [f"{kind} {compare(ours, theirs, out, clock)}" for kind, ours, theirs, out in runs(shape)]
+                print(f"{name:26}", *cells, sep="  ", flush=True)
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ _WEIGHT_2D = np.kron(_WEIGHT, _WEIGHT).astype(np.float32)  # 9 taps to 36
 _TURNED_2D = np.ascontiguousarray(_WEIGHT_2D[:, ::-1])  # the same of a weight turned by 180 degrees
 _WEIGHT_BACK = np.ascontiguousarray(_WEIGHT_2D.T)
 _FLOAT = 4
-_MOST = 16 << 20  # bytes of workspace, at most
+_MOST = 8 << 20  # bytes of workspace, at most
 
 
 class Tiles(NamedTuple):
@@ -97,7 +97,7 @@ def _pieces(tiles: Tiles, most: int) -> list[Piece]:
 
 
 def workspace(x_shape: tuple[int, ...], y_shape: tuple[int, ...]) -> int:
-    """Bytes: 2 MiB, more only where weights or maps are much larger, never above 16 MiB."""
+    """Bytes: 2 MiB, more only where weights or maps are much larger, never above 8 MiB."""
     channels = x_shape[1] * y_shape[1]
     maps = _FLOAT * (math.prod(x_shape) + math.prod(y_shape))
     wanted = _FLOAT * 36 * channels + (2 << 20)
