@@ -192,3 +192,9 @@ def test_no_images():
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("size", [1, 3, 4])
+def test_local_response_norm(size):
+    run, reference = [lambda x, f=f: f(x, size, 0.3, 0.6, 2.0) for f in (F.local_response_norm, T.local_response_norm)]
+    against_torch(run, reference, normal((2, 5, 3, 4)))

@@ -63,7 +63,8 @@ def _geometry(
                 f"pad should be at most half of effective kernel size, but got pad={p}, kernel_size={k} and dilation={d}"
             )
     outs = tuple(
-        _out_size(size, *each, ceil_mode) for size, *each in zip(input.shape[-n:], kernel, step, pad, spread, strict=True)
+        _out_size(size, k, s, p, d, ceil_mode)
+        for size, k, s, p, d in zip(input.shape[-n:], kernel, step, pad, spread, strict=True)
     )
     if min(outs) < 1:
         raise ShapeError(f"{name}: Given input size {list(input.shape)}, the calculated output size {list(outs)} is too small")

@@ -285,7 +285,7 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
 
     def run(rows, cuts):
         middle, scale = mean[rows] if centre else None, rstd[rows]
-        if centre:
+        if middle is not None:
             for number, cut in enumerate(cuts):
                 _sum(x[rows + cut], middle, number == 0)
             np.multiply(middle, 1.0 / count, out=middle)
