@@ -169,6 +169,8 @@ from .functional.elementwise import xlogy as xlogy
 from .functional.index import argwhere as argwhere
 from .functional.index import gather as gather
 from .functional.index import index_add as index_add
+from .functional.index import index_copy as index_copy
+from .functional.index import index_fill as index_fill
 from .functional.index import index_put as index_put
 from .functional.index import index_select as index_select
 from .functional.index import masked_select as masked_select
@@ -177,6 +179,15 @@ from .functional.index import scatter as scatter
 from .functional.index import scatter_add as scatter_add
 from .functional.index import take as take
 from .functional.index import take_along_dim as take_along_dim
+from .functional.join import atleast_2d as atleast_2d
+from .functional.join import atleast_3d as atleast_3d
+from .functional.join import bincount as bincount
+from .functional.join import broadcast_tensors as broadcast_tensors
+from .functional.join import column_stack as column_stack
+from .functional.join import dstack as dstack
+from .functional.join import rot90 as rot90
+from .functional.join import row_stack as row_stack
+from .functional.join import tensor_split as tensor_split
 from .functional.linalg import addbmm as addbmm
 from .functional.linalg import addmm as addmm
 from .functional.linalg import addmv as addmv

@@ -308,6 +308,16 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
 
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """:func:`index_copy_` on a copy."""
+    return index_copy_(input.clone(), dim, index, source)  # type: ignore[attr-defined]
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+    """:func:`index_fill_` on a copy."""
+    return index_fill_(input.clone(), dim, index, value)  # type: ignore[attr-defined]
+
+
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements by position in row-major order. Saves: index."""
     flat = input.reshape(-1)

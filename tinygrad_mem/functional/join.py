@@ -1,1 +1,112 @@
-"""To be written."""
+"""Stacking, cutting and turning: compositions of views and ``cat``, whose memory is that of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..autograd.tensor import Tensor, normalize_dim
+from ..errors import ShapeError
+from . import creation, shape
+
+
+def atleast_2d(input: Tensor) -> Tensor:
+    """With two dimensions at least: a vector becomes a row."""
+    return input if input.ndim > 1 else shape.reshape(input, (1, -1))
+
+
+def atleast_3d(input: Tensor) -> Tensor:
+    """With three dimensions at least: a vector is put in the middle, a matrix gets a last dimension."""
+    if input.ndim > 2:
+        return input
+    return shape.unsqueeze(input, 2) if input.ndim == 2 else shape.reshape(input, (1, -1, 1))
+
+
+def dstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors behind one another, along the third dimension."""
+    return shape.cat([atleast_3d(x) for x in tensors], 2)
+
+
+def column_stack(tensors: Sequence[Tensor]) -> Tensor:
+    """Vectors as columns, matrices side by side."""
+    return shape.hstack([x if x.ndim > 1 else shape.reshape(x, (-1, 1)) for x in tensors])
+
+
+def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """All expanded to their common shape, as views.
+
+    Raises:
+        ValueError: the shapes do not broadcast.
+    """
+    common = np.broadcast_shapes(*(tuple(x.shape) for x in tensors))
+    return tuple(shape.expand(x, common) for x in tensors)
+
+
+def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """Views: so many pieces of nearly one size, or cut before each of the given indices.
+
+    Raises:
+        ShapeError: the tensor is 0-d, or fewer than one piece is asked.
+    """
+    if not input.ndim:
+        raise ShapeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
+    axis = normalize_dim(dim, input.ndim)
+    size = input.size(axis)
+    if isinstance(indices_or_sections, int):
+        pieces = indices_or_sections
+        if pieces <= 0:
+            raise ShapeError(f"number of sections must be larger than 0, got {pieces}")
+        small, larger = divmod(size, pieces)
+        cuts = [i * small + min(i, larger) for i in range(pieces + 1)]
+        bounds = list(pairwise(cuts))
+    else:
+        cuts = [0, *indices_or_sections, size]
+        bounds = [slice(a, b).indices(size)[:2] for a, b in pairwise(cuts)]
+    return tuple(shape.narrow(input, axis, a, max(b - a, 0)) for a, b in bounds)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
+
+    Raises:
+        ShapeError: ``dims`` is not two different dimensions.
+    """
+    if len(dims) != 2:
+        raise ShapeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    a, b = (normalize_dim(d, input.ndim) for d in dims)
+    if a == b:
+        raise ShapeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+    turns = k % 4
+    if turns == 0:
+        return input.clone()  # type: ignore[attr-defined]
+    if turns == 2:
+        return shape.flip(input, (a, b))
+    flipped = shape.flip(input, (b if turns == 1 else a,))
+    return shape.transpose(flipped, a, b).clone()  # type: ignore[attr-defined]
+
+
+def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
+    """How often each value of a vector of non-negative integers occurs, int64, or the sum of its ``weights``.
+
+    Raises:
+        ShapeError: not a vector of non-negative integers, or weights of another length.
+        DataDependenceError: on device meta, where the largest value is not known.
+    """
+    if input.ndim != 1 or input.dtype.kind not in "iu" or (input.numel() and int(input.min().item()) < 0):  # type: ignore[attr-defined]
+        raise ShapeError("bincount only supports 1-d non-negative integral inputs.")
+    if weights is not None and weights.shape != input.shape:
+        raise ShapeError(f"weights should be 1-d and have the same length as input: {list(weights.shape)}, {list(input.shape)}")
+    length = max(minlength, int(input.max().item()) + 1 if input.numel() else 0)  # type: ignore[attr-defined]
+    dtype: Any = np.dtype(np.int64)
+    if weights is None:
+        weights = creation.ones(input.numel(), dtype=dtype, device=input.device)
+    elif weights.dtype != np.float32:
+        weights = weights.double()  # type: ignore[attr-defined]
+    out = creation.zeros(length, dtype=weights.dtype, device=input.device)
+    return out.index_add_(0, input.long(), weights.detach())  # type: ignore[attr-defined]
+
+
+row_stack = shape.vstack

@@ -7,7 +7,7 @@ knows no op, and an editor knows every method.
 from __future__ import annotations
 
 from ..autograd.tensor import Tensor
-from . import activation, convert, creation, elementwise, index, linalg, random, reduce, scan, shape
+from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, scan, shape
 from . import softmax as softmax_functions
 from . import sort as sort_functions
 
@@ -302,6 +302,9 @@ class Methods:
     fliplr = shape.fliplr
     flipud = shape.flipud
     diff = shape.diff
+    tensor_split = join.tensor_split
+    rot90 = join.rot90
+    bincount = join.bincount
     tril = shape.tril
     triu = shape.triu
     diag = shape.diag
@@ -327,6 +330,8 @@ class Methods:
     index_add = index.index_add
     index_copy_ = index.index_copy_
     index_fill_ = index.index_fill_
+    index_copy = index.index_copy
+    index_fill = index.index_fill
     take = index.take
     masked_select = index.masked_select
     nonzero = index.nonzero

@@ -1,0 +1,87 @@
+"""Stacking, cutting, turning and counting, compared with PyTorch."""
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tinygrad_mem.errors import DataDependenceError, ShapeError
+
+
+def _both(call, *shapes):
+    """Values and gradients of ``call(library, *tensors)`` in both libraries."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(shape) for shape in shapes]
+    found = []
+    for library in (tm, torch):
+        xs = [library.tensor(a, requires_grad=True) for a in arrays]
+        out = call(library, *xs)
+        out = list(out) if isinstance(out, (tuple, list)) else [out]
+        sum((y * y).sum() for y in out).backward()
+        found.append([y.detach().numpy() for y in out] + [x.grad.numpy() for x in xs])
+    for mine, theirs in zip(*found, strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine, theirs, rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3), (2, 3, 4)])
+def test_stacks(shape):
+    for name in ("dstack", "column_stack", "row_stack"):
+        if shape or name != "column_stack":
+            _both(lambda lib, a, b, name=name: getattr(lib, name)([a, b]), shape, shape)
+    for name in ("atleast_2d", "atleast_3d"):
+        _both(lambda lib, a, name=name: getattr(lib, name)(a), shape)
+
+
+@pytest.mark.parametrize("parts", [1, 2, 3, 9, (1,), (2, 4), (0, 9), (3, 1), (-2,), ()])
+@pytest.mark.parametrize("dim", [0, -1])
+def test_tensor_split(parts, dim):
+    _both(lambda lib, a: lib.tensor_split(a, parts, dim), (5, 7))
+
+
+@pytest.mark.parametrize("k", range(-3, 6))
+@pytest.mark.parametrize("dims", [(0, 1), (1, 0), (-1, 0)])
+def test_rot90(k, dims):
+    _both(lambda lib, a: lib.rot90(a, k, dims), (2, 3, 4))
+
+
+def test_broadcast_tensors():
+    _both(lambda lib, a, b: lib.broadcast_tensors(a, b), (3, 1), (2, 1, 4))
+
+
+@pytest.mark.parametrize("name", ["index_copy", "index_fill"])
+def test_index_writes_on_a_copy(name):
+    index = np.array([2, 0])
+    if name == "index_copy":
+        _both(lambda lib, a, b: lib.index_copy(a, 1, lib.tensor(index), b), (2, 3), (2, 2))
+    else:
+        _both(lambda lib, a: lib.index_fill(a, 1, lib.tensor(index), 4.0), (2, 3))
+
+
+def test_bincount():
+    values, weights = np.array([3, 1, 1, 0]), np.array([0.5, 1.0, 2.0, 4.0])
+    for kwargs in ({}, {"minlength": 7}, {"minlength": 2}):
+        mine, theirs = tm.bincount(tm.tensor(values), **kwargs), torch.bincount(torch.tensor(values), **kwargs)
+        assert mine.tolist() == theirs.tolist()
+        assert mine.dtype == np.int64
+    weighted = tm.bincount(tm.tensor(values), tm.tensor(weights))
+    assert weighted.tolist() == torch.bincount(torch.tensor(values), torch.tensor(weights)).tolist()
+    assert tm.bincount(tm.tensor(values[:0])).tolist() == []
+
+
+def test_refusals():
+    x = tm.zeros(2, 3)
+    with pytest.raises(ShapeError, match="1-d non-negative integral"):
+        tm.bincount(tm.tensor([-1]))
+    with pytest.raises(ShapeError, match="same length"):
+        tm.bincount(tm.tensor([1]), tm.ones(2))
+    with pytest.raises(DataDependenceError):
+        tm.bincount(tm.zeros(3, dtype=tm.int64, device="meta"))
+    with pytest.raises(ShapeError, match="larger than 0"):
+        tm.tensor_split(x, 0)
+    with pytest.raises(ShapeError, match="at least a 1-dimensional"):
+        tm.tensor_split(tm.tensor(1.0), 2)
+    with pytest.raises(ShapeError, match="rotation dims == 2"):
+        tm.rot90(x, 1, (0,))
+    with pytest.raises(ShapeError, match="to be different"):
+        tm.rot90(x, 1, (0, -2))
