@@ -557,3 +557,28 @@ def test_backward_inside_backward():
     x = leaf(3)
     (Inner.apply(x * 2.0) * 3.0).sum().backward()
     np.testing.assert_allclose(x.grad.numpy(), 6 * np.exp([2.0] * 3), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.add_(x[:1]),
+        lambda x: x[1:].copy_(x[:-1]),
+        lambda x: x[:, ::2].add_(x[:, 1:]),
+        lambda x: x.mul_(x),
+        lambda x: x[1:].add_(x[1:]),
+        lambda x: x[:1].add_(x[1:2]),
+        lambda x: x[:, ::2].add_(x[:, 1::2]),
+    ],
+    ids=range(7),
+)
+def test_reading_what_is_being_written_is_refused_where_pytorch_refuses_it(write):
+    mine, theirs = (library.tensor(np.arange(12.0).reshape(3, 4)) for library in (tm, torch))
+    try:
+        write(theirs)
+    except RuntimeError:
+        with pytest.raises(GraphError, match="refer to a single memory location"):
+            write(mine)
+    else:
+        write(mine)
+    assert mine.tolist() == theirs.tolist()

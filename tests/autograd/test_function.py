@@ -361,19 +361,19 @@ def returning(value, inputs=1):
 @pytest.mark.parametrize(
     ("value", "inputs", "error", "message"),
     [
-        ((), 1, GraphError, r"ReturnsBackward returned an incorrect number of gradients \(expected 1, got 0\)"),
-        ((tm.ones(2), tm.ones(2)), 1, GraphError, r"\(expected 1, got 2\)"),
-        (tm.ones(2), 2, GraphError, r"\(expected 2, got 1\)"),
-        ((tm.ones(2), tm.ones(2)), 2, GraphError, "different than None at position 2"),
-        (3.0, 1, TypeError, "returned a float at 0, expected Variable or None"),
-        (tm.ones(2, device="meta"), 1, DeviceError, "returned a gradient on meta at position 1, expected one on cpu"),
-        (tm.ones(3), 1, ShapeError, r"gradient of shape \[3\] for an input of shape \[2\]"),
+        (lambda: (), 1, GraphError, r"ReturnsBackward returned an incorrect number of gradients \(expected 1, got 0\)"),
+        (lambda: (tm.ones(2), tm.ones(2)), 1, GraphError, r"\(expected 1, got 2\)"),
+        (lambda: tm.ones(2), 2, GraphError, r"\(expected 2, got 1\)"),
+        (lambda: (tm.ones(2), tm.ones(2)), 2, GraphError, "different than None at position 2"),
+        (lambda: 3.0, 1, TypeError, "returned a float at 0, expected Variable or None"),
+        (lambda: tm.ones(2, device="meta"), 1, DeviceError, "returned a gradient on meta at position 1, expected one on cpu"),
+        (lambda: tm.ones(3), 1, ShapeError, r"gradient of shape \[3\] for an input of shape \[2\]"),
     ],
     ids=range(7),
 )
 def test_wrong_gradients_are_refused(value, inputs, error, message):
     with pytest.raises(error, match=message):
-        returning(value, inputs).backward()
+        returning(value(), inputs).backward()
 
 
 def test_trailing_nones_are_taken():

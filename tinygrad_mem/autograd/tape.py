@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from .. import scope
 from ..errors import DeviceError, GraphError, let_go
 from ..ops.base import Context, Op
@@ -120,7 +122,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             if x.device is not device:
                 if device is not None:
                     device, arrays = _one_device(op, inputs)
-                    inputs = tuple([x if isinstance(x, _Tensor) and x.device is device else a for x, a in zip(inputs, arrays)])
+                    pairs = zip(inputs, arrays, strict=True)
+                    inputs = tuple([x if isinstance(x, _Tensor) and x.device is device else a for x, a in pairs])
                     return apply(op, *inputs, **params)
                 device = x.device
             if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
@@ -324,6 +327,10 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
         arrays = [x.array if isinstance(x, _Tensor) else x for x in inputs]
     if not target.array.flags.writeable if hasattr(target.array.flags, "writeable") else False:
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
+    if target._storage is not None:
+        for x in inputs[1:]:
+            if isinstance(x, _Tensor) and x._storage is target._storage:
+                _refuse_overlap(op, target.array, x.array)
     needs = [enabled and op.differentiable and isinstance(x, _Tensor) and x._requires_grad for x in inputs]
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
@@ -346,6 +353,26 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     else:
         storage.written(op.__name__)
     return target
+
+
+def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
+    """An op may read just what it writes, element by element; what it writes earlier than it reads would be another value."""
+    if other.shape == target.shape and other.strides == target.strides and _address(other) == _address(target):
+        return
+    if target.size and other.size and isinstance(target, np.ndarray):
+        try:
+            overlap = np.shares_memory(target, other, max_work=1000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            return
+        if overlap:
+            raise GraphError(
+                f"{op.__name__}: unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _address(array: Any) -> int:
+    return array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
 
 
 def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
@@ -373,7 +400,7 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
 
 
 class CopySlices(Op):
-    """The base's gradient after a write through a view: the part that was written goes through the writing op. Saves nothing itself."""
+    """The base's gradient after a write through a view: the written part goes through the writing op. Saves nothing itself."""
 
     @staticmethod
     def backward(ctx: Any, gy: Any) -> Any:
