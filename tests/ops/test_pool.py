@@ -102,6 +102,8 @@ def test_nan_is_the_largest():
 
 def test_minus_infinity_everywhere():
     against_torch(*pair("max_pool2d", 2, return_indices=True), [np.full((1, 1, 4, 4), -np.inf)])
+    against_torch(*pair("max_pool2d", 3, 2, 1, return_indices=True), [np.full((1, 2, 5, 4), -np.inf)])
+    against_torch(*pair("max_pool1d", 4, 1, 2, 2, return_indices=True), [np.full((1, 2, 9), -np.inf)])
 
 
 def test_halves_are_summed_as_floats():

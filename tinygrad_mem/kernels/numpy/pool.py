@@ -59,6 +59,19 @@ def _rows(target, limit=1 << 16):
         yield (slice(None), slice(i, i + step)) if target.ndim > 1 else (slice(None),)
 
 
+def _first_inside(geometry, index):
+    """index = the number of each window's first offset that is not padding: where it points if all it sees is -inf."""
+    kernel, stride, padding, dilation = geometry
+    index.fill(0)
+    weight = 1
+    for axis in reversed(range(len(kernel))):
+        s, p, d = stride[axis], padding[axis], dilation[axis]
+        for i in range(min(-(-p // s), index.shape[axis + 1])):
+            border = index[(slice(None),) * (axis + 1) + (i,)]
+            np.add(border, weight * -(-(p - i * s) // d), out=border, casting="unsafe")
+        weight *= kernel[axis]
+
+
 def max_pool(x, geometry, index, out):
     """out = the largest in each window, or nan; index (or None) = the number of its offset, the first of several."""
 
@@ -68,7 +81,7 @@ def max_pool(x, geometry, index, out):
         result.fill(low)
         which = None if index is None else index[planes]
         if which is not None:
-            which.fill(0)
+            _first_inside(geometry, which)
         for number, source, target in _offsets(x.shape[1:], out.shape[1:], geometry):
             values, best = part[source], result[target]
             if which is not None and number:
