@@ -28,7 +28,7 @@ def _layout(a):
 
 def gemm(a, b, out, add=False):
     """out = a @ b (or += a @ b) of (batch, m, k), (batch, k, n), (batch, m, n); a batch of one in a or b is repeated."""
-    from cupy.cuda import device
+    from cupy.cuda.device import get_cublas_handle
     from cupy_backends.cuda.libs import cublas
 
     batch, m, n = out.shape
@@ -43,7 +43,7 @@ def gemm(a, b, out, add=False):
         raise ValueError("the rows of a product must be contiguous")
     # cuBLAS counts columns first: the transposed product out^T = b^T a^T of the same memory
     cublas.gemmStridedBatchedEx(
-        device.get_cublas_handle(),
+        get_cublas_handle(),
         right[0],
         left[0],
         n,
