@@ -17,6 +17,7 @@ KNOWN: dict[str, str] = {
     "CuPy argsort": "copies of keys and indices and Thrust's workspace, from CuPy's pool: sort, topk, kthvalue, median",
     "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
+    "cuBLAS": "a workspace a handle (32 MiB on recent GPUs), once; CuPy's linear algebra and convolutions use it",
 }
 """Who allocates -> what, how much, when."""
 
