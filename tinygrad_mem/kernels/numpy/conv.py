@@ -33,7 +33,7 @@ def _use_bands(geo):
 
 
 def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
-    """Whether Winograd's algorithm computes this: a rule of the shapes, set by ``tests/benchmarks/conv.py``."""
+    """Whether Winograd's algorithm computes this: a rule of the shapes; ``tests/benchmarks/conv.py`` shows what it costs."""
     if dtype != np.float32 or w_shape[2:] != (3, 3) or groups != 1 or stride != (1, 1) or dilation != (1, 1):
         return False
     least = max(min(y_shape[2:]), 0)
