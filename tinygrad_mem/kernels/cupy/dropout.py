@@ -1,5 +1,7 @@
 """Dropout from a ticket: the same ticket gives the same mask again. Other numbers than on the CPU, of the same distribution."""
 
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 import cupy as _cupy

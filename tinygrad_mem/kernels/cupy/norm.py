@@ -3,6 +3,8 @@
 Nothing is atomic: the same input gives the same bits. Halves are summed as floats.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache as _cache

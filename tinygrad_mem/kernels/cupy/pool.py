@@ -3,6 +3,8 @@
 ``geometry`` is (kernel, stride, padding, dilation) as on the CPU; shapes are lifted to three spatial axes here.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
 from functools import cache as _cache
