@@ -141,7 +141,8 @@ def plan(tiles: Tiles, cin: int, cout: int, nbytes: int, lanes: int) -> Plan | N
 
 def _cheapest(tiles: Tiles, channels: int, widest: int, fit: Callable[[int, int], int]) -> Plan | None:
     """The plan of least estimated time: each chunk transforms all weights again (15 ns a weight: 13 to 24 were measured), each
-    block of output channels reads all transformed tiles again (10 ns a tile and channel: an estimate, from 15 GB/s). ``fit`` says how large a chunk may be."""
+    block of output channels reads all transformed tiles again (10 ns a tile and channel: an estimate, from 15 GB/s).
+    ``fit`` says how large a chunk may be."""
     every = tiles.images * tiles.rows * tiles.columns
     best, least = None, math.inf
     for block in sorted({min(b, widest) for b in (8, 16, 32, 64)}):
