@@ -1,7 +1,8 @@
 """``python -m tests.benchmarks.conv [part of a name]``: each convolution of the networks, ours / PyTorch, and the error.
 
 ``TINYGRAD_MEM_CONV`` (see ``kernels/numpy/conv.py``) compares algorithms. Processor seconds of one
-thread each (``--threads 1``, which other work on the machine hardly disturbs) or seconds of all cores; the least of several runs, interleaved.
+thread each (``--threads 1``, which other work on the machine hardly disturbs)
+or seconds of all cores; the least of several runs, interleaved.
 """
 
 from __future__ import annotations
