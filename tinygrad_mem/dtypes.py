@@ -7,6 +7,7 @@ their own category.
 
 from __future__ import annotations
 
+import builtins
 from functools import cache
 from typing import Any
 
@@ -84,7 +85,7 @@ def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
 
 @cache
 def result_type_of(operands: tuple) -> np.dtype:
-    """PyTorch's result dtype of operands given as ``(dtype, rank)``: rank 2 with dimensions, 1 for 0-d, 0 for a Python number."""
+    """PyTorch's result dtype of operands as ``(dtype, rank)``: rank 2 with dimensions, 1 for 0-d, 0 for a Python number."""
     best: list[np.dtype | None] = [None, None, None]
     for dtype, rank in operands:
         best[rank] = dtype if best[rank] is None else promote_types(best[rank], dtype)
@@ -101,7 +102,7 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 
 _np_int64, _np_bool = int64, bool
-_builtin_bool, _builtin_int = type(True), type(1)
+_builtin_bool, _builtin_int = builtins.bool, builtins.int
 
 
 def result_type(*operands: Any) -> np.dtype:

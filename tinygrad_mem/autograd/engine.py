@@ -113,7 +113,7 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
     if node.hooks or wanted is not None:
         _observe(node, grads, owned, wanted)
     node.open(keep_graph)
-    if all([g is None for g in grads]) or all([edge is None for edge in node.edges]):
+    if all(g is None for g in grads) or all(edge is None for edge in node.edges):
         result: tuple = (None,) * len(node.edges)
     else:
         mine = owned[0] if len(owned) == 1 else all(owned)
@@ -156,7 +156,7 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    roots = [None if r is None else id(_root(r)) for r in result]
+    roots = [0 if r is None else id(_root(r)) for r in result]
     incoming = {id(_root(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
     return [
         r is not None and incoming.get(root, True) and roots.count(root) == 1 and _dense(r)

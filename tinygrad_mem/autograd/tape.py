@@ -139,7 +139,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     node = _new(Node)
     node.device = device
     node.kernels = device.kernels
-    node.needs = needs
+    node.needs = tuple(needs)
     node.saved = {}
     node.op = op
     try:
@@ -161,7 +161,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     if op.view:
         _share(op, inputs, params, outputs, enabled)
     if not enabled and local.inference:
-        for tensor in outputs if type(out) is tuple else (outputs,):
+        made: Any = outputs if type(out) is tuple else (outputs,)
+        for tensor in made:
             tensor._inference = True
     return outputs
 

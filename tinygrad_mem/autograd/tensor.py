@@ -97,7 +97,7 @@ class Tensor(_Methods):
     _retains_grad = False
     _inference = False
     __array_priority__ = 1000
-    __hash__ = object.__hash__
+    __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
 
     def __init__(self, *data: Any, device: Any = None) -> None:
         self.device = Device(device or local.default_device or "cpu")

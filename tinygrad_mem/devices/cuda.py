@@ -85,9 +85,11 @@ class CUDA(device, kind="cuda"):
 
 def _listening_hook(device: CUDA) -> Any:
     """A CuPy memory hook that tells ``scope.listeners``. CuPy's hooks see the thread that entered them, and no other."""
-    from cupy.cuda import memory_hook
+    import cupy
 
-    class Hook(memory_hook.MemoryHook):
+    hooks: Any = cupy.cuda.memory_hook
+
+    class Hook(hooks.MemoryHook):
         name = f"tinygrad_mem {device} {id(device)}"
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:

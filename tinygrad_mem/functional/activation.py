@@ -24,7 +24,7 @@ def relu6(input: Tensor, inplace: bool = False) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-    """``input`` where positive, else ``negative_slope * input``. Saves: the output (the input where the slope is not positive)."""
+    """``input`` where positive, else ``negative_slope * input``. Saves: the output; the input if the slope is not positive."""
     return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=negative_slope)
 
 
@@ -134,7 +134,7 @@ def threshold(input: Tensor, threshold: float, value: float, inplace: bool = Fal
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """``input`` where positive, else ``weight * input``, one weight or one a channel (axis 1). Saves: the input and the weight."""
+    """``input`` where positive, else ``weight * input``: one weight, or one a channel (axis 1). Saves: input and weight."""
     return apply(ops.PReLU, input, weight)
 
 

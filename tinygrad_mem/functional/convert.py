@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from ..ops import convert as ops
 
 
 def to(
-    input: Tensor, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, copy: bool = False
+    input: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    device: Any = None,
+    non_blocking: builtins.bool = False,
+    copy: builtins.bool = False,
 ) -> Tensor:
     """``input`` with another dtype, on another device, or like another tensor; itself where nothing changes.
 
@@ -28,7 +34,7 @@ def to(
         elif isinstance(arg, Device) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "meta")):
             device = arg
         elif arg is True or arg is False:
-            non_blocking = arg
+            continue  # copies are always waited for
         elif arg is not None:
             dtype = arg
     result = input
@@ -58,7 +64,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     return input if input.is_contiguous() else apply(ops.Clone, input)
 
 
-def copy_(input: Tensor, src: Tensor, non_blocking: bool = False) -> Tensor:
+def copy_(input: Tensor, src: Tensor, non_blocking: builtins.bool = False) -> Tensor:
     """Write ``src``, broadcast and cast, into the tensor; from any device."""
     if not isinstance(src, Tensor):
         raise TypeError(f"copy_(): argument 'other' must be Tensor, not {type(src).__name__}")
@@ -70,9 +76,9 @@ def cpu(input: Tensor) -> Tensor:
     return to(input, device="cpu")
 
 
-def cuda(input: Tensor, device: Any = None, non_blocking: bool = False) -> Tensor:
+def cuda(input: Tensor, device: Any = None, non_blocking: builtins.bool = False) -> Tensor:
     """On a GPU, the first unless named."""
-    return to(input, device="cuda" if device is None else f"cuda:{device}" if isinstance(device, int) else device)
+    return to(input, device="cuda" if device is None else f"cuda:{device}" if isinstance(device, builtins.int) else device)
 
 
 def type_as(input: Tensor, other: Tensor) -> Tensor:

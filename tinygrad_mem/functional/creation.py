@@ -53,8 +53,6 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
         data = data._host()
     elif isinstance(data, (list, tuple)) and _has_tensor(data):
         data = _plain(data)
-    elif not hasattr(data, "dtype") and hasattr(data, "numpy"):
-        data = data.numpy()
     try:
         source = np.asarray(data)
     except ValueError as error:
@@ -153,7 +151,7 @@ def _dtype_of(value: Any) -> np.dtype:
     return dtypes.int64 if isinstance(value, int) else dtypes.get_default_dtype()
 
 
-def _like(input: Tensor, dtype: Any, device: Any) -> tuple:
+def _like(input: Tensor, dtype: Any, device: Any) -> tuple[tuple[int, ...], Any, Any]:
     return tuple(input.array.shape), dtype or input.dtype, device or input.device
 
 

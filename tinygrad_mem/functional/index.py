@@ -61,7 +61,7 @@ def _checked(input: Tensor, parts: list) -> list:
             size = input.array.shape[axis]
             if not -size <= number < size:
                 raise DimensionError(f"index {number} is out of bounds for dimension {axis} with size {size}")
-        axis += part.ndim if _is_mask(part) else 1
+        axis += part.ndim if isinstance(part, Tensor) and _is_mask(part) else 1
     return parts
 
 

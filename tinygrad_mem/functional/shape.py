@@ -370,7 +370,11 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     """Entries moved round: what leaves at one end comes back at the other."""
     if dims is None:
         return reshape(roll(reshape(input, -1), shifts, 0), input.shape)
-    pairs = [(shifts, dims)] if isinstance(shifts, int) else list(zip(shifts, dims, strict=True))  # type: ignore[arg-type]
+    moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    if len(moves) != len(axes):
+        raise ShapeError(f"shifts and dimensions must align. shifts: {len(moves)}, dims: {len(axes)}")
+    pairs = list(zip(moves, axes, strict=True))
     for shift, dim in pairs:
         size = input.size(dim)
         k = shift % size if size else 0

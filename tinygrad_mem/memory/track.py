@@ -69,5 +69,5 @@ class Track:
 
 
 def track(device: Any = "cpu") -> Track:
-    """Listen to ``device``'s pool for the length of a ``with`` block; start it before the model is made to know its parameters."""
+    """Listen to ``device``'s pool for a ``with`` block; begun before the model is made, it knows the parameters."""
     return Track(device)

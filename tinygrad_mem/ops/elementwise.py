@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from .base import Op, broadcast
 
 def binary_output(ctx, name, x, y, floating=False):
     """The output of a broadcasting, promoting op of two operands, each an array or a Python number."""
-    dtype = getattr(x, "dtype", None)
+    dtype: Any = getattr(x, "dtype", None)
     if getattr(y, "dtype", None) is not dtype or x.shape != y.shape:
         shape = broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")])
         dtype = result_type(x, y)
@@ -355,9 +355,14 @@ class Round(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.fill(0, out=gx)
-        return gx
+        return _no_gradient(ctx, gy)
+
+
+def _no_gradient(ctx, gy):
+    """Zeros: the function is flat almost everywhere."""
+    gx = ctx.grad_buffer(gy)
+    ctx.kernels.fill(0, out=gx)
+    return gx
 
 
 class Sign(Op):
@@ -369,7 +374,9 @@ class Sign(Op):
         ctx.kernels.sign(x, out=y)
         return y
 
-    backward = Round.backward
+    @staticmethod
+    def backward(ctx, gy):
+        return _no_gradient(ctx, gy)
 
 
 class Remainder(Op):
@@ -593,4 +600,6 @@ class Fill(Op):
         ctx.kernels.fill(value, out=y)
         return y
 
-    backward = Round.backward
+    @staticmethod
+    def backward(ctx, gy):
+        return _no_gradient(ctx, gy)

@@ -80,7 +80,7 @@ class Triangle(Op):
 
 
 class Pad(Op):
-    """A constant around each axis, or with negative amounts a crop. Saves nothing; the gradient is a view where nothing was cropped."""
+    """A constant around each axis, or a crop by negative amounts. Saves nothing; uncropped, the gradient is a view."""
 
     @staticmethod
     def forward(ctx, x, *, pairs, value):

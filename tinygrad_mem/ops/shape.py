@@ -138,8 +138,8 @@ def diagonal(ctx, x, offset, axis1, axis2):
         first = x[tuple(cut)]
     length = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     rest = [i for i in range(x.ndim) if i not in (axis1, axis2)]
-    shape = tuple(x.shape[i] for i in rest) + (length,)
-    return strided(ctx, first, shape, tuple(x.strides[i] for i in rest) + (x.strides[axis1] + x.strides[axis2],))
+    shape = (*[x.shape[i] for i in rest], length)
+    return strided(ctx, first, shape, (*[x.strides[i] for i in rest], x.strides[axis1] + x.strides[axis2]))
 
 
 class Windows(Op):

@@ -174,16 +174,14 @@ def nan_to_num(x, nan, high, low, out):
 
 def _derivative(formula: str, saved: str, name: str) -> Any:
     fused = _fused(f"G gy, S {saved}", f"gy * ({formula})", f"{name}_backward")
-    if saved == "x":
 
-        def kernel(gy, x, out):
-            fused(gy, x, out)
+    def from_x(gy, x, out):
+        fused(gy, x, out)
 
-    else:
+    def from_y(gy, y, out):
+        fused(gy, y, out)
 
-        def kernel(gy, y, out):
-            fused(gy, y, out)
-
+    kernel = from_x if saved == "x" else from_y
     kernel.__doc__ = f"out = gy * {formula}."
     return kernel
 

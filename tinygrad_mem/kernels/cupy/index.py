@@ -70,7 +70,7 @@ def _along(index, axis):
 
 
 def scatter(source, axis, index, out):
-    """out at index along axis = source (an array of at least index's shape, or a number); which of repeated entries stays is open."""
+    """out at index along axis = source: a number, or an array of at least index's shape."""
     out[_along(index, axis)] = source if not isinstance(source, _cupy.ndarray) else _part(source, index)
 
 

@@ -25,17 +25,18 @@ def fill(value, out):
 
 def _ufunc(ufunc: Any, operands: tuple, out: np.ndarray) -> None:
     """One ufunc; large arrays that lie alike in memory are cut into a part a core."""
-    if out.size >= 2 * _GRAIN and out.flags.c_contiguous:
-        if all(type(a) is not np.ndarray or (a.shape == out.shape and a.flags.c_contiguous) for a in operands):
-            flat = out.reshape(-1)
-            flats = [a.reshape(-1) if type(a) is np.ndarray else a for a in operands]
+    arrays = [a for a in operands if type(a) is np.ndarray]
+    alike = out.flags.c_contiguous and all(a.shape == out.shape and a.flags.c_contiguous for a in arrays)
+    if out.size < 2 * _GRAIN or not alike:
+        ufunc(*operands, out=out, casting="unsafe")
+        return
+    flat = out.reshape(-1)
+    flats = [a.reshape(-1) if type(a) is np.ndarray else a for a in operands]
 
-            def part(i: int, j: int) -> None:
-                ufunc(*[a[i:j] if type(a) is np.ndarray else a for a in flats], out=flat[i:j], casting="unsafe")
+    def part(i: int, j: int) -> None:
+        ufunc(*[a[i:j] if type(a) is np.ndarray else a for a in flats], out=flat[i:j], casting="unsafe")
 
-            _split(flat.size, part)
-            return
-    ufunc(*operands, out=out, casting="unsafe")
+    _split(flat.size, part)
 
 
 def _binary(ufunc: Any, formula: str) -> Any:
@@ -222,16 +223,13 @@ def _derivative(factor: Any, formula: str, saved: str, temps: int = 1) -> Any:
         factor(s, t, *more)
         np.multiply(gy, t, out=o)
 
-    if saved == "x":
+    def from_x(gy, x, out):
+        _tiled(run, out, gy, x, temps=temps)
 
-        def kernel(gy, x, out):
-            _tiled(run, out, gy, x, temps=temps)
+    def from_y(gy, y, out):
+        _tiled(run, out, gy, y, temps=temps)
 
-    else:
-
-        def kernel(gy, y, out):
-            _tiled(run, out, gy, y, temps=temps)
-
+    kernel = from_x if saved == "x" else from_y
     kernel.__doc__ = f"out = gy * {formula}."
     return kernel
 

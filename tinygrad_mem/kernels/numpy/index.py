@@ -47,7 +47,7 @@ def _along(index, axis):
 
 
 def scatter(source, axis, index, out):
-    """out at index along axis = source (an array of at least index's shape, or a number); the last of repeated entries stays."""
+    """out at index along axis = source: a number, or an array of at least index's shape."""
     out[_along(index, axis)] = source if not isinstance(source, np.ndarray) else _part(source, index)
 
 
