@@ -99,11 +99,12 @@ def our_peak(workload: Workload, device: str = "cpu", steps: int = 2) -> int:
     """Our peak in bytes over ``steps`` steps, from the model's construction on, each block rounded up to 512."""
     from tinygrad_mem import memory
 
+    older = tm.device(device).pool.used_bytes()
     with memory.track(device) as track:
         step = workload.build(tm, device)
         for _ in range(steps):
             step()
-    return track.peak
+    return track.peak - older
 
 
 def run_under(framework: Any, workload: Workload, steps: int = 2) -> Callable[[], Any]:

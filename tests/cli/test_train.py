@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ import pytest
 
 def train(*options: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
     command = [sys.executable, "-m", "tinygrad_mem", "train", *options]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300)
+    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}  # messages on one line
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, env=environment)
 
 
 def test_the_main_job_reaches_97_percent(tmp_path):

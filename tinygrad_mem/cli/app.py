@@ -10,7 +10,7 @@ import typer
 
 from ..errors import DeviceError, FileFormatError, OutOfMemoryError
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False)
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class Data(StrEnum):

@@ -1,6 +1,6 @@
 """Convolutions of one to three spatial axes, their transposes, and the copying of windows.
 
-One workspace is taken for the time of one kernel; its size depends on shapes only and is about 2 MiB whatever the batch.
+One workspace is taken for the time of one kernel; its size depends on shapes only and is about 1.75 MiB whatever the batch.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import numpy as np
 from . import blas, threads
 from .conv_columns import LANES, Geometry, Lane
 
-WORKSPACE = 1 << 21
+WORKSPACE = 7 << 18
 _MOST_CHANNELS, _MOST_OUT, _MOST_BAND = 8, 32, 16
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from . import blas, threads
 
-WORKSPACE = 1 << 21  # bytes, all lanes together
+WORKSPACE = 7 << 18  # bytes, all lanes together
 LANES = 8  # at most; fewer lanes have larger tiles
 PIXELS = 512  # output pixels a tile, about
 DEPTH = 320  # rows of a column tile, about: what BLAS takes in one go

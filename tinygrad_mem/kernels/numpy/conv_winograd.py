@@ -97,11 +97,11 @@ def _pieces(tiles: Tiles, most: int) -> list[Piece]:
 
 
 def workspace(x_shape: tuple[int, ...], y_shape: tuple[int, ...]) -> int:
-    """Bytes: 2 MiB, more only where weights or maps are much larger, never above 8 MiB."""
+    """Bytes: 1.75 MiB, more only where weights or maps are much larger, never above 8 MiB."""
     channels = x_shape[1] * y_shape[1]
     maps = _FLOAT * (math.prod(x_shape) + math.prod(y_shape))
-    wanted = _FLOAT * 36 * channels + (2 << 20)
-    return max(2 << 20, min(_MOST, wanted, max(2 * 36 * channels, maps // 2)))
+    wanted = _FLOAT * 36 * channels + (7 << 18)
+    return max(7 << 18, min(_MOST, wanted, max(2 * 36 * channels, maps // 2)))
 
 
 class Plan(NamedTuple):
