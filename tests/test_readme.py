@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,10 +28,8 @@ def test_both_commands_make_their_own_environment():
 def test_python_blocks_print_what_they_say(block: str):
     """A block runs as it stands; a comment behind ``print(...)`` is what it printed."""
     said = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print(") and "  # " in line]
-    out = io.StringIO()
-    with contextlib.redirect_stdout(out):
-        exec(compile(block, "README.md", "exec"), {})
-    assert out.getvalue().splitlines() == said
+    ran = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines() == said
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)", README))

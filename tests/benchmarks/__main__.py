@@ -96,6 +96,24 @@ def show(results: dict[str, list[dict]], where: str) -> None:
     Console().print(table)
 
 
+def memory() -> None:
+    """Peak bytes of two steps from the model's construction on: PyTorch's run on the cpu, ours predicted on meta."""
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from tests.networks import WORKLOADS, our_peak, run_under
+    from tests.pytorch_memory import pytorch_peak
+
+    table = Table(title="peak bytes of a training step, tinygrad_mem against PyTorch eager")
+    for column in ("workload", "ours", "PyTorch", "ratio"):
+        table.add_column(column, justify="left" if column == "workload" else "right")
+    for workload in WORKLOADS:
+        ours, theirs = our_peak(workload, "meta"), pytorch_peak(run_under(torch, workload))
+        table.add_row(workload.name, f"{ours:,}", f"{theirs:,}", f"{ours / theirs:.3f}")
+    Console().print(table)
+
+
 def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
 
@@ -106,6 +124,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=10.0, help="time a workload, both engines together")
     parser.add_argument("--only", default="", help="part of a workload's name")
+    parser.add_argument("--memory", action="store_true", help="peak bytes instead of time")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -113,6 +132,9 @@ def main() -> None:
 
         torch.set_num_threads(os.cpu_count() or 1)
         print(json.dumps(networks(options.device, options.seconds, options.only) + tiny(options.device)))
+        return
+    if options.memory:
+        memory()
         return
     results = {}
     for setting, variables in SETTINGS.items():
