@@ -17,7 +17,7 @@ from tests.witness import numpy_allocations
 from tinygrad_mem import scope
 from tinygrad_mem.autograd.tape import Node
 from tinygrad_mem.devices import device
-from tinygrad_mem.kernels.library import ALLOWED
+from tinygrad_mem.kernels.uncounted import ALLOWED
 from tinygrad_mem.ops.base import Op
 
 SMALL = 64  # bytes: NumPy's scalars and index tuples; inputs of every row are larger, so a temporary of their size is seen
@@ -226,8 +226,8 @@ def test_kernels_allocate_nothing(case: OpCase):
             if results:
                 tm.autograd.backward(results, seeds)
             backward = [n for n in sizes if n > SMALL]
-    assert sum(forward) <= allowed, f"forward: NumPy allocated {forward} bytes; list them in kernels/library.py or use ctx"
-    assert sum(backward) <= allowed, f"backward: NumPy allocated {backward} bytes; list them in kernels/library.py or use ctx"
+    assert sum(forward) <= allowed, f"forward: NumPy allocated {forward} bytes; list them in kernels/uncounted.py or use ctx"
+    assert sum(backward) <= allowed, f"backward: NumPy allocated {backward} bytes; list them in kernels/uncounted.py or use ctx"
 
 
 @cases

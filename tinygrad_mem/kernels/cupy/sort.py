@@ -1,6 +1,6 @@
 """Orders along an axis, and elements at the places that an index array names.
 
-CuPy sorts through Thrust, which takes workspace of its own from the pool: see ``kernels/library.py``.
+CuPy sorts through Thrust, which takes workspace of its own from the pool: see ``kernels/uncounted.py``.
 """
 
 from __future__ import annotations

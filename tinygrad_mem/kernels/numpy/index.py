@@ -1,4 +1,4 @@
-"""Indexing. What NumPy's advanced indexing allocates by itself is listed in kernels/library.py."""
+"""Indexing. What NumPy's advanced indexing allocates by itself is listed in kernels/uncounted.py."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 Values of at most 32 bits are packed with their position into int64 keys, and the keys are sorted in place in a tile of
 scratch: that is stable, needs no allocation, and uses NumPy's vectorised sort. 64-bit values go through ``np.argsort``,
-which allocates one tile (see ``kernels/library.py``).
+which allocates one tile (see ``kernels/uncounted.py``).
 """
 
 from __future__ import annotations

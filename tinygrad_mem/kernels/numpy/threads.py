@@ -2,7 +2,7 @@
 
 ``split`` cuts a range into one part a worker and runs the parts at once; small ranges run in the caller. Workers sleep on
 a lock of their own, so handing over costs a few microseconds. ``scratch`` is a small buffer of the running thread for
-tile-sized temporaries; it is made once, and it is listed in ``kernels/library.py``.
+tile-sized temporaries; it is made once, and it is listed in ``kernels/uncounted.py``.
 """
 
 from __future__ import annotations
