@@ -15,6 +15,5 @@ from .pool import *
 from .random import *
 from .reduce import *
 from .scan import *
-from .shape import *
 from .softmax import *
 from .sort import *
