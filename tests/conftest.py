@@ -44,7 +44,7 @@ def sealed() -> Iterator[None]:
     assert scope.listeners == (), "the test left a listener"
     assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"
     assert scope.local.default_device is None, "the test left a default device"
-    assert scope.local.phase == "forward"
+    assert scope.local.phase == "user"
     assert not scope.local.op, f"the test left the op {scope.local.op!r} running"
     assert tm.get_default_dtype() == tm.float32
     assert device("cpu").pool.get_limit() == 0, "the test left a limit on the pool"

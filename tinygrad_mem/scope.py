@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -33,21 +33,44 @@ class _Local(threading.local):
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
     default_device: Any = None  # None: the cpu
-    phase: str = "forward"
+    phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     op: str = ""
     module: str = ""
+    line: str = ""  # the user's source line that runs the op, known only while somebody listens
 
 
 local = _Local()
 
 
-class Listener(Protocol):
-    """What a tracker hears. Nobody below the tracker knows more of it than this."""
+class Listener:
+    """What a tracker hears: subclasses listen to what they care for. Nobody below the tracker knows more of it than this."""
 
-    def malloc(self, device: Any, address: int, requested: int, rounded: int) -> None: ...
-    def free(self, device: Any, address: int, rounded: int) -> None: ...
-    def saved(self, node: Any, name: str, array: Any) -> None: ...
-    def role(self, array: Any, role: str) -> None: ...
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        """The pool of ``device`` handed out a block."""
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        """A block comes back; it is still counted as used."""
+
+    def segment(self, device: str, address: int, size: int) -> None:
+        """The pool took ``size`` bytes from the machine, or gave ``-size`` bytes back."""
+
+    def running(self, node: Any, arrays: tuple) -> None:
+        """The op of ``node`` is about to run on ``arrays``; ``node.line`` may be set."""
+
+    def saved(self, node: Any, name: str, array: Any) -> None:
+        """``node`` keeps ``array`` for backward."""
+
+    def released(self, kept: Any, name: str, array: Any) -> None:
+        """The node (``kept`` has its op, module and line) keeps ``array`` no longer."""
+
+    def role(self, array: Any, role: str, holder: Any) -> None:
+        """While ``holder`` lives, ``array`` is ``role``; ``None`` for the array: ``holder`` has none of that role any more."""
+
+    def moved(self, tensor: Any) -> None:
+        """The memory of ``tensor`` was replaced."""
+
+    def called(self, module: Any) -> None:
+        """A module that no other module runs in is about to run."""
 
 
 listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it

@@ -304,7 +304,7 @@ def test_many_threads_at_once():
     assert pool.total_bytes() == 0
 
 
-class Log:
+class Log(scope.Listener):
     def __init__(self) -> None:
         self.events: list[tuple] = []
 
@@ -313,10 +313,6 @@ class Log:
 
     def free(self, device, address, rounded):
         self.events.append(("free", device, address, rounded))
-
-    def saved(self, node, name, array): ...
-
-    def role(self, array, role): ...
 
 
 def test_listeners_hear_every_block():

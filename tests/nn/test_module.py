@@ -337,7 +337,7 @@ def test_nothing_is_left_of_a_deleted_network():
         gc.enable()
 
 
-class _Paths:
+class _Paths(scope.Listener):
     """A listener that remembers where the network was at each allocation."""
 
     def __init__(self) -> None:
@@ -346,10 +346,6 @@ class _Paths:
     def malloc(self, *args: Any) -> None:
         if scope.local.module not in self.seen:
             self.seen.append(scope.local.module)
-
-    def free(self, *args: Any) -> None: ...
-    def saved(self, *args: Any) -> None: ...
-    def role(self, *args: Any) -> None: ...
 
 
 def test_listeners_know_the_module():
@@ -380,7 +376,7 @@ def test_listeners_are_told_what_is_a_parameter_and_a_buffer():
     with memory.track() as track:
         net = nn.BatchNorm1d(300)
         net.double()
-    roles = {event.role for event in track.log.events if event.kind == "role"}
+    roles = {event.role for event in track.log if event.kind is memory.Kind.ENTER}
     assert roles == {"PARAMETER", "BUFFER"}
     held = track.timeline()[-1].by_category
     assert held[memory.Category.PARAMETER] == 2 * 2560

@@ -174,7 +174,7 @@ def test_backward_frees_what_was_saved(case: OpCase):
             tm.autograd.backward(wanted, seeds_for(wanted))
 
 
-class Trace:
+class Trace(scope.Listener):
     """Hears the pool: the sizes of mallocs (+) and frees (-), in order."""
 
     def __init__(self, device: str) -> None:
@@ -187,9 +187,6 @@ class Trace:
     def free(self, device: str, address: int, rounded: int) -> None:
         if str(device) == self.device:
             self.events.append((-rounded, ""))
-
-    def saved(self, node: Any, name: str, array: Any) -> None: ...
-    def role(self, array: Any, role: str) -> None: ...
 
     def __enter__(self) -> list:
         scope.listen(self)

@@ -258,7 +258,7 @@ def test_distances_and_margins(name: str, kinds: list, options: dict):
 # --- bytes
 
 
-class Ear:
+class Ear(scope.Listener):
     """The bytes taken and given back while it listens, and the most at once."""
 
     def __init__(self) -> None:
@@ -270,9 +270,6 @@ class Ear:
 
     def free(self, where: Any, address: int, rounded: int) -> None:
         self.now -= rounded
-
-    def saved(self, *args: Any) -> None: ...
-    def role(self, *args: Any) -> None: ...
 
 
 def test_cross_entropy_takes_one_array_of_the_scores_size_in_backward():

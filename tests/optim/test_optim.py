@@ -241,15 +241,11 @@ def test_bytes_of_state(name: str, options: dict, arrays: int):
     rounded = sum(-(-4 * int(np.prod(s)) // 512) * 512 for s in shapes)
     assert live(o.step) == arrays * rounded
 
-    class Deaf:
+    class Deaf(scope.Listener):
         mallocs = 0
 
         def malloc(self, *args: Any) -> None:
             self.mallocs += 1
-
-        def free(self, *args: Any) -> None: ...
-        def saved(self, *args: Any) -> None: ...
-        def role(self, *args: Any) -> None: ...
 
     ear = Deaf()
     scope.listen(ear)
@@ -338,13 +334,11 @@ def test_a_limit_of_the_pool_is_kept():
 def test_meta_makes_the_same_state(name: str):
     events: dict[str, list] = {}
 
-    class Ear:
+    class Ear(scope.Listener):
         def malloc(self, where: str, address: int, requested: int, rounded: int) -> None:
             events[str(where)].append((requested, rounded, scope.local.phase, scope.local.op))
 
-        def free(self, *args: Any) -> None: ...
-        def saved(self, *args: Any) -> None: ...
-        def role(self, array: Any, role: str) -> None:
+        def role(self, array: Any, role: str, holder: Any) -> None:
             roles.append((array.shape, role))
 
     found = {}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import scope
 from ..errors import GraphError, ShapeError
 from ..scope import local
 from .tape import Node, run_backward
@@ -50,7 +49,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     for edge, _, _ in roots:
         _arrive(pending, ready, edge[0], wanted)
     del roots, edge, grad  # the walk alone holds them now
-    before = local.phase, local.op
+    before = local.phase, local.op, local.module, local.line
     local.phase = "backward"
     try:
         with np.errstate(all="ignore"):
@@ -58,7 +57,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
                 node = heapq.heappop(ready)[1]
                 _step(node, pending, ready, keep_graph, wanted)
     finally:
-        local.phase, local.op = before
+        local.phase, local.op, local.module, local.line = before
     return [] if inputs is None or wanted is None else [wanted[_key(edge)] for edge in inputs]
 
 
@@ -117,7 +116,7 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
         result: tuple = (None,) * len(node.edges)
     else:
         mine = owned[0] if len(owned) == 1 else all(owned)
-        local.op = node.op.__name__
+        local.op, local.module, local.line = node.op.__name__, node.module, node.line
         if node.device.index:
             with node.device.current():
                 result = run_backward(node, *grads, owned=mine)
@@ -278,8 +277,6 @@ def _accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
         if not owned or not grad.flags.c_contiguous:
             grad = copy(device, grad)
         leaf._take_grad(grad)
-        for listener in scope.listeners:
-            listener.role(grad, "GRADIENT")
     if leaf._post_accumulate:
         for hook in list(leaf._post_accumulate.values()):
             hook(leaf)

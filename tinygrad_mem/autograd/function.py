@@ -360,13 +360,13 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
             continue
         name, storage = str(i), tensor.storage
         node.saved[name], node.storages[name] = tensor.array, storage
-        for listener in scope.listeners:
-            listener.saved(node, name, tensor.array)
         if hooks:
             node.saved[name] = tape._pack(hooks[-1], tensor if _is_in(tensor, args) else None, tensor.array, tensor.device)
             node.packed = True
         else:
             versions.append((name, storage, storage.version))
+    if scope.listeners:
+        tape.tell_saved(node)
     node.versions, node.remembers = versions, bool(node.saved)
     node.devices = tuple([None if t is None else t.device for t in ctx._saved])
     ctx._saved = ()

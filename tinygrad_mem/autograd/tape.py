@@ -54,6 +54,7 @@ class Node(Context):
     remembers = False  # whether forward saved anything: what saved nothing can be walked again, as in PyTorch
     freed = False
     hooks: dict[int, list] | None = None
+    module = line = ""  # where it ran forward, known only while somebody listens
 
     def name(self) -> str:
         """The name that PyTorch would give it, such as ``MulBackward0``."""
@@ -89,6 +90,10 @@ class Node(Context):
         self.saved = {}
         self.versions = ()
         self.freed = self.remembers
+
+    def kept(self) -> list[tuple[str, Any]]:
+        """What it keeps alive for its backward: (name, array); of what a hook packed, the tensors that the hook made."""
+        return [(name, array) for name, value in self.saved.items() for array in _contents(value)]
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
@@ -169,12 +174,19 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
 
 def _observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
     """Run an op while somebody listens, so that allocations inside it bear its name; or on a GPU beyond the first."""
-    before, local.op = local.op, node.op.__name__
+    before = local.op, local.line, local.phase
+    local.op = node.op.__name__
+    if scope.listeners:
+        node.module = local.module
+        if local.phase == "user" and True in node.needs:
+            local.phase = "forward"
+        for listener in scope.listeners:
+            listener.running(node, arrays)
     try:
         with node.device.current():
             return local.run(forward, node, *arrays, **params)
     finally:
-        local.op = before
+        local.op, local.line, local.phase = before
 
 
 def _share(op: type[Op], inputs: tuple, params: dict, outputs: Any, enabled: bool) -> None:
@@ -246,9 +258,6 @@ def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
             if isinstance(tensor, _Tensor) and tensor.array is array:
                 owner = tensor
                 break
-        if scope.listeners:
-            for listener in scope.listeners:
-                listener.saved(node, name, array)
         if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
             if owner is not None and any(owner is t for t in outputs):
                 owner = None  # an output that its own node kept would be a cycle
@@ -260,6 +269,53 @@ def _remember(node: Node, inputs: tuple, outputs: tuple) -> None:
                 storage = owner._storage = Storage()
             versions.append((name, storage, storage.version))
     node.versions = versions
+    if scope.listeners:
+        tell_saved(node)
+
+
+def tell_saved(node: Node) -> None:
+    """Tell listeners what ``node`` keeps; they will hear when it is let go."""
+    Kept.of(node)
+    for name, array in node.kept():
+        for listener in scope.listeners:
+            listener.saved(node, name, array)
+
+
+class Kept(dict):
+    """What a node saved, while somebody listens: it says when it is let go."""
+
+    __slots__ = ("line", "module", "op")
+    op: str
+
+    @staticmethod
+    def of(node: Node) -> None:
+        """Let ``node`` keep what it saved in one of these."""
+        if type(node.saved) is not Kept:
+            node.saved = Kept(node.saved)
+            node.saved.op, node.saved.module, node.saved.line = node.op.__name__, node.module, node.line
+
+    def pop(self, name: str) -> Any:
+        value = dict.pop(self, name)
+        self._let_go(name, value)
+        return value
+
+    def _let_go(self, name: str, value: Any) -> None:
+        if scope.listeners:
+            for array in _contents(value):
+                for listener in scope.listeners:
+                    listener.released(self, name, array)
+
+    def __del__(self) -> None:
+        for name, value in self.items():
+            self._let_go(name, value)
+
+
+def _contents(value: Any) -> list:
+    """The arrays that a saved entry keeps alive: itself, or the tensors that a hook made of it."""
+    if not isinstance(value, Packed):
+        return [value]
+    content = value.content
+    return [t.array for t in (content if isinstance(content, (tuple, list)) else (content,)) if isinstance(t, _Tensor)]
 
 
 class Packed:

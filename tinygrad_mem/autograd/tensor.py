@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .. import dtypes
+from .. import dtypes, scope
 from ..devices import device as Device
 from ..errors import DeviceError, DTypeError, GraphError, ShapeError
 from ..scope import local
@@ -323,9 +323,13 @@ class Tensor(_Methods):
                     f"found {list(value.shape)} on {value.device}"
                 )
         self._grad = value
+        for listener in scope.listeners:
+            listener.role(None if value is None else value.array, "GRADIENT", self)
 
     def _take_grad(self, array: Any) -> None:
         self._grad = Tensor._wrap(array, self.device)
+        for listener in scope.listeners:
+            listener.role(array, "GRADIENT", self)
 
     def backward(
         self,
@@ -407,7 +411,7 @@ class Tensor(_Methods):
         def keep(grad: Tensor) -> None:
             tensor = here()
             if tensor is not None:
-                tensor._grad = grad if tensor._grad is None else tensor._grad + grad  # type: ignore[operator]
+                tensor.grad = grad if tensor._grad is None else tensor._grad + grad  # type: ignore[operator]
 
         self.register_hook(keep)
 
@@ -442,6 +446,8 @@ class Tensor(_Methods):
         if self._requires_grad and value.array.dtype.kind != "f":
             raise DTypeError(f"data set to a tensor that requires gradients must be floating point, found {value.dtype}")
         self.array, self.device, self._storage = value.array, value.device, value.storage
+        for listener in scope.listeners:
+            listener.moved(self)
 
     # --- out of the engine ----------------------------------------------------------------------------------------------
 
@@ -552,7 +558,7 @@ class Tensor(_Methods):
         rebuild, args = self.__reduce_ex__(4)
         copy = memo[id(self)] = rebuild(*args)
         if self._grad is not None:
-            copy._grad = self._grad.__deepcopy__(memo)
+            copy.grad = self._grad.__deepcopy__(memo)
         return copy
 
 

@@ -131,7 +131,7 @@ class Crew:
 
 
 def _work(tasks: queue.SimpleQueue, plan: Plan, worker: int, seed: int) -> None:
-    scope.local.default_device = plan.default_device
+    scope.local.default_device, scope.local.phase = plan.default_device, "data"
     dataset = copy.copy(plan.dataset)
     _here.info = WorkerInfo(worker, plan.count, seed + worker, dataset)
     broken: Any = None

@@ -88,6 +88,10 @@ class device:
         """The pool address of the block that ``array`` shows, as listeners hear it; ``None`` for memory of others."""
         raise NotImplementedError
 
+    def sizes(self, array: Any) -> tuple[int, int]:
+        """Bytes asked for, and bytes taken from the pool, of the block that ``array`` shows; (0, 0) for memory of others."""
+        raise NotImplementedError
+
     def current(self) -> AbstractContextManager[Any]:
         """While open, kernels of this thread run on this device: only GPUs beyond the first need it."""
         return nullcontext()

@@ -34,7 +34,15 @@ class CPU(device, kind="cpu"):
         np.copyto(out, source)
 
     def address(self, array: np.ndarray) -> int | None:
-        base = array.base
+        block = self._block(array)
+        return None if block is None else block.chunk.address
+
+    def sizes(self, array: np.ndarray) -> tuple[int, int]:
+        block = self._block(array)
+        return (0, 0) if block is None else (block.size, block.chunk.size)
+
+    def _block(self, array: np.ndarray) -> Block | None:
+        base = array if type(array) is Block else array.base
         while type(base) is _ndarray:
             base = base.base
-        return base.chunk.address if type(base) is Block else None
+        return base if type(base) is Block and base.pool is self.pool else None

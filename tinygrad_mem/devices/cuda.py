@@ -70,6 +70,10 @@ class CUDA(device, kind="cuda"):
     def address(self, array: Any) -> int | None:
         return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.memory.PooledMemory) else None
 
+    def sizes(self, array: Any) -> tuple[int, int]:
+        size = 0 if self.address(array) is None else array.data.mem.size
+        return size, size  # CuPy keeps the rounded size only
+
     def current(self) -> Any:
         return self._cupy.cuda.Device(self.index)
 

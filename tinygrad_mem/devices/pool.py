@@ -128,6 +128,7 @@ class Pool:
         self._sizes: list[int] = []
         self._stale = 0
         self._used = self._total = self._limit = 0
+        self.peak_used = self.peak_total = 0  # since reset_peak()
         self._next_address = ROUND
         _pools.add(self)
 
@@ -189,6 +190,8 @@ class Pool:
             chunk.next, chunk.size = rest, size
             self._insert(rest)
         self._used += size
+        if self._used > self.peak_used:
+            self.peak_used = self._used
         return chunk
 
     def _pop(self, size: int) -> Chunk | None:
@@ -267,16 +270,36 @@ class Pool:
                 self._next_address += rounded
                 self._total += rounded
                 self._used += rounded
-                return Chunk(segment, segment.address, rounded)
+                self.peak_used = max(self.peak_used, self._used)
+                self.peak_total = max(self.peak_total, self._total)
+            for listener in scope.listeners:
+                listener.segment(self.device, segment.address, rounded)
+            return Chunk(segment, segment.address, rounded)
         raise OutOfMemoryError(self.device, size, self._used, self._total, self._limit)
 
     def free_all_blocks(self) -> None:
         """Give every segment that is wholly free back to the machine."""
         with self._lock:
             self._commit()
-            for chunk in [c for c in self._free_chunks.values() if c.prev is None and c.next is None]:
+            whole = [c for c in self._free_chunks.values() if c.prev is None and c.next is None]
+            for chunk in whole:
                 self._remove(chunk)
                 self._total -= chunk.size
+        for listener in scope.listeners:
+            for chunk in whole:
+                listener.segment(self.device, chunk.address, -chunk.size)
+
+    def reset_peak(self) -> None:
+        """Let ``peak_used`` and ``peak_total`` begin again from what is used and reserved now."""
+        with self._lock:
+            self._commit()
+            self.peak_used, self.peak_total = self._used, self._total
+
+    def largest_free(self) -> int:
+        """Bytes of the largest free chunk: what can be had without a new segment."""
+        with self._lock:
+            self._commit()
+            return max((chunk.size for chunk in self._free_chunks.values()), default=0)
 
     def used_bytes(self) -> int:
         """Bytes in blocks that are alive, each rounded up to 512."""

@@ -1,76 +1,121 @@
-"""Who a block belongs to, as a pure function of the log."""
+"""What a block is for, as a pure function of the log: one pass over the facts, in columns.
+
+A block is born as an input or as a temporary. It is *something else* while somebody holds it as that: a parameter while a
+``Parameter`` shows it, an activation while a node keeps it for backward. Several may hold it at once (a weight is a
+parameter, and saved by the op that multiplied with it); the first of :class:`Category`'s order counts. When the last holder
+lets go and the block lives on, it is again what it was born as.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 
-from .log import Event
+import numpy as np
+
+from .log import Kind, Log
 
 
 class Category(StrEnum):
-    """What a block is for, in the order in which a stacked picture shows them."""
+    """What a block is for, first what counts first, and in the order in which a stacked picture shows them."""
 
     PARAMETER = "parameters"
+    MASTER_WEIGHT = "master weights"
     BUFFER = "buffers"
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradients"
     INPUT = "inputs"
     ACTIVATION = "activations"
+    WORKSPACE = "workspace"
     TEMPORARY = "temporaries"
     UNTRACKED = "older than the track"
+    UNCOUNTED = "libraries' own"  # not the pool's: never part of its used bytes
 
 
-_RANK = {name: rank for rank, name in enumerate(("PARAMETER", "BUFFER", "OPTIMIZER_STATE", "GRADIENT", "INPUT", "ACTIVATION"))}
+CATEGORIES = tuple(Category)
+CODE = {category.name: code for code, category in enumerate(CATEGORIES)}
+NOWHERE = 255  # the category of a block before it is born and after it is freed
+_TEMPORARY, _UNTRACKED = CODE["TEMPORARY"], CODE["UNTRACKED"]
 
 
-@dataclass
-class BlockLife:
-    """A live block: its size, where it came from, what it is now."""
+class _Live:
+    """A live block, while the log is read."""
 
-    rounded: int
-    category: Category
-    phase: str
-    module: str
-    op: str
+    __slots__ = ("birth", "born", "now", "roles", "size")
 
-
-@dataclass(frozen=True)
-class Moment:
-    """The pool after one event: bytes by category, which add up to ``used``."""
-
-    index: int
-    used: int
-    by_category: dict[Category, int]
-    phase: str
+    def __init__(self, born: int, size: int, birth: int) -> None:
+        self.born, self.size, self.birth, self.now = born, size, birth, birth
+        self.roles: list[int] = []
 
 
-def moments(events: list[Event], older: int) -> Iterator[Moment]:
-    """The pool after each malloc and free.
+class Attribution:
+    """The log read once; reading on from where it stopped when the log has grown.
 
-    Args:
-        older: bytes that were in use when the log began; frees of such blocks are told apart by their address.
+    Attributes (one entry an event, columns of NumPy arrays):
+        block: the number of the event with which the block concerned was born; -1 where there is none.
+        before, after: the block's category before and after the event, as an index into ``CATEGORIES``; ``NOWHERE`` for none.
+        size: the block's rounded bytes.
     """
-    live: dict[int, BlockLife] = {}
-    totals: Counter[Category] = Counter({Category.UNTRACKED: older} if older else {})
-    for index, event in enumerate(events):
-        block = live.get(event.address)
-        if event.kind == "malloc":
-            category = Category.TEMPORARY if event.op or event.phase != "forward" else Category.INPUT
-            live[event.address] = BlockLife(event.rounded, category, event.phase, event.module, event.op)
-            totals[category] += event.rounded
-        elif event.kind == "free":
-            live.pop(event.address, None)
-            totals[block.category if block else Category.UNTRACKED] -= event.rounded
-        elif block is not None:
-            name = "ACTIVATION" if event.kind == "saved" else event.role
-            if _RANK[name] < _RANK.get(block.category.name, len(_RANK)):
-                totals[block.category] -= block.rounded
-                block.category = Category[name]
-                totals[block.category] += block.rounded
-            continue
-        else:
-            continue
-        yield Moment(index, sum(totals.values()), {c: n for c, n in totals.items() if n}, event.phase)
+
+    def __init__(self, log: Log) -> None:
+        self._log, self._read = log, 0
+        self._live: dict[int, _Live] = {}
+        self._loose = _Live(-1, 0, _UNTRACKED)  # bytes in use from before the log that cannot be told apart
+        self.block = np.empty(0, np.int32)
+        self.before = self.after = np.empty(0, np.uint8)
+        self.size = np.empty(0, np.int64)
+
+    def update(self) -> Attribution:
+        """Read what the log has got since."""
+        parts: list[tuple] = [(self.block, self.before, self.after, self.size)]
+        start = 0
+        for chunk in self._log.chunks():
+            fresh = chunk[max(0, self._read - start) :]
+            start += len(chunk)
+            if len(fresh):
+                parts.append(self._fold(fresh))
+                self._read = start
+        if len(parts) > 1:
+            self.block, self.before, self.after, self.size = (np.concatenate(c) for c in zip(*parts, strict=True))
+        return self
+
+    def _fold(self, chunk: np.ndarray) -> tuple:
+        """The four columns of one chunk."""
+        blocks, befores, afters, sizes = [], [], [], []
+        roles = [CODE.get(text, NOWHERE) for text in self._log.texts]
+        columns = (chunk[name].tolist() for name in ("kind", "address", "rounded", "role"))
+        for index, (kind, address, rounded, text) in enumerate(zip(*columns, strict=True), self._read):
+            if kind == Kind.MALLOC:
+                birth = roles[text] if text else _TEMPORARY
+                live = self._live[address] = _Live(index, rounded, birth)
+                before, after = NOWHERE, birth
+            elif kind == Kind.FREE:
+                live = self._live.pop(address, self._loose)
+                before, after = live.now, NOWHERE
+            elif kind == Kind.OLDER:
+                live, before, after = self._older(index, address, rounded)
+            elif Kind.ENTER <= kind <= Kind.NAME and address in self._live:
+                live = self._live[address]
+                before, after = live.now, self._turn(live, kind, roles[text])
+            else:
+                live, before, after = None, NOWHERE, NOWHERE
+            blocks.append(-1 if live is None else live.born)
+            befores.append(before)
+            afters.append(after)
+            sizes.append(rounded if live is self._loose else 0 if live is None else live.size)
+        return np.array(blocks, np.int32), np.array(befores, np.uint8), np.array(afters, np.uint8), np.array(sizes, np.int64)
+
+    def _older(self, index: int, address: int, rounded: int) -> tuple:
+        """Address 0: that many bytes were in use. Any other: one block of these bytes is now known by its address."""
+        if not address:
+            return self._loose, NOWHERE, _UNTRACKED
+        live = self._live[address] = _Live(index, rounded, _UNTRACKED)
+        return live, _UNTRACKED, _UNTRACKED
+
+    def _turn(self, live: _Live, kind: int, role: int) -> int:
+        """The category of a block of which one more, or one less, holder says that it is ``role``."""
+        if kind == Kind.ENTER:
+            live.roles.append(role)
+        elif role in live.roles:
+            live.roles.remove(role)
+        live.now = min(live.birth, *live.roles) if live.roles else live.birth
+        return live.now

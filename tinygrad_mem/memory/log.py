@@ -1,60 +1,204 @@
-"""The log: facts in the order in which they happened, and nothing that could be computed from them."""
+"""The log: facts in the order in which they happened, and nothing that could be computed from them.
+
+Events are written as tuples into a queue, because appending to it is the one thing that nothing can interrupt: a block may
+be freed inside any statement of any thread, also inside this file. Every few thousand events the queue is packed into
+columns: 57 bytes an event, whatever it says, so that ten million stay below one GiB.
+"""
 
 from __future__ import annotations
 
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any, NamedTuple
 
-from ..scope import local
+import numpy as np
+
+
+class Kind(IntEnum):
+    """What happened. Only ``MALLOC``, ``FREE`` and ``OLDER`` change how many bytes are in use."""
+
+    OLDER = 0  # a block that was alive when the log began; address 0: bytes of blocks that cannot be told apart
+    MALLOC = 1
+    FREE = 2
+    ENTER = 3  # the block took a role: somebody holds it as that
+    LEAVE = 4  # that holder let it go; the block itself may live on
+    NAME = 5  # the block is known by a path, such as "ResNet.layer1.0.conv1.weight"
+    MARK = 6  # the user marked this moment; ``note`` is the text
+    RESERVE = 7  # the pool took a segment of ``rounded`` bytes from the machine
+    RELEASE = 8  # the pool gave a segment back
+    UNCOUNTED = 9  # a library had ``rounded`` bytes of its own at this moment, outside of the pool
 
 
 class Event(NamedTuple):
-    """One fact.
+    """One fact, with its codes read back as text.
 
     Attributes:
-        kind: ``malloc``, ``free``, ``saved`` (an op kept the block for backward) or ``role`` (the block became ``role``).
-        address: pool address of the block.
-        requested, rounded: bytes asked for, and bytes taken from the pool; 0 where the kind has none.
-        phase, module, op: what the thread was doing.
-        role: the category that a ``role`` event names.
+        kind: what happened.
+        time: nanoseconds since the log began (``time.perf_counter_ns``).
+        address: pool address of the block (or segment); pools hand them out in order, the same on ``cpu`` and ``meta``.
+        requested: bytes that the caller asked for; 0 where the kind has none.
+        rounded: bytes that the pool takes for them; ``FREE`` has it too.
+        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data`` or ``user`` (none of these), of the thread.
+        module: dotted path of the module that was running, ``""`` outside; in backward, where the op ran forward.
+        op: the op that was running (``Conv2d``, ``Adam.step``), ``""`` for code of the user's own.
+        line: the user's source line, ``"train.py:12 step"``; in backward, the line that ran the op forward.
+        role: for ``ENTER`` and ``LEAVE``, the name of a :class:`~tinygrad_mem.memory.attribution.Category`.
+        note: the saved array's name (``ENTER`` as ``ACTIVATION``), the path (``NAME``), the text (``MARK``).
+        thread: number of the thread, in the order in which threads first wrote.
     """
 
-    kind: str
+    kind: Kind
+    time: int
     address: int
     requested: int
     rounded: int
     phase: str
     module: str
     op: str
+    line: str
     role: str
+    note: str
+    thread: int
+
+
+TEXTS = ("phase", "module", "op", "line", "role", "note")
+RECORD = np.dtype(
+    [("kind", "u1"), ("time", "i8"), ("address", "u8"), ("requested", "u8"), ("rounded", "u8")]
+    + [(name, "u4") for name in TEXTS[1:]]
+    + [("phase", "u2"), ("thread", "u2")]
+)
+"""One event in memory. The columns of :data:`TEXTS` are codes: ``log.texts[code]`` is the string."""
+
+_BATCH = 4096  # events that wait as tuples, about 200 bytes each
+_CHUNK = 1 << 16  # events of one array
 
 
 class Log:
-    """A listener that writes the events of one device down, from whichever thread."""
+    """The events of one device, in columns.
 
-    def __init__(self, device: Any) -> None:
+    Args:
+        device: the device's name.
+
+    Attributes:
+        device: the device's name.
+        texts: code -> string, for the columns of :data:`TEXTS`; code 0 is ``""``.
+        write: takes one event, as a tuple in the order of :class:`Event` with the thread's identifier last; it may be called
+            from any thread, and from inside anything.
+    """
+
+    def __init__(self, device: str) -> None:
         self.device = device
-        self.events: list[Event] = []
-        self._name = str(device)
+        self.texts: list[str] = [""]
+        self._codes: dict[str, int] = {"": 0}
+        self._threads: dict[int, int] = {}
+        self._chunks: list[np.ndarray] = []
+        self._filled = _CHUNK  # of the last chunk
+        self._waiting: deque[tuple] = deque()
+        self._packing = threading.Lock()
+        self._process = os.getpid()
+        self.write = self._waiting.append
 
-    def malloc(self, device: Any, address: int, requested: int, rounded: int) -> None:
-        if device == self._name:
-            self._write("malloc", address, requested, rounded)
+    # --- writing ----------------------------------------------------------------------------------------------------------
 
-    def free(self, device: Any, address: int, rounded: int) -> None:
-        if device == self._name:
-            self._write("free", address, 0, rounded)
+    def settle(self) -> None:
+        """Pack waiting events if they are many: whoever writes calls this now and then."""
+        if len(self._waiting) >= _BATCH and self._packing.acquire(False):  # else somebody is at it, perhaps this very thread
+            try:
+                self._pack()
+            finally:
+                self._packing.release()
 
-    def saved(self, node: Any, name: str, array: Any) -> None:
-        self._note("saved", array, node.op.__name__)
+    def _pack(self) -> None:
+        waiting = self._waiting
+        while waiting:
+            room = min(len(waiting), _BATCH, _CHUNK - self._filled)
+            if not room:
+                self._chunks.append(np.empty(_CHUNK, RECORD))
+                self._filled = 0
+                continue
+            rows = [waiting.popleft() for _ in range(room)]
+            kinds, times, addresses, requested, rounded, *texts, threads = zip(*rows, strict=True)
+            part = self._chunks[-1][self._filled : self._filled + room]
+            part["kind"], part["time"], part["address"] = kinds, times, addresses
+            part["requested"], part["rounded"] = requested, rounded
+            for name, column in zip(TEXTS, texts, strict=True):
+                part[name] = [self._code(text) for text in column]
+            part["thread"] = [self._threads.setdefault(t, len(self._threads)) for t in threads]
+            self._filled += room
 
-    def role(self, array: Any, role: str) -> None:
-        self._note("role", array, role)
+    def _code(self, text: str) -> int:
+        code = self._codes.get(text)
+        if code is None:
+            code = self._codes[text] = len(self.texts)
+            self.texts.append(text)
+        return code
 
-    def _note(self, kind: str, array: Any, role: str) -> None:
-        address = self.device.address(array) if self.device.owns(array) else None
-        if address is not None:
-            self._write(kind, address, 0, 0, role)
+    def extend(self, records: np.ndarray, texts: list[str]) -> None:
+        """Append packed events (of :data:`RECORD`) whose codes are those of ``texts``: how a file is read back."""
+        codes = np.array([self._code(text) for text in texts], np.uint32)
+        records = records.astype(RECORD)
+        for name in TEXTS:
+            records[name] = codes[records[name]]
+        with self._packing:
+            self._pack()
+            if self._chunks and self._filled < _CHUNK:
+                self._chunks[-1] = self._chunks[-1][: self._filled]
+            self._chunks.append(records)
+            self._filled = _CHUNK
 
-    def _write(self, kind: str, address: int, requested: int, rounded: int, role: str = "") -> None:
-        # a free can run inside any other statement of this thread, also inside this one: append alone is atomic
-        self.events.append(Event(kind, address, requested, rounded, local.phase, local.module, local.op, role))
+    # --- reading ----------------------------------------------------------------------------------------------------------
+
+    def chunks(self) -> Iterator[np.ndarray]:
+        """The events in arrays of :data:`RECORD`, at most 65,536 each, in order; what is written meanwhile may be missing.
+
+        Raises:
+            RuntimeError: this is a forked child of the process that wrote the log.
+        """
+        if os.getpid() != self._process:
+            raise RuntimeError(
+                f"this log belongs to process {self._process}, this is its forked child {os.getpid()}: "
+                "a child is not tracked. Ask in the parent, or start a track of the child's own."
+            )
+        with self._packing:
+            self._pack()
+            chunks, filled = list(self._chunks), self._filled
+        for i, chunk in enumerate(chunks):
+            yield chunk if i + 1 < len(chunks) or filled == _CHUNK else chunk[:filled]
+
+    def column(self, name: str) -> np.ndarray:
+        """One column of all events."""
+        return np.concatenate([np.empty(0, RECORD[name]), *(chunk[name] for chunk in self.chunks())])
+
+    def __len__(self) -> int:
+        return sum(map(len, self.chunks()))
+
+    def __iter__(self) -> Iterator[Event]:
+        for chunk in self.chunks():
+            for record in chunk:
+                yield self._event(record)
+
+    def __getitem__(self, index: int) -> Event:
+        rest = index
+        for chunk in self.chunks():
+            if 0 <= rest < len(chunk):
+                return self._event(chunk[rest])
+            rest -= len(chunk)
+        raise IndexError(f"log: event {index} was asked for, there are {index - rest}")
+
+    def select(self, indices: np.ndarray) -> Iterator[Event]:
+        """The events of these numbers, which ascend."""
+        start = 0
+        for chunk in self.chunks():
+            first, last = np.searchsorted(indices, (start, start + len(chunk)))
+            for record in chunk[indices[first:last] - start]:
+                yield self._event(record)
+            start += len(chunk)
+
+    def _event(self, record: Any) -> Event:
+        values = record.item()
+        fields = dict(zip(RECORD.names or (), values, strict=True))
+        fields.update({name: self.texts[fields[name]] for name in TEXTS}, kind=Kind(fields["kind"]))
+        return Event(**fields)

@@ -1,73 +1,203 @@
-"""``with memory.track() as t:`` writes down what the pool does, and answers questions about it afterwards."""
+"""``with memory.track() as t:`` writes down what the pool does, and answers questions about it."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from .. import scope
 from ..devices import device as Device
-from .attribution import Moment, moments
-from .log import Log
+from . import blocks
+from .attribution import Attribution, Category
+from .blocks import Block
+from .listener import Recorder
+from .log import Kind, Log
+from .timeline import Moment, Timeline
+
+_running: tuple[Track, ...] = ()
+
+
+class Mark(NamedTuple):
+    """A moment that the user named."""
+
+    index: int
+    time: int
+    text: str
+
+
+When = int | Mark | Moment | str | None
+"""A moment: an event's number, a mark or its text, a ``Moment``, ``"peak"``, ``"end"``; ``None`` is the peak."""
 
 
 class Track:
-    """What the pool of one device did between the beginning and the end of a ``with`` block.
+    """What the pool of one device did between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
+
+    Tracks nest and overlap as they like: each hears everything. Moments are given as :data:`When`.
 
     Args:
         device: whose pool to listen to.
+
+    Attributes:
+        log: the facts; see :class:`~tinygrad_mem.memory.log.Event`.
+        device: the device's name.
     """
 
     def __init__(self, device: Any = "cpu") -> None:
-        self.device = Device(device)
-        self.log = Log(self.device)
-        self._older = 0
-        self.running = False
-        self.marks: list[int] = []
+        self._device = Device(device)
+        self._open(Log(str(self._device)))
+        self._recorder: Recorder | None = None
         self._hearing: Any = None
 
+    def _open(self, log: Log) -> None:
+        self.log = log
+        self.device = log.device
+        self._attribution = Attribution(log)
+        self._timeline: Timeline | None = None
+
+    @classmethod
+    def of(cls, log: Log) -> Track:
+        """A track that has ended, of a log that was read from somewhere."""
+        self = object.__new__(cls)
+        self._open(log)
+        self._recorder = Recorder.__new__(Recorder)
+        self._recorder.on = False
+        return self
+
+    # --- listening --------------------------------------------------------------------------------------------------------
+
+    @property
+    def running(self) -> bool:
+        """Whether it listens now."""
+        return self._recorder is not None and self._recorder.on
+
     def __enter__(self) -> Track:
-        if self.running or self.log.events:
-            raise RuntimeError("track: this track has run already; make a new one with memory.track()")
-        self._older = self.device.pool.used_bytes()
-        self._hearing = self.device.listening()
+        global _running
+        if self._recorder is not None:
+            state = "is running" if self.running else "has run"
+            raise RuntimeError(f"track: this track {state} already; make a new one with memory.track()")
+        self._hearing = self._device.listening()
         self._hearing.__enter__()
-        scope.listen(self.log)
-        self.running = True
+        self._recorder = Recorder(self._device, self.log)
+        self._recorder.begin()
+        scope.listen(self._recorder)
+        _running = (*_running, self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        scope.unlisten(self.log)
-        self._hearing.__exit__(*exc)
-        self.running = False
+        global _running
+        if self._recorder is None or not self._recorder.on:
+            raise RuntimeError("track: this track is not running: it has ended already, or was never entered")
+        _running = tuple(track for track in _running if track is not self)
+        scope.unlisten(self._recorder)
+        self._recorder.end()
+        self._hearing.__exit__(None, None, None)
 
-    def mark(self) -> None:
-        """Remember this point of the run: ``marks`` holds the number of the next event."""
-        self.marks.append(len(self.log.events))
-
-    def timeline(self) -> list[Moment]:
-        """The pool after each malloc and free: bytes by category."""
-        return list(moments(self.log.events, self._older))
-
-    def at_peak(self, since: int = 0) -> Moment:
-        """The first moment at which most bytes were in use, of the events from number ``since`` on.
+    def mark(self, text: str = "") -> None:
+        """Name this moment of the run.
 
         Raises:
-            ValueError: nothing was allocated or freed in that time.
+            RuntimeError: the track is not running.
         """
-        best: Moment | None = None
-        for moment in moments(self.log.events, self._older):
-            if moment.index >= since and (best is None or moment.used > best.used):
-                best = moment
-        if best is None:
-            raise ValueError("at_peak: nothing was allocated or freed while the track was running")
-        return best
+        if self._recorder is None or not self._recorder.on:
+            raise RuntimeError(f"mark: the track is not running, so {text!r} has no place in it; mark inside its with block")
+        self._recorder.fact(Kind.MARK, note=text)
+
+    # --- asking: over the run ---------------------------------------------------------------------------------------------
+
+    @property
+    def marks(self) -> list[Mark]:
+        """The moments that were named, in order."""
+        numbers = np.flatnonzero(self.log.column("kind") == Kind.MARK)
+        return [Mark(int(i), e.time, e.note) for i, e in zip(numbers, self.log.select(numbers), strict=True)]
+
+    def timeline(self) -> Timeline:
+        """The pool after each event that changed a byte or its category."""
+        attribution = self._attribution.update()
+        if self._timeline is None or self._timeline.seen != len(attribution.block):
+            self._timeline = Timeline(self.log, attribution)
+        return self._timeline
+
+    def blocks(self) -> Iterator[Block]:
+        """Every block when it dies, then those that live at the end."""
+        return blocks.lives(self.log, self._attribution.update())
 
     @property
     def peak(self) -> int:
         """Most bytes in use at any moment, each block rounded up to 512."""
         return self.at_peak().used
 
+    def at_peak(self, since: When = 0) -> Moment:
+        """The first moment at which most bytes were in use, of the events from ``since`` on.
+
+        Raises:
+            ValueError: nothing was allocated or freed in that time.
+        """
+        timeline = self.timeline()
+        return timeline[timeline.peak(self._event(since))]
+
+    # --- asking: at one moment --------------------------------------------------------------------------------------------
+
+    def live(self, at: When = None) -> list[Block]:
+        """The blocks that were alive at a moment, as they were then, largest first."""
+        return blocks.living(self.log, self._attribution.update(), self._event(at))
+
+    def by_category(self, at: When = None) -> dict[Category, int]:
+        """Bytes in use at a moment, of each category."""
+        timeline = self.timeline()
+        position = int(np.searchsorted(timeline.event, self._event(at), "right")) - 1
+        return timeline[position].by_category if position >= 0 else {}
+
+    def by_module(self, at: When = None) -> dict[str, int]:
+        """Bytes in use at a moment by the module that asked for them, largest first; ``""`` for none.
+
+        A parameter, a buffer and their gradients count for the module that they belong to.
+        """
+        return self._by(at, lambda b: b.home)
+
+    def by_op(self, at: When = None) -> dict[str, int]:
+        """Bytes in use at a moment by the op that asked for them, largest first; ``""`` for code of the user's own."""
+        return self._by(at, lambda b: b.op)
+
+    def by_line(self, at: When = None) -> dict[str, int]:
+        """Bytes in use at a moment by the user's source line, largest first; in backward, the line that ran the op forward."""
+        return self._by(at, lambda b: b.line)
+
+    def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
+        totals: Counter[str] = Counter()
+        for block in self.live(at):
+            totals[key(block)] += block.rounded
+        return dict(totals.most_common())
+
+    def _event(self, when: When) -> int:
+        """The number of the event that a moment is given by.
+
+        Raises:
+            ValueError: no mark has this text, or nothing was allocated.
+        """
+        if when is None or when == "peak":
+            return self.at_peak(0).index
+        if when == "end":
+            return len(self.log) - 1
+        if isinstance(when, (Mark, Moment)):
+            return when.index
+        if isinstance(when, str):
+            found = [mark.index for mark in self.marks if mark.text == when]
+            if not found:
+                names = ", ".join(repr(mark.text) for mark in self.marks) or "none"
+                raise ValueError(f"track: no mark {when!r}; there are {names}, and 'peak' and 'end'")
+            return found[-1]
+        return int(when)
+
 
 def track(device: Any = "cpu") -> Track:
-    """Listen to ``device``'s pool for a ``with`` block; begun before the model is made, it knows the parameters."""
+    """Listen to ``device``'s pool for a ``with`` block."""
     return Track(device)
+
+
+def mark(text: str) -> None:
+    """Name this moment in every track that runs; without one, nothing happens."""
+    for each in _running:
+        each.mark(text)

@@ -21,7 +21,7 @@ from ..functional import creation
 from ..scope import local
 from . import state
 from .hooks import call_with_hooks, hooked
-from .parameter import Parameter, told
+from .parameter import Parameter, told, told_no_more
 from .tree import Tree
 
 
@@ -60,12 +60,16 @@ class Module(Tree):
 
     def _listened(self, args: tuple, kwargs: dict) -> Any:
         """The call while somebody listens: ``scope.local.module`` says where in the network we are."""
-        outer = _running.module, local.module
-        _running.module, local.module = self, self._path_in(*outer)
+        outer = _running.module, local.module, local.phase
+        if outer[0] is None:
+            for listener in scope.listeners:
+                listener.called(self)
+        _running.module, local.module = self, self._path_in(*outer[:2])
+        local.phase = "forward" if outer[2] == "user" else outer[2]
         try:
             return call_with_hooks(self, args, kwargs) if hooked(self) else self.forward(*args, **kwargs)
         finally:
-            _running.module, local.module = outer
+            _running.module, local.module, local.phase = outer
 
     def _path_in(self, parent: Module | None, path: str) -> str:
         """This module's dotted path: the outermost module's class name, then attribute names."""
@@ -128,6 +132,7 @@ class Module(Tree):
                     if buffer is not None:
                         module._buffers[name] = changed = fn(buffer)
                         if changed is not buffer:
+                            told_no_more(buffer, "BUFFER")
                             told(changed, "BUFFER")
         return self
 
@@ -311,5 +316,4 @@ def _replace(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> None:
     told(parameter, "PARAMETER")
     if grad is not None:
         grad.data = fn(grad.data)
-        told(grad, "GRADIENT")
         parameter.grad = grad

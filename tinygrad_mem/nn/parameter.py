@@ -34,4 +34,10 @@ class Parameter(Tensor):
 def told(tensor: Tensor, role: str) -> None:
     """Tell listeners what the tensor's memory is for."""
     for listener in scope.listeners:
-        listener.role(tensor.array, role)
+        listener.role(tensor.array, role, tensor)
+
+
+def told_no_more(tensor: Tensor | None, role: str) -> None:
+    """Tell listeners that the tensor is that no longer, whoever may keep it."""
+    for listener in scope.listeners if tensor is not None else ():
+        listener.role(None, role, tensor)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from ..autograd.tensor import Tensor
-from .parameter import Parameter, told
+from .parameter import Parameter, told, told_no_more
 
 if TYPE_CHECKING:
     from .module import Module
@@ -71,6 +71,7 @@ class Tree:
         elif name in found.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
                 self._only_none(value, name, "buffer", "Tensor")
+            told_no_more(found["_buffers"][name], "BUFFER")
             found["_buffers"][name] = value
             if value is not None:
                 told(value, "BUFFER")
@@ -97,7 +98,9 @@ class Tree:
     def __delattr__(self, name: str) -> None:
         for table in ("_parameters", "_buffers", "_modules"):
             if name in self.__dict__[table]:
-                del self.__dict__[table][name]
+                gone = self.__dict__[table].pop(name)
+                if table == "_buffers":
+                    told_no_more(gone, "BUFFER")
                 self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)

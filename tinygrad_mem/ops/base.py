@@ -20,7 +20,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from .. import scope
 from ..devices import device as Device
+from ..dtypes import uint8
 from ..errors import DTypeError, ShapeError
 
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
@@ -56,6 +58,13 @@ class Context:
     def empty_like(self, x: Array) -> Array:
         """An uninitialised, contiguous buffer of ``x``'s shape and dtype."""
         return self.device.empty(x.shape, x.dtype)
+
+    def workspace(self, size: int) -> Array:
+        """``size`` bytes that a kernel wants for itself while it runs."""
+        work = self.device.empty((size,), uint8)
+        for listener in scope.listeners:
+            listener.role(work, "WORKSPACE", None)
+        return work
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """A buffer of zeros."""

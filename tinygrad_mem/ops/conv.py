@@ -5,7 +5,6 @@ One workspace is taken for the time of one kernel; its size depends on shapes on
 
 from __future__ import annotations
 
-from ..dtypes import uint8
 from ..errors import DTypeError, ShapeError
 from .base import Op
 
@@ -38,7 +37,7 @@ def _fits(name, x, w, bias, channels, groups, out):
 def _workspace(ctx, kind, x, w, y, dtype):
     """The buffer that a kernel of ``kind`` wants for a convolution from shape x to shape y."""
     size = ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype)
-    return ctx.empty((size,), uint8)
+    return ctx.workspace(size)
 
 
 def _backward_weight(ctx, x, gy, shape):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import uint8
 from ..errors import DTypeError, ShapeError
 from .base import Op, broadcast
 
@@ -12,7 +11,7 @@ from .base import Op, broadcast
 def _product(ctx, a, b, out):
     """out = a @ b through BLAS, with the workspace that the kernel asks for."""
     size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
-    ctx.kernels.matmul(a, b, ctx.empty((size,), uint8) if size else None, out=out)
+    ctx.kernels.matmul(a, b, ctx.workspace(size) if size else None, out=out)
 
 
 def _blas_ready(ctx, x):

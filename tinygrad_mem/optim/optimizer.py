@@ -123,7 +123,7 @@ class Optimizer:
             self.state[p].update(states)
             for listener in scope.listeners:
                 for t in states.values():
-                    listener.role(t.array, "OPTIMIZER_STATE")
+                    listener.role(t.array, "OPTIMIZER_STATE", t)
         for group in self.param_groups:
             for p in group["params"]:
                 grad = p._grad
@@ -163,7 +163,7 @@ class Optimizer:
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none:
-                    p._grad = None
+                    p.grad = None
                 elif p._grad is not None:
                     grad = p._grad.detach() if p._grad.grad_fn is not None else p._grad
                     grad.device.kernels.fill(0, out=grad.array)
@@ -259,7 +259,7 @@ class Optimizer:
         for states in state.values():
             for value in states.values():
                 for listener in scope.listeners if isinstance(value, Tensor) else ():
-                    listener.role(value.array, "OPTIMIZER_STATE")
+                    listener.role(value.array, "OPTIMIZER_STATE", value)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)

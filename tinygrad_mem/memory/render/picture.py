@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..attribution import Category, Moment
+from ..attribution import Category
+from ..timeline import Moment
 from .terminal import bytes_text
 
 # Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by their lightness
 COLOURS = {
     Category.PARAMETER: "#0072B2",
+    Category.MASTER_WEIGHT: "#003B5C",
     Category.BUFFER: "#999999",
     Category.OPTIMIZER_STATE: "#56B4E9",
     Category.GRADIENT: "#D55E00",
     Category.INPUT: "#000000",
     Category.ACTIVATION: "#009E73",
+    Category.WORKSPACE: "#CC79A7",
     Category.TEMPORARY: "#F0E442",
     Category.UNTRACKED: "#CCCCCC",
+    Category.UNCOUNTED: "#E69F00",
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from rich.table import Table
 
-from ..attribution import Category, Moment
+from ..attribution import Category
+from ..timeline import Moment
 
 
 def bytes_text(count: int) -> str:

@@ -1,0 +1,54 @@
+"""What is alive now, found without having listened: the garbage collector knows every block, tensor, node and module."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from ..autograd.tape import Node
+from ..autograd.tensor import Tensor
+from ..devices.pool import Block
+from ..nn.module import Module
+from ..nn.parameter import Parameter
+from ..optim.optimizer import Optimizer
+
+
+class Census:
+    """Everything that lives on ``device``.
+
+    Attributes:
+        blocks: arrays over the pool's blocks, one each; on ``cuda`` CuPy does not let them be found, and there are none.
+        parameters, tensors: tensors there that are a :class:`Parameter`, and those that are not.
+        buffers, states: tensors there that modules and optimizers hold.
+        nodes: recorded nodes that still keep what they saved.
+        roots: modules that are nobody's child.
+    """
+
+    def __init__(self, device: Any) -> None:
+        tensors, nodes, modules, optimizers, blocks = _found()
+        self.blocks = [b for b in blocks if b.pool is device.pool]
+        here = [t for t in tensors if t.device is device]
+        self.parameters = [t for t in here if isinstance(t, Parameter)]
+        self.tensors = [t for t in here if not isinstance(t, Parameter)]
+        self.buffers = [b for m in modules for b in m._buffers.values() if b is not None and b.device is device]
+        states = [v for o in optimizers for entries in o.state.values() for v in entries.values()]
+        self.states = [v for v in states if isinstance(v, Tensor) and v.device is device]
+        self.nodes = [n for n in nodes if n.device is device]
+        children = {id(child) for m in modules for child in m._modules.values()}
+        self.roots = [m for m in modules if id(m) not in children]
+
+
+def _found() -> tuple[list, ...]:
+    """The living objects of each class, of those that were made completely."""
+    kinds = [(Tensor, "array"), (Node, "saved"), (Module, "_modules"), (Optimizer, "state"), (Block, "pool")]
+    found: tuple[list, ...] = tuple([] for _ in kinds)
+    where = {kind: (found[i], sign) for i, (base, sign) in enumerate(kinds) for kind in _subclasses(base)}
+    for thing in gc.get_objects():
+        entry = where.get(type(thing))
+        if entry is not None and hasattr(thing, entry[1]):
+            entry[0].append(thing)
+    return found
+
+
+def _subclasses(base: type) -> list[type]:
+    return [base, *(kind for each in base.__subclasses__() for kind in _subclasses(each))]

@@ -1,0 +1,188 @@
+"""What a track hears, written down: the seams of the engine on one side, the log on the other."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from time import perf_counter_ns
+from typing import Any
+
+from .. import scope
+from ..autograd.tape import Kept
+from ..nn.module import Module
+from ..scope import local
+from .census import Census
+from .log import Kind, Log
+from .source import source_line
+
+_MALLOC, _FREE, _ENTER, _LEAVE = int(Kind.MALLOC), int(Kind.FREE), int(Kind.ENTER), int(Kind.LEAVE)
+_thread = threading.get_ident
+
+
+class _Origin(threading.local):
+    """What the op that runs in this thread makes of its inputs."""
+
+    role = "TEMPORARY"
+
+
+class Recorder(scope.Listener):
+    """Writes what happens to the pool of ``device`` into ``log``.
+
+    A block is born an ``INPUT`` when no op makes it (or one that has no tensor to start from) while the user's own code or a
+    loader runs, or when an op there makes it of inputs alone (``images.to(device)``, ``x / 255``): what depends on nothing
+    that is trained. Everything else is born a ``TEMPORARY``.
+
+    Attributes:
+        on: False stops the writing: weak references may call after the track has ended.
+    """
+
+    def __init__(self, device: Any, log: Log) -> None:
+        self.device, self.log = device, log
+        self.on = True
+        self._name = str(device)
+        self._began = perf_counter_ns()
+        self._events = 0
+        self._live: dict[int, str] = {}  # address -> role at birth, of blocks that the log knows
+        self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # (holder, role) -> address, weak reference to the holder
+        self._named: dict[int, str] = {}
+        self._origin = _Origin()
+
+    def end(self) -> None:
+        """Stop writing; the last facts are the names of what was made and never ran."""
+        for root in Census(self.device).roots:
+            self.name(root)
+        self.on = False
+        self._held.clear()
+
+    # --- the pool ---------------------------------------------------------------------------------------------------------
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        if device == self._name:
+            now, op, phase = perf_counter_ns() - self._began, local.op, local.phase
+            if phase == "user":
+                role = self._origin.role if op else "INPUT"
+            else:
+                role = "INPUT" if phase == "data" else "TEMPORARY"
+            self._live[address] = role
+            line = local.line or source_line()
+            self.log.write((_MALLOC, now, address, requested, rounded, phase, local.module, op, line, role, "", _thread()))
+            self._events += 1
+            if not self._events & 255:
+                self.log.settle()
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        if device == self._name:
+            self._live.pop(address, None)
+            self._named.pop(address, None)
+            now = perf_counter_ns() - self._began
+            self.log.write(
+                (_FREE, now, address, 0, rounded, local.phase, local.module, local.op, local.line, "", "", _thread())
+            )
+
+    def segment(self, device: str, address: int, size: int) -> None:
+        if device == self._name:
+            self.fact(Kind.RESERVE if size > 0 else Kind.RELEASE, address, rounded=abs(size))
+
+    # --- ops --------------------------------------------------------------------------------------------------------------
+
+    def running(self, node: Any, arrays: tuple) -> None:
+        node.line = local.line = source_line()
+        if local.phase == "user":
+            self._origin.role = "INPUT" if all(self._is_input(a) for a in arrays) else "TEMPORARY"
+
+    def _is_input(self, array: Any) -> bool:
+        address = self._address(array)
+        return address is None or self._live.get(address, "UNTRACKED") in ("INPUT", "UNTRACKED")
+
+    def saved(self, node: Any, name: str, array: Any) -> None:
+        self._turn(_ENTER, array, "ACTIVATION", node.module, node.op.__name__, node.line, name)
+
+    def released(self, kept: Any, name: str, array: Any) -> None:
+        self._turn(_LEAVE, array, "ACTIVATION", kept.module, kept.op, kept.line, name)
+
+    # --- roles ------------------------------------------------------------------------------------------------------------
+
+    def role(self, array: Any, role: str, holder: Any) -> None:
+        address = None if array is None else self._address(array)
+        if holder is None:
+            if address is not None:
+                self._know(array, address)
+                self.fact(Kind.ENTER, address, role=role)
+            return
+        key = id(holder), role
+        if self._held.get(key, (None,))[0] == address:
+            return
+        self._let_go(key)
+        if address is not None:
+            self._know(array, address)
+            self._live[address] = role
+            self._held[key] = address, weakref.ref(holder, lambda _, key=key: self._let_go(key))
+            self.fact(Kind.ENTER, address, role=role)
+
+    def moved(self, tensor: Any) -> None:
+        for holder, role in list(self._held):
+            if holder == id(tensor) and role != "GRADIENT":
+                self.role(tensor.array, role, tensor)
+
+    def _let_go(self, key: tuple[int, str]) -> None:
+        address, _ = self._held.pop(key, (None, None))
+        if address is not None and self.on:
+            self.fact(Kind.LEAVE, address, role=key[1])
+
+    def called(self, module: Any) -> None:
+        self.name(module)
+
+    def begin(self) -> None:
+        """Write down what is there: bytes in use, each block, what it is and whose."""
+        used = self.device.pool.used_bytes()
+        if not used:
+            return
+        self.fact(Kind.OLDER, rounded=used)
+        found = Census(self.device)
+        for array in found.blocks:
+            self._know(array, array.chunk.address)
+        for role, tensors in (("PARAMETER", found.parameters), ("BUFFER", found.buffers), ("OPTIMIZER_STATE", found.states)):
+            for tensor in tensors:
+                self.role(tensor.array, role, tensor)
+        for tensor in (*found.parameters, *found.tensors):
+            if tensor._grad is not None:
+                self.role(tensor._grad.array, "GRADIENT", tensor)
+        for node in found.nodes:
+            Kept.of(node)
+            for name, array in node.kept():
+                self.saved(node, name, array)
+        for root in found.roots:
+            self.name(root)
+
+    def name(self, root: Module) -> None:
+        """Write down the paths of the parameters and buffers of ``root``, of those that are not known yet."""
+        for tensors in (root.named_parameters, root.named_buffers):
+            for path, tensor in tensors():
+                address = self._address(tensor.array)
+                if address is not None and address not in self._named:
+                    self._know(tensor.array, address)
+                    self._named[address] = path
+                    self.fact(Kind.NAME, address, note=f"{type(root).__name__}.{path}")
+
+    # --- writing ----------------------------------------------------------------------------------------------------------
+
+    def fact(self, kind: Kind, address: int = 0, requested: int = 0, rounded: int = 0, role: str = "", note: str = "") -> None:
+        """Write an event that says where the thread is."""
+        now, where = perf_counter_ns() - self._began, (local.phase, local.module, local.op, local.line)
+        self.log.write((int(kind), now, address, requested, rounded, *where, role, note, _thread()))
+
+    def _turn(self, kind: int, array: Any, role: str, module: str, op: str, line: str, note: str) -> None:
+        address = self._address(array)
+        if address is not None:
+            self._know(array, address)
+            now = perf_counter_ns() - self._began
+            self.log.write((kind, now, address, 0, 0, local.phase, module, op, line, role, note, _thread()))
+
+    def _address(self, array: Any) -> int | None:
+        return self.device.address(array) if self.device.owns(array) else None
+
+    def _know(self, array: Any, address: int) -> None:
+        """A block that is older than the log, and that nobody found when it began, is written down when it is met."""
+        if address not in self._live:
+            self._live[address] = "UNTRACKED"
+            self.fact(Kind.OLDER, address, *self.device.sizes(array))
