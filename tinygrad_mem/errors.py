@@ -8,6 +8,7 @@ plain ``TypeError`` and ``ValueError`` are raised where Python itself would rais
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 
 class ShapeError(RuntimeError, ValueError):
@@ -58,22 +59,35 @@ class OutOfMemoryError(RuntimeError):
         used: bytes in live blocks of the pool at that moment.
         reserved: bytes that the pool held from the machine.
         limit: the pool's limit in bytes, 0 where there is none.
+        free: bytes that are reserved and not in use, and the largest piece of them: what is lost to fragmentation.
     """
 
-    def __init__(self, device: str, requested: int, used: int, reserved: int, limit: int) -> None:
-        self.requested, self.used, self.reserved, self.limit = requested, used, reserved, limit
+    def __init__(
+        self,
+        device: str,
+        requested: int,
+        used: int,
+        reserved: int,
+        limit: int,
+        free: tuple[int, int | None] = (0, None),
+        report: str = "",
+    ) -> None:
+        self.requested, self.used, self.reserved, self.limit, self.free = requested, used, reserved, limit, free
         bound = f"the pool's limit is {limit:,} bytes" if limit else "the machine has no more"
+        largest = "" if free[1] is None else f", the largest piece {free[1]:,}"
+        pieces = f", of which {free[0]:,} bytes are free{largest}" if free[0] else ""
         super().__init__(
             f"out of memory on {device}: asked for {requested:,} bytes, {used:,} bytes are in use and {reserved:,} bytes "
-            f"are reserved; {bound}. Use a smaller batch, free tensors, or raise the limit with set_limit()."
+            f"are reserved{pieces}; {bound}. "
+            + (report or "Use a smaller batch, free tensors, or raise the limit with set_limit().")
         )
 
     def __reduce__(self):
-        return (_rebuild_out_of_memory, (self.args[0], self.requested, self.used, self.reserved, self.limit))
+        return (_rebuild_out_of_memory, (self.args[0], self.requested, self.used, self.reserved, self.limit, self.free))
 
 
-def _rebuild_out_of_memory(message: str, requested: int, used: int, reserved: int, limit: int) -> OutOfMemoryError:
-    error = OutOfMemoryError("", requested, used, reserved, limit)
+def _rebuild_out_of_memory(message: str, *numbers: Any) -> OutOfMemoryError:
+    error = OutOfMemoryError("", *numbers)
     error.args = (message,)
     return error
 

@@ -63,8 +63,12 @@ class Listener:
     def released(self, kept: Any, name: str, array: Any) -> None:
         """The node (``kept`` has its op, module and line) keeps ``array`` no longer."""
 
-    def role(self, array: Any, role: str, holder: Any) -> None:
-        """While ``holder`` lives, ``array`` is ``role``; ``None`` for the array: ``holder`` has none of that role any more."""
+    def role(self, array: Any, role: str, holder: Any, of: Any = None) -> None:
+        """While ``holder`` lives, ``array`` is ``role``; ``None`` for the array: ``holder`` has none of that role any more.
+
+        Args:
+            of: the tensor that the array is the gradient or the state of.
+        """
 
     def moved(self, tensor: Any) -> None:
         """The memory of ``tensor`` was replaced."""
@@ -73,7 +77,18 @@ class Listener:
         """A module that no other module runs in is about to run."""
 
 
+autopsy: Callable[[str, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
 listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it
+
+
+def ask_autopsy(device: str, requested: int) -> str:
+    """Who has the memory of ``device`` and what would help; ``""`` where nobody can say."""
+    if autopsy is None:
+        return ""
+    try:
+        return autopsy(device, requested)
+    except Exception:  # the machine may be out of memory for this too: the error itself matters more
+        return ""
 
 
 def listen(listener: Listener) -> None:

@@ -338,7 +338,7 @@ def test_meta_makes_the_same_state(name: str):
         def malloc(self, where: str, address: int, requested: int, rounded: int) -> None:
             events[str(where)].append((requested, rounded, scope.local.phase, scope.local.op))
 
-        def role(self, array: Any, role: str, holder: Any) -> None:
+        def role(self, array: Any, role: str, holder: Any, of: Any = None) -> None:
             roles.append((array.shape, role))
 
     found = {}

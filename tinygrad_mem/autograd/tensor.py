@@ -324,12 +324,12 @@ class Tensor(_Methods):
                 )
         self._grad = value
         for listener in scope.listeners:
-            listener.role(None if value is None else value.array, "GRADIENT", self)
+            listener.role(None if value is None else value.array, "GRADIENT", self, self)
 
     def _take_grad(self, array: Any) -> None:
         self._grad = Tensor._wrap(array, self.device)
         for listener in scope.listeners:
-            listener.role(array, "GRADIENT", self)
+            listener.role(array, "GRADIENT", self, self)
 
     def backward(
         self,

@@ -103,7 +103,8 @@ class DataLoader:
         fetch = self._fetch()(self.dataset)
         for indices in self._indices():
             try:
-                batch = [fetch(indices)]
+                with scope.phase("data"):
+                    batch = [fetch(indices)]
             except StopIteration:
                 return
             yield batch.pop()  # nothing here holds it while the caller does

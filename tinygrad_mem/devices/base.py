@@ -92,6 +92,10 @@ class device:
         """Bytes asked for, and bytes taken from the pool, of the block that ``array`` shows; (0, 0) for memory of others."""
         raise NotImplementedError
 
+    def free_memory(self) -> int:
+        """Bytes that the device could still give to its pool; 0 where nothing but the machine's patience limits it."""
+        return 0
+
     def current(self) -> AbstractContextManager[Any]:
         """While open, kernels of this thread run on this device: only GPUs beyond the first need it."""
         return nullcontext()

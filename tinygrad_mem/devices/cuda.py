@@ -51,11 +51,15 @@ class CUDA(device, kind="cuda"):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         with self._device:
             try:
-                return self._cupy.ndarray(shape, dtype)
+                array = self._cupy.ndarray(shape, dtype)
             except self._cupy.cuda.memory.OutOfMemoryError:
                 size = int(np.prod(shape, dtype=object)) * dtype.itemsize
                 pool = self.pool
-                raise OutOfMemoryError(str(self), size, pool.used_bytes(), pool.total_bytes(), pool.get_limit()) from None
+                found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
+                free = found[1] - found[0], None  # CuPy does not tell the largest piece
+                raise OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(str(self), size)) from None
+            self.pool.notice()
+            return array
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         with self._device:
@@ -73,6 +77,10 @@ class CUDA(device, kind="cuda"):
     def sizes(self, array: Any) -> tuple[int, int]:
         size = 0 if self.address(array) is None else array.data.mem.size
         return size, size  # CuPy keeps the rounded size only
+
+    def free_memory(self) -> int:
+        with self._device:
+            return self._cupy.cuda.runtime.memGetInfo()[0] + self.pool.free_bytes()
 
     def current(self) -> Any:
         return self._cupy.cuda.Device(self.index)
@@ -114,6 +122,18 @@ class _Pool:
 
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
+        self.peak_used = self.peak_total = 0  # CuPy keeps no peak: seen after each of our own allocations
+
+    def notice(self) -> None:
+        """Keep the peaks up to date; the GPU is current."""
+        self.peak_used = max(self.peak_used, self._pool.used_bytes())
+        self.peak_total = max(self.peak_total, self._pool.total_bytes())
+
+    def reset_peak(self) -> None:
+        """As ``Pool.reset_peak``."""
+        self.peak_used = self.peak_total = 0
+        with self._gpu:
+            self.notice()
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._pool, name)

@@ -275,7 +275,10 @@ class Pool:
             for listener in scope.listeners:
                 listener.segment(self.device, segment.address, rounded)
             return Chunk(segment, segment.address, rounded)
-        raise OutOfMemoryError(self.device, size, self._used, self._total, self._limit)
+        free = self._total - self._used, self.largest_free()
+        raise OutOfMemoryError(
+            self.device, size, self._used, self._total, self._limit, free, scope.ask_autopsy(self.device, size)
+        )
 
     def free_all_blocks(self) -> None:
         """Give every segment that is wholly free back to the machine."""

@@ -1,13 +1,35 @@
 """The tracker: listens to the pool and says what the bytes were for. Nothing below imports it; not tracking costs nothing."""
 
+from . import autopsy as _autopsy
 from .attribution import Category as Category
+from .batch_size import find_batch_size as find_batch_size
 from .blocks import Block as Block
+from .compare import Change as Change
+from .compare import Comparison as Comparison
+from .compare import Effect as Effect
+from .limit import limit as limit
 from .log import Event as Event
 from .log import Kind as Kind
 from .log import Log as Log
+from .replay import Replay as Replay
+from .saved import Saved as Saved
+from .saved import SavedList as SavedList
+from .saved import print_saved as print_saved
+from .saved import saved as saved
+from .stats import Reclaimed as Reclaimed
+from .stats import empty_cache as empty_cache
+from .stats import max_memory_allocated as max_memory_allocated
+from .stats import max_memory_reserved as max_memory_reserved
+from .stats import memory_allocated as memory_allocated
+from .stats import memory_reserved as memory_reserved
+from .stats import memory_stats as memory_stats
+from .stats import memory_summary as memory_summary
+from .stats import reclaim as reclaim
+from .stats import reset_peak_memory_stats as reset_peak_memory_stats
 from .timeline import Moment as Moment
 from .timeline import Timeline as Timeline
 from .track import Mark as Mark
+from .track import PoolState as PoolState
 from .track import Track as Track
 from .track import mark as mark
 from .track import track as track

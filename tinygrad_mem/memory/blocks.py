@@ -10,6 +10,8 @@ import numpy as np
 from .attribution import CATEGORIES, NOWHERE, Attribution, Category
 from .log import Event, Kind, Log
 
+_BELONGS = {"GRADIENT": "gradient", "OPTIMIZER_STATE": "state"}
+
 
 @dataclass
 class Block:
@@ -50,12 +52,20 @@ class Block:
 
     @property
     def owner(self) -> str:
-        """Whose it is, in few words: a parameter's path, else the module and op that asked, else the user's line."""
-        return self.name or " ".join(part for part in (self.module, self.op) if part) or self.line or "unknown"
+        """Whose it is, in few words: the parameter's path, or of a parameter; else module and op that asked, or the line."""
+        for holder in self.holders:
+            if holder.note and holder.role in _BELONGS:
+                return f"{_BELONGS[holder.role]} of {holder.note}"
+        return (
+            self.name or " ".join(part for part in (self.module, self.op) if part) or self.line or "unknown"
+        )  # on cuda, from before the track
 
     @property
     def home(self) -> str:
-        """The module that it belongs to: of a parameter or buffer the one that holds it, else the one that asked."""
+        """The module that it belongs to: that of the parameter or buffer that it is or belongs to, else the one that asked."""
+        for holder in self.holders:
+            if holder.note and holder.role in _BELONGS:
+                return holder.note.rpartition(".")[0]
         return self.name.rpartition(".")[0] or self.module
 
     def category_at(self, event: int) -> Category | None:

@@ -102,7 +102,7 @@ class Recorder(scope.Listener):
 
     # --- roles ------------------------------------------------------------------------------------------------------------
 
-    def role(self, array: Any, role: str, holder: Any) -> None:
+    def role(self, array: Any, role: str, holder: Any, of: Any = None) -> None:
         address = None if array is None else self._address(array)
         if holder is None:
             if address is not None:
@@ -117,7 +117,8 @@ class Recorder(scope.Listener):
             self._know(array, address)
             self._live[address] = role
             self._held[key] = address, weakref.ref(holder, lambda _, key=key: self._let_go(key))
-            self.fact(Kind.ENTER, address, role=role)
+            note = "" if of is None else self._named.get(self._address(of.array) or 0, "")
+            self.fact(Kind.ENTER, address, role=role, note=note)
 
     def moved(self, tensor: Any) -> None:
         for holder, role in list(self._held):
@@ -134,7 +135,9 @@ class Recorder(scope.Listener):
 
     def begin(self) -> None:
         """Write down what is there: bytes in use, each block, what it is and whose."""
-        used = self.device.pool.used_bytes()
+        used, reserved = self.device.pool.used_bytes(), self.device.pool.total_bytes()
+        if reserved:
+            self.fact(Kind.RESERVE, rounded=reserved)
         if not used:
             return
         self.fact(Kind.OLDER, rounded=used)
@@ -146,7 +149,7 @@ class Recorder(scope.Listener):
                 self.role(tensor.array, role, tensor)
         for tensor in (*found.parameters, *found.tensors):
             if tensor._grad is not None:
-                self.role(tensor._grad.array, "GRADIENT", tensor)
+                self.role(tensor._grad.array, "GRADIENT", tensor, tensor)
         for node in found.nodes:
             Kept.of(node)
             for name, array in node.kept():
@@ -161,8 +164,8 @@ class Recorder(scope.Listener):
                 address = self._address(tensor.array)
                 if address is not None and address not in self._named:
                     self._know(tensor.array, address)
-                    self._named[address] = path
-                    self.fact(Kind.NAME, address, note=f"{type(root).__name__}.{path}")
+                    self._named[address] = note = f"{type(root).__name__}.{path}"
+                    self.fact(Kind.NAME, address, note=note)
 
     # --- writing ----------------------------------------------------------------------------------------------------------
 

@@ -20,8 +20,7 @@ def source_line() -> str:
         code = frame.f_code
         engine = _engines.get(code)
         if engine is None:
-            name = code.co_filename
-            engine = _engines[code] = name.startswith(_PACKAGE) and not name.startswith(_USERS)
+            engine = is_engine(code)
         if not engine:
             key = code, frame.f_lasti
             line = _lines.get(key)
@@ -30,6 +29,13 @@ def source_line() -> str:
             return line
         frame = frame.f_back
     return ""
+
+
+def is_engine(code: CodeType) -> bool:
+    """Whether the code is this package's own, and not a network or a command that users would write like this."""
+    name = code.co_filename
+    _engines[code] = answer = name.startswith(_PACKAGE) and not name.startswith(_USERS)
+    return answer
 
 
 def _short(filename: str) -> str:

@@ -9,13 +9,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import scope
+from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from . import blocks
 from .attribution import Attribution, Category
 from .blocks import Block
+from .compare import Comparison, compare
+from .explain import sentence
 from .listener import Recorder
 from .log import Kind, Log
+from .replay import Replay, replay
 from .timeline import Moment, Timeline
+from .variables import variables
 
 _running: tuple[Track, ...] = ()
 
@@ -26,6 +31,27 @@ class Mark(NamedTuple):
     index: int
     time: int
     text: str
+
+
+class PoolState(NamedTuple):
+    """Bytes at one moment.
+
+    Attributes:
+        requested: what callers asked for, in all live blocks.
+        rounded: these, each rounded up to 512.
+        used: what the pool counts as in use: ``rounded``, and on ``cuda`` blocks older than the track.
+        reserved: what the pool has taken from the machine.
+    """
+
+    requested: int
+    rounded: int
+    used: int
+    reserved: int
+
+    @property
+    def fragmentation(self) -> float:
+        """The share of the reserved bytes that no block uses."""
+        return 1 - self.used / self.reserved if self.reserved else 0.0
 
 
 When = int | Mark | Moment | str | None
@@ -144,6 +170,15 @@ class Track:
         """The blocks that were alive at a moment, as they were then, largest first."""
         return blocks.living(self.log, self._attribution.update(), self._event(at))
 
+    def pool(self, at: When = None) -> PoolState:
+        """The pool's numbers at a moment, told apart."""
+        event = self._event(at)
+        kind, size = self.log.column("kind")[: event + 1], self.log.column("rounded")[: event + 1].astype(np.int64)
+        reserved = int(size[kind == Kind.RESERVE].sum() - size[kind == Kind.RELEASE].sum())
+        blocks = self.live(event)
+        used = sum(self.by_category(event).values())
+        return PoolState(sum(b.requested for b in blocks), sum(b.rounded for b in blocks), used, reserved)
+
     def by_category(self, at: When = None) -> dict[Category, int]:
         """Bytes in use at a moment, of each category."""
         timeline = self.timeline()
@@ -153,7 +188,7 @@ class Track:
     def by_module(self, at: When = None) -> dict[str, int]:
         """Bytes in use at a moment by the module that asked for them, largest first; ``""`` for none.
 
-        A parameter, a buffer and their gradients count for the module that they belong to.
+        Parameters, buffers, gradients and optimizer state count for the module that they belong to.
         """
         return self._by(at, lambda b: b.home)
 
@@ -164,6 +199,31 @@ class Track:
     def by_line(self, at: When = None) -> dict[str, int]:
         """Bytes in use at a moment by the user's source line, largest first; in backward, the line that ran the op forward."""
         return self._by(at, lambda b: b.line)
+
+    def explain(self, tensor: Tensor) -> str:
+        """Who holds the tensor's memory and why, in a sentence.
+
+        Raises:
+            ValueError: the tensor lives elsewhere, or its memory is not the pool's.
+        """
+        address = self._device.address(tensor.array) if str(tensor.device) == self.device else None
+        if address is None:
+            raise ValueError(
+                f"explain: the track listens to {self.device}, the tensor {list(tensor.shape)} is on {tensor.device} and "
+                f"{'has no memory of its pool' if str(tensor.device) == self.device else 'not there'}"
+            )
+        found = [block for block in self.live("end") if block.address == address]
+        if not found:
+            raise ValueError("explain: this memory was taken after the track had ended; ask while it runs")
+        return sentence(found[0], variables(self._device, address))
+
+    def compare(self, other: Track) -> Comparison:
+        """What changed from this run to ``other``."""
+        return compare(self, other)
+
+    def replay(self, seeds: int = 8) -> Replay:
+        """What CuPy's pool would have reserved for the same events: an interval, because its choices are not foretold."""
+        return replay(self.log, seeds)
 
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
@@ -190,6 +250,11 @@ class Track:
                 raise ValueError(f"track: no mark {when!r}; there are {names}, and 'peak' and 'end'")
             return found[-1]
         return int(when)
+
+
+def running_on(device: Any) -> Track | None:
+    """The innermost track that listens to ``device`` now."""
+    return next((each for each in reversed(_running) if each.device == str(device)), None)
 
 
 def track(device: Any = "cpu") -> Track:

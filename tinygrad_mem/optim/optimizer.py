@@ -123,7 +123,7 @@ class Optimizer:
             self.state[p].update(states)
             for listener in scope.listeners:
                 for t in states.values():
-                    listener.role(t.array, "OPTIMIZER_STATE", t)
+                    listener.role(t.array, "OPTIMIZER_STATE", t, p)
         for group in self.param_groups:
             for p in group["params"]:
                 grad = p._grad
@@ -256,10 +256,10 @@ class Optimizer:
                 new.setdefault("param_names", group["param_names"])
             groups.append({"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **new})
         self.state, self.param_groups = state, groups
-        for states in state.values():
+        for p, states in state.items():
             for value in states.values():
                 for listener in scope.listeners if isinstance(value, Tensor) else ():
-                    listener.role(value.array, "OPTIMIZER_STATE", value)
+                    listener.role(value.array, "OPTIMIZER_STATE", value, p if isinstance(p, Tensor) else None)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)

@@ -5,15 +5,8 @@ from __future__ import annotations
 from rich.table import Table
 
 from ..attribution import Category
+from ..sizes import bytes_text as bytes_text
 from ..timeline import Moment
-
-
-def bytes_text(count: int) -> str:
-    """``1,048,576 bytes`` in a unit that can be read, 1024-based and named so."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if count >= size:
-            return f"{count / size:,.2f} {unit}"
-    return f"{count:,} B"
 
 
 def peak_table(moment: Moment, title: str) -> Table:

@@ -1,0 +1,117 @@
+"""Two runs side by side: what a technique did to the peak, to what is saved for backward, and to what comes and goes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .attribution import Category
+from .sizes import bytes_text
+
+if TYPE_CHECKING:
+    from .track import Track
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A number of bytes before and after."""
+
+    before: int
+    after: int
+
+    @property
+    def change(self) -> int:
+        """What was added; negative for what was saved."""
+        return self.after - self.before
+
+    def __str__(self) -> str:
+        share = f", {self.change / self.before:+.1%}" if self.before else ""
+        sign = "+" if self.change > 0 else ""
+        return f"{bytes_text(self.before)} -> {bytes_text(self.after)} ({sign}{bytes_text(self.change)}{share})"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What one owner had at the two peaks.
+
+    Attributes:
+        owner: a parameter's path, or module and op; see :attr:`Block.owner`.
+        before, after: its bytes by category; empty where it had none.
+    """
+
+    owner: str
+    before: dict[Category, int]
+    after: dict[Category, int]
+
+    @property
+    def bytes(self) -> int:
+        """What was added; negative for what was saved."""
+        return sum(self.after.values()) - sum(self.before.values())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What changed between two runs.
+
+    Attributes:
+        peak: most bytes in use.
+        saved: most bytes that were kept for backward at any moment (``ACTIVATION``).
+        transient: most bytes that nobody kept, temporaries and workspace, at any moment. A technique that lowers one of
+            the two and not the peak has lowered what was not in the way.
+        phase: of the two peaks.
+        appeared, vanished: owners that only the second, only the first peak has.
+        moved: owners that both peaks have, with other bytes or as something else.
+
+    Each list has the largest change first.
+    """
+
+    peak: Effect
+    saved: Effect
+    transient: Effect
+    phase: tuple[str, str]
+    appeared: list[Change]
+    vanished: list[Change]
+    moved: list[Change]
+
+    def __str__(self) -> str:
+        where = self.phase[0] if self.phase[0] == self.phase[1] else f"{self.phase[0]}, now {self.phase[1]}"
+        lines = [f"peak       {self.peak} in {where}", f"saved      {self.saved}", f"transient  {self.transient}"]
+        for title, changes in (("appeared", self.appeared), ("vanished", self.vanished), ("moved", self.moved)):
+            for change in changes[:5]:
+                kinds = [", ".join(sorted(side)) for side in (change.before, change.after)]
+                what = kinds[1] or kinds[0] if title != "moved" or kinds[0] == kinds[1] else f"{kinds[0]} -> {kinds[1]}"
+                lines.append(f"{title:9}  {bytes_text(change.bytes):>12}  {change.owner}  ({what})")
+        return "\n".join(lines)
+
+
+def compare(before: Track, after: Track) -> Comparison:
+    """What changed from ``before`` to ``after``."""
+    mine, other = _owners(before), _owners(after)
+    changes = [Change(owner, mine.get(owner, {}), other.get(owner, {})) for owner in {**mine, **other}]
+    changes = sorted((c for c in changes if c.before != c.after), key=lambda c: (-abs(c.bytes), c.owner))
+    return Comparison(
+        Effect(before.peak, after.peak),
+        Effect(*(_most(t, Category.ACTIVATION) for t in (before, after))),
+        Effect(*(_most(t, Category.TEMPORARY, Category.WORKSPACE) for t in (before, after))),
+        (before.at_peak().phase, after.at_peak().phase),
+        [c for c in changes if not c.before],
+        [c for c in changes if not c.after],
+        [c for c in changes if c.before and c.after],
+    )
+
+
+def _owners(track: Track) -> dict[str, dict[Category, int]]:
+    """The bytes at the peak by owner and category."""
+    found: dict[str, dict[Category, int]] = defaultdict(dict)
+    for block in track.live("peak"):
+        held = found[block.owner]
+        held[block.category] = held.get(block.category, 0) + block.rounded
+    return dict(found)
+
+
+def _most(track: Track, *categories: Category) -> int:
+    timeline = track.timeline()
+    return int(np.sum([timeline.bytes(category) for category in categories], axis=0).max(initial=0))

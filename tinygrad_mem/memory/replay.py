@@ -1,0 +1,91 @@
+"""What CuPy's pool would have reserved for the events of a track.
+
+Used bytes do not depend on placement: each block takes its size rounded up to 512, in CuPy as here. Reserved bytes do. Our
+pool chooses among free chunks of equal size the one with the lowest address; CuPy the one whose Python object lies lowest
+in the process, which nobody can foretell. So the events are replayed with several choices, and the answer is an interval.
+
+Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
+"""
+
+from __future__ import annotations
+
+import random
+from heapq import heapify
+from typing import NamedTuple
+
+import numpy as np
+
+from ..devices.pool import Chunk, Pool
+from .log import Kind, Log
+
+
+class Replay(NamedTuple):
+    """Most bytes that a pool would have taken from the machine.
+
+    Attributes:
+        low, high: the least and the most over all choices that were replayed.
+        used: most bytes in use, the same for every choice.
+        fragmentation: share of ``high`` that was not in use at the moment when most was.
+    """
+
+    low: int
+    high: int
+    used: int
+
+    @property
+    def fragmentation(self) -> float:
+        return 1 - self.used / self.high if self.high else 0.0
+
+
+class _CuPyPool(Pool):
+    """The pool, over no memory at all, with a free chunk chosen by lot among those of equal size."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__("replay", reserve=False)
+        self._lot = random.Random(seed)
+
+    def _pop(self, size: int) -> Chunk | None:
+        heap = self._heaps.get(size)
+        if heap:
+            fits = sorted({a for a in heap if (c := self._free_chunks.get(a)) is not None and c.size == size})
+            if len(fits) > 1:
+                chosen = self._lot.choice(fits)
+                heap.remove(chosen)
+                heapify(heap)
+                chunk = self._free_chunks.pop(chosen)
+                chunk.free = False
+                return chunk
+        return super()._pop(size)
+
+    def take(self, size: int) -> Chunk:
+        """A chunk of ``size`` bytes."""
+        return self._best_fit(size) or self._grow(size, size)
+
+
+def replay(log: Log, seeds: int = 8) -> Replay:
+    """Replay the mallocs and frees of ``log``, and where it gave its cache back, with ``seeds`` different choices.
+
+    Blocks that are older than the log are taken first, in the order of their addresses.
+
+    Raises:
+        ValueError: ``seeds`` is less than 1.
+    """
+    if seeds < 1:
+        raise ValueError(f"replay: at least one choice is needed, found seeds={seeds}")
+    pools = [_run(log, seed) for seed in range(seeds)]
+    reserved = [pool.peak_total for pool in pools]
+    return Replay(min(reserved), max(reserved), pools[0].peak_used)
+
+
+def _run(log: Log, seed: int) -> _CuPyPool:
+    pool, live = _CuPyPool(seed), {}
+    for chunk in log.chunks():
+        wanted = chunk[np.isin(chunk["kind"], (Kind.OLDER, Kind.MALLOC, Kind.FREE, Kind.RELEASE)) & (chunk["address"] > 0)]
+        for kind, address, size in zip(*(wanted[name].tolist() for name in ("kind", "address", "rounded")), strict=True):
+            if kind == Kind.RELEASE:
+                pool.free_all_blocks()
+            elif kind != Kind.FREE:
+                live[address] = pool.take(size)
+            elif address in live:
+                pool._release(live.pop(address))
+    return pool

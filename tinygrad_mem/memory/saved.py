@@ -1,0 +1,137 @@
+"""``print_saved(fn, *args)``: what each op of a function keeps for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from .. import scope
+from ..autograd.tensor import Tensor
+from ..nn.module import Module
+from .sizes import bytes_text
+from .source import source_line
+
+
+@dataclass(frozen=True)
+class Saved:
+    """One array that one op keeps.
+
+    Attributes:
+        op, name: the op, and what its docstring calls the array.
+        shape, dtype: of the array.
+        bytes: of the memory that it keeps alive: of all of it, where the array shows a part.
+        shared: who else keeps or owns the same memory: other rows, arguments, parameters, the result.
+        module, line: where the op ran.
+        first: False where an earlier row has counted the same memory.
+    """
+
+    op: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+    shared: tuple[str, ...]
+    module: str
+    line: str
+    first: bool
+
+
+class SavedList(list[Saved]):
+    """The rows; ``total`` counts each piece of memory once."""
+
+    @property
+    def total(self) -> int:
+        """Bytes that are kept for backward."""
+        return sum(row.bytes for row in self if row.first)
+
+    def __str__(self) -> str:
+        cells = [("op", "saves", "shape", "dtype", "bytes", "shared with", "module", "line")]
+        cells += [
+            (r.op, r.name, str(list(r.shape)), r.dtype, f"{r.bytes:,}", ", ".join(r.shared), r.module, r.line) for r in self
+        ]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        sides = [str.rjust if title == "bytes" else str.ljust for title in cells[0]]
+        rows = [[side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)] for row in cells]
+        total = f"{self.total:,} bytes ({bytes_text(self.total)}) are kept for backward, shared memory counted once"
+        return "\n".join([*("  ".join(row).rstrip() for row in rows), total])
+
+
+class _Ear(scope.Listener):
+    """Remembers what was saved and not let go, without keeping it alive."""
+
+    def __init__(self) -> None:
+        self.rows: list[tuple] = []
+
+    def running(self, node: Any, arrays: tuple) -> None:
+        node.line = source_line()
+
+    def saved(self, node: Any, name: str, array: Any) -> None:
+        size = node.device.sizes(array)[0] or array.nbytes
+        what = (node.op.__name__, name, node.module, node.line)
+        self.rows.append((*what, _memory(node.device, array), tuple(array.shape), str(array.dtype), size))
+
+    def released(self, kept: Any, name: str, array: Any) -> None:
+        for row in reversed(self.rows):
+            if row[:4] == (kept.op, name, kept.module, kept.line) and row[5] == tuple(array.shape):
+                self.rows.remove(row)
+                return
+
+
+def saved(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedList:
+    """Run ``fn(*args, **kwargs)`` and say what its result keeps for backward. The result is dropped.
+
+    Args:
+        fn: a module or a function of tensors.
+    """
+    ear = _Ear()
+    scope.listen(ear)
+    try:
+        result = fn(*args, **kwargs)
+    finally:
+        scope.unlisten(ear)
+    owners = _owners(fn, args, kwargs, result)
+    del result
+    rows, seen = SavedList(), set()
+    for number, (op, name, module, line, memory, shape, dtype, size) in enumerate(ear.rows):
+        others = [f"{r[0]}.{r[1]}" for i, r in enumerate(ear.rows) if i != number and r[4] == memory]
+        shared = tuple(dict.fromkeys([*owners.get(memory, []), *others]))
+        rows.append(Saved(op, name, shape, dtype, size, shared, module, line, memory not in seen))
+        seen.add(memory)
+    return rows
+
+
+def print_saved(fn: Callable[..., Any], *args: Any, file: TextIO | None = None, **kwargs: Any) -> SavedList:
+    """Print what each op of ``fn(*args, **kwargs)`` keeps for backward: op, shape, dtype, bytes, shared with whom, where.
+
+    Args:
+        fn: a module or a function of tensors.
+        file: where to print, standard output unless given.
+
+    Returns:
+        The rows, and their sum as ``.total``.
+    """
+    rows = saved(fn, *args, **kwargs)
+    print(rows, file=file)
+    return rows
+
+
+def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[str]]:
+    """Names of memory that belongs to others than the tape."""
+    named: list[tuple[str, Any]] = [(f"argument {i}", t) for i, t in enumerate(args)]
+    named += [(f"argument {name}", t) for name, t in kwargs.items()]
+    if isinstance(fn, Module):
+        named += [(f"parameter {name}", p) for name, p in fn.named_parameters()]
+        named += [(f"buffer {name}", b) for name, b in fn.named_buffers()]
+    named += [("result", t) for t in (result if isinstance(result, Sequence) else [result])]
+    found: dict[Any, list[str]] = {}
+    for name, tensor in named:
+        if isinstance(tensor, Tensor):
+            found.setdefault(_memory(tensor.device, tensor.array), []).append(name)
+    return found
+
+
+def _memory(device: Any, array: Any) -> Any:
+    """What tells one piece of memory from another."""
+    address = device.address(array)
+    return (str(device), address) if address is not None else id(array)

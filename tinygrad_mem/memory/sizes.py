@@ -1,0 +1,44 @@
+"""Bytes as people write them."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
+_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+
+
+def bytes_text(count: int) -> str:
+    """``1,048,576 bytes`` in a unit that can be read, 1024-based and named so."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if abs(count) >= size:
+            return f"{count / size:,.2f} {unit}"
+    return f"{count:,} B"
+
+
+def parse_bytes(size: int | str) -> int:
+    """``"512 MiB"`` (1024-based), ``"2 GB"`` (1000-based), ``"1.5GiB"``, ``4096``: in bytes, rounded down.
+
+    Raises:
+        ValueError: it is not a size, or not a positive one.
+        TypeError: it is neither text nor a whole number.
+    """
+    if isinstance(size, bool) or not isinstance(size, (int, str)):
+        raise TypeError(f"a size is a whole number of bytes or text such as '512 MiB', found {size!r}")
+    count = _parsed(size) if isinstance(size, str) else size
+    if count <= 0:
+        raise ValueError(f"a size is at least one byte, found {count:,}")
+    return count
+
+
+def _parsed(text: str) -> int:
+    match = _SIZE.fullmatch(text)
+    unit = _UNITS.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise ValueError(
+            f"{text!r} is not a size: write a number and one of B, KB, MB, GB, TB (1000-based) or KiB, MiB, GiB, TiB "
+            "(1024-based), such as '512 MiB'"
+        )
+    whole, _, part = match[1].partition(".")
+    return int(whole + part) * unit // 10 ** len(part)

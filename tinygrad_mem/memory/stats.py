@@ -1,0 +1,110 @@
+"""PyTorch's questions about the allocator, with PyTorch's names: they need no track."""
+
+from __future__ import annotations
+
+import gc
+from collections import OrderedDict
+from typing import Any, NamedTuple
+
+from .. import scope
+from ..devices import device as Device
+from .sizes import bytes_text
+
+
+def where(device: Any = None) -> Device:
+    """The device that is meant: the given one, else the thread's default, else the cpu."""
+    return Device(device or scope.local.default_device or "cpu")
+
+
+def memory_allocated(device: Any = None) -> int:
+    """Bytes in live blocks, each rounded up to 512."""
+    return where(device).pool.used_bytes()
+
+
+def max_memory_allocated(device: Any = None) -> int:
+    """Most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
+    return where(device).pool.peak_used
+
+
+def memory_reserved(device: Any = None) -> int:
+    """Bytes that the pool has taken from the machine: live, and cached."""
+    return where(device).pool.total_bytes()
+
+
+def max_memory_reserved(device: Any = None) -> int:
+    """Most bytes that the pool had taken from the machine, since the same moment."""
+    return where(device).pool.peak_total
+
+
+def reset_peak_memory_stats(device: Any = None) -> None:
+    """Let the two peaks begin again from what is there now."""
+    where(device).pool.reset_peak()
+
+
+def empty_cache(device: Any = None) -> None:
+    """Give cached memory back to the machine: whole free segments; a small live block keeps its segment."""
+    where(device).pool.free_all_blocks()
+
+
+class Reclaimed(NamedTuple):
+    """What :func:`reclaim` gave back.
+
+    Attributes:
+        collected: bytes in use that only the garbage collector could free: they hung in reference cycles.
+        released: reserved bytes that went back to the machine.
+    """
+
+    collected: int
+    released: int
+
+
+def reclaim(device: Any = None) -> Reclaimed:
+    """Run the garbage collector, empty the cache, and say what each really gave back."""
+    pool = where(device).pool
+    used, reserved = pool.used_bytes(), pool.total_bytes()
+    gc.collect()
+    collected = used - pool.used_bytes()
+    pool.free_all_blocks()
+    return Reclaimed(collected, reserved - pool.total_bytes())
+
+
+def memory_stats(device: Any = None) -> OrderedDict[str, int]:
+    """PyTorch's keys, of those that the pool knows. Bytes that were asked for are those of live blocks (``cpu``, ``meta``)."""
+    here = where(device)
+    pool = here.pool
+    used, reserved = pool.used_bytes(), pool.total_bytes()
+    sizes = [block.size for block in _blocks(pool)] if here.type != "cuda" else None
+    stats = OrderedDict()
+    stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = used, pool.peak_used
+    stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = reserved, pool.peak_total
+    stats["inactive_split_bytes.all.current"] = reserved - used
+    stats["inactive_split.all.current"] = pool.n_free_blocks()
+    if sizes is not None:
+        stats["requested_bytes.all.current"], stats["allocation.all.current"] = sum(sizes), len(sizes)
+        stats["largest_free_bytes"] = pool.largest_free()
+    return stats
+
+
+def _blocks(pool: Any) -> list:
+    from ..devices.pool import Block
+
+    return [thing for thing in gc.get_objects() if type(thing) is Block and getattr(thing, "pool", None) is pool]
+
+
+def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+    """The numbers as text, each in a line.
+
+    Args:
+        abbreviated: taken for compatibility; the summary is short.
+    """
+    here, stats = where(device), memory_stats(device)
+    used, reserved = stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
+    rows = [("in use", used), ("most in use", stats["allocated_bytes.all.peak"])]
+    if "requested_bytes.all.current" in stats:
+        rows += [("asked for", stats["requested_bytes.all.current"])]
+        rows += [("lost to rounding", used - stats["requested_bytes.all.current"])]
+    rows += [("reserved", reserved), ("most reserved", stats["reserved_bytes.all.peak"]), ("free in the pool", reserved - used)]
+    if "largest_free_bytes" in stats:
+        rows += [("largest free piece", stats["largest_free_bytes"])]
+    rows += [("limit", here.pool.get_limit())] if here.pool.get_limit() else []
+    return "\n".join([f"memory of {here}", *(f"{name:20}{count:>18,}  {bytes_text(count):>12}" for name, count in rows)])
