@@ -3,7 +3,7 @@
 Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
 follows from the shapes. Weights are (O, C / groups, *kernel).
 
-``TINYGRAD_MEM_CONV=columns`` (or ``winograd`` or ``bands``, where they can) in the environment overrides the rule that chooses.
+``TINYGRAD_MEM_CONV=columns`` (or ``rows`` or ``winograd``, where they can) in the environment overrides the rule that chooses.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import os as _os
 
 import numpy as np
 
-from . import conv_bands as _bands
 from . import conv_columns as _columns
+from . import conv_rows as _rows
 from . import conv_winograd as _winograd
 
 _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
@@ -22,27 +22,29 @@ _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
     if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
-        return _winograd.workspace(x_shape, y_shape)
+        return _winograd.workspace(x_shape, y_shape, kind)
     geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    return _bands.WORKSPACE if _use_bands(geo) else _columns.workspace(geo, kind)
+    return (_rows if _use_rows(geo, kind) else _columns).workspace(geo, kind)
 
 
-def _use_bands(geo):
-    """Whether banded weights compute this: few channels in and out."""
-    return _ALGORITHM in ("", "bands") and _bands.band(geo) > 0
+def _use_rows(geo, kind):
+    """Whether whole rows at a time compute this."""
+    return _ALGORITHM != "columns" and not geo.pointwise and _rows.fits(geo, kind)
 
 
 def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
     """Whether Winograd's algorithm computes this: a rule of the shapes; ``tests/benchmarks/conv.py`` shows what it costs."""
     if dtype != np.float32 or w_shape[2:] != (3, 3) or groups != 1 or stride != (1, 1) or dilation != (1, 1):
         return False
-    least = max(min(y_shape[2:]), 0)
-    if _ALGORITHM == "columns" or least < 1 or 0 in x_shape:
+    if _ALGORITHM in ("columns", "rows") or 0 in x_shape or 0 in y_shape:
         return False
-    if kind == "input":
-        x_shape, y_shape = y_shape, x_shape
-    wanted = _ALGORITHM == "winograd" or (min(x_shape[1], y_shape[1]) >= 8 and least >= 3)
-    return wanted and _winograd.fits(x_shape, y_shape, kind)
+    height, width = x_shape[2:] if kind == "input" else y_shape[2:]
+    if _ALGORITHM == "winograd":
+        return True
+    cin, cout, pixels = x_shape[1], y_shape[1], x_shape[0] * height * width
+    if kind == "weight" and 9 * cin * cout > pixels * (cin + cout):
+        return False  # more work on the weight than on the maps
+    return min(cin, cout) >= 48 and height >= 3 and width >= 3
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
@@ -53,10 +55,10 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         _only_bias(bias, out)
         return
     if _use_winograd("forward", x.shape, w.shape, out.shape, stride, dilation, groups, x.dtype):
-        _winograd.convolve(x, w, bias, False, low, work, out)
+        _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
-    (_bands if _use_bands(geo) else _columns).forward(geo, x, w, bias, work, out)
+    (_rows if _use_rows(geo, "forward") else _columns).forward(geo, x, w, bias, work, out)
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
@@ -67,10 +69,11 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         _only_bias(bias, out)
         return
     if _use_winograd("input", out.shape, w.shape, gy.shape, stride, dilation, groups, gy.dtype):
-        _winograd.convolve(gy, w, bias, True, (2 - low[0], 2 - low[1]), work, out)
+        turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
+        _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
     geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    (_bands if _use_bands(geo) else _columns).backward_input(geo, gy, w, bias, work, out)
+    (_rows if _use_rows(geo, "input") else _columns).backward_input(geo, gy, w, bias, work, out)
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
@@ -84,7 +87,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         _winograd.backward_weight(gy, x, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    (_bands if _use_bands(geo) else _columns).backward_weight(geo, gy, x, work, out)
+    (_rows if _use_rows(geo, "weight") else _columns).backward_weight(geo, gy, x, work, out)
 
 
 def conv_backward_bias(gy, out):

@@ -1,26 +1,31 @@
-"""Winograd's F(4x4, 3x3): 3x3 convolutions of stride 1 in float32 with a quarter of the multiplications.
+"""Winograd's F(4, 3) along the rows: 3x3 convolutions of stride 1 in float32 with half of the multiplications.
 
-Output is made in tiles of 4x4 from input tiles of 6x6: both input tile and weight are transformed to 36 numbers, multiplied
-there (36 matrix products over channels), and the sums are transformed back. Every transform is a small matrix product over
-long rows of (tile, channel), so nearly all work is done by BLAS. Errors are near 1e-5 of the largest output.
+Four output rows are made from six input rows: six sums of rows (``_INPUT``) are convolved with six sums of the kernel's rows
+(``_WEIGHT``), and four sums of the results (``_OUTPUT``) are the output. A row here is a slab of all channels of a few images
+(row, channel, image, column), with a zero at both ends of each image's columns: every sum of rows is one product of a tiny
+matrix with long rows, and a kernel column is a slab read from one number further on, so nothing is copied. (Where images are
+narrow, those zeros would be a large part of all columns: there the slab is (row, channel, column, image), and a kernel column
+is a slab read from one group of images further on.) The gradient of x is the same walk over gy with the turned weight; the
+gradient of w is the transpose of each step.
 
-The gradient of x is the convolution of gy with the turned weight; the gradient of w multiplies both transforms over tiles.
+Errors are near 1e-6 of the largest output, a few times those of plain sums.
 
-Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016 (the matrices).
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016 (the matrices, used along one axis here:
+the second axis would halve the products again, and costs more in copies than that saves at the widths of most networks).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import blas, threads
-from .conv_columns import LANES, Lane
+from .conv_columns import LANES, Lane, lane_count
+from .conv_rows import Tile, even
 
-_INPUT = np.array(  # B^T: 6 numbers of a row to 6 transformed ones
+_INPUT = np.array(  # B^T: six rows to six sums of rows
     [
         [4, 0, -5, 0, 1, 0],
         [0, -4, -4, 1, 1, 0],
@@ -31,7 +36,7 @@ _INPUT = np.array(  # B^T: 6 numbers of a row to 6 transformed ones
     ],
     np.float32,
 )
-_WEIGHT = np.array(  # G: 3 taps to 6
+_WEIGHT = np.array(  # G: three kernel rows to six sums
     [
         [1 / 4, 0, 0],
         [-1 / 6, -1 / 6, -1 / 6],
@@ -41,366 +46,263 @@ _WEIGHT = np.array(  # G: 3 taps to 6
         [0, 0, 1],
     ]
 )
-_OUTPUT = np.array(  # A^T: 6 sums to 4 outputs
+_OUTPUT = np.array(  # A^T: six results to four output rows
     [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float32
 )
+_COLUMNS = np.kron(_WEIGHT, np.eye(3)).astype(np.float32)  # nine taps to six sums of rows, each of three columns
+_COLUMNS_BACK = np.ascontiguousarray(_COLUMNS.reshape(6, 3, 9).swapaxes(0, 1).reshape(18, 9).T)  # of (column, sum) pairs
+_OUTPUT_3 = np.concatenate([_OUTPUT] * 3, axis=1)  # the results of three kernel columns, added on the way
 _SPREAD = np.ascontiguousarray(_OUTPUT.T)  # the transpose spreads a gradient
-_WEIGHT_2D = np.kron(_WEIGHT, _WEIGHT).astype(np.float32)  # 9 taps to 36
-_TURNED_2D = np.ascontiguousarray(_WEIGHT_2D[:, ::-1])  # the same of a weight turned by 180 degrees
-_WEIGHT_BACK = np.ascontiguousarray(_WEIGHT_2D.T)
-_FLOAT = 4
-_MOST = 8 << 20  # bytes of workspace, at most
+_FLOAT = np.dtype(np.float32)
+_NARROW = 8  # columns of an image up to which images lie side by side within a column
+_SLACK = 16  # numbers behind a slab: a slab read from the second number on ends behind it
+_PIECE = 1 << 13  # columns of a tiny product that stay in cache
+_LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast ones
+_WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
+_STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
 
 
-class Tiles(NamedTuple):
-    """A map of ``rows`` x ``columns`` tiles on each of ``images`` images of ``height`` x ``width`` outputs."""
-
-    images: int
-    height: int
-    width: int
-    rows: int
-    columns: int
-
-    @classmethod
-    def of(cls, shape: tuple[int, ...]) -> Tiles:
-        return cls(shape[0], shape[2], shape[3], -(-shape[2] // 4), -(-shape[3] // 4))
+def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
+    """Numbers of a lane's tile of so many columns: slabs that are not needed at the same time share their place."""
+    if kind == "weight":
+        sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
+        return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * _SLACK
+    return (max(6 * cin, 18 * cout) + max(6 * cin, 4 * cout)) * columns + 4 * _SLACK
 
 
-class Piece(NamedTuple):
-    """Whole images n0:n1, or tile rows r0:r1 of one image; ``first`` is the number of its first tile in its chunk."""
+def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
+    """Images of a tile: as many as a lane may hold, at least one, and two tiles where that is possible.
 
-    n0: int
-    n1: int
-    r0: int
-    r1: int
-    first: int
-    tiles: int
-
-
-def _pieces(tiles: Tiles, most: int) -> list[Piece]:
-    """The map cut into equal pieces of at most ``most`` tiles (at least one row)."""
-    size = tiles.rows * tiles.columns
-    found = []
-    if size <= most:
-        step = -(-tiles.images // -(-tiles.images // min(most // size, tiles.images)))
-        for n in range(0, tiles.images, step):
-            stop = min(n + step, tiles.images)
-            found.append(Piece(n, stop, 0, tiles.rows, 0, (stop - n) * size))
-        return found
-    height = max(most // tiles.columns, 1)
-    height = -(-tiles.rows // -(-tiles.rows // height))
-    for n in range(tiles.images):
-        for r in range(0, tiles.rows, height):
-            stop = min(r + height, tiles.rows)
-            found.append(Piece(n, n + 1, r, stop, 0, (stop - r) * tiles.columns))
-    return found
-
-
-def workspace(x_shape: tuple[int, ...], y_shape: tuple[int, ...]) -> int:
-    """Bytes: 1.75 MiB, more only where weights or maps are much larger, never above 8 MiB."""
-    channels = x_shape[1] * y_shape[1]
-    maps = _FLOAT * (math.prod(x_shape) + math.prod(y_shape))
-    wanted = _FLOAT * 36 * channels + (7 << 18)
-    return max(7 << 18, min(_MOST, wanted, max(2 * 36 * channels, maps // 2)))
-
-
-class Plan(NamedTuple):
-    """``resident``: the whole transformed weight is kept and lanes take tiles; else chunks of tiles are kept and lanes take
-    ``block`` output channels at a time. ``tiles`` is the most tiles of a piece, ``chunk`` of a chunk."""
-
-    resident: bool
-    tiles: int
-    chunk: int
-    block: int
-
-
-_LINES = 72  # numbers a tile and channel while an input is transformed
-_BACK = 76  # the same while sums are transformed back, the sums included
-_TAPS = 36 + 9  # numbers a weight while it is transformed
-
-
-def plan(tiles: Tiles, cin: int, cout: int, nbytes: int, lanes: int) -> Plan | None:
-    """How to walk within ``nbytes``; ``None`` where not even the smallest tiles fit."""
-    room = nbytes // _FLOAT - 1024 * (lanes + 1)
-    every = tiles.images * tiles.rows * tiles.columns
-    weight = _TAPS * cin * cout
-    if weight * 3 <= room:
-        most = (room - weight) // lanes // (36 * cin + max(_LINES * cin, _BACK * cout))
-        if most >= tiles.columns:
-            return Plan(True, min(most, max(-(-every // lanes), tiles.columns)), 0, cout)
-    return _cheapest(
-        tiles,
-        max(cin, cout),
-        -(-cout // lanes),
-        lambda most, block: min(
-            (room - lanes * most * _LINES * cin) // (36 * cin),
-            (room - lanes * _TAPS * cin * block) // (36 * cin + lanes * _BACK * block),
-        ),
-    )
-
-
-def _cheapest(tiles: Tiles, channels: int, widest: int, fit: Callable[[int, int], int]) -> Plan | None:
-    """The plan of least estimated time: each chunk transforms all weights again (15 ns a weight: 13 to 24 were measured), each
-    block of output channels reads all transformed tiles again (10 ns a tile and channel: an estimate, from 15 GB/s).
-    ``fit`` says how large a chunk may be."""
-    every = tiles.images * tiles.rows * tiles.columns
-    best, least = None, math.inf
-    for block in sorted({min(b, widest) for b in (8, 16, 32, 64)}):
-        for most in _piece_sizes(tiles, channels):
-            chunk = fit(most, block)
-            if chunk >= max(most, min(every, 16)):
-                cost = -(-every // chunk) * 15 + every * 10 / block
-                if cost < least:
-                    best, least = Plan(False, most, _balanced(every, chunk, most), block), cost
-                break
-    return best
-
-
-def _piece_sizes(tiles: Tiles, channels: int) -> list[int]:
-    """How many tiles a piece may have, best first: enough numbers for one call of NumPy, then fewer."""
-    best = max(4096 // channels, 1)
-    return [max(best // cut, tiles.columns) for cut in (1, 2, 3, 4, 8)] + [tiles.columns]
-
-
-def _balanced(every: int, chunk: int, most: int) -> int:
-    """Chunks of about equal size, whole pieces each."""
-    equal = -(-every // -(-every // chunk))
-    return min(chunk, -(-equal // most) * most)
-
-
-def _chunks(pieces: list[Piece], most: int) -> list[list[Piece]]:
-    """Pieces in groups of at most ``most`` tiles, numbered within their group."""
-    found: list[list[Piece]] = []
-    count = 0
-    for piece in pieces:
-        if not found or count + piece.tiles > most:
-            found.append([])
-            count = 0
-        found[-1].append(piece._replace(first=count))
-        count += piece.tiles
-    return found
-
-
-def _gather(x: np.ndarray, tiles: Tiles, piece: Piece, low: tuple[int, int], size: int, lane: Lane) -> np.ndarray:
-    """A padded, channels-last copy (images, 4 * rows + size - 4, 4 * columns + size - 4, channels) of a piece's inputs."""
-    height, width = 4 * (piece.r1 - piece.r0) + size - 4, 4 * tiles.columns + size - 4
-    padded = lane.take((piece.n1 - piece.n0, height, width, x.shape[1]), np.dtype(np.float32))
-    top = 4 * piece.r0 - low[0]
-    a, b = max(top, 0), max(min(top + height, x.shape[2]), 0)
-    left, right = low[1], min(x.shape[3] + low[1], width)
-    if b <= a or right <= left:
-        padded.fill(0)
-        return padded
-    padded[:, : a - top].fill(0)
-    padded[:, b - top :].fill(0)
-    padded[:, :, :left].fill(0)
-    padded[:, :, right:].fill(0)
-    source = x[piece.n0 : piece.n1, :, a:b, : right - left].transpose(0, 2, 3, 1)
-    np.copyto(padded[:, a - top : b - top, left:right], source)
-    return padded
-
-
-def _view(a: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    return np.lib.stride_tricks.as_strided(a, shape, strides)
-
-
-def _transform(x, matrix, tiles, piece, low, lane, out):
-    """out (6, 6, tiles * channels) = the 2-d transform by ``matrix`` (6, size) of the tiles of a piece."""
-    images, rows, columns, channels = piece.n1 - piece.n0, piece.r1 - piece.r0, tiles.columns, x.shape[1]
-    size = matrix.shape[1]
-    line = (4 * columns + size - 4) * channels
-    down = lane.take((6, images, rows, line), x.dtype)
-    mark = lane.next
-    padded = _gather(x, tiles, piece, low, size, lane)
-    s = padded.strides
-    tall = _view(padded, (images, rows, size, line), (s[0], 4 * s[1], s[1], _FLOAT))
-    np.matmul(matrix, tall, out=down.transpose(1, 2, 0, 3))  # along columns of pixels
-    lane.next = mark  # the padded copy is not needed any more
-    wide = lane.take((6, size, images, rows, columns, channels), x.dtype)
-    d = (*down.strides[:3], channels * _FLOAT)
-    np.copyto(wide, _view(down, wide.shape, (d[0], d[3], d[1], d[2], 4 * d[3], _FLOAT)))
-    np.matmul(matrix, wide.reshape(6, size, -1), out=out)
-
-
-def _weight(w: np.ndarray, turned: bool, first: int, last: int, lane: Lane) -> np.ndarray:
-    """(36, cin, last - first): the transformed weight of some output channels; ``turned`` for the gradient of x.
-
-    Output channels come last, the order in which BLAS multiplies fastest; each run of nine taps is copied as one.
+    Small maps get small lanes: they come last in a network, when the memory of all others is in use.
     """
-    part = w[:, first:last] if turned else w[first:last].transpose(1, 0, 2, 3)
-    out = lane.take((36, *part.shape[:2]), w.dtype)
-    mark = lane.next
-    taps = lane.take(part.shape, w.dtype)
-    np.copyto(taps, part)
-    np.matmul(_TURNED_2D if turned else _WEIGHT_2D, taps.reshape(-1, 9).T, out=out.reshape(36, -1))
-    lane.next = mark
-    return out
+    pixels = shape[0] * shape[2] * shape[3]
+    room = min(_LANE, (cin + cout) * pixels // 4 + 4 * cin * cout)
+    fixed = _numbers(cin, cout, 0, kind)
+    most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
+    parts, rows = -(-shape[0] // most), -(-shape[2] // 4)
+    if parts * rows % 2 and parts * rows < 8 and shape[0] > parts:
+        parts += 1  # else one of two cores would wait
+    return -(-shape[0] // parts)
 
 
-def _output(sums: np.ndarray, y: np.ndarray, tiles: Tiles, pieces: list[Piece], bias: Any, lane: Lane) -> None:
-    """y (N, some channels, H, W) = A^T m A of the sums (36, tiles, channels), plus the bias."""
-    _, count, channels = sums.shape
-    if bias is not None:
-        sums[7] += bias  # the transform of a tile of ones is 1 at (1, 1)
-    mark = lane.next
-    half = lane.take((6, 4, count * channels), sums.dtype)
-    np.matmul(_OUTPUT, sums.reshape(6, 6, -1), out=half)
-    full = lane.take((4, 4, count, channels), sums.dtype)
-    np.matmul(_OUTPUT, half.reshape(6, -1), out=full.reshape(4, -1))
-    lane.next = mark  # the first half's place is free again
-    for piece in pieces:
-        images, rows = piece.n1 - piece.n0, piece.r1 - piece.r0
-        part = full[:, :, piece.first : piece.first + piece.tiles]
-        part = part.reshape(4, 4, images, rows, tiles.columns, channels)
-        top = 4 * piece.r0
-        height = min(4 * rows, tiles.height - top)
-        pixels = lane.take((images, rows, 4, tiles.columns, 4, channels), sums.dtype)
-        np.copyto(pixels, part.transpose(2, 3, 0, 4, 1, 5))
-        pixels = pixels.reshape(images, 4 * rows, 4 * tiles.columns, channels)[:, :height, : tiles.width]
-        blas.channels_first(pixels, y[piece.n0 : piece.n1, :, top : top + height])
-        lane.next = mark
+def _tiles(shape: tuple[int, ...], images: int) -> list[Tile]:
+    firsts = product(range(0, shape[0], images), range(0, shape[2], 4))
+    return [Tile(n, min(n + images, shape[0]), r, min(r + 4, shape[2])) for n, r in firsts]
 
 
-def convolve(x, w, bias, turned, low, work, out):
-    """out = the 3x3 convolution of x with w; ``turned``: with w's gradient rule, (cin, cout, 3, 3) turned by 180 degrees."""
-    tiles = Tiles.of(out.shape)
-    cin, cout = x.shape[1], out.shape[1]
-    found, lanes = _find(tiles, cin, cout, work.nbytes, "forward")
-    with blas.single(lanes > 1):
-        if found.resident:
-            _by_tiles(x, w, bias, turned, low, work, out, tiles, found, lanes)
-        else:
-            _by_channels(x, w, bias, turned, low, work, out, tiles, found, lanes)
+def _block(shape: tuple[int, ...], cin: int, cout: int) -> int:
+    """Output channels whose transformed weights are kept at a time: they are twice as large as the weights."""
+    most = max(_WEIGHTS, 2 * (cin + cout) * shape[0] * shape[2] * shape[3])
+    return even(cout, most // (18 * cin))
 
 
-def _by_tiles(x, w, bias, turned, low, work, out, tiles, found, lanes):
-    """Small weights: transformed once, then lanes take pieces of the map."""
-    cin, cout = x.shape[1], out.shape[1]
+def _sizes(x_shape: tuple[int, ...], y_shape: tuple[int, ...], kind: str) -> tuple[tuple[int, ...], int, int]:
+    """(shape of the map that is walked, channels read, channels written)."""
+    return (x_shape, y_shape[1], x_shape[1]) if kind == "input" else (y_shape, x_shape[1], y_shape[1])
+
+
+def workspace(x_shape: tuple[int, ...], y_shape: tuple[int, ...], kind: str) -> int:
+    """Bytes: a block of the transformed weight, and two lanes' slabs, of at most 4 MiB each where one image is not more."""
+    shape, cin, cout = _sizes(x_shape, y_shape, kind)
+    block = _block(shape, cin, cout)
+    lane = _numbers(cin, block, _images(shape, cin, block, kind) * (shape[3] + 2), kind)
+    weight = 0 if kind == "weight" else 18 * cin * block
+    return _FLOAT.itemsize * (2 * lane + weight) + 64 * LANES
+
+
+def _sums(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> None:
+    """out (a, n) = matrix (a, b) @ slab (b, n), in pieces that stay in cache."""
+    whole = slab.shape[1] // _PIECE * _PIECE
+    if whole:
+        pieces = (-1, whole // _PIECE, _PIECE)
+        left, right = slab[:, :whole].reshape(pieces), out[:, :whole].reshape(pieces)
+        np.matmul(matrix, left.transpose(1, 0, 2), out=right.transpose(1, 0, 2))
+    if whole < slab.shape[1]:
+        np.matmul(matrix, slab[:, whole:], out=out[:, whole:])
+
+
+def _gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndarray) -> None:
+    """slab (rows, channels, images, columns) = source's rows from ``first`` on, put behind ``left`` columns of zeros."""
+    height, width = source.shape[2:]
+    rows, columns = len(slab), slab.shape[3]
+    a = min(max(-first, 0), rows)
+    b = max(min(rows, height - first), a)
+    right = min(left + width, columns)
+    slab[:a] = 0
+    slab[b:] = 0
+    slab[a:b, ..., : max(left, 0)] = 0
+    slab[a:b, ..., right:] = 0
+    part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
+    np.copyto(slab[a:b, ..., max(left, 0) : right], part.transpose(2, 1, 0, 3))
+
+
+def _slab(numbers: np.ndarray, rows: int, channels: int, images: int, columns: int) -> np.ndarray:
+    """The first numbers as (rows, channels, images, columns); narrow images lie innermost in memory."""
+    if columns > _NARROW + 2:
+        return numbers[: rows * channels * images * columns].reshape(rows, channels, images, columns)
+    return numbers[: rows * channels * images * columns].reshape(rows, channels, columns, images).swapaxes(2, 3)
+
+
+def _shifted(numbers: np.ndarray, channels: int, images: int, width: int) -> np.ndarray:
+    """(3, 6, channels, columns): six rows of a slab of ``width`` columns as each kernel column reads them, a view."""
+    line, size = images * width, numbers.itemsize
+    narrow = width <= _NARROW + 2
+    strides = (size * (images if narrow else 1), channels * line * size, line * size, size)
+    return np.lib.stride_tricks.as_strided(numbers, (3, 6, channels, _columns(images, width)), strides)
+
+
+def _columns(images: int, width: int) -> int:
+    """Columns of a product: those of a slab, the zeros at both ends included where images are not narrow."""
+    return images * (width - 2 if width <= _NARROW + 2 else width)
+
+
+def _weights(w: np.ndarray, out: np.ndarray) -> None:
+    """out (6, 3, cout, cin) = the sums of the kernel rows of a view w (cout, cin, 9)."""
+    flat = out.reshape(18, *out.shape[2:])
+    most = max(threads.SCRATCH // (9 * _FLOAT.itemsize * w.shape[1]), 1)
+
+    def part(start: int, stop: int) -> None:
+        for i in range(start, stop, most):
+            j = min(i + most, stop)
+            taps = threads.scratch((j - i, 9, w.shape[1]))
+            np.copyto(taps, w[i:j].transpose(0, 2, 1))
+            np.matmul(_COLUMNS, taps, out=flat[:, i:j].transpose(1, 0, 2))
+
+    threads.split(len(w), part, grain=max(threads.GRAIN * len(w) // w.size, 1))
+
+
+def convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int], work: np.ndarray, out: np.ndarray) -> None:
+    """out = conv(source, w) + bias (or None), where w is a view (cout, cin, 9); ``low`` is the padding before."""
+    cout, cin = w.shape[:2]
+    block = _block(out.shape, cin, cout)
+    images = _images(out.shape, cin, block, "forward")
     whole = Lane(work, 0, 1)
-    weight = _weight(w, turned, 0, cout, whole)
-    pieces = _pieces(tiles, found.tiles)
+    transformed = whole.take((6, 3, block, cin), _FLOAT)
+    room, width = (whole.stop - whole.next) // _FLOAT.itemsize, out.shape[3] + 2
+    lanes = min(lane_count(work), room // _numbers(cin, block, width, "forward"))
+    while lanes * _numbers(cin, block, images * width, "forward") > room:
+        images -= 1  # more cores than the two that the workspace was made for
+    tasks = _tiles(out.shape, images)
 
     def run(number: int, start: int, stop: int) -> None:
         lane = whole.part(number, lanes)
-        mark = lane.next
-        for piece in pieces[start:stop]:
-            lane.next = mark
-            transformed = lane.take((36, piece.tiles, cin), x.dtype)
-            again = lane.next
-            _transform(x, _INPUT, tiles, piece, low, lane, transformed.reshape(6, 6, -1))
-            lane.next = again
-            sums = lane.take((36, piece.tiles, cout), x.dtype)
-            np.matmul(transformed, weight, out=sums)
-            _output(sums, out, tiles, [piece], bias, lane)
+        for tile in tasks[start:stop]:
+            lane.reset()
+            _tile(source, weights, shift, low, tile, lane, out[:, first : first + block])
 
-    threads.lanes(len(pieces), lanes, run)
-
-
-def _by_channels(x, w, bias, turned, low, work, out, tiles, found, lanes):
-    """Large weights: input transforms of a chunk are shared, then lanes take blocks of output channels."""
-    cin, cout = x.shape[1], out.shape[1]
-    blocks = [(o, min(o + found.block, cout)) for o in range(0, cout, found.block)]
-    for chunk in _chunks(_pieces(tiles, min(found.tiles, found.chunk)), found.chunk):
-        count = sum(p.tiles for p in chunk)
-        whole = Lane(work, 0, 1)
-        transformed = whole.take((36, count, cin), x.dtype)
-
-        def spread(number: int, start: int, stop: int, chunk=chunk, whole=whole, transformed=transformed) -> None:
-            lane = whole.part(number, lanes)
-            mark = lane.next
-            for piece in chunk[start:stop]:
-                lane.next = mark
-                part = transformed[:, piece.first : piece.first + piece.tiles]
-                _transform(x, _INPUT, tiles, piece, low, lane, part.reshape(6, 6, -1))
-
-        def multiply(
-            number: int, start: int, stop: int, chunk=chunk, whole=whole, transformed=transformed, count=count
-        ) -> None:
-            lane = whole.part(number, lanes)
-            mark = lane.next
-            for first, last in blocks[start:stop]:
-                lane.next = mark
-                weight = _weight(w, turned, first, last, lane)
-                sums = lane.take((36, count, last - first), x.dtype)
-                np.matmul(transformed, weight, out=sums)
-                shift = None if bias is None else bias[first:last]
-                _output(sums, out[:, first:last], tiles, chunk, shift, lane)
-
-        threads.lanes(len(chunk), lanes, spread)
-        threads.lanes(len(blocks), lanes, multiply)
+    with blas.single():
+        for first in range(0, cout, block):
+            part = w[first : first + block]
+            weights = transformed.reshape(-1)[: 18 * cin * len(part)].reshape(6, 3, len(part), cin)
+            shift = None if bias is None else bias[first : first + block].reshape(-1, 1, 1)
+            _weights(part, weights)
+            threads.lanes(len(tasks), lanes, run)
 
 
-def plan_weight(tiles: Tiles, cin: int, cout: int, nbytes: int, lanes: int) -> Plan | None:
-    """How the gradient of w walks within ``nbytes``."""
-    room = nbytes // _FLOAT - 1024 * (lanes + 1)
-    most_channels = max(cin, cout)
-    return _cheapest(
-        tiles,
-        most_channels,
-        -(-cout // lanes),
-        lambda most, block: (room - lanes * max(_TAPS * cin * block, most * _LINES * most_channels)) // (36 * (cin + cout)),
-    )
+def _tile(source, transformed, shift, low, tile, lane, out):
+    """Four output rows of a few images."""
+    cout, cin = transformed.shape[2:]
+    images, width = tile.n1 - tile.n0, out.shape[3] + 2
+    line, columns = images * width, _columns(images, width)
+    first = lane.take((max(6 * cin, 18 * cout) * line + _SLACK,), _FLOAT)  # input rows, then the products
+    second = lane.take((max(6 * cin, 4 * cout) * line + _SLACK,), _FLOAT)  # sums of input rows, then output rows
+    size = 6 * cin * line
+    _gather(source, tile, tile.r0 - low[0], low[1], _slab(first, 6, cin, images, width))
+    _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
+    second[size : size + _SLACK] = 0
+    products = first[: 18 * cout * columns].reshape(3, 6, cout, columns)
+    np.matmul(transformed.transpose(1, 0, 2, 3), _shifted(second, cin, images, width), out=products)
+    _sums(_OUTPUT_3, products.reshape(18, -1), second[: 4 * cout * columns].reshape(4, -1))
+    result = _slab(second, 4, cout, images, columns // images)
+    values = result[: tile.r1 - tile.r0, :, :, : width - 2].transpose(2, 1, 0, 3)
+    target = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1]
+    if shift is None:
+        np.copyto(target, values)
+    else:
+        np.add(values, shift, out=target)
+
+
+class Share(NamedTuple):
+    """What one lane does of a weight's gradient: some tiles, some output channels."""
+
+    tiles: list[Tile]
+    o0: int
+    o1: int
+
+
+def _shares(tiles: list[Tile], cin: int, cout: int) -> list[Share]:
+    """Two shares: half of the tiles each, or, where two sums of a whole weight would be large, half of the channels each."""
+    if _whole(cin, cout):
+        half = len(tiles) // 2
+        return [Share(tiles[:half], 0, cout), Share(tiles[half:], 0, cout)]
+    return [Share(tiles, 0, cout // 2), Share(tiles, cout // 2, cout)]
+
+
+def _whole(cin: int, cout: int) -> bool:
+    return cin * cout <= 1 << 14
 
 
 def backward_weight(gy, x, low, work, out):
-    """out = the gradient of the 3x3 weight, from x and gy."""
-    tiles = Tiles.of(gy.shape)
-    cin, cout = x.shape[1], gy.shape[1]
-    found, lanes = _find(tiles, cin, cout, work.nbytes, "weight")
-    blocks = [(o, min(o + found.block, cout)) for o in range(0, cout, found.block)]
-    with blas.single(lanes > 1):
-        for number, chunk in enumerate(_chunks(_pieces(tiles, min(found.tiles, found.chunk)), found.chunk)):
-            _weight_chunk(gy, x, low, work, out, tiles, chunk, blocks, number > 0, lanes)
-
-
-def _weight_chunk(gy, x, low, work, out, tiles, chunk, blocks, add, lanes):
-    """Add (or put) what one chunk of tiles gives to the gradient of w."""
-    cin, cout = x.shape[1], gy.shape[1]
-    count = sum(p.tiles for p in chunk)
+    """out = the gradient of the 3x3 weight, from x and gy; always by two shares, whatever the number of cores."""
+    cout, cin = gy.shape[1], x.shape[1]
+    shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight")), cin, cout)
     whole = Lane(work, 0, 1)
-    left = whole.take((36, count, cout), x.dtype)
-    right = whole.take((36, count, cin), x.dtype)
+    spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
+    sums = [a.take((3, 6, s.o1 - s.o0, cin), _FLOAT) for a, s in zip(spaces, shares, strict=True)]
 
-    def spread(number: int, start: int, stop: int) -> None:
-        lane = whole.part(number, lanes)
-        mark = lane.next
-        for piece in chunk[start:stop]:
-            span = slice(piece.first, piece.first + piece.tiles)
-            lane.next = mark
-            _transform(x, _INPUT, tiles, piece, low, lane, right[:, span].reshape(6, 6, -1))
-            lane.next = mark
-            _transform(gy, _SPREAD, tiles, piece, (0, 0), lane, left[:, span].reshape(6, 6, -1))
+    def run(number: int, start: int, stop: int) -> None:
+        for i in range(start, stop):
+            sums[i].fill(0)
+            lane, mark, (tiles, o0, o1) = spaces[i], spaces[i].next, shares[i]
+            for tile in tiles:
+                lane.next = mark
+                _weight_tile(gy[:, o0:o1], x, low, tile, lane, sums[i])
 
-    def multiply(number: int, start: int, stop: int) -> None:
-        lane = whole.part(number, lanes)
-        mark = lane.next
-        for first, last in blocks[start:stop]:
-            lane.next = mark
-            sums = lane.take((36, last - first, cin), x.dtype)
-            np.matmul(left[:, :, first:last].transpose(0, 2, 1), right, out=sums)
-            taps = lane.take((9, last - first, cin), x.dtype)
-            np.matmul(_WEIGHT_BACK, sums.reshape(36, -1), out=taps.reshape(9, -1))
-            target = out[first:last].reshape(last - first, cin, 9)
-            if add:
-                target += taps.transpose(1, 2, 0)
-            else:
-                np.copyto(target, taps.transpose(1, 2, 0))
+    def finish(start: int, stop: int) -> None:
+        for (_, o0, o1), total in zip(shares, sums, strict=True):
+            for o in range(max(start, o0), min(stop, o1), 8):
+                last = min(o + 8, stop, o1)
+                _weight_back(total[:, :, o - o0 : last - o0], out[o:last])
 
-    threads.lanes(len(chunk), lanes, spread)
-    threads.lanes(len(blocks), lanes, multiply)
+    with blas.single():
+        threads.lanes(len(shares), lane_count(work), run)
+        if _whole(cin, cout):
+            sums[0] += sums.pop()
+            shares.pop()
+        threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
 
 
-def _find(tiles: Tiles, cin: int, cout: int, nbytes: int, kind: str) -> tuple[Plan, int]:
-    """The plan with as many lanes as there are threads and the workspace allows."""
-    find = plan_weight if kind == "weight" else plan
-    for lanes in range(min(threads.threads(), LANES), 0, -1):
-        found = find(tiles, cin, cout, nbytes, lanes)
-        if found is not None:
-            return found, lanes
-    raise AssertionError("the workspace is smaller than the one asked for")
+def _weight_tile(gy, x, low, tile, lane, total):
+    """total (3, 6, cout, cin) += what four rows of a few images give."""
+    cout, cin = gy.shape[1], x.shape[1]
+    images, width = tile.n1 - tile.n0, gy.shape[3] + 2
+    line, columns = images * width, _columns(images, width)
+    first = lane.take((max(6 * cin, 4 * cout) * line + _SLACK,), _FLOAT)  # input rows, then the gradient's rows
+    sums = lane.take((6 * cin * line + _SLACK,), _FLOAT)
+    spread = lane.take((6, cout, columns), _FLOAT)
+    _gather(x, tile, tile.r0 - low[0], low[1], _slab(first, 6, cin, images, width))
+    _sums(_INPUT, first[: 6 * cin * line].reshape(6, -1), sums[:-_SLACK].reshape(6, -1))
+    sums[-_SLACK:] = 0
+    incoming = _slab(first, 4, cout, images, columns // images)
+    _gather(gy, tile, tile.r0, 0, incoming)  # zeros at the end of each image's columns: what is read there does not count
+    _sums(_SPREAD, first[: 4 * cout * columns].reshape(4, -1), spread.reshape(6, -1))
+    left, right = spread, _shifted(sums, cin, images, width).swapaxes(2, 3)
+    if total.size <= _STACK:
+        products = lane.take(total.shape, _FLOAT)
+        np.matmul(left, right, out=products)
+        total += products
+        return
+    for j, i in np.ndindex(3, 6):
+        blas.add_product(left[i], right[j, i], total[j, i])
 
 
-def fits(x_shape: tuple[int, ...], y_shape: tuple[int, ...], kind: str) -> bool:
-    """Whether the walk fits the workspace; what one lane can do decides, not the number of cores."""
-    find = plan_weight if kind == "weight" else plan
-    return find(Tiles.of(y_shape), x_shape[1], y_shape[1], workspace(x_shape, y_shape), 1) is not None
+def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
+    """out (a few channels, cin, 3, 3) = the kernel rows' share in the sums (3, 6, a few channels, cin)."""
+    channels, cin = out.shape[:2]
+    most = max(threads.SCRATCH // (27 * _FLOAT.itemsize * channels), 1)
+    for i in range(0, cin, most):
+        j = min(i + most, cin)
+        tile = threads.scratch((27, channels, j - i))
+        np.copyto(tile[:18].reshape(3, 6, channels, j - i), total[..., i:j])
+        np.matmul(_COLUMNS_BACK, tile[:18].reshape(18, -1), out=tile[18:].reshape(9, -1))
+        np.copyto(out[:, i:j].reshape(channels, j - i, 9), tile[18:].transpose(1, 2, 0))
