@@ -56,9 +56,9 @@ class Block:
         for holder in self.holders:
             if holder.note and holder.role in _BELONGS:
                 return f"{_BELONGS[holder.role]} of {holder.note}"
-        return (
-            self.name or " ".join(part for part in (self.module, self.op) if part) or self.line or "unknown"
-        )  # on cuda, from before the track
+        asked = " ".join(part for part in (self.module, self.op) if part) or self.line
+        kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), "made before the track")
+        return self.name or asked or kept
 
     @property
     def home(self) -> str:

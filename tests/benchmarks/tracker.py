@@ -1,0 +1,110 @@
+"""``python -m tests.benchmarks.tracker``: what the tracker costs, off and on, and how large a long log grows.
+
+Off, the cost is what the seams cost when nobody listens: measured as the time of each seam's check, times how often a step
+passes one, over the time of a step. On, steps with and without a track are interleaved in one process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import subprocess
+import sys
+import time
+from statistics import median
+from typing import Any
+
+import tinygrad_mem as tm
+from tests.benchmarks.__main__ import duration
+from tests.networks import WORKLOADS
+from tinygrad_mem import memory, scope
+
+
+class _Count(scope.Listener):
+    """How often a step passes each seam."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("malloc", "free", "segment", "running", "saved", "released", "role", "moved", "called"):
+            self.calls += 1
+        return object.__getattribute__(self, name)
+
+
+def off(step: Any, seconds: float) -> tuple[float, int]:
+    """The share of a step that the seams cost when nobody listens, and how many a step passes."""
+    count = _Count()
+    scope.listen(count)
+    step()
+    scope.unlisten(count)
+    start = time.perf_counter()
+    for _ in range(1_000_000):
+        for _listener in scope.listeners:
+            pass
+    check = (time.perf_counter() - start) / 1_000_000  # the loop's own turn is in it: an upper bound
+    return count.calls * check / seconds, count.calls
+
+
+def on(step: Any, runs: int) -> tuple[float, float]:
+    """Median seconds of a step without a track, and with one, in turn."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for _ in range(2):
+        step()
+    for _ in range(runs):
+        gc.collect()
+        start = time.perf_counter()
+        step()
+        times[0].append(time.perf_counter() - start)
+        with memory.track():
+            start = time.perf_counter()
+            step()
+            times[1].append(time.perf_counter() - start)
+    return median(times[0]), median(times[1])
+
+
+_LONG = """
+import os, sys, time
+from tinygrad_mem.memory import Kind, Log
+log, lines = Log("cpu"), [f"train.py:{i} step" for i in range(50)]
+resident = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 10
+before, start = resident(), time.perf_counter()
+count = int(sys.argv[1])
+for i in range(count // 2):
+    where = ("forward", f"Net.layer{i % 20}", "Conv2d", lines[i % 50])
+    log.write((int(Kind.MALLOC), 2 * i, 512 * (i % 1000 + 1), 700, 1024, *where, "TEMPORARY", "", 1))
+    log.write((int(Kind.FREE), 2 * i + 1, 512 * (i % 1000 + 1), 0, 1024, *where, "", "", 1))
+    if not i & 127:
+        log.settle()
+seconds = time.perf_counter() - start
+print(len(log), resident() - before, seconds)
+"""
+
+
+def long(events: int) -> tuple[int, int, float]:
+    """Write so many events in a process of its own: how many it has, by how many KiB the process grew, in how many seconds."""
+    done = subprocess.run([sys.executable, "-c", _LONG, str(events)], stdout=subprocess.PIPE, text=True, check=True)
+    count, kib, seconds = done.stdout.split()
+    return int(count), int(kib), float(seconds)
+
+
+def main() -> None:
+    """Print the three figures."""
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.tracker", description=__doc__)
+    parser.add_argument("--workload", default="ResNet-20")
+    parser.add_argument("--runs", type=int, default=9)
+    parser.add_argument("--events", type=int, default=10_000_000)
+    options = parser.parse_args()
+    step = next(w for w in WORKLOADS if w.name == options.workload).build(tm)
+    without, with_track = on(step, options.runs)
+    share, calls = off(step, without)
+    print(f"{options.workload}: a step takes {duration(without)}")
+    print(f"off: {calls} seams a step, {share:.4%} of it (bound: 1%)")
+    print(f"on: {duration(with_track)}, {with_track / without - 1:+.1%} (bound: 15%)")
+    if options.events:
+        count, kib, seconds = long(options.events)
+        print(f"log: {count:,} events in {kib / 1024:,.0f} MiB (bound: 1,024), {seconds / count * 1e6:.2f} µs each")
+
+
+if __name__ == "__main__":
+    main()
