@@ -115,7 +115,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     torch.set_grad_enabled(False)
     clock = time.process_time if options.threads == 1 else time.perf_counter
-    with blas.single(options.threads == 1):
+    with blas.single():
         for name, shape in SHAPES.items():
             if options.only.lower() in name.lower():
                 cells = [f"{kind} {compare(ours, theirs, out, clock)}" for kind, ours, theirs, out in runs(shape)]

@@ -233,13 +233,6 @@ def test_products_that_add_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
         found = out.copy()
         blas.product(np.asfortranarray(a), b[::1], found, add=True)
         np.testing.assert_allclose(found, expected, rtol=1e-12)
-    x = np.arange(2 * 3 * 4 * 5, dtype=np.float32).reshape(2, 3, 4, 5)
-    for function in (blas._omatcopy, None):
-        monkeypatch.setattr(blas, "_omatcopy", function)
-        for part in (x, x[:, :2, :3]):
-            found = np.zeros((2, 5, *part.shape[1:3]), np.float32)
-            blas.channels_first(part, found)
-            np.testing.assert_array_equal(found, part.transpose(0, 3, 1, 2))
 
 
 def test_blas_gets_its_threads_back():

@@ -13,6 +13,7 @@ from tests.case import against_torch, assert_same
 from tests.witness import numpy_allocations
 from tinygrad_mem.devices import device
 from tinygrad_mem.functional.linalg import bilinear, linear
+from tinygrad_mem.kernels.numpy import blas, threads
 
 SIZE = st.integers(0, 4)
 LEAD = st.lists(st.integers(1, 3), max_size=2)
@@ -37,6 +38,30 @@ def factors(draw):
 def test_matmul(shapes, dtype):
     against_torch(tm.matmul, torch.matmul, [values(*shapes[0]), values(*shapes[1], seed=1)], dtype)
     against_torch(lambda x, y: x @ y, lambda x, y: x @ y, [values(*shapes[0]), values(*shapes[1], seed=1)], dtype)
+
+
+LARGE = [
+    ((300, 40), (40, 500)), ((700, 3), (3, 900)), ((4, 9000), (9000, 700)), ((9000,), (9000, 40)), ((9000, 40), (40,)),
+    ((9, 100, 90), (9, 90, 80)), ((9, 100, 90), (1, 90, 80)), ((1, 100, 90), (1, 90, 280)), ((100, 90), (5, 90, 80)),
+    ((2, 3, 50, 60), (3, 60, 70)), ((5, 4000, 9), (9,)), ((900,), (5, 900, 30)), ((9000,), (9000,)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("left", "right"), LARGE)
+@pytest.mark.parametrize("cores", [1, 2, 5])
+def test_large_products_are_shared(left: tuple, right: tuple, cores: int, monkeypatch: pytest.MonkeyPatch):
+    """Rows, columns or matrices to each thread, while BLAS keeps to one, and gets its threads back."""
+    monkeypatch.setattr(threads._pool, "size", cores)
+    monkeypatch.setattr(blas, "_SHARE", 1 << 12)
+    monkeypatch.setattr(blas, "GRAIN", 1 << 10)
+    monkeypatch.setattr(blas, "_PART", 1 << 10)
+    a, b = values(*left), values(*right, seed=1)
+    expected = np.matmul(a, b)
+    out = np.full_like(expected, np.nan)
+    before = blas._get_threads and blas._get_threads()
+    blas.matmul(a, b, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-12, atol=1e-12)
+    assert (blas._get_threads and blas._get_threads()) == before
 
 
 TURNS = {

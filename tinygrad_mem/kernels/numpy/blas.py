@@ -1,21 +1,23 @@
 """What ``np.matmul`` does not offer: products that add to their result, and BLAS on one thread while our threads run.
 
+BLAS's own threads wait for more work in a loop for some 25 ms after each product, on the cores that our threads want next:
+so every product that is large enough to wake them is made here, on one thread of BLAS's and as many of ours as pay.
+
 NumPy bundles OpenBLAS; its functions are found through ctypes in NumPy's own shared libraries. Where there is no such
 library (another BLAS, another platform) everything still works: products are added tile by tile, and BLAS keeps its threads.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from .threads import scratch
+from .threads import GRAIN, scratch, split
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # how builds of OpenBLAS prefix and suffix their names
 _ROWS, _NO, _YES = 101, 111, 112  # cblas: row-major, plain, transposed
@@ -66,35 +68,72 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
-_omatcopy = _function(
-    "cblas_somatcopy",
-    [ctypes.c_int, ctypes.c_int, _long, _long, ctypes.c_float, ctypes.c_void_p, _long, ctypes.c_void_p, _long],
-)
 _single_lock = threading.Lock()
 _single_users = 0
 _single_before = 1
 
 
-@contextlib.contextmanager
-def single(wanted: bool = True) -> Iterator[None]:
+class single:
     """While open, BLAS computes on the calling thread only: our own threads share the work."""
-    global _single_users, _single_before
-    if not wanted or _set_threads is None:
-        yield
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        global _single_users, _single_before
+        if _set_threads is not None:
+            with _single_lock:
+                if _single_users == 0:
+                    _single_before = _get_threads()
+                    if _single_before != 1:
+                        _set_threads(1)
+                _single_users += 1
+
+    def __exit__(self, *exc: object) -> None:
+        global _single_users
+        if _set_threads is not None:
+            with _single_lock:
+                _single_users -= 1
+                if _single_users == 0 and _single_before != 1:
+                    _set_threads(_single_before)
+
+
+_ALONE = 1 << 13  # numbers of an operand below which BLAS does not wake its threads
+_SHARE = 1 << 21  # multiplications of matrices that pay for a thread of ours
+_THIN = 64  # terms below which a product is mostly writing; BLAS passes over its result twice, so it is made in parts
+_PART = 1 << 18  # numbers of a part that stays in cache
+
+
+def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b as ``np.matmul``; of a large product, each of our threads makes some matrices, rows or columns."""
+    if (a.size < _ALONE and b.size < _ALONE) or not out.ndim:
+        np.matmul(a, b, out=out)
         return
-    with _single_lock:
-        if _single_users == 0:
-            _single_before = _get_threads()
-            if _single_before != 1:
-                _set_threads(1)
-        _single_users += 1
-    try:
-        yield
-    finally:
-        with _single_lock:
-            _single_users -= 1
-            if _single_users == 0 and _single_before != 1:
-                _set_threads(_single_before)
+    with single():
+        matrices = a.ndim > 1 and b.ndim > 1
+        numbers = (_SHARE if matrices else GRAIN) // a.shape[-1] + 1  # of out, for each thread
+
+        def cut(count: int, run: Callable[[int, int], Any]) -> None:
+            split(count, run, numbers * count // out.size + 1)
+
+        if out.ndim > 2 or (out.ndim == 2 and not matrices):
+            left, right = (x if x.ndim < out.ndim + (not matrices) or len(x) != len(out) else None for x in (a, b))
+            cut(
+                len(out),
+                lambda i, j: np.matmul(a[i:j] if left is None else a, b[i:j] if right is None else b, out=out[i:j]),
+            )
+        elif a.ndim == 1:
+            cut(len(out), lambda i, j: np.matmul(a, b[:, i:j], out=out[i:j]))
+        elif b.ndim == 1 or len(out) >= out.shape[1]:
+            step = _PART // out.shape[1] + 1 if matrices and a.shape[1] < _THIN else len(out)
+            cut(len(out), lambda i, j: _rows(a, b, out, i, j, step))
+        else:
+            cut(out.shape[1], lambda i, j: np.matmul(a, b[:, i:j], out=out[:, i:j]))
+
+
+def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, step: int) -> None:
+    for i in range(start, stop, step):
+        j = min(i + step, stop)
+        np.matmul(a[i:j], b, out=out[i:j])
 
 
 def _layout(a: np.ndarray) -> tuple[int, int] | None:
@@ -134,21 +173,4 @@ def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) ->
     if add:
         add_product(a, b, out)
     else:
-        np.matmul(a, b, out=out)
-
-
-def channels_first(x: np.ndarray, out: np.ndarray) -> None:
-    """out (N, C, H, W) = x (N, H, W, C), float32; both have rows without gaps."""
-    images, height, width, channels = x.shape
-    size = x.itemsize
-    if _omatcopy is None or x.dtype != np.float32 or x.strides[3] != size or out.strides[3] != size or x.size == 0:
-        np.copyto(out, x.transpose(0, 3, 1, 2))
-        return
-    whole = x.strides[1] == width * x.strides[2] and out.strides[2] == width * size
-    count, rows, line = (1, height * width, 0) if whole else (height, width, 1)
-    source, target = x.__array_interface__["data"][0], out.__array_interface__["data"][0]
-    for n in range(images):
-        for h in range(count):
-            a = source + n * x.strides[0] + h * line * x.strides[1]
-            b = target + n * out.strides[0] + h * line * out.strides[2]
-            _omatcopy(_ROWS, _YES, rows, channels, 1.0, a, x.strides[2] // size, b, out.strides[1] // size)
+        matmul(a, b, out)

@@ -353,7 +353,7 @@ def forward(geo, x, w, bias, work, out):
             if target is not None:
                 np.copyto(target, result.reshape(target.shape), casting="unsafe")
 
-    with blas.single(lanes > 1 and tasks > 1):
+    with blas.single():
         threads.lanes(tasks, lanes, run)
 
 
@@ -384,7 +384,7 @@ def backward_weight(geo, gy, x, work, out):
         for block in parts[start:stop]:
             _weight_block(geo, gy, x, Lane(work, number, lanes), gw, tiles, block)
 
-    with blas.single(lanes > 1 and len(parts) > 1):
+    with blas.single():
         threads.lanes(len(parts), lanes, run)
 
 
@@ -423,7 +423,7 @@ def _weight_by_tiles(geo, gy, x, work, gw, lanes, room):
                 lane.next = spaces[i].next
                 _weight_block(geo, gy, x, lane, sums[i], mine, block)
 
-    with blas.single(lanes > 1):
+    with blas.single():
         threads.lanes(lanes, lanes, run)
     for other in sums[1:]:
         sums[0] += other
@@ -451,7 +451,7 @@ def backward_input(geo, gy, w, bias, work, out):
             lane.reset()
             _input_block(geo, gy, w, shift, lane, gx, of_images[n], block)
 
-    with blas.single(lanes > 1 and tasks > 1):
+    with blas.single():
         threads.lanes(tasks, lanes, run)
 
 

@@ -9,6 +9,7 @@ from math import prod as _prod
 
 import numpy as np
 
+from .blas import matmul as _matmul
 from .blas import single as _single
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
@@ -66,17 +67,17 @@ def _fast_sum(x, axes, out):
     x, out = x.reshape(rows, n, columns), out.reshape(rows, columns)
     ones = _ONES[x.dtype]
     if n <= ones.size:
-        np.matmul(ones[:n], x, out=out)
+        _matmul(ones[:n], x, out)
         return True
     for i in range(rows):
         for j in range(0, n, ones.size):
             part = x[i, j : j + ones.size]
             if j == 0:
-                np.matmul(ones[: len(part)], part, out=out[i])
+                _matmul(ones[: len(part)], part, out[i])
                 continue
             for k in range(0, columns, _TILE):  # what comes after the first rows is added through scratch
                 piece = _scratch((min(_TILE, columns - k),), x.dtype, 2, 4)
-                np.matmul(ones[: len(part)], part[:, k : k + _TILE], out=piece)
+                _matmul(ones[: len(part)], part[:, k : k + _TILE], piece)
                 np.add(out[i, k : k + _TILE], piece, out=out[i, k : k + _TILE])
     return True
 
@@ -113,7 +114,7 @@ def _sum_rows(x, out):
     rows, n = x.shape
     ones, runs = _ONES[x.dtype], n // _RUN
     if n <= _RUN:
-        np.matmul(x, ones[:n], out=out)
+        _matmul(x, ones[:n], out)
         return True
     if runs > _TILE:
         return False
@@ -121,11 +122,11 @@ def _sum_rows(x, out):
     for i in range(0, rows, step):
         part = x[i : i + step]
         sums = _scratch((len(part), runs), x.dtype, 2, 4)
-        np.matmul(part[:, : runs * _RUN].reshape(len(part), runs, _RUN), ones[:_RUN], out=sums)
+        _matmul(part[:, : runs * _RUN].reshape(len(part), runs, _RUN), ones[:_RUN], sums)
         np.add.reduce(sums, axis=1, out=out[i : i + step])
         if n > runs * _RUN:
             rest = _scratch((len(part),), x.dtype, 3, 4)
-            np.matmul(part[:, runs * _RUN :], ones[: n - runs * _RUN], out=rest)
+            _matmul(part[:, runs * _RUN :], ones[: n - runs * _RUN], rest)
             np.add(out[i : i + step], rest, out=out[i : i + step])
     return True
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blas import matmul as _product
+
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
 
@@ -25,7 +27,7 @@ def matmul(x, y, work, out):
         out.fill(0)
         return
     if out.dtype != np.float16:
-        np.matmul(x, y, out=out)
+        _product(x, y, out)
         return
     xs = np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
@@ -48,5 +50,5 @@ def _half_matmul(x, y, work, out):
             r = min(rows, m - i)
             a, product = left[: r * k].reshape(r, k), result[: r * c].reshape(r, c)
             np.copyto(a, x[i : i + r])
-            np.matmul(a, b, out=product)
+            _product(a, b, product)
             np.copyto(out[i : i + r, j : j + c], product, casting="unsafe")
