@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 from typing import Any
@@ -47,17 +48,15 @@ class Program:
 
     def __init__(self, where: str) -> None:
         self.where = where
-        self.layers: list[Any] = [nn.Linear(WIDTH, WIDTH)]
+        self.layers: list[Any] = [nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)]
         self.values: list[Any] = [tm.ones(7, WIDTH), self.layers[0](tm.ones(5, WIDTH)), tm.ones(5, WIDTH, requires_grad=True)]
         self.kept: list[Any] = []
         self.rule: Any = None
 
     def run(self, what: str, a: int, b: int) -> None:
         x = self.values[-1 - a % len(self.values)] if self.values else tm.ones(3, WIDTH, requires_grad=True)
-        try:
+        with contextlib.suppress(tm.errors.GraphError, tm.errors.ShapeError):  # what is refused leaves nothing behind either
             getattr(self, f"do_{what}", self.do_op)(what, x, b)
-        except (tm.errors.GraphError, tm.errors.ShapeError):  # what the engine refuses leaves nothing behind either
-            pass
 
     def add(self, value: Any) -> None:
         if value.numel() <= 40_000 and value.dim() == 2 and value.shape[1] == WIDTH:
@@ -118,7 +117,7 @@ class Program:
 
     def do_keep_grad(self, what: str, x: Any, b: int) -> None:
         found = [p.grad for layer in self.layers for p in layer.parameters() if p.grad is not None]
-        self.kept += found[:2]
+        self.kept += found[:2] + [b for layer in self.layers for b in layer.buffers()][:2]
 
     def do_zero(self, what: str, x: Any, b: int) -> None:
         for layer in self.layers:
@@ -137,7 +136,7 @@ class Program:
                 p.data = p.data.clone()
 
     def do_to_double(self, what: str, x: Any, b: int) -> None:
-        for layer in self.layers[:1]:
+        for layer in self.layers[-2:]:
             layer.double()
             layer.float()
 

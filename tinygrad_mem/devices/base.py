@@ -96,6 +96,10 @@ class device:
         """Bytes that the device could still give to its pool; 0 where nothing but the machine's patience limits it."""
         return 0
 
+    def outside(self) -> int:
+        """Bytes of a GPU's memory that are taken, and not by the pool; 0 where the machine's memory is not the device's."""
+        return 0
+
     def current(self) -> AbstractContextManager[Any]:
         """While open, kernels of this thread run on this device: only GPUs beyond the first need it."""
         return nullcontext()

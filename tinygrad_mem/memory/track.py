@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from .listener import Recorder
 from .log import Kind, Log
 from .replay import Replay, replay
 from .timeline import Moment, Timeline
+from .uncounted import NumpyBytes
 from .variables import variables
 
 _running: tuple[Track, ...] = ()
@@ -65,17 +67,19 @@ class Track:
 
     Args:
         device: whose pool to listen to.
+        uncounted: on ``cpu``, also count what NumPy allocates for itself (:attr:`uncounted`): a few µs an allocation.
 
     Attributes:
         log: the facts; see :class:`~tinygrad_mem.memory.log.Event`.
         device: the device's name.
     """
 
-    def __init__(self, device: Any = "cpu") -> None:
-        self._device = Device(device)
+    def __init__(self, device: Any = "cpu", uncounted: bool = True) -> None:
+        self._device, self._uncounted = Device(device), uncounted
         self._open(Log(str(self._device)))
         self._recorder: Recorder | None = None
         self._hearing: Any = None
+        self._process = os.getpid()
 
     def _open(self, log: Log) -> None:
         self.log = log
@@ -88,8 +92,7 @@ class Track:
         """A track that has ended, of a log that was read from somewhere."""
         self = object.__new__(cls)
         self._open(log)
-        self._recorder = Recorder.__new__(Recorder)
-        self._recorder.on = False
+        self._recorder = Recorder.ended()
         return self
 
     # --- listening --------------------------------------------------------------------------------------------------------
@@ -104,9 +107,10 @@ class Track:
         if self._recorder is not None:
             state = "is running" if self.running else "has run"
             raise RuntimeError(f"track: this track {state} already; make a new one with memory.track()")
+        self._process = os.getpid()
         self._hearing = self._device.listening()
         self._hearing.__enter__()
-        self._recorder = Recorder(self._device, self.log)
+        self._recorder = Recorder(self._device, self.log, self._uncounted)
         self._recorder.begin()
         scope.listen(self._recorder)
         _running = (*_running, self)
@@ -114,6 +118,8 @@ class Track:
 
     def __exit__(self, *exc: object) -> None:
         global _running
+        if os.getpid() != self._process:
+            return  # a forked child is not tracked
         if self._recorder is None or not self._recorder.on:
             raise RuntimeError("track: this track is not running: it has ended already, or was never entered")
         _running = tuple(track for track in _running if track is not self)
@@ -130,6 +136,7 @@ class Track:
         if self._recorder is None or not self._recorder.on:
             raise RuntimeError(f"mark: the track is not running, so {text!r} has no place in it; mark inside its with block")
         self._recorder.fact(Kind.MARK, note=text)
+        self._recorder.sample()
 
     # --- asking: over the run ---------------------------------------------------------------------------------------------
 
@@ -149,6 +156,15 @@ class Track:
     def blocks(self) -> Iterator[Block]:
         """Every block when it dies, then those that live at the end."""
         return blocks.lives(self.log, self._attribution.update())
+
+    @property
+    def uncounted(self) -> int:
+        """Most bytes that libraries had of their own, outside of the pool, and in none of its numbers.
+
+        On ``cpu``: what NumPy had allocated in the thread of the track since tracks began, to within 4 KiB. On ``cuda``: what
+        others than the pool had of the GPU (contexts, cuBLAS, other processes), at the beginning, at marks and at the end.
+        """
+        return int(self.log.column("rounded")[self.log.column("kind") == Kind.UNCOUNTED].max(initial=0))
 
     @property
     def peak(self) -> int:
@@ -252,14 +268,30 @@ class Track:
         return int(when)
 
 
+def _in_child() -> None:
+    """A forked child is not tracked: its blocks are not its parent's."""
+    global _running
+    for each in _running:
+        recorder, each._recorder = each._recorder, Recorder.ended()
+        if recorder is not None:
+            scope.unlisten(recorder)
+            recorder.on = False
+    _running = ()
+    NumpyBytes.forget()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)
+
+
 def running_on(device: Any) -> Track | None:
     """The innermost track that listens to ``device`` now."""
     return next((each for each in reversed(_running) if each.device == str(device)), None)
 
 
-def track(device: Any = "cpu") -> Track:
-    """Listen to ``device``'s pool for a ``with`` block."""
-    return Track(device)
+def track(device: Any = "cpu", *, uncounted: bool = True) -> Track:
+    """Listen to ``device``'s pool for a ``with`` block; see :class:`Track`."""
+    return Track(device, uncounted)
 
 
 def mark(text: str) -> None:

@@ -121,9 +121,6 @@ class Optimizer:
         fresh = self._fresh()
         for p, states in fresh.items():
             self.state[p].update(states)
-            for listener in scope.listeners:
-                for t in states.values():
-                    listener.role(t.array, "OPTIMIZER_STATE", t, p)
         for group in self.param_groups:
             for p in group["params"]:
                 grad = p._grad
@@ -152,7 +149,10 @@ class Optimizer:
                     if p._grad is not None and p not in fresh:
                         for name in names:
                             if kept.get(name) is None:
-                                fresh.setdefault(p, {})[name] = _state_like(p, self.initial(group))
+                                fresh.setdefault(p, {})[name] = state = _state_like(p, self.initial(group))
+                                for listener in scope.listeners:
+                                    listener.role(state.array, "OPTIMIZER_STATE", state, p)
+                                del state
         except BaseException:
             fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
             raise
