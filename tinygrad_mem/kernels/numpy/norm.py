@@ -6,35 +6,38 @@ from __future__ import annotations
 
 import numpy as np
 
+from .threads import GRAIN as _GRAIN
+from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
 
-_TILE = 1 << 15  # elements at once
+_TILE = 1 << 15  # elements at once: a quarter of the scratch in float64
 
 
 def _wide(dtype):
     return np.float32 if dtype == np.float16 else dtype
 
 
-def _tiles(shape, start, stop):
-    """(images, channels, places) ranges of at most a tile's elements, for images start to stop of (n, channels, length)."""
+def _tiles(shape, most, start, stop):
+    """(images, channels, places) ranges of at most ``most`` elements, for images start to stop of (n, channels, length)."""
     _, channels, length = shape
-    images = max(_TILE // max(channels * length, 1), 1)
-    lines = max(_TILE // max(length, 1), 1) if images == 1 else channels
+    images = max(most // max(channels * length, 1), 1)
+    lines = max(most // max(length, 1), 1) if images == 1 else channels
     for i in range(start, stop, images):
         for c in range(0, channels, lines):
-            for place in range(0, length, _TILE):
-                yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + _TILE)
+            for place in range(0, length, most):
+                yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + most)
 
 
-def _over_images(x, run):
-    """``run(images, channels, places)`` over tiles, on several cores by images."""
+def _over_images(x, wide, run):
+    """``run(images, channels, places)`` over tiles that fit a quarter of the scratch, on several cores by images."""
+    most = _SCRATCH // 4 // wide.itemsize
 
     def part(start, stop):
-        for tile in _tiles(x.shape, start, stop):
+        for tile in _tiles(x.shape, most, start, stop):
             run(*tile)
 
-    _split(x.shape[0], part, grain=max((1 << 16) // max(x.shape[1] * x.shape[2], 1), 1))
+    _split(x.shape[0], part, grain=max(_GRAIN // max(x.shape[1] * x.shape[2], 1), 1))
 
 
 def _into(reduction, places, out, *arrays):
@@ -98,7 +101,7 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
         np.subtract(part, mean[channels, None], out=tile)
         _into(np.vecdot, places, partial[1, images, channels], tile, tile)
 
-    _over_images(x, sums)
+    _over_images(x, wide, sums)
     _total(partial[0], 1.0 / count, mean)
     _total(partial[1], 1.0 / count, rstd)  # the mean square, for now
     small = _scratch(mean.shape, wide, 0, 4)
@@ -108,7 +111,7 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     np.multiply(rstd, 4, out=room)
     np.subtract(room, small, out=room)
     if not np.minimum.reduce(room, initial=0) >= 0:
-        _over_images(x, squares)
+        _over_images(x, wide, squares)
         _total(partial[1], 1.0 / count, rstd)
     if running_mean is not None:
         small = _scratch(mean.shape, wide, 0, 4)
@@ -150,7 +153,7 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
         np.multiply(x[images, channels, places], a[channels, None], out=tile)
         np.add(tile, b[channels, None], out=target, casting="unsafe")
 
-    _over_images(x, run)
+    _over_images(x, wide, run)
 
 
 def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums, out):
@@ -178,7 +181,7 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     centred = (
         bool(np.maximum.reduce(np.abs(product, out=product), initial=0) <= 2) and x.dtype == wide
     )  # small means: subtract them afterwards
-    _over_images(x, reduce)
+    _over_images(x, wide, reduce)
     np.add.reduce(partial, axis=1, out=sums)
     if centred:
         product = _scratch(mean.shape, wide, 0, 4)
@@ -212,7 +215,7 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
         np.multiply(gy[images, channels, places], a[channels, None], out=total)
         np.add(total, tile, out=target, casting="unsafe")
 
-    _over_images(x, write)
+    _over_images(x, wide, write)
 
 
 # --- statistics per sample: x is (n, groups, k, length), weight broadcasts to (groups, k, length), or is None

@@ -1,8 +1,8 @@
 """Two or more cores for one kernel: NumPy lets go of the interpreter in ufuncs, copies and matrix products.
 
 ``split`` cuts a range into one part a worker and runs the parts at once; small ranges run in the caller. Workers sleep on
-a lock of their own, so handing over costs a few microseconds. ``scratch`` is a small buffer of the running thread for
-tile-sized temporaries; it is made once, and it is listed in ``kernels/uncounted.py``.
+a lock of their own. ``scratch`` is a small buffer of the running thread for tile-sized temporaries; it is made once, and it
+is listed in ``kernels/uncounted.py``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 SCRATCH = 1 << 20  # bytes a thread
 TILE = 1 << 16  # elements that stay in cache: 256 KiB of float32
-GRAIN = 1 << 17  # elements below which a second core does not pay
+GRAIN = 1 << 18  # elements that pay for a core of their own: to wake it and to wait for it takes near 80 microseconds
 
 _local = threading.local()
 
