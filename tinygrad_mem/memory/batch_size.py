@@ -20,7 +20,8 @@ def find_batch_size(
 
     ``fn(n)`` runs a whole step with a batch of ``n``: forward, backward, update. If it makes all that it uses, network
     included, on the default device, sizes are tried on ``meta``: nothing is computed, and the same pool answers. The size
-    that is found there is then run once on the device. A ``fn`` that uses tensors of its own is tried on the device itself.
+    that is found there is then run once on the device. A ``fn`` that uses tensors of its own is tried on the device itself;
+    let it begin with ``zero_grad()``: gradients that a failed try has left pin the segments that they lie in.
 
     Args:
         limit: bytes, or text such as ``"512 MiB"``; the pool's own limit, or on ``cuda`` the free memory, unless given.
@@ -76,8 +77,9 @@ def _predicted(fn: Callable[[int], Any], device: Device, room: int, start: int, 
         return None
     scope.listen(ear)
     try:
-        with Limit(meta.pool.total_bytes() + left, meta), meta:
-            found = _largest(fn, meta, start, most)
+        with Limit(room, device), Limit(meta.pool.total_bytes() + left, meta), meta:
+            _fits(fn, start, meta)  # where does it run?
+            found = 0 if ear.touched else _largest(fn, meta, start, most)
     except (DataDependenceError, DeviceError):
         return None
     finally:

@@ -14,11 +14,11 @@ from ..scope import local
 from .census import Census
 from .log import Kind, Log
 from .source import source_line
-from .uncounted import NumpyBytes
+from .uncounted import Ears
 
 _MALLOC, _FREE, _ENTER, _LEAVE = int(Kind.MALLOC), int(Kind.FREE), int(Kind.ENTER), int(Kind.LEAVE)
 _thread = threading.get_ident
-_APART = 4096
+_APART = 512
 
 
 class _Origin(threading.local):
@@ -35,7 +35,7 @@ class Recorder(scope.Listener):
     that is trained. Everything else is born a ``TEMPORARY``.
 
     Args:
-        uncounted: on ``cpu``, also write down what NumPy holds of its own, each time that it has changed by 4 KiB.
+        uncounted: on ``cpu``, also write down what NumPy takes of its own inside ops.
 
     Attributes:
         on: False stops the writing: weak references may call after the track has ended.
@@ -51,15 +51,17 @@ class Recorder(scope.Listener):
         self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # (holder, role) -> address, weak reference to the holder
         self._named: dict[int, str] = {}
         self._origin = _Origin()
-        self._apart = NumpyBytes(self._heard) if uncounted and device.type == "cpu" else None
-        self._apart_written = 0
+        self._numpy = uncounted and device.type == "cpu"
+        self._small = 0  # bytes that NumPy took in pieces that are not worth an event each
 
     def end(self) -> None:
         """Stop writing; the last facts are the names of what was made and never ran."""
         for root in Census(self.device).roots:
             self.name(root)
-        if self._apart is not None:
-            self._apart.stop()
+        if self._numpy:
+            Ears.close(self._heard)
+        if self._small:
+            self.fact(Kind.UNCOUNTED, rounded=self._small, note=f"in pieces of less than {_APART} bytes")
         self.sample()
         self.on = False
         self._held.clear()
@@ -68,12 +70,13 @@ class Recorder(scope.Listener):
         """On a GPU, write down what others than the pool have of it now: nothing tells when that changes."""
         outside = self.device.outside()
         if outside:
-            self.fact(Kind.UNCOUNTED, rounded=outside)
+            self.fact(Kind.UNCOUNTED, rounded=outside, note="taken by others than the pool")
 
-    def _heard(self, held: int) -> None:
-        if abs(held - self._apart_written) >= _APART:
-            self._apart_written = held
-            self.fact(Kind.UNCOUNTED, rounded=held)
+    def _heard(self, size: int) -> None:
+        if size < _APART:
+            self._small += size
+        else:
+            self.fact(Kind.UNCOUNTED, rounded=size)
 
     # --- the pool ---------------------------------------------------------------------------------------------------------
 
@@ -166,8 +169,8 @@ class Recorder(scope.Listener):
         used, reserved = self.device.pool.used_bytes(), self.device.pool.total_bytes()
         if reserved:
             self.fact(Kind.RESERVE, rounded=reserved)
-        if self._apart is not None:
-            self._apart.start()
+        if self._numpy:
+            Ears.open(self._heard)
         self.sample()
         if not used:
             return

@@ -21,7 +21,7 @@ from .listener import Recorder
 from .log import Kind, Log
 from .replay import Replay, replay
 from .timeline import Moment, Timeline
-from .uncounted import NumpyBytes
+from .uncounted import Ears
 from .variables import variables
 
 _running: tuple[Track, ...] = ()
@@ -67,7 +67,7 @@ class Track:
 
     Args:
         device: whose pool to listen to.
-        uncounted: on ``cpu``, also count what NumPy allocates for itself (:attr:`uncounted`): a few µs an allocation.
+        uncounted: on ``cpu``, also count what NumPy allocates for itself (:meth:`uncounted`): about 1 µs an allocation.
 
     Attributes:
         log: the facts; see :class:`~tinygrad_mem.memory.log.Event`.
@@ -157,14 +157,18 @@ class Track:
         """Every block when it dies, then those that live at the end."""
         return blocks.lives(self.log, self._attribution.update())
 
-    @property
-    def uncounted(self) -> int:
-        """Most bytes that libraries had of their own, outside of the pool, and in none of its numbers.
+    def uncounted(self) -> dict[str, tuple[int, int]]:
+        """What libraries took of their own, outside of the pool and in none of its numbers: (bytes in all, largest piece).
 
-        On ``cpu``: what NumPy had allocated in the thread of the track since tracks began, to within 4 KiB. On ``cuda``: what
-        others than the pool had of the GPU (contexts, cuBLAS, other processes), at the beginning, at marks and at the end.
+        On ``cpu`` by op: what NumPy allocated inside it, in the thread of the track; ``""`` for pieces below 512 bytes. When
+        it gave them back is not known (mostly at once). On ``cuda``, under ``""``: bytes of the GPU that are taken by others
+        than the pool (contexts, cuBLAS, other processes), each time that was looked at: at both ends and at marks.
         """
-        return int(self.log.column("rounded")[self.log.column("kind") == Kind.UNCOUNTED].max(initial=0))
+        found: dict[str, tuple[int, int]] = {}
+        for event in self.log.select(np.flatnonzero(self.log.column("kind") == Kind.UNCOUNTED)):
+            total, largest = found.get(event.op, (0, 0))
+            found[event.op] = total + event.rounded, max(largest, event.rounded)
+        return found
 
     @property
     def peak(self) -> int:
@@ -277,7 +281,7 @@ def _in_child() -> None:
             scope.unlisten(recorder)
             recorder.on = False
     _running = ()
-    NumpyBytes.forget()
+    Ears.forget()
 
 
 if hasattr(os, "register_at_fork"):

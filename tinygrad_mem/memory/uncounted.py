@@ -1,10 +1,10 @@
-"""What NumPy allocates behind the pool's back, counted while it happens: its allocation handler (NEP 49), set through ctypes.
+"""What NumPy allocates inside ops, behind the pool's back: heard through its allocation handler (NEP 49), set by ctypes.
 
-The pool's memory never goes through it. The handler holds in the thread that sets it, and in the context in which ops run
-there; kernels' worker threads keep NumPy's own. Callbacks and capsule live as long as the process, because an array may be
-freed through them long after the count has ended.
+The pool's memory never goes through it, and neither does what the user's own code makes with NumPy: the handler is set in
+the context in which ops run, of the thread that begins the track. Only taking is heard. Giving back stays NumPy's own
+function in C: an array may be freed while an exception is on its way, and Python code that ran then would swallow it.
 
-Source: NumPy's C API, ``PyDataMem_SetHandler``, entry 304 of its table.
+Source: NumPy's C API, ``PyDataMem_SetHandler`` and ``PyDataMem_GetHandler``, entries 304 and 305 of its table.
 """
 
 from __future__ import annotations
@@ -21,120 +21,104 @@ _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
 _MALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _SIZE)
 _CALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _SIZE, _SIZE)
 _REALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _POINTER, _SIZE)
-_FREE = ctypes.CFUNCTYPE(None, _POINTER, _POINTER, _SIZE)
+_NAME = b"mem_handler"  # a capsule keeps a pointer to its name, not a copy
 
 
 class _Handler(ctypes.Structure):
     _fields_ = (
         ("name", ctypes.c_char * 127),
         ("version", ctypes.c_uint8),
-        ("context", ctypes.c_void_p),
-        ("malloc", _MALLOC),
-        ("calloc", _CALLOC),
-        ("realloc", _REALLOC),
-        ("free", _FREE),
+        ("context", _POINTER),
+        ("malloc", _POINTER),
+        ("calloc", _POINTER),
+        ("realloc", _POINTER),
+        ("free", _POINTER),
     )
 
 
-class NumpyBytes:
-    """``hear(bytes)`` is called with what NumPy holds of its own, whenever that changes, between ``start`` and ``stop``.
+class Ears:
+    """``hear(bytes)`` of every subscriber is called when NumPy takes memory inside an op of a thread that listens."""
 
-    What counts was allocated under some count of this process; what NumPy had before is not known.
-    """
+    _hearing: tuple[Callable[[int], None], ...] = ()
+    _mine = threading.local()  # how many listen in this thread, and the handler that stood before the first
 
-    held = 0
-    _ears: tuple[Callable[[int], None], ...] = ()
-    _sizes: dict[int, int] = {}  # noqa: RUF012 (of all counts together)
-    _mine = threading.local()  # how many counts run in this thread, and the handlers that stood before the first
-
-    def __init__(self, hear: Callable[[int], None]) -> None:
-        self._hear = hear
-
-    def start(self) -> None:
-        """Count, in this thread."""
-        NumpyBytes._ears = (*NumpyBytes._ears, self._hear)
-        depth = getattr(self._mine, "depth", 0)
+    @classmethod
+    def open(cls, hear: Callable[[int], None]) -> None:
+        """Listen in this thread too."""
+        cls._hearing = (*cls._hearing, hear)
+        depth = getattr(cls._mine, "depth", 0)
         if depth == 0:
-            set_handler, capsule = _numpy()
-            self._mine.before = set_handler(capsule), local.run(set_handler, capsule)
-        self._mine.depth = depth + 1
+            cls._mine.before = local.run(_listen)
+        cls._mine.depth = depth + 1
 
-    def stop(self) -> None:
-        """Count no longer; the last one puts back the handlers that stood before, in the thread that set them."""
-        NumpyBytes._ears = tuple(ear for ear in NumpyBytes._ears if ear != self._hear)
-        self._mine.depth = depth = getattr(self._mine, "depth", 1) - 1
-        if depth == 0 and hasattr(self._mine, "before"):
+    @classmethod
+    def close(cls, hear: Callable[[int], None]) -> None:
+        """``hear`` hears no more; the last one of a thread puts back the handler that stood there."""
+        cls._hearing = tuple(each for each in cls._hearing if each != hear)
+        depth = getattr(cls._mine, "depth", 0)
+        if depth == 1:
             set_handler, _ = _numpy()
-            set_handler(self._mine.before[0])
-            local.run(set_handler, self._mine.before[1])
-            del self._mine.before
+            local.run(set_handler, cls._mine.before)
+        cls._mine.depth = max(depth - 1, 0)
 
     @classmethod
     def forget(cls) -> None:
-        """Nobody counts any more: in a forked child."""
-        cls._ears = ()
+        """Nobody listens any more: in a forked child."""
+        cls._hearing = ()
 
     @classmethod
-    def took(cls, pointer: int | None, size: int) -> int | None:
-        """NumPy has got ``size`` bytes at ``pointer``."""
-        if pointer:
-            cls._sizes[pointer] = size
-            cls._changed(size)
-        return pointer
+    def tell(cls, size: int) -> None:
+        """NumPy takes ``size`` bytes."""
+        for hear in cls._hearing:
+            hear(size)
 
-    @classmethod
-    def gave(cls, pointer: int) -> None:
-        """NumPy gives back what it has at ``pointer``."""
-        cls._changed(-cls._sizes.pop(pointer, 0))
 
-    @classmethod
-    def _changed(cls, size: int) -> None:
-        cls.held += size
-        for ear in cls._ears:
-            ear(cls.held)
+def _listen() -> Any:
+    """Put our handler above the one that stands in the running context, which is returned."""
+    set_handler, get_handler = _numpy()
+    before = get_handler()
+    set_handler(_above(ctypes.pythonapi.PyCapsule_GetPointer(before, _NAME)))
+    return before
 
 
 @functools.cache
-def _numpy() -> tuple[Callable[[Any], Any], Any]:
-    """The function that sets a handler, and ours in the capsule that it takes."""
-    from numpy._core import _multiarray_umath  # type: ignore[import-not-found]
+def _above(address: int) -> Any:
+    """A capsule of a handler that tells us and asks the one at ``address``; it and its parts live as long as the process."""
+    below = _Handler.from_address(address)
+    malloc, calloc, realloc = _MALLOC(below.malloc), _CALLOC(below.calloc), _REALLOC(below.realloc)
+    tell = Ears.tell
 
-    python = ctypes.pythonapi
-    pointer, capsule = python.PyCapsule_GetPointer, python.PyCapsule_New
-    pointer.restype, pointer.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
-    capsule.restype, capsule.argtypes = ctypes.py_object, [_POINTER, ctypes.c_char_p, _POINTER]
-    table = ctypes.cast(pointer(_multiarray_umath._ARRAY_API, None), ctypes.POINTER(_POINTER))
-    handler = _Handler(b"tinygrad_mem", 1, None, *_callbacks())
-    name = ctypes.create_string_buffer(b"mem_handler")  # a capsule keeps a pointer to its name, not a copy
-    _alive.extend((handler, name))
-    address = table[304]
-    assert address is not None
-    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(address)
-    return set_handler, capsule(ctypes.addressof(handler), ctypes.cast(name, ctypes.c_char_p), None)
+    def take(context: Any, size: int) -> int | None:
+        tell(size)
+        return malloc(context, size)
+
+    def take_zeros(context: Any, count: int, size: int) -> int | None:
+        tell(count * size)
+        return calloc(context, count, size)
+
+    def take_again(context: Any, pointer: int, size: int) -> int | None:
+        tell(size)
+        return realloc(context, pointer, size)
+
+    calls = _MALLOC(take), _CALLOC(take_zeros), _REALLOC(take_again)
+    handler = _Handler(b"tinygrad_mem", 1, below.context, *(ctypes.cast(call, _POINTER) for call in calls), below.free)
+    _alive.extend((calls, handler))
+    return ctypes.pythonapi.PyCapsule_New(ctypes.addressof(handler), _NAME, None)
 
 
 _alive: list[Any] = []
 
 
-def _callbacks() -> tuple[Any, ...]:
-    libc = ctypes.CDLL(None)
-    for name, arguments in (("malloc", [_SIZE]), ("calloc", [_SIZE, _SIZE]), ("realloc", [_POINTER, _SIZE])):
-        getattr(libc, name).restype, getattr(libc, name).argtypes = _POINTER, arguments
-    libc.free.argtypes = [_POINTER]
-    took, gave = NumpyBytes.took, NumpyBytes.gave
+@functools.cache
+def _numpy() -> tuple[Callable[[Any], Any], Callable[[], Any]]:
+    """NumPy's functions that set and get the handler of the running context, as capsules."""
+    from numpy._core import _multiarray_umath  # type: ignore[import-not-found]
 
-    def malloc(context: Any, size: int) -> int | None:
-        return took(libc.malloc(size), size)
-
-    def calloc(context: Any, count: int, size: int) -> int | None:
-        return took(libc.calloc(count, size), count * size)
-
-    def realloc(context: Any, pointer: int, size: int) -> int | None:
-        gave(pointer)
-        return took(libc.realloc(pointer, size), size)
-
-    def free(context: Any, pointer: int, size: int) -> None:
-        gave(pointer)
-        libc.free(pointer)
-
-    return _MALLOC(malloc), _CALLOC(calloc), _REALLOC(realloc), _FREE(free)
+    pointer, capsule = ctypes.pythonapi.PyCapsule_GetPointer, ctypes.pythonapi.PyCapsule_New
+    pointer.restype, pointer.argtypes = _POINTER, [ctypes.py_object, ctypes.c_char_p]
+    capsule.restype, capsule.argtypes = ctypes.py_object, [_POINTER, ctypes.c_char_p, _POINTER]
+    table = ctypes.cast(pointer(_multiarray_umath._ARRAY_API, None), ctypes.POINTER(_POINTER))
+    setter, getter = table[304], table[305]
+    assert setter is not None
+    assert getter is not None
+    return ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(setter), ctypes.PYFUNCTYPE(ctypes.py_object)(getter)

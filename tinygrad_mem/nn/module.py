@@ -16,7 +16,7 @@ from .. import dtypes, scope
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import RemovableHandle, Tensor
 from ..devices import device as Device
-from ..errors import NotOfferedError
+from ..errors import NotOfferedError, let_go
 from ..functional import creation
 from ..scope import local
 from . import state
@@ -52,11 +52,16 @@ class Module(Tree):
     # --- being called -----------------------------------------------------------------------------------------------------
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if scope.listeners:
-            return self._listened(args, kwargs)
-        if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
-            return call_with_hooks(self, args, kwargs)
-        return self.forward(*args, **kwargs)
+        try:
+            if scope.listeners:
+                return self._listened(args, kwargs)
+            if self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks:
+                return call_with_hooks(self, args, kwargs)
+            return self.forward(*args, **kwargs)
+        except BaseException as error:
+            let_go(error)
+            del args, kwargs  # the traceback refers to this frame: it must not keep the input
+            raise
 
     def _listened(self, args: tuple, kwargs: dict) -> Any:
         """The call while somebody listens: ``scope.local.module`` says where in the network we are."""

@@ -1,0 +1,137 @@
+"""PyTorch's memory statistics, what is given back, what CuPy's pool would have reserved."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.devices.test_pool import Model
+from tests.networks import WORKLOADS
+from tinygrad_mem import memory
+from tinygrad_mem.devices import device
+
+
+@pytest.fixture
+def clean() -> None:
+    gc.collect()
+    for name in ("cpu", "meta"):
+        device(name).pool.free_all_blocks()
+        memory.reset_peak_memory_stats(name)
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+@pytest.mark.usefixtures("clean")
+def test_the_pytorch_names(where: str):
+    base, reserved = memory.memory_allocated(where), memory.memory_reserved(where)
+    assert memory.max_memory_allocated(where) == base
+    x = tm.empty(1000, device=where)
+    y = tm.empty(1 << 20, device=where)
+    del y
+    assert memory.memory_allocated(where) == base + 4096
+    assert memory.max_memory_allocated(where) == base + 4096 + (4 << 20)
+    assert memory.memory_reserved(where) == memory.max_memory_reserved(where) >= reserved + (4 << 20)
+    memory.reset_peak_memory_stats(where)
+    assert memory.max_memory_allocated(where) == base + 4096
+    memory.empty_cache(where)
+    assert memory.memory_reserved(where) < memory.max_memory_reserved(where)
+    stats = memory.memory_stats(where)
+    assert stats["allocated_bytes.all.current"] == base + 4096
+    assert 4000 <= stats["requested_bytes.all.current"] <= stats["allocated_bytes.all.current"]
+    assert (
+        stats["reserved_bytes.all.current"] - stats["allocated_bytes.all.current"] == stats["inactive_split_bytes.all.current"]
+    )
+    with tm.device(where):
+        assert memory.memory_allocated() == base + 4096, "the default device is meant"
+        text = memory.memory_summary()
+    assert text.startswith(f"memory of {where}\n")
+    assert f"{base + 4096:,}" in text
+    assert "lost to rounding" in text
+    del x
+
+
+@pytest.mark.usefixtures("clean")
+def test_the_peak_is_the_tracks():
+    with memory.track() as track:
+        memory.reset_peak_memory_stats()
+        step = WORKLOADS[1].build(tm)
+        step()
+    assert memory.max_memory_allocated() == track.peak
+
+
+@pytest.mark.usefixtures("clean")
+def test_what_gc_and_the_cache_give_back():
+    pool = device("meta").pool
+    kept = tm.empty(100, device="meta")
+    cycle: list = [tm.empty(1 << 20, device="meta")]
+    cycle.append(cycle)
+    del cycle
+    used, reserved = pool.used_bytes(), pool.total_bytes()
+    given_back = memory.reclaim("meta")
+    assert given_back.collected == 4 << 20 == used - pool.used_bytes()
+    assert given_back.released == reserved - pool.total_bytes() > 0
+    assert memory.reclaim("meta") == (0, 0)
+    del kept
+
+
+@pytest.mark.usefixtures("clean")
+def test_a_small_block_keeps_its_segment():
+    """The advice to empty the cache gives nothing back while one small tensor lies in the large segment."""
+    large = tm.empty(1 << 20, device="meta")
+    del large
+    small = tm.empty(1, device="meta")
+    assert memory.reclaim("meta").released == 0
+    del small
+    assert memory.reclaim("meta").released == 4 << 20
+
+
+# --- CuPy's pool ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("clean")
+def test_replay_of_a_training_step():
+    pool = device("meta").pool
+    with memory.track("meta") as track:
+        step = WORKLOADS[1].build(tm, "meta")
+        step()
+        step()
+    found = track.replay()
+    assert found.used == track.peak, "used bytes do not depend on placement"
+    assert track.peak <= found.low <= found.high
+    assert abs(pool.peak_total - found.high) < 0.2 * found.high
+    assert found.fragmentation == 1 - found.used / found.high
+    assert track.replay(3) == track.replay(3), "the same choices, the same answer"
+    with pytest.raises(ValueError, match="at least one choice"):
+        track.replay(0)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.sampled_from("mmmfe"), st.integers(0, 99)), max_size=60))
+def test_without_ties_a_replay_is_the_model(program: list):
+    """Sizes that are all different leave nothing to choose: the replay reserves what the literal model of CuPy's rules does."""
+    model, live, most = Model(), [], 0
+    gc.collect()
+    device("meta").pool.free_all_blocks()
+    older = device("meta").pool.used_bytes()
+    with memory.track("meta") as track:
+        for number, (what, n) in enumerate(program):
+            if what == "m":
+                size = 512 * (number * 101 + n + 1)
+                live.append((tm.empty(size, dtype=tm.uint8, device="meta"), model.malloc(size)))
+            elif what == "f" and live:
+                tensor, start = live.pop(n % len(live))
+                model.free(start)
+                del tensor
+            elif what == "e":
+                memory.empty_cache("meta")
+                model.release()
+            most = max(most, model.total())
+        if older:
+            return
+        found = track.replay(2)
+        assert found.low <= most or not live
+        assert found.used == (track.peak if live or most else 0)
+    live.clear()
