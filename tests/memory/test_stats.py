@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.devices.test_pool import Model
 from tests.networks import WORKLOADS
-from tinygrad_mem import memory
-from tinygrad_mem.devices import device
+from tinygrad_mem import memory, scope
+from tinygrad_mem.devices import Pool, device
+from tinygrad_mem.memory import Kind, Log
+from tinygrad_mem.memory.replay import replay
 
 
 @pytest.fixture
@@ -108,30 +110,46 @@ def test_replay_of_a_training_step():
         track.replay(0)
 
 
-@settings(max_examples=60)
+class _Writer(scope.Listener):
+    """Writes what happens to one pool of the test's own."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+
+    def write(self, kind: Kind, device: str, address: int, size: int) -> None:
+        if device == self.log.device:
+            self.log.write((int(kind), 0, address, size, size, *[""] * 6, 0))
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        self.write(Kind.MALLOC, device, address, rounded)
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        self.write(Kind.FREE, device, address, rounded)
+
+    def segment(self, device: str, address: int, size: int) -> None:
+        self.write(Kind.RESERVE if size > 0 else Kind.RELEASE, device, address, abs(size))
+
+
+@settings(max_examples=100)
 @given(st.lists(st.tuples(st.sampled_from("mmmfe"), st.integers(0, 99)), max_size=60))
 def test_without_ties_a_replay_is_the_model(program: list):
     """Sizes that are all different leave nothing to choose: the replay reserves what the literal model of CuPy's rules does."""
-    model, live, most = Model(), [], 0
-    gc.collect()
-    device("meta").pool.free_all_blocks()
-    older = device("meta").pool.used_bytes()
-    with memory.track("meta") as track:
+    pool, model, live, most = Pool("mine", reserve=False), Model(), [], 0
+    writer = _Writer(Log("mine"))
+    scope.listen(writer)
+    try:
         for number, (what, n) in enumerate(program):
             if what == "m":
                 size = 512 * (number * 101 + n + 1)
-                live.append((tm.empty(size, dtype=tm.uint8, device="meta"), model.malloc(size)))
+                live.append((pool.malloc(size), model.malloc(size)))
             elif what == "f" and live:
-                tensor, start = live.pop(n % len(live))
+                block, start = live.pop(n % len(live))
                 model.free(start)
-                del tensor
+                del block
             elif what == "e":
-                memory.empty_cache("meta")
+                pool.free_all_blocks()
                 model.release()
             most = max(most, model.total())
-        if older:
-            return
-        found = track.replay(2)
-        assert found.low <= most or not live
-        assert found.used == (track.peak if live or most else 0)
-    live.clear()
+    finally:
+        scope.unlisten(writer)
+    assert replay(writer.log, 2)[:2] == (most, most)
