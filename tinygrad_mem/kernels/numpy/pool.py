@@ -10,11 +10,14 @@ from itertools import product
 
 import numpy as np
 
+from .threads import GRAIN as _GRAIN
+from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
 from .tiles import keep as _keep
 
-_TILE = 1 << 16
+_TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
+_PLACES = 1 << 16  # int64 places in half of the scratch
 
 
 def _offsets(sizes, outs, geometry):
@@ -43,7 +46,7 @@ def _planes(x, out, run):
         for i in range(start, stop, step):
             run(slice(i, min(i + step, stop)))
 
-    _split(x.shape[0], part, grain=max((1 << 16) // size, 1))
+    _split(x.shape[0], part, grain=max(_GRAIN // size, 1))
 
 
 def _flag(shape):
@@ -51,8 +54,9 @@ def _flag(shape):
     return _scratch(shape, np.bool_, 0, 2)
 
 
-def _rows(target, limit=1 << 16):
-    """Cuts of a chunk's first spatial axis that keep bool scratch within its bounds."""
+def _rows(target, dtype=np.dtype(np.bool_)):
+    """Cuts of a chunk's first spatial axis that fit half of the scratch, in elements of ``dtype``."""
+    limit = _SCRATCH // 2 // dtype.itemsize
     rows = target.shape[1] if target.ndim > 1 else 1
     step = max(limit // max(target.size // max(rows, 1), 1), 1)
     for i in range(0, rows, step):
@@ -128,7 +132,7 @@ def max_pool_backward(gy, index, geometry, out):
             result.fill(0)
         for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
             values, places, total = grads[target], which[target], result[source]
-            for cut in _rows(places):
+            for cut in _rows(places, out.dtype):
                 flag = _flag(places[cut].shape)
                 np.equal(places[cut], number, out=flag)
                 work = _scratch(flag.shape, out.dtype, 1, 2)
@@ -147,14 +151,14 @@ def pool_positions(index, sizes, geometry, out):
     weights = [int(np.prod(sizes[axis + 1 :], dtype=np.int64)) for axis in range(len(sizes))]
     out.fill(0)
     for axis, (s, p, weight) in enumerate(zip(stride, padding, weights, strict=True), start=1):
-        for i in range(0, out.shape[axis], _TILE):  # the corner of each window, one axis after the other
-            target = out[(slice(None),) * axis + (slice(i, i + _TILE),)]
+        for i in range(0, out.shape[axis], _PLACES):  # the corner of each window, one axis after the other
+            target = out[(slice(None),) * axis + (slice(i, i + _PLACES),)]
             line = _scratch((target.shape[axis],), np.int64, 0, 2)
             line.fill(s * weight)
             line[0] = (i * s - p) * weight
             np.add.accumulate(line, out=line)
             np.add(target, line.reshape((-1,) + (1,) * (out.ndim - 1 - axis)), out=target)
-    flat, places, tile = index.reshape(-1), out.reshape(-1), _TILE >> 1
+    flat, places, tile = index.reshape(-1), out.reshape(-1), _PLACES >> 1
     for i in range(0, flat.size, tile):
         j = min(i + tile, flat.size)
         rest, part = _scratch((j - i,), np.int64, 0, 2), _scratch((j - i,), np.int64, 1, 2)
