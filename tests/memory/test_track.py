@@ -144,6 +144,32 @@ def test_workspace_is_told_from_temporaries():
     assert Category.TEMPORARY in roles
 
 
+def test_master_weights_have_a_category():
+    with memory.track() as track:
+        memory.mark("start")
+        copy = tm.ones(1000)
+        for listener in scope.listeners:
+            listener.role(copy.array, "MASTER_WEIGHT", copy, None)
+        memory.mark("made")
+        other = copy.detach()
+        del copy
+    assert since(track.by_category, "made") == {Category.MASTER_WEIGHT: 4096}
+    assert since(track.by_category, "end") == {Category.INPUT: r(other.nbytes)}
+
+
+def test_names_are_those_of_the_outermost_module_that_was_called():
+    with memory.track() as track:
+        model = nn.Sequential(nn.Sequential(nn.Linear(30, 30)), nn.Linear(30, 30))
+        never = nn.Linear(40, 40)
+        x = model[0](tm.ones(2, 30))
+        memory.mark("inner")
+        model(x)
+    names = {b.name for b in track.live("end") if b.name and b.rounded in (r(3600), r(6400))}
+    assert names == {"Sequential.0.0.weight", "Sequential.1.weight", "Linear.weight"}
+    assert {b.name for b in track.live("inner") if b.rounded == r(3600)} == {"Sequential.0.weight", ""}
+    del never
+
+
 def test_phases():
     loader = tm.utils.data.DataLoader(tm.utils.data.TensorDataset(tm.ones(8, 4)), batch_size=4)
     with memory.track() as track:
@@ -324,11 +350,12 @@ def test_the_pools_numbers_are_told_apart():
     gc.collect()
     pool.free_all_blocks()
     with memory.track("meta") as track, tm.device("meta"):
+        memory.mark("start")
         keep = [tm.ones(100) for _ in range(10)]
         del keep[::2]
         track.mark("half")
     state = track.pool("half")
-    assert state.requested == 5 * 400 + sum(b.requested for b in track.live(0))
+    assert state.requested == 5 * 400 + track.pool("start").requested
     assert state.rounded == state.used == sum(track.by_category("half").values())
     assert state.reserved == pool.total_bytes() >= 10 * 512
     assert state.fragmentation == 1 - state.used / state.reserved
@@ -507,6 +534,7 @@ from tinygrad_mem import memory
 from tinygrad_mem.scope import local
 with memory.track() as outer, memory.track() as inner:
     kept = [local.run(np.ones, 1000) for _ in range(100)]
+    zeros = local.run(np.zeros, 3_000_000)  # NumPy lets go of the interpreter while it makes large ones
     grown = local.run(np.arange, 10)
     local.run(grown.resize, 100_000, refcheck=False)
 assert outer.uncounted()[""][0] >= 100 * 8000 + 800_000

@@ -56,8 +56,9 @@ class Recorder(scope.Listener):
 
     def end(self) -> None:
         """Stop writing; the last facts are the names of what was made and never ran."""
-        for root in Census(self.device).roots:
-            self.name(root)
+        if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in list(self._held.items())):
+            for root in Census(self.device).roots:
+                self.name(root)
         if self._numpy:
             Ears.close(self._heard)
         if self._small:
@@ -192,13 +193,14 @@ class Recorder(scope.Listener):
             self.name(root)
 
     def name(self, root: Module) -> None:
-        """Write down the paths of the parameters and buffers of ``root``, of those that are not known yet."""
+        """Write down the paths of the parameters and buffers of ``root``, where they say more than what is known."""
         for tensors in (root.named_parameters, root.named_buffers):
             for path, tensor in tensors():
                 address = self._address(tensor.array)
-                if address is not None and address not in self._named:
+                note = f"{type(root).__name__}.{path}"
+                if address is not None and len(note) > len(self._named.get(address, "")):
                     self._know(tensor.array, address)
-                    self._named[address] = note = f"{type(root).__name__}.{path}"
+                    self._named[address] = note
                     self.fact(Kind.NAME, address, note=note)
 
     # --- writing ----------------------------------------------------------------------------------------------------------

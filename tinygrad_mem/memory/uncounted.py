@@ -18,9 +18,10 @@ from typing import Any
 from ..scope import local
 
 _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
-_MALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _SIZE)
-_CALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _SIZE, _SIZE)
-_REALLOC = ctypes.CFUNCTYPE(_POINTER, _POINTER, _POINTER, _SIZE)
+# PYFUNCTYPE: NumPy's own functions are called with the interpreter's lock, as NumPy calls them (they let it go themselves)
+_MALLOC = ctypes.PYFUNCTYPE(_POINTER, _POINTER, _SIZE)
+_CALLOC = ctypes.PYFUNCTYPE(_POINTER, _POINTER, _SIZE, _SIZE)
+_REALLOC = ctypes.PYFUNCTYPE(_POINTER, _POINTER, _POINTER, _SIZE)
 _NAME = b"mem_handler"  # a capsule keeps a pointer to its name, not a copy
 
 
