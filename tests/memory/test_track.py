@@ -317,6 +317,19 @@ def test_overlapping_tracks_hear_everything_and_end_in_any_order():
     del x, y
 
 
+def test_garbage_that_is_collected_while_a_track_begins_is_not_lost():
+    pool = device("cpu").pool
+    for _ in range(20):
+        cycle: list = [tm.empty(1000)]
+        cycle.append(cycle)
+        del cycle
+        noise = [[] for _ in range(500)]  # the collector is about to run, somewhere
+        with memory.track() as track:
+            kept = tm.empty(10)
+        assert track.timeline()[-1].used == pool.used_bytes()
+        del kept, noise
+
+
 def test_a_track_can_be_asked_while_it_runs():
     with memory.track() as track:
         x = tm.ones(1000)
@@ -399,6 +412,24 @@ def test_what_appeared_vanished_and_moved():
     assert "appeared" in text
     same = run(True, 20).compare(run(True, 20))
     assert (same.appeared, same.vanished, same.moved, same.peak.change) == ([], [], [], 0)
+
+
+# --- off ------------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_track_nothing_is_kept_for_one():
+    model = nn.Sequential(nn.Linear(5, 5), nn.ReLU())
+    node = model(tm.ones(2, 5)).grad_fn
+    assert node is not None
+    assert type(node.saved) is dict
+    assert not {"line", "module"} & set(vars(node))
+    with memory.track():
+        node = model(tm.ones(2, 5)).grad_fn
+        assert node is not None
+        assert type(node.saved) is not dict
+        assert (node.module, node.line.split()[-1]) == ("Sequential.1", "test_without_a_track_nothing_is_kept_for_one")
+    assert scope.listeners == ()
+    node.saved.clear()
 
 
 # --- used wrongly ---------------------------------------------------------------------------------------------------------

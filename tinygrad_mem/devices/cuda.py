@@ -109,6 +109,11 @@ def _listening_hook(device: CUDA) -> Any:
     class Hook(hooks.MemoryHook):
         name = f"tinygrad_mem {device} {id(device)}"
 
+        def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
+            if device_id == device.index and mem_ptr:
+                for listener in scope.listeners:
+                    listener.segment(str(device), mem_ptr, mem_size)
+
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_size:
                 for listener in scope.listeners:
@@ -133,6 +138,15 @@ class _Pool:
         """Keep the peaks up to date; the GPU is current."""
         self.peak_used = max(self.peak_used, self._pool.used_bytes())
         self.peak_total = max(self.peak_total, self._pool.total_bytes())
+
+    def free_all_blocks(self) -> None:
+        """As ``Pool.free_all_blocks``; which segments went CuPy does not tell."""
+        with self._gpu:
+            before = self._pool.total_bytes()
+            self._pool.free_all_blocks()
+            released = before - self._pool.total_bytes()
+        for listener in scope.listeners if released else ():
+            listener.segment(self.device, 0, -released)
 
     def reset_peak(self) -> None:
         """As ``Pool.reset_peak``."""

@@ -29,7 +29,7 @@ class Kind(IntEnum):
     MARK = 6  # the user marked this moment; ``note`` is the text
     RESERVE = 7  # the pool took a segment of ``rounded`` bytes from the machine
     RELEASE = 8  # the pool gave a segment back
-    UNCOUNTED = 9  # a library had ``rounded`` bytes of its own at this moment, outside of the pool
+    UNCOUNTED = 9  # a library took ``rounded`` bytes of its own, outside of the pool; see Track.uncounted
 
 
 class Event(NamedTuple):
@@ -153,7 +153,8 @@ class Log:
     # --- reading ----------------------------------------------------------------------------------------------------------
 
     def chunks(self) -> Iterator[np.ndarray]:
-        """The events in arrays of :data:`RECORD`, at most 65,536 each, in order; what is written meanwhile may be missing.
+        """The events in arrays of :data:`RECORD`, in order, of 65,536 where they were written here; of what is written
+        meanwhile, some may be missing.
 
         Raises:
             RuntimeError: this is a forked child of the process that wrote the log.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -63,7 +64,8 @@ When = int | Mark | Moment | str | None
 class Track:
     """What the pool of one device did between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
 
-    Tracks nest and overlap as they like: each hears everything. Moments are given as :data:`When`.
+    Tracks nest and overlap as they like: each hears everything, of all threads. Begin one while other threads rest: what they
+    allocate at that very moment may be counted twice. Moments are given as :data:`When`.
 
     Args:
         device: whose pool to listen to.
@@ -111,8 +113,14 @@ class Track:
         self._hearing = self._device.listening()
         self._hearing.__enter__()
         self._recorder = Recorder(self._device, self.log, self._uncounted)
-        self._recorder.begin()
-        scope.listen(self._recorder)
+        collecting = gc.isenabled()
+        gc.disable()  # what it freed between the count of what is there and the first event heard would be lost
+        try:
+            self._recorder.begin()
+            scope.listen(self._recorder)
+        finally:
+            if collecting:
+                gc.enable()
         _running = (*_running, self)
         return self
 
