@@ -98,7 +98,7 @@ class single:
 
 
 _ALONE = 1 << 13  # numbers of an operand below which BLAS does not wake its threads
-_SHARE = 1 << 21  # multiplications of matrices that pay for a thread of ours
+_SHARE = 1 << 24  # multiplications of matrices that pay for a thread of ours
 _THIN = 64  # terms below which a product is mostly writing; BLAS passes over its result twice, so it is made in parts
 _PART = 1 << 18  # numbers of a part that stays in cache
 

@@ -20,7 +20,7 @@ from .conv_columns import LANES, WORKSPACE, Geometry, Lane, lane_count
 
 WIDE = 256  # columns of a product, about
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
-GRAIN = 1 << 20  # multiplications below which a second core does not pay
+GRAIN = 1e6  # ns of work that pay for a core of their own
 STACK = 1 << 14  # numbers of a weight gradient up to which rows are multiplied at once and summed afterwards
 
 
@@ -131,8 +131,9 @@ def workspace(geo: Geometry, kind: str) -> int:
 def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
     """(lanes, numbers of each): as many as there are cores, as long as each has work and can hold the least tile."""
     numbers = (whole.stop - whole.next) // walk.wide.itemsize
-    work = walk.images * walk.outside[0] * walk.outside[1] * walk.depth * walk.cout
-    lanes = max(min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64), work // GRAIN), 1)
+    pixels = walk.images * walk.outside[0] * walk.outside[1]
+    time = pixels * (walk.depth * walk.cout / 50 + 0.4 * (walk.kernel[1] * walk.cin + walk.cout))  # ns, about
+    lanes = max(min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64), int(time / GRAIN)), 1)
     return lanes, numbers // lanes - 64
 
 

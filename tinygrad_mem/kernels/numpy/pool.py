@@ -54,9 +54,9 @@ def _flag(shape):
     return _scratch(shape, np.bool_, 0, 2)
 
 
-def _rows(target, dtype=np.dtype(np.bool_)):
-    """Cuts of a chunk's first spatial axis that fit half of the scratch, in elements of ``dtype``."""
-    limit = _SCRATCH // 2 // dtype.itemsize
+def _rows(target, itemsize=1):
+    """Cuts of a chunk's first spatial axis that fit half of the scratch, in elements of ``itemsize`` bytes."""
+    limit = _SCRATCH // 2 // itemsize
     rows = target.shape[1] if target.ndim > 1 else 1
     step = max(limit // max(target.size // max(rows, 1), 1), 1)
     for i in range(0, rows, step):
@@ -132,7 +132,7 @@ def max_pool_backward(gy, index, geometry, out):
             result.fill(0)
         for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
             values, places, total = grads[target], which[target], result[source]
-            for cut in _rows(places, out.dtype):
+            for cut in _rows(places, out.dtype.itemsize):
                 flag = _flag(places[cut].shape)
                 np.equal(places[cut], number, out=flag)
                 work = _scratch(flag.shape, out.dtype, 1, 2)

@@ -16,7 +16,7 @@ import numpy as np
 
 SCRATCH = 1 << 20  # bytes a thread
 TILE = 1 << 17  # elements that stay in cache: 512 KiB of float32
-GRAIN = 1 << 18  # elements that pay for a core of their own: to wake it and to wait for it takes near 80 microseconds
+GRAIN = 1 << 19  # elements that pay for a core of their own: to wake it and to wait for it takes near 80 microseconds
 
 _local = threading.local()
 

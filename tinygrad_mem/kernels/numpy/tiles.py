@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .threads import TILE, scratch, split
+from .threads import GRAIN, TILE, scratch, split
 
 _SMALL = 1 << 13  # elements up to which one tile does it, without any bookkeeping
 
@@ -38,7 +38,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
                 cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
                 run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
 
-        split(flat.size, part)
+        split(flat.size, part, GRAIN >> (temps > 0))  # with temporaries there are several passes
         return
     for index in blocks(out.shape):
         cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
