@@ -75,8 +75,27 @@ def _signed(*shapes: tuple[int, ...]) -> Make:
     return make
 
 
+def _places(*shape: int, inside: int) -> Make:
+    """Values, and for each another one of ``inside`` places of its plane."""
+
+    def make(rng: np.random.Generator) -> list[np.ndarray]:
+        size = int(np.prod(shape[2:]))
+        places = np.stack([rng.permutation(inside)[:size] for _ in range(shape[0] * shape[1])])
+        return [rng.standard_normal(shape), places.reshape(shape)]
+
+    return make
+
+
+def _counts(rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.uniform(0.1, 3, (4, 3)), 1.0 + rng.poisson(2, (4, 3))]  # of 0, PyTorch gives the target nan
+
+
+def _variances(rng: np.random.Generator) -> list[np.ndarray]:
+    return [rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), rng.uniform(0.2, 2, (4, 1))]
+
+
 _X1, _X2, _X3 = normal((2, 4, 9)), normal((2, 4, 6, 7)), normal((2, 4, 4, 5, 4))
-_PAIR = normal((4, 5), (4, 5))
+_PAIR, _TRIPLE = normal((4, 5), (4, 5)), normal((4, 5), (4, 5), (4, 5))
 _WEIGHT = np.array([0.5, 1.0, 2.0], np.float32)
 
 LINEAR = [
@@ -172,6 +191,14 @@ POOLING = [
     _r("AdaptiveMaxPool2d", 3, of=distinct(2, 3, 6, 7)),
     _r("AdaptiveMaxPool2d", 3, True, of=distinct(2, 3, 6, 7)),
     _r("AdaptiveMaxPool3d", 2, of=distinct(2, 2, 4, 5, 4)),
+    _r("MaxUnpool1d", 2, of=_places(2, 3, 4, inside=8)),
+    _r("MaxUnpool2d", (2, 3), of=_places(2, 3, 2, 2, inside=24)),
+    _r("MaxUnpool2d", 3, 2, 1, of=_places(2, 3, 2, 3, inside=15)),
+    _r("MaxUnpool3d", 2, of=_places(2, 2, 2, 1, 2, inside=32)),
+    _r("LPPool1d", 3.0, 2, of=distinct(2, 3, 9)),
+    _r("LPPool2d", 2, 3, 2, True, of=_X2),
+    _r("LPPool2d", 4, (2, 3), of=_X2),
+    _r("LPPool3d", 2, 2, ceil_mode=True, of=_X3),
 ]
 OTHERS = [
     _r("Dropout", 0.3, random=True),
@@ -186,6 +213,8 @@ OTHERS = [
     _r("Upsample", (5, 9), mode="bilinear", of=_X2),
     _r("UpsamplingNearest2d", scale_factor=2, of=_X2),
     _r("UpsamplingBilinear2d", (8, 9), of=_X2),
+    _r("FeatureAlphaDropout", 0.3, random=True, of=_X2),
+    _r("ChannelShuffle", 2, of=_X2),
     _r("PixelShuffle", 2, of=_X2),
     _r("PixelUnshuffle", 2, of=normal((2, 3, 4, 6))),
     *[_r(f"ConstantPad{n}d", 2, 3.5, of=x) for n, x in ((1, _X1), (2, _X2), (3, _X3))],
@@ -215,5 +244,13 @@ LOSS = [
     _r("CosineEmbeddingLoss", 0.2, of=_signed((4, 5), (4, 5))),
     _r("MarginRankingLoss", 0.2, of=_signed((4,), (4,))),
     _r("HingeEmbeddingLoss", of=_signed((4,))),
+    _r("SoftMarginLoss", of=_signed((4,))),
+    _r("PoissonNLLLoss", of=_counts),
+    _r("PoissonNLLLoss", False, True, eps=0.1, of=_counts),
+    _r("GaussianNLLLoss", of=_variances),
+    _r("GaussianNLLLoss", full=True, eps=0.5, reduction="sum", of=_variances),
+    _r("TripletMarginLoss", of=_TRIPLE),
+    _r("TripletMarginLoss", 0.5, 1.5, 0.1, True, of=_TRIPLE),
+    _r("TripletMarginWithDistanceLoss", margin=0.5, swap=True, of=_TRIPLE),
 ]
 ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *LOSS]

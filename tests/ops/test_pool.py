@@ -77,6 +77,32 @@ def test_adaptive_pools(sizes, data, lead):
     against_torch(*pair(f"adaptive_max_pool{n}d", wanted), values_of((*lead, *sizes), False))
 
 
+@given(st.data(), numbers, dtypes)
+def test_max_unpool_of_what_was_pooled(data, n, dtype):
+    """Windows may overlap: an entry that several chose is written once. The size that was pooled may be given."""
+    several = st.lists(numbers, min_size=n, max_size=n).map(tuple)
+    kernel, stride = data.draw(several), data.draw(several)
+    sizes = data.draw(st.lists(st.integers(3, 7), min_size=n, max_size=n))
+    lead = data.draw(st.sampled_from([(2,), (2, 3)]))
+    padding = data.draw(st.integers(0, min(kernel) // 2))
+    least = [(s + 2 * padding - k) // t * t + k - 2 * padding for s, k, t in zip(sizes, kernel, stride, strict=True)]
+    size = data.draw(st.sampled_from([sizes, [2, 3, *sizes], *([None] if least == sizes else [])]))
+
+    def both(f, x):
+        y, places = getattr(f, f"max_pool{n}d")(x, kernel, stride, padding, return_indices=True)
+        return getattr(f, f"max_unpool{n}d")(y * 2, places, kernel, stride, padding, size)
+
+    against_torch(lambda x: both(F, x), lambda x: both(T, x), values_of((*lead, *sizes), False), dtype)
+
+
+@given(geometries(False), st.sampled_from([1, 2, 3.0, 4, float("inf"), -float("inf")]), st.booleans())
+def test_lp_pool(geometry, norm, by_default):
+    shape, n, kernel, stride, _, _, ceil_mode = geometry
+    assume(all(s >= k for s, k in zip(shape[-n:], kernel, strict=True)))
+    x = [np.abs(a) + 0.1 for a in values_of(shape, False)]
+    against_torch(*pair(f"lp_pool{n}d", norm, kernel if n > 1 else kernel[0], None if by_default else stride, ceil_mode), x)
+
+
 def test_adaptive_none_keeps_the_size():
     against_torch(*pair("adaptive_avg_pool2d", (None, 2)), values_of((2, 5, 7), False))
 
@@ -121,6 +147,17 @@ def test_positions_cost_a_byte_each():
     assert [a.nbytes for a in node.saved.values()] == [y.numel()]
 
 
+def _unpool(shape=(1, 1, 2, 2), size=None, dtype=tm.int64, place=0):
+    return F.max_unpool2d(tm.zeros(1, 1, 2, 2), tm.full(shape, place, dtype=dtype), 2, output_size=size)
+
+
+def test_unpool_refuses_other_indices():
+    with pytest.raises(tm.errors.DTypeError, match="indices should be type int64 but got: int32"):
+        _unpool(dtype=tm.int32)
+    with pytest.raises(tm.errors.DimensionError, match="index 16 is out of bounds"):
+        _unpool(place=16)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -131,6 +168,9 @@ def test_positions_cost_a_byte_each():
         (lambda: F.max_pool2d(tm.zeros(1, 1, 8, 8), (2, 2, 2)), "kernel_size must be one number or 2"),
         (lambda: F.avg_pool1d(tm.zeros(1, 1, 2), 3), "output size .* is too small"),
         (lambda: F.avg_pool2d(tm.zeros(1, 1, 8, 8), 2, divisor_override=0), "divisor must be not zero"),
+        (lambda: _unpool(size=(4, 9)), r"invalid output_size .* \(dim 1 must be between 2 and 6\)"),
+        (lambda: _unpool(size=(1, 2, 3)), "sequence containing 2 or 4 elements, but it has a length of '3'"),
+        (lambda: _unpool(shape=(1, 1, 2, 1)), "expected indices of the input's shape"),
         (lambda: F.adaptive_avg_pool2d(tm.zeros(2, 2), 1), "Expected 3D or 4D"),
         (lambda: F.adaptive_avg_pool2d(tm.zeros(1, 1, 4, 4), (1, 2, 3)), "output_size must be one number or 2"),
     ],

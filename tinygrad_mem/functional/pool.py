@@ -8,8 +8,9 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
+from . import creation, elementwise, index
 
 Sizes = int | Sequence[int]
 
@@ -192,3 +193,83 @@ def _adaptive_max_pool(n: int) -> Any:
 
 
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_max_pool(n) for n in (1, 2, 3))
+
+
+def _unpooled_sizes(input: Tensor, n: int, kernel: tuple, step: tuple, pad: tuple, output_size: Any) -> tuple[int, ...]:
+    """The sizes that were pooled: the smallest unless they are given, with batch and channels or without."""
+    least = [(o - 1) * s + k - 2 * p for o, k, s, p in zip(input.shape[-n:], kernel, step, pad, strict=True)]
+    if output_size is None:
+        return tuple(least)
+    sizes = tuple(output_size)[2:] if len(output_size) == n + 2 else tuple(output_size)
+    if len(sizes) != n:
+        raise ShapeError(
+            f"output_size should be a sequence containing {n} or {n + 2} elements, but it has a length of '{len(output_size)}'"
+        )
+    for axis, (size, small, s) in enumerate(zip(sizes, least, step, strict=True)):
+        if not small - s < size < small + s:
+            raise ShapeError(f'invalid output_size "{sizes}" (dim {axis} must be between {small - s} and {small + s})')
+    return sizes
+
+
+def _max_unpool(n: int) -> Any:
+    name = f"max_unpool{n}d"
+
+    def max_unpool(
+        input: Tensor,
+        indices: Tensor,
+        kernel_size: Sizes,
+        stride: Sizes | None = None,
+        padding: Sizes = 0,
+        output_size: Sequence[int] | None = None,
+    ) -> Tensor:
+        kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
+        step = kernel if stride is None else _tuple(stride, n, f"{name}: stride")
+        if indices.dtype.name != "int64":
+            raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
+        if indices.shape != input.shape:
+            raise ShapeError(
+                f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
+                "take both from the same pooling"
+            )
+        sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
+        planes = _planes(input, n, name)
+        flat, places = planes.reshape(planes.size(0), -1), indices.reshape(planes.size(0), -1)
+        whole = creation.zeros(planes.size(0), math.prod(sizes), dtype=input.dtype, device=input.device)
+        return index.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
+
+    max_unpool.__name__ = max_unpool.__qualname__ = name
+    max_unpool.__doc__ = f"""The values of a max_pool{n}d back at their ``indices``, 0 elsewhere. Saves: the indices.
+
+    Raises:
+        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
+        DTypeError: the indices are not int64.
+        DimensionError: an index outside of the output.
+    """
+    return max_unpool
+
+
+max_unpool1d, max_unpool2d, max_unpool3d = _max_unpool(1), _max_unpool(2), _max_unpool(3)
+
+
+def _lp_pool(n: int) -> Any:
+    def lp_pool(
+        input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+    ) -> Tensor:
+        kernel = _tuple(kernel_size, n, f"lp_pool{n}d: kernel_size")
+        if math.isinf(norm_type):
+            sign = math.copysign(1, norm_type)
+            size = elementwise.mul(elementwise.abs(input), sign)
+            return elementwise.mul(_MAX[n](size, kernel, stride, 0, 1, ceil_mode), sign)
+        mean = _AVG[n](elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode)
+        return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
+
+    lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{n}d"
+    lp_pool.__doc__ = (
+        f"""The ``norm_type``-norm of each window over the last {n} dimension(s). Saves: the input and the sums."""
+    )
+    return lp_pool
+
+
+_MAX = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
+_AVG = {1: avg_pool1d, 2: avg_pool2d, 3: avg_pool3d}
+lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)

@@ -1,25 +1,87 @@
-"""Names of ``torch.nn`` that are not offered, and what to use instead."""
+"""Names of ``torch.nn`` and ``torch.nn.functional`` that are not offered, and what to use instead."""
 
 from __future__ import annotations
 
+_SEQUENCES = "write the recurrence with Linear layers, a step at a time"
+_ATTENTION = "write softmax(q @ k.mT / sqrt(d)) @ v with Linear layers for q, k and v"
+_FRACTIONAL = "use adaptive max pooling, whose windows are regular"
+_MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
+_ONE_PROCESS = "one process computes here: "
+_QUANTISED = "there are no integer layers: use half()"
+_GRID = "gather the four neighbours by index and mix them; interpolate covers regular grids"
+_MATMUL = "use matmul"
+_INNER = "it belongs to PyTorch's inside: import it from where it is defined"
+
 ABSENT = {
-    "SyncBatchNorm": "one process computes here: use BatchNorm2d",
-    "DataParallel": "one process computes here: call the module itself",
-    "UninitializedParameter": "give the layer its sizes, and use Parameter",
-    "ChannelShuffle": "reshape, transpose and reshape again",
-    "MaxUnpool2d": "scatter the values to the indices of MaxPool2d(return_indices=True)",
-    "FractionalMaxPool2d": "use AdaptiveMaxPool2d",
-    "LPPool2d": "use AvgPool2d of the p-th power",
-    "FeatureAlphaDropout": "use AlphaDropout",
-    "CTCLoss": "use CrossEntropyLoss over aligned labels",
-    "AdaptiveLogSoftmaxWithLoss": "use CrossEntropyLoss",
+    "nn": {
+        "AdaptiveLogSoftmaxWithLoss": "use CrossEntropyLoss",
+        "Buffer": "use Module.register_buffer",
+        "CTCLoss": "use CrossEntropyLoss over aligned labels",
+        "Container": "use Module",
+        "CrossMapLRN2d": "use LocalResponseNorm",
+        "DataParallel": _ONE_PROCESS + "call the module itself",
+        "EmbeddingBag": "use Embedding and .sum(), .mean() or .amax() of a dim",
+        "FractionalMaxPool2d": _FRACTIONAL,
+        "FractionalMaxPool3d": _FRACTIONAL,
+        "LinearCrossEntropyLoss": "use Linear and CrossEntropyLoss",
+        "LinearCrossEntropyOptions": "use Linear and CrossEntropyLoss",
+        "MultiLabelMarginLoss": _MARGIN,
+        "MultiLabelSoftMarginLoss": "use BCEWithLogitsLoss, which averages over the classes as well",
+        "MultiMarginLoss": _MARGIN,
+        "MultiheadAttention": _ATTENTION,
+        "NLLLoss2d": "use NLLLoss",
+        "SyncBatchNorm": _ONE_PROCESS + "use BatchNorm2d",
+        "UninitializedBuffer": "give the layer its sizes, and use Module.register_buffer",
+        "UninitializedParameter": "give the layer its sizes, and use Parameter",
+        "attention": _ATTENTION,
+        "factory_kwargs": "pass device= and dtype= to the layer",
+        "parallel": _ONE_PROCESS + "call the module itself",
+        **dict.fromkeys(("RNN", "RNNBase", "RNNCell", "RNNCellBase", "LSTM", "LSTMCell", "GRU", "GRUCell"), _SEQUENCES),
+        **dict.fromkeys(
+            (
+                "Transformer",
+                "TransformerEncoder",
+                "TransformerEncoderLayer",
+                "TransformerDecoder",
+                "TransformerDecoderLayer",
+            ),
+            _ATTENTION,
+        ),
+        **dict.fromkeys(("intrinsic", "qat", "quantizable", "quantized"), _QUANTISED),
+        **dict.fromkeys(("common_types", "grad", "modules"), _INNER),
+    },
+    "nn.functional": {
+        "affine_grid": _GRID,
+        "grid_sample": _GRID,
+        "conv_tbc": "transpose to (N, C, L) and use conv1d",
+        "ctc_loss": "use cross_entropy over aligned labels",
+        "grad": "call backward()",
+        "linear_cross_entropy": "use linear and cross_entropy",
+        "multi_head_attention_forward": _ATTENTION,
+        "multi_margin_loss": _MARGIN,
+        "multilabel_margin_loss": _MARGIN,
+        "multilabel_soft_margin_loss": "use binary_cross_entropy_with_logits, which averages over the classes as well",
+        "native_channel_shuffle": "use channel_shuffle",
+        "pdist": "use pairwise_distance of x[:, None] and x",
+        "scaled_dot_product_attention": _ATTENTION,
+        "upsample_bilinear": "use interpolate(..., mode='bilinear', align_corners=True)",
+        "upsample_nearest": "use interpolate",
+        **dict.fromkeys(("grouped_mm", "scaled_mm", "scaled_grouped_mm"), _MATMUL),
+        **{f"fractional_max_pool{n}d{more}": _FRACTIONAL for n in (2, 3) for more in ("", "_with_indices")},
+        **{
+            f"{name}{n}d_with_indices": f"use {name}{n}d(..., return_indices=True)"
+            for name in ("max_pool", "adaptive_max_pool")
+            for n in (1, 2, 3)
+        },
+    },
 }
 
 
-def why_absent(name: str) -> str:
-    """What to say of ``nn.NAME``."""
-    if name.startswith("Lazy"):
+def why_absent(name: str, where: str = "nn") -> str:
+    """What to say of ``nn.NAME`` or ``nn.functional.NAME``."""
+    if where == "nn" and name.startswith("Lazy"):
         return f"nn.{name} is not offered: give {name.removeprefix('Lazy')} its sizes"
-    if name in ABSENT:
-        return f"nn.{name} is not offered: {ABSENT[name]}"
-    return f"module 'tinygrad_mem.nn' has no attribute {name!r}; its names are those of torch.nn, as far as they are offered"
+    if name in ABSENT[where]:
+        return f"{where}.{name} is not offered: {ABSENT[where][name]}"
+    of = f"its names are those of torch.{where}, as far as they are offered"
+    return f"module 'tinygrad_mem.{where}' has no attribute {name!r}; {of}"

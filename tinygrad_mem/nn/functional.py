@@ -64,9 +64,15 @@ from ..functional.pool import adaptive_max_pool3d as adaptive_max_pool3d
 from ..functional.pool import avg_pool1d as avg_pool1d
 from ..functional.pool import avg_pool2d as avg_pool2d
 from ..functional.pool import avg_pool3d as avg_pool3d
+from ..functional.pool import lp_pool1d as lp_pool1d
+from ..functional.pool import lp_pool2d as lp_pool2d
+from ..functional.pool import lp_pool3d as lp_pool3d
 from ..functional.pool import max_pool1d as max_pool1d
 from ..functional.pool import max_pool2d as max_pool2d
 from ..functional.pool import max_pool3d as max_pool3d
+from ..functional.pool import max_unpool1d as max_unpool1d
+from ..functional.pool import max_unpool2d as max_unpool2d
+from ..functional.pool import max_unpool3d as max_unpool3d
 from ..functional.resize import channel_shuffle as channel_shuffle
 from ..functional.resize import interpolate as interpolate
 from ..functional.resize import pixel_shuffle as pixel_shuffle
@@ -76,3 +82,9 @@ from ..functional.shape import pad as pad
 
 # --- softmax
 from ..functional.softmax import *  # noqa: F403
+
+
+def __getattr__(name: str) -> object:
+    from .absent import why_absent
+
+    raise AttributeError(why_absent(name, "nn.functional"))
