@@ -18,6 +18,7 @@ from tests.witness import numpy_allocations
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import device
 from tinygrad_mem.memory import Category, Kind
+from tinygrad_mem.models.lenet import LeNet
 from tinygrad_mem.nn import functional as F
 
 
@@ -214,7 +215,17 @@ def test_every_byte_has_a_module_an_op_and_a_line():
     assert {b.owner for b in gradients} == {
         f"gradient of Sequential.{name}" for name in ("0.weight", "0.bias", "2.weight", "2.bias")
     }
-    assert all(b.phase == "backward" and b.home in ("Sequential.0", "Sequential.2") for b in gradients)
+    assert all(b.phase == "backward" and b.home == b.module in ("Sequential.0", "Sequential.2") for b in gradients)
+    assert {b.line for b in gradients} == {b.line for b in track.live("forward") if b.op == "ReLU"}, "where the op ran forward"
+
+
+def test_the_networks_of_the_package_are_users_code():
+    with memory.track("meta") as track, tm.device("meta"):
+        out = LeNet()(tm.ones(2, 1, 28, 28).requires_grad_())
+        lines = {b.line for b in track.live("end") if b.op == "ReLU"}
+    assert lines
+    assert all(line.startswith("tinygrad_mem/models/lenet.py:") and line.endswith(" forward") for line in lines)
+    assert out.shape == (2, 10)
 
 
 def test_lives_of_blocks():
@@ -261,6 +272,26 @@ def test_explain_says_who_holds_it_and_why():
     late = tm.ones(5000)
     with pytest.raises(ValueError, match="after the track had ended"):
         track.explain(late)
+
+
+def test_the_default_device_is_tracked():
+    with tm.device("meta"), memory.track() as track:
+        tm.ones(10)
+    assert track.device == "meta"
+    assert memory.track().device == "cpu"
+
+
+def test_a_track_of_a_log_knows_no_tensor():
+    with memory.track() as track:
+        x = tm.ones(10)
+    read = memory.Track.of(track.log)
+    assert read.peak == track.peak
+    with pytest.raises(ValueError, match="this track was read from a file"):
+        read.explain(x)
+    with pytest.raises(RuntimeError, match="not running"):
+        read.__exit__()
+    with pytest.raises(RuntimeError, match="has run already"):
+        read.__enter__()
 
 
 def test_explaining_holds_nothing():
@@ -317,21 +348,29 @@ def test_overlapping_tracks_hear_everything_and_end_in_any_order():
     del x, y
 
 
-def test_garbage_that_is_collected_while_a_track_begins_is_not_lost():
-    pool = device("cpu").pool
-    for _ in range(20):
-        cycle: list = [tm.empty(1000)]
-        cycle.append(cycle)
-        del cycle
-        noise = [[] for _ in range(500)]  # the collector is about to run, somewhere
+def test_garbage_that_is_collected_while_a_track_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch):
+    """A cycle that loses its last holder just after the bytes in use were read, with a collector that is as eager as it gets."""
+    pool, threshold = device("cpu").pool, gc.get_threshold()
+    cycle: list = [tm.empty(1000)]
+    cycle.append(cycle)
+    holder, count = [cycle], pool.used_bytes
+    del cycle
+
+    def used_bytes() -> int:
+        used = count()
+        holder.clear()
+        return used
+
+    monkeypatch.setattr(pool, "used_bytes", used_bytes)
+    gc.set_threshold(1, 1, 1)
+    try:
         with memory.track() as track:
-            kept = tm.empty(10)
             gc.collect()
-            gc.disable()
-            used = pool.used_bytes()
-        gc.enable()
-        assert track.timeline()[-1].used == used
-        del kept, noise
+            used = count()
+    finally:
+        gc.set_threshold(*threshold)
+    assert not holder
+    assert sum(track.by_category("end").values()) == used
 
 
 def test_a_track_can_be_asked_while_it_runs():

@@ -19,6 +19,7 @@ from .uncounted import Ears
 _MALLOC, _FREE, _ENTER, _LEAVE = int(Kind.MALLOC), int(Kind.FREE), int(Kind.ENTER), int(Kind.LEAVE)
 _thread = threading.get_ident
 _APART = 512
+OUTSIDE = "of the GPU, taken by others than the pool"
 
 
 class _Origin(threading.local):
@@ -71,7 +72,7 @@ class Recorder(scope.Listener):
         """On a GPU, write down what others than the pool have of it now: nothing tells when that changes."""
         outside = self.device.outside()
         if outside:
-            self.fact(Kind.UNCOUNTED, rounded=outside, note="taken by others than the pool")
+            self.fact(Kind.UNCOUNTED, rounded=outside, note=OUTSIDE)
 
     def _heard(self, size: int) -> None:
         if size < _APART:

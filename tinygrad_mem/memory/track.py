@@ -12,15 +12,15 @@ import numpy as np
 
 from .. import scope
 from ..autograd.tensor import Tensor
-from ..devices import device as Device
 from . import blocks
 from .attribution import Attribution, Category
 from .blocks import Block
 from .compare import Comparison, compare
 from .explain import sentence
-from .listener import Recorder
+from .listener import OUTSIDE, Recorder
 from .log import Kind, Log
 from .replay import Replay, replay
+from .stats import where
 from .timeline import Moment, Timeline
 from .uncounted import Ears
 from .variables import variables
@@ -68,7 +68,7 @@ class Track:
     allocate at that very moment may be counted twice. Moments are given as :data:`When`.
 
     Args:
-        device: whose pool to listen to.
+        device: whose pool to listen to, the default device unless given.
         uncounted: on ``cpu``, also count what NumPy allocates for itself (:meth:`uncounted`): about 1 µs an allocation.
 
     Attributes:
@@ -76,15 +76,16 @@ class Track:
         device: the device's name.
     """
 
-    def __init__(self, device: Any = "cpu", uncounted: bool = True) -> None:
-        self._device, self._uncounted = Device(device), uncounted
-        self._open(Log(str(self._device)))
-        self._recorder: Recorder | None = None
-        self._hearing: Any = None
-        self._process = os.getpid()
+    def __init__(self, device: Any = None, uncounted: bool = True) -> None:
+        self._open(Log(str(where(device))))
+        self._device, self._uncounted = where(device), uncounted
 
     def _open(self, log: Log) -> None:
         self.log = log
+        self._device: Any = None
+        self._recorder: Recorder | None = None
+        self._hearing: Any = None
+        self._process = os.getpid()
         self.device = log.device
         self._attribution = Attribution(log)
         self._timeline: Timeline | None = None
@@ -170,12 +171,13 @@ class Track:
 
         On ``cpu`` by op: what NumPy allocated inside it, in the thread of the track; ``""`` for pieces below 512 bytes. When
         it gave them back is not known (mostly at once). On ``cuda``, under ``""``: bytes of the GPU that are taken by others
-        than the pool (contexts, cuBLAS, other processes), each time that was looked at: at both ends and at marks.
+        than the pool (contexts, cuBLAS, other processes), the most that was seen at both ends and at marks.
         """
         found: dict[str, tuple[int, int]] = {}
         for event in self.log.select(np.flatnonzero(self.log.column("kind") == Kind.UNCOUNTED)):
             total, largest = found.get(event.op, (0, 0))
-            found[event.op] = total + event.rounded, max(largest, event.rounded)
+            largest = max(largest, event.rounded)
+            found[event.op] = largest if event.note == OUTSIDE else total + event.rounded, largest
         return found
 
     @property
@@ -234,7 +236,9 @@ class Track:
         Raises:
             ValueError: the tensor lives elsewhere, or its memory is not the pool's.
         """
-        address = self._device.address(tensor.array) if str(tensor.device) == self.device else None
+        if self._device is None:
+            raise ValueError("explain: this track was read from a file; it knows blocks, and no tensor of this process")
+        address = self._device.address(tensor.array) if tensor.device is self._device else None
         if address is None:
             raise ValueError(
                 f"explain: the track listens to {self.device}, the tensor {list(tensor.shape)} is on {tensor.device} and "
@@ -301,7 +305,7 @@ def running_on(device: Any) -> Track | None:
     return next((each for each in reversed(_running) if each.device == str(device)), None)
 
 
-def track(device: Any = "cpu", *, uncounted: bool = True) -> Track:
+def track(device: Any = None, *, uncounted: bool = True) -> Track:
     """Listen to ``device``'s pool for a ``with`` block; see :class:`Track`."""
     return Track(device, uncounted)
 
