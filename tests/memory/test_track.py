@@ -349,7 +349,7 @@ def test_overlapping_tracks_hear_everything_and_end_in_any_order():
 
 
 def test_garbage_that_is_collected_while_a_track_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    """A cycle that loses its last holder just after the bytes in use were read, with a collector that is as eager as it gets."""
+    """A cycle loses its last holder just after the bytes in use were read, and the collector is as eager as it gets."""
     pool, threshold = device("cpu").pool, gc.get_threshold()
     cycle: list = [tm.empty(1000)]
     cycle.append(cycle)
