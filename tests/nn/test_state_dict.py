@@ -134,3 +134,87 @@ def test_shared_parameters_have_every_name():
     module = nn.Sequential(layer, layer)
     assert list(module.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
     assert module.load_state_dict(module.state_dict()).missing_keys == []
+
+
+# --- hooks and extra state, side by side with PyTorch ---------------------------------------------------------------------
+
+
+def _family(framework: Any) -> Any:
+    """A network whose middle keeps a number in its state."""
+
+    class Counting(framework.nn.Linear):
+        seen = 3
+
+        def get_extra_state(self) -> Any:
+            return {"seen": self.seen}
+
+        def set_extra_state(self, state: Any) -> None:
+            self.seen = state["seen"]
+
+    n = framework.nn
+    return n.Sequential(OrderedDict(a=n.Linear(2, 2), b=Counting(2, 2), c=n.Sequential(n.Linear(2, 2))))
+
+
+def _saving(framework: Any) -> list:
+    net, log = _family(framework), []
+    net.c.register_state_dict_pre_hook(lambda m, prefix, keep: log.append(("before", type(m).__name__, prefix, keep)))
+    handle = net.b.register_state_dict_post_hook(lambda m, state, prefix, meta: log.append((prefix, meta, list(state))))
+    net._register_state_dict_hook(lambda m, state, prefix, meta: OrderedDict((f"x.{k}", v) for k, v in state.items()))
+    log.append(list(net.state_dict()))
+    handle.remove()
+    return [*log, list(net.state_dict(keep_vars=True))]
+
+
+def _loading(framework: Any) -> list:
+    net, log = _family(framework), []
+    state = net.state_dict()
+    state["b._extra_state"] = {"seen": 8}
+    state["c.0.old"] = state.pop("c.0.weight")
+    del state["a.bias"]
+
+    def rename(module: Any, state: Any, prefix: str, meta: Any, strict: bool, *lists: list) -> None:
+        log.append((type(module).__name__, prefix, dict(meta), strict, *map(list, lists)))
+        state[prefix + "weight"] = state.pop(prefix + "old")
+
+    net.c[0].register_load_state_dict_pre_hook(rename)
+    net._register_load_state_dict_pre_hook(lambda state, prefix, *rest: log.append((prefix, sorted(state))))
+    for module in (net, net.a, net.c):
+        module.register_load_state_dict_post_hook(lambda m, keys: log.append((type(m).__name__, list(keys.missing_keys))))
+    net.register_load_state_dict_post_hook(lambda m, keys: keys.missing_keys.clear())
+    log.append(tuple(net.load_state_dict(state)))
+    return [*log, net.b.seen]
+
+
+@pytest.mark.parametrize("use", [_saving, _loading])
+def test_hooks_see_what_pytorchs_see(use: Any):
+    """In another order: here everything is checked before anything is loaded."""
+    assert sorted(map(str, use(tm))) == sorted(map(str, use(torch)))
+
+
+@pytest.mark.parametrize("key", ["a._extra_state", "b._extra_state"])
+def test_extra_state_that_is_missing_or_unexpected(key: str):
+    messages = []
+    for framework in (tm, torch):
+        net = _family(framework)
+        state = net.state_dict()
+        if key in state:
+            del state[key]
+        else:
+            state[key] = 1
+        with pytest.raises(RuntimeError) as caught:
+            net.load_state_dict(state)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_hooks_that_return_something_are_refused():
+    net = _family(tm)
+    handle = net.register_state_dict_post_hook(lambda *_: {})
+    with pytest.raises(RuntimeError, match="state_dict post-hook must return None"):
+        net.state_dict()
+    handle.remove()
+    net.register_load_state_dict_post_hook(lambda *_: {})
+    with pytest.raises(AssertionError, match="not expected to return new values"):
+        net.load_state_dict(net.state_dict())
+    with pytest.raises(NotImplementedError, match="Linear has no extra state"):
+        net.a.get_extra_state()

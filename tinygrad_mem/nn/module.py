@@ -274,6 +274,44 @@ class Module(Tree):
         """
         return state.load_state_dict(self, state_dict, strict, assign)
 
+    def get_extra_state(self) -> Any:
+        """What a subclass wants in its state dict besides tensors; its ``set_extra_state`` gets it back."""
+        raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")
+
+    def set_extra_state(self, state: Any) -> None:
+        """Take back what :meth:`get_extra_state` gave."""
+        raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")
+
+    def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(module, prefix, keep_vars)`` before this module's part of a state dict is written."""
+        return _add_hook(self.__dict__.setdefault("_state_dict_pre_hooks", {}), hook, False)
+
+    def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` after it is written: it may change the dict in place."""
+        return _add_hook(self.__dict__.setdefault("_state_dict_hooks", {}), (hook, False), False)
+
+    def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """The older form of :meth:`register_state_dict_post_hook`: what it returns takes the place of the dict."""
+        return _add_hook(self.__dict__.setdefault("_state_dict_hooks", {}), (hook, True), False)
+
+    def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call a hook before this module's keys are looked up: it may rename keys of the dict in place.
+
+        Args:
+            hook: called as ``hook(module, state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys,
+                error_msgs)``.
+        """
+        return self._register_load_state_dict_pre_hook(hook, with_module=True)
+
+    def _register_load_state_dict_pre_hook(self, hook: Callable[..., Any], with_module: bool = False) -> RemovableHandle:
+        """The older form: without the module."""
+        table = self.__dict__.setdefault("_load_state_dict_pre_hooks", {})
+        return _add_hook(table, (hook, with_module), False)
+
+    def register_load_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(module, incompatible_keys)`` after loading: it may change both lists in place."""
+        return _add_hook(self.__dict__.setdefault("_load_state_dict_post_hooks", {}), hook, False)
+
     # --- text -------------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -43,14 +45,37 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
     if destination is None:
         destination = StateDict()
         destination._metadata = OrderedDict()
+    metadata = {"version": module._version}
     if hasattr(destination, "_metadata"):
-        destination._metadata[prefix[:-1]] = {"version": module._version}
+        destination._metadata[prefix[:-1]] = metadata
+    for hook in _hooks(module, "_state_dict_pre_hooks"):
+        hook(module, prefix, keep_vars)
     for name, tensor in _own(module):
         destination[prefix + name] = tensor if keep_vars else tensor.detach()
+    if _gives(module, "get_extra_state"):
+        destination[prefix + EXTRA] = module.get_extra_state()
     for name, child in module._modules.items():
         if child is not None:
             child.state_dict(destination=destination, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+    for hook, may_replace in _hooks(module, "_state_dict_hooks"):
+        answer = hook(module, destination, prefix, metadata)
+        if answer is not None and not may_replace:
+            raise RuntimeError("state_dict post-hook must return None")
+        destination = destination if answer is None else answer
     return destination
+
+
+EXTRA = "_extra_state"  # PyTorch's key
+
+
+def _hooks(module: Module, table: str) -> list:
+    """The hooks of a module's state; the table is there once a hook was registered, for few modules have any."""
+    return list(module.__dict__.get(table, {}).values())
+
+
+def _gives(module: Module, method: str) -> bool:
+    """Whether the module's class gives the method itself: that of the base class refuses."""
+    return getattr(type(module), method).__module__ != f"{__package__}.module"
 
 
 def _own(module: Module) -> list[tuple[str, Tensor]]:
@@ -60,37 +85,64 @@ def _own(module: Module) -> list[tuple[str, Tensor]]:
 
 
 def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> IncompatibleKeys:
-    """See ``Module.load_state_dict``: first everything is checked, then everything is copied."""
+    """See ``Module.load_state_dict``: first everything is checked, then everything is copied.
+
+    Only where hooks may still forgive missing keys is the copying before that check.
+    """
     if not hasattr(source, "items"):
         raise TypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
     versions = getattr(source, "_metadata", None) or {}
+    source = OrderedDict(source)  # hooks may write into it
     missing: list[str] = []
+    unexpected: list[str] = []
     errors: list[str] = []
-    plan: list[tuple[Module, str, Tensor, Tensor]] = []
+    plan: list[Callable[[], None]] = []
     expected: set[str] = set()
-    for path, owner in module.named_modules(remove_duplicate=False):
-        version = versions.get(path, {}).get("version")
+    owners = list(module.named_modules(remove_duplicate=False))
+    for path, owner in owners:
+        prefix, metadata = f"{path}." if path else "", versions.get(path, {})
+        for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
+            hook(*([owner] if with_module else []), source, prefix, metadata, True, missing, unexpected, errors)
         for name, tensor in _own(owner):
-            key = f"{path}.{name}" if path else name
+            key = prefix + name
             expected.add(key)
             if key in source:
                 value, problem = _fitting(key, tensor, source[key])
                 if problem:
                     errors.append(problem)
                 else:
-                    plan.append((owner, name, tensor, value))
-            elif not _counts_no_batches(owner, name, version):
+                    plan.append(partial(_load, owner, name, tensor, value, assign))
+            elif not _counts_no_batches(owner, name, metadata.get("version")):
                 missing.append(key)
-    unexpected = [key for key in source if key not in expected]
-    if strict:
-        listing = [("Missing", missing), ("Unexpected", unexpected)]
-        errors[:0] = [f"{kind} key(s) in state_dict: {_quoted(keys)}. " for kind, keys in listing if keys]
-    if errors:
-        raise StateDictError("Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(errors)))
+        if _gives(owner, "set_extra_state"):
+            expected.add(prefix + EXTRA)
+            if prefix + EXTRA in source:
+                plan.append(partial(owner.set_extra_state, source[prefix + EXTRA]))
+            else:
+                missing.append(prefix + EXTRA)
+    unexpected += [key for key in source if key not in expected]
+    found = IncompatibleKeys(missing, unexpected)
+    hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
+    _refuse(module, errors, found, strict and not hooked)
     with no_grad():
-        for owner, name, tensor, value in plan:
-            _load(owner, name, tensor, value, assign)
-    return IncompatibleKeys(missing, unexpected)
+        for step in plan:
+            step()
+    for owner, hook in hooked:  # children first; what is missing may be theirs to forgive
+        if hook(owner, found) is not None:
+            raise AssertionError(
+                "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new values, "
+                "if incompatible_keys need to be modified, it should be done inplace."
+            )
+    _refuse(module, errors, found, strict)
+    return found
+
+
+def _refuse(module: Module, errors: list[str], found: IncompatibleKeys, strict: bool) -> None:
+    """Raise all that does not fit, at once."""
+    listing = [("Missing", found.missing_keys), ("Unexpected", found.unexpected_keys)] if strict else []
+    lines = [f"{kind} key(s) in state_dict: {_quoted(keys)}. " for kind, keys in listing if keys] + errors
+    if lines:
+        raise StateDictError("Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(lines)))
 
 
 def _counts_no_batches(owner: Module, name: str, version: int | None) -> bool:
