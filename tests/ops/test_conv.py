@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
-from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_rows, conv_winograd, threads
+from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_depthwise, conv_rows, conv_winograd, threads
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.nn import functional as F
 
@@ -206,6 +206,38 @@ def test_rows(x: tuple, w: tuple, stride: tuple, low: tuple, lanes: int, dtype: 
         arrays,
         dtype,
         tolerance={"float16": (5e-3, 0.1), "float32": (1e-4, 1e-4), "float64": None}[dtype],
+    )
+
+
+DEPTHWISE = [
+    ((3, 5, 9, 30), (3, 3), (1, 1), (1, 1)), ((1, 70, 40, 40), (3, 3), (2, 1), (1, 1)), ((2, 4, 6, 5), (2, 5), (1, 1), (0, 4)),
+    ((2, 3, 25), (4,), (3,), (2,)), ((1, 2, 300, 400), (3, 3), (1, 1), (1, 1)), ((2, 6, 12, 12), (5, 5), (1, 2), (7, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "kernel", "dilation", "low"), DEPTHWISE)
+@pytest.mark.parametrize("lanes", [1, 2, 7])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_depthwise(
+    x: tuple, kernel: tuple, dilation: tuple, low: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch
+):
+    """One or two axes, maps larger than a tile, paddings beyond the kernel, on any number of cores, without a workspace."""
+    monkeypatch.setattr(threads._pool, "size", lanes)
+    monkeypatch.setattr(threads, "GRAIN", 1 << 8)
+    w, name = (x[1], 1, *kernel), f"conv{len(x) - 2}d"
+    arrays = normal(x, w, (x[1],))
+    options = {"padding": low, "dilation": dilation, "groups": x[1]}
+    ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
+    y = tuple(theirs(*map(torch.tensor, arrays), **options).shape)
+    geo = conv_columns.Geometry.of(x, w, y, (1,) * len(kernel), low, dilation, x[1], np.dtype(dtype))
+    assert conv_depthwise.fits(geo)
+    assert conv_depthwise.workspace(geo, "forward") == 0
+    against_torch(
+        lambda *t: ours(*t, **options),
+        lambda *t: theirs(*t, **options),
+        arrays,
+        dtype,
+        tolerance={"float16": (5e-3, 0.2), "float32": (1e-4, 1e-3), "float64": None}[dtype],
     )
 
 

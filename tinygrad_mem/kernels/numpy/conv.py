@@ -13,6 +13,7 @@ import os as _os
 import numpy as np
 
 from . import conv_columns as _columns
+from . import conv_depthwise as _depthwise
 from . import conv_rows as _rows
 from . import conv_winograd as _winograd
 
@@ -24,12 +25,14 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
     if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
         return _winograd.workspace(x_shape, y_shape, kind)
     geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    return (_rows if _use_rows(geo, kind) else _columns).workspace(geo, kind)
+    return _algorithm(geo, kind).workspace(geo, kind)
 
 
-def _use_rows(geo, kind):
-    """Whether whole rows at a time compute this."""
-    return _ALGORITHM != "columns" and not geo.pointwise and _rows.fits(geo, kind)
+def _algorithm(geo, kind):
+    """The module that computes this where Winograd's does not."""
+    if _ALGORITHM == "columns" or geo.pointwise:
+        return _columns
+    return _depthwise if _depthwise.fits(geo) else _rows if _rows.fits(geo, kind) else _columns
 
 
 def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
@@ -58,7 +61,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
         _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
-    (_rows if _use_rows(geo, "forward") else _columns).forward(geo, x, w, bias, work, out)
+    _algorithm(geo, "forward").forward(geo, x, w, bias, work, out)
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
@@ -73,7 +76,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
     geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    (_rows if _use_rows(geo, "input") else _columns).backward_input(geo, gy, w, bias, work, out)
+    _algorithm(geo, "input").backward_input(geo, gy, w, bias, work, out)
 
 
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
@@ -87,7 +90,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
         _winograd.backward_weight(gy, x, low, work, out)
         return
     geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    (_rows if _use_rows(geo, "weight") else _columns).backward_weight(geo, gy, x, work, out)
+    _algorithm(geo, "weight").backward_weight(geo, gy, x, work, out)
 
 
 def conv_backward_bias(gy, out):
