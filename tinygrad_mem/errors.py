@@ -15,8 +15,12 @@ class ShapeError(RuntimeError, ValueError):
     """Shapes that do not fit an operation."""
 
 
-class DimensionError(IndexError):
-    """A dimension or an index outside the tensor."""
+class DimensionError(IndexError, RuntimeError):
+    """A dimension or an index outside the tensor (PyTorch raises the one or the other, by function)."""
+
+
+class ArgumentError(RuntimeError, ValueError):
+    """A value that an argument cannot have (PyTorch raises the one or the other, by function)."""
 
 
 class DTypeError(RuntimeError, TypeError):
@@ -92,16 +96,18 @@ def _rebuild_out_of_memory(message: str, *numbers: Any) -> OutOfMemoryError:
     return error
 
 
-def let_go(error: BaseException) -> None:
-    """Forget the local variables of our own finished frames in ``error``'s traceback, so that they pin no memory.
+def let_go(error: BaseException | None) -> None:
+    """Forget the local variables of our own (and NumPy's) finished frames in ``error``'s traceback, so that they pin no memory.
 
     A traceback outlives the failure: in an ``except`` block that wants to go on with a smaller batch, in a notebook's
     ``sys.last_traceback``. Frames of the user's code are left as they are.
     """
-    trace = error.__traceback__
-    while trace is not None:
-        frame = trace.tb_frame
-        if frame.f_globals.get("__name__", "").startswith("tinygrad_mem."):
-            with contextlib.suppress(RuntimeError):  # it is still running
-                frame.clear()
-        trace = trace.tb_next
+    while error is not None:
+        trace = error.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            if frame.f_globals.get("__name__", "").startswith(("tinygrad_mem.", "numpy.")):
+                with contextlib.suppress(RuntimeError):  # it is still running
+                    frame.clear()
+            trace = trace.tb_next
+        error = error.__context__  # what it was raised instead of, shown or not

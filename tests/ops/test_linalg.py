@@ -339,7 +339,7 @@ def test_products_on_meta():
         (lambda: tm.zeros(2, 3, 4) @ tm.zeros(3, 4), RuntimeError, "shapes cannot be multiplied"),
         (lambda: tm.zeros(2, 3, 4) @ tm.zeros(3, 4, 5), RuntimeError, "do not broadcast"),
         (lambda: tm.tensor(1.0) @ tm.zeros(3), RuntimeError, "at least 1D, but they are 0D and 1D"),
-        (lambda: tm.matmul(tm.zeros(3), 2), TypeError, "argument 'other' must be Tensor"),
+        (lambda: tm.matmul(tm.zeros(3), 2), TypeError, "argument 'other'.* must be Tensor"),
         (lambda: tm.zeros(2, 2) @ tm.zeros(2, 2, dtype=tm.float64), RuntimeError, "expected m1 and m2 to have the same dtype"),
         (lambda: tm.mm(tm.zeros(2), tm.zeros(2, 2)), RuntimeError, "mm: argument 1 must be a 2-D tensor"),
         (lambda: tm.bmm(tm.zeros(2, 3, 3), tm.zeros(3, 3, 3)), RuntimeError, "batch sizes differ"),

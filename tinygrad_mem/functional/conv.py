@@ -11,7 +11,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import DTypeError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import conv as ops
 from . import shape
 
@@ -55,9 +55,9 @@ def _padding(name: str, padding: Any, axes: int, weight: Tensor, stride: tuple, 
     if padding == "valid":
         return ((0, 0),) * axes
     if padding != "same":
-        raise ValueError(f"{name}: Invalid padding string {padding!r}, should be one of 'valid', 'same', or integers")
+        raise ArgumentError(f"{name}: Invalid padding string {padding!r}, should be one of 'valid', 'same', or integers")
     if any(s != 1 for s in stride):
-        raise ValueError(f"{name}: padding='same' is not supported for strided convolutions, found stride {stride}")
+        raise ArgumentError(f"{name}: padding='same' is not supported for strided convolutions, found stride {stride}")
     totals = [d * (k - 1) for d, k in zip(dilation, weight.shape[2:], strict=True)]
     return tuple((t // 2, t - t // 2) for t in totals)
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..scope import local
 from .shape import sizes_of
 
@@ -56,7 +56,11 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
     try:
         source = np.asarray(data)
     except ValueError as error:
-        raise ValueError(f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}") from None
+        raise ArgumentError(
+            f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}"
+        ) from None
+    if source.dtype.kind not in "biuf":
+        raise TypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
     if dtype is not None:
         return source.astype(dtypes.as_dtype(dtype))
     if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
@@ -102,7 +106,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
     dtypes.as_dtype(array.dtype)
     if any(s < 0 for s in array.strides):
-        raise ValueError(
+        raise ArgumentError(
             "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
             "supported. Make a copy of your array with array.copy()."
         )
@@ -222,9 +226,9 @@ def arange(
     """
     first, last = (0, start) if end is None else (start, end)
     if step == 0:
-        raise ValueError("step must be nonzero")
+        raise ArgumentError("step must be nonzero")
     if (last - first) * step < 0:
-        raise ValueError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
+        raise ArgumentError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
     whole = all(isinstance(x, int) for x in (first, last, step))
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
     count = math.ceil((last - first) / step)
@@ -236,7 +240,7 @@ def linspace(
 ) -> Tensor:
     """``steps`` numbers from ``start`` to ``end``, both included."""
     if steps < 0:
-        raise ValueError(f"number of steps must be non-negative, found {steps}")
+        raise ArgumentError(f"number of steps must be non-negative, found {steps}")
     return _from_host(np.linspace(start, end, steps), dtype or dtypes.get_default_dtype(), device, requires_grad)
 
 
@@ -276,7 +280,7 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
         ValueError: ``indexing`` is neither ``"ij"`` nor ``"xy"``.
     """
     if indexing not in ("ij", "xy"):
-        raise ValueError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
+        raise ArgumentError(f'meshgrid: indexing must be one of "xy" or "ij", but received: {indexing}')
     axes = list(tensors[0]) if len(tensors) == 1 and not isinstance(tensors[0], Tensor) else list(tensors)
     swap = indexing == "xy" and len(axes) > 1
     if swap:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentError, ShapeError
 from . import elementwise
 from .loss import _reduce, reduction_of
 from .reduce import norm
@@ -146,7 +146,7 @@ def triplet_margin_with_distance_loss(
     """:func:`triplet_margin_loss` with a distance of your own."""
     reduction = reduction_of(reduction)
     if margin <= 0:
-        raise ValueError(f"margin must be greater than 0, got {margin}")
+        raise ArgumentError(f"margin must be greater than 0, got {margin}")
     distance = distance_function or pairwise_distance
     far = distance(anchor, negative)
     if swap:
@@ -198,13 +198,13 @@ def gaussian_nll_loss(
     reduction = reduction_of(reduction)
     if not isinstance(var, Tensor):
         if var < 0:
-            raise ValueError(f"var has negative entry/entries, found {var}")
+            raise ArgumentError(f"var has negative entry/entries, found {var}")
         var = full_like(input, var)
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)
         elif not (input.shape[:-1] == var.shape[:-1] and var.shape[-1] == 1):
-            raise ValueError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
+            raise ArgumentError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
     # the value is clamped, the gradient is not
     floor = elementwise.clamp(elementwise.sub(eps, var.detach()), min=0)
     safe = elementwise.add(var, floor)

@@ -9,7 +9,7 @@ import math
 
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import DTypeError, ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import dropout as ops
 
 _LOW = -1.7580993408473766  # SELU's lower limit: -scale * alpha
@@ -25,7 +25,7 @@ def _drop(
 ) -> Tensor:
     """Drop cells of ``length`` elements; ``alpha`` keeps mean and variance of SELU's outputs."""
     if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
+        raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0.0 or input.numel() == 0:
         return input
     if input.dtype.kind != "f":

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import DTypeError
+from ..errors import ArgumentError, DTypeError
 from ..ops import elementwise as ops
 
 Number = float | int | bool
@@ -40,7 +42,7 @@ def rsub(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     return sub(other, input, alpha=alpha)
 
 
-def mul(input: Any, other: Any) -> Any:
+def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
     """``input * other``. Saves: each factor that the other's gradient needs."""
     return apply(ops.Mul, input, other)
 
@@ -72,7 +74,7 @@ def div_(input: Tensor, other: Tensor | Number, *, rounding_mode: str | None = N
 
 def _rounding(mode: str) -> str:
     if mode not in ("trunc", "floor"):
-        raise ValueError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found {mode!r}")
+        raise ArgumentError(f"div expected rounding_mode to be one of None, 'trunc', or 'floor' but found {mode!r}")
     return mode
 
 
@@ -142,7 +144,10 @@ def clamp_(input: Tensor, min: Number | None = None, max: Number | None = None) 
 
 def _bounds(low: Any, high: Any) -> Any:
     if low is None and high is None:
-        raise ValueError("clamp: At least one of 'min' or 'max' must not be None")
+        raise ArgumentError("clamp: At least one of 'min' or 'max' must not be None")
+    for name, bound in (("min", low), ("max", high)):
+        if not isinstance(bound, (int, float, np.number, type(None))):
+            raise TypeError(f"clamp(): argument '{name}' must be Number, not {type(bound).__name__}")
     return low
 
 
@@ -156,15 +161,20 @@ def clamp_max(input: Tensor, max: Tensor | Number) -> Tensor:
     return clamp(input, max=max)
 
 
-def where(condition: Tensor, input: Any = None, other: Any = None) -> Any:
+def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor | Number | None = None) -> Any:
     """``input`` where ``condition``, else ``other``; with the condition alone, the indices where it holds.
 
     Saves: the condition, one byte an element.
+
+    Raises:
+        TypeError: one of input and other alone.
     """
     if input is None and other is None:
         from .index import nonzero
 
         return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        raise TypeError("where(): expected both input and other, or neither of them, found one")
     return apply(ops.Where, condition, input, other)
 
 
@@ -182,8 +192,6 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Number) -> Tensor:
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
     """nan, inf and -inf replaced, infinities by the dtype's largest values unless given. Saves: input."""
-    import numpy as np
-
     if not input.is_floating_point():
         return input.clone()
     info = np.finfo(input.dtype)
@@ -247,7 +255,7 @@ def sign(input: Tensor) -> Tensor:
     return apply(ops.Sign, input)
 
 
-def square(input: Any) -> Tensor:
+def square(input: Tensor) -> Tensor:
     """``input ** 2``. Saves: input."""
     return apply(ops.Square, input)
 

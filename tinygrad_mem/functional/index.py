@@ -9,11 +9,12 @@ import numpy as np
 from .. import dtypes
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import DataDependenceError, DimensionError, DTypeError, ShapeError
+from ..errors import ArgumentError, DataDependenceError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import elementwise, shape
 from .creation import tensor
+from .elementwise import Number
 
 
 def _expanded(input: Tensor, key: Any) -> list:
@@ -49,7 +50,7 @@ def _checked(input: Tensor, parts: list) -> list:
             continue
         if isinstance(part, slice):
             if part.step is not None and part.step <= 0:
-                raise ValueError("step must be greater than zero")
+                raise ArgumentError("step must be greater than zero")
         elif not isinstance(part, Tensor):
             try:
                 number = part.__index__()
@@ -110,7 +111,21 @@ def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
             axes.append(axis)
             found.append(wrapped(part.to(dtype=dtypes.int64, device=input.device), input.size(axis), axis))
             axis += 1
+    broadcast_shape("indexing", DimensionError, *found)
     return axes, found
+
+
+def broadcast_shape(name: str, error: type[Exception], *tensors: Tensor) -> tuple[int, ...]:
+    """The common shape of the tensors.
+
+    Raises:
+        error: they do not broadcast.
+    """
+    try:
+        return tuple(np.broadcast_shapes(*[tuple(t.shape) for t in tensors]))
+    except ValueError:
+        shapes = ", ".join(str(list(t.shape)) for t in tensors)
+        raise error(f"shape mismatch: {name} tensors could not be broadcast together with shapes {shapes}") from None
 
 
 def wrapped(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor:
@@ -186,11 +201,28 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
 
 
 def index_put_(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = False) -> Tensor:
-    """``input[indices] = values``, or ``+=`` with repeated entries adding up."""
-    parts = _expanded(input, tuple(indices))
-    axes, found = _indices(input, parts)
+    """``input[indices] = values``, or ``+=`` with repeated entries adding up. Saves: the indices.
+
+    Raises:
+        DTypeError: the values are of another dtype.
+    """
+    _same_dtype("index_put_", input, values)
+    parts = [shape.reshape(p, (1,)) if p.ndim == 0 else p for p in _tensors("index_put_", indices)]
+    axes, found = _indices(input, _expanded(input, tuple(parts)))
     key = tuple((axes.index(a),) if a in axes else slice(None) for a in range(input.ndim))
     return apply_(ops.IndexPut, input, values, *found, key=key, accumulate=accumulate)
+
+
+def _tensors(name: str, indices: Any) -> list[Tensor]:
+    for i, index in enumerate(indices):
+        if not isinstance(index, Tensor):
+            raise TypeError(f"{name}: expected Tensor as element {i} of the indices, but got {type(index).__name__}")
+    return list(indices)
+
+
+def _same_dtype(name: str, input: Tensor, source: Tensor) -> None:
+    if source.dtype != input.dtype:
+        raise DTypeError(f"{name}(): self and source expected to have the same dtype, but got {input.dtype} and {source.dtype}")
 
 
 def index_put(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = False) -> Tensor:
@@ -235,13 +267,27 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return gather(both[0], axis, both[1])
 
 
-def scatter(input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None) -> Tensor:
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
+) -> Tensor:
     """``out[index[i][j]][j] = src[i][j]`` for ``dim`` 0, on a copy. Saves: index."""
     return scatter_(input.clone(), dim, index, src, value=value, reduce=reduce)
 
 
 def scatter_(
-    input: Tensor, dim: int, index: Tensor, src: Any = None, *, value: Any = None, reduce: str | None = None
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
 ) -> Tensor:
     """In-place :func:`scatter`; ``reduce`` may be ``"add"``.
 
@@ -249,8 +295,10 @@ def scatter_(
         ValueError: another reduction.
     """
     if reduce not in (None, "add"):
-        raise ValueError(f"scatter: reduce must be None or 'add', found {reduce!r}; see scatter_reduce")
+        raise ArgumentError(f"scatter: reduce must be None or 'add', found {reduce!r}; see scatter_reduce")
     axis, index = _along(input, dim, index, "scatter")
+    if src is None and value is None:
+        raise TypeError("scatter_(): expected src, a tensor, or value, a number; found neither")
     return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
 
 
@@ -277,11 +325,35 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     return shape.transpose(apply(ops.Take, moved, found), 0, axis).contiguous()
 
 
-def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
-    """``input`` entries of ``dim`` += ``alpha * source``. Saves: index."""
+_ONE_VALUE: Any = object()  # instead of a source: one value
+
+
+def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> tuple[Tensor, tuple]:
+    """The index, checked against input and source, and the key of the entries of ``dim`` that it names."""
     axis = normalize_dim(dim, input.ndim)
-    found = wrapped(index.to(dtypes.int64), input.size(axis), axis, negative=False)
-    key = tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
+    if index.dtype.name not in ("int64", "int32"):
+        raise DTypeError(f"{name}(): Expected dtype int32/int64 for index but got: {index.dtype}; use index.long()")
+    if index.ndim > 1:
+        raise DimensionError(f"{name}(): Index is supposed to be a vector, but got {list(index.shape)}")
+    if source is not _ONE_VALUE:
+        _same_dtype(name, input, source)
+        wanted = [index.numel() if a == axis else n for a, n in enumerate(input.shape)]
+        if list(source.shape) != wanted and (source.ndim or index.numel() != 1 or input.ndim > 1):
+            raise DimensionError(
+                f"{name}(): expected source to have one entry of dim {axis} an index, and self's shape elsewhere: {wanted} for "
+                f"{index.numel()} indices into {list(input.shape)}, found {list(source.shape)}"
+            )
+    found = wrapped(shape.reshape(index.to(dtypes.int64), (-1,)), input.size(axis), axis, negative=source is _ONE_VALUE)
+    return found, tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
+
+
+def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """``input`` entries of ``dim`` += ``alpha * source``. Saves: index.
+
+    Raises:
+        ShapeError, DTypeError, DimensionError: index and source are not of input's shape, but for ``dim``, and dtype.
+    """
+    found, key = _entries("index_add_", input, dim, index, source)
     value = source if alpha == 1 else elementwise.mul(source, alpha)
     return apply_(ops.IndexPut, input, value, found, key=key, accumulate=True)
 
@@ -292,18 +364,14 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
 
 
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
-    """``input`` entries of ``dim`` = ``source``. Saves: index."""
-    axis = normalize_dim(dim, input.ndim)
-    found = wrapped(index, input.size(axis), axis, negative=False)
-    key = tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
+    """``input`` entries of ``dim`` = ``source``. Saves: index. Raises: as :func:`index_add_`."""
+    found, key = _entries("index_copy_", input, dim, index, source)
     return apply_(ops.IndexPut, input, source, found, key=key, accumulate=False)
 
 
-def index_fill_(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
-    """``input`` entries of ``dim`` = ``value``."""
-    axis = normalize_dim(dim, input.ndim)
-    found = wrapped(index, input.size(axis), axis)
-    key = tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
+    """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`."""
+    found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
     number = value if isinstance(value, Tensor) else tensor(value, dtype=input.dtype, device=input.device)
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
@@ -313,7 +381,7 @@ def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor
     return index_copy_(input.clone(), dim, index, source)  # type: ignore[attr-defined]
 
 
-def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """:func:`index_fill_` on a copy."""
     return index_fill_(input.clone(), dim, index, value)  # type: ignore[attr-defined]
 
@@ -367,6 +435,6 @@ def one_hot(tensor_: Tensor, num_classes: int = -1) -> Tensor:
     if tensor_.numel() and not tensor_.is_meta:
         low, high = tensor_.min().item(), tensor_.max().item()
         if low < 0 or high >= num_classes:
-            raise ValueError(f"Class values must be non-negative and smaller than num_classes: found {low} to {high}")
+            raise ArgumentError(f"Class values must be non-negative and smaller than num_classes: found {low} to {high}")
     out = tensor_.new_zeros(*tensor_.shape, num_classes)
     return scatter_(out, -1, shape.unsqueeze(tensor_, -1), value=1)

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
 
@@ -189,28 +189,30 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
     """
     _need("chain_matmul", *[(m, 2) for m in matrices])
     if not matrices:
-        raise ValueError("chain_matmul(): Expected one or more matrices")
+        raise ArgumentError("chain_matmul(): Expected one or more matrices")
     sizes = [m.size(0) for m in matrices] + [matrices[-1].size(1)]
-    return _chain(matrices, sizes, 0, len(matrices) - 1, {})[1]()
+    cuts: dict = {}
+    _cheapest(sizes, 0, len(matrices) - 1, cuts)
+    return _chain(matrices, 0, len(matrices) - 1, cuts)
 
 
-def _chain(matrices: Sequence[Tensor], sizes: list[int], i: int, j: int, known: dict) -> Any:
-    """(multiplications, how to multiply) of matrices i to j."""
-    if (i, j) not in known:
-        if i == j:
-            known[i, j] = 0, lambda: matrices[i]
-        else:
-            cost, k = min(
-                (
-                    _chain(matrices, sizes, i, k, known)[0]
-                    + _chain(matrices, sizes, k + 1, j, known)[0]
-                    + sizes[i] * sizes[k + 1] * sizes[j + 1],
-                    k,
-                )
-                for k in range(i, j)
-            )
-            known[i, j] = cost, lambda: mm(known[i, k][1](), known[k + 1, j][1]())
-    return known[i, j]
+def _cheapest(sizes: list[int], i: int, j: int, cuts: dict) -> int:
+    """The fewest multiplications for matrices i to j; ``cuts[i, j]`` is where the last product is, and their number."""
+    if i == j:
+        return 0
+    if (i, j) not in cuts:
+        cuts[i, j] = min(
+            (_cheapest(sizes, i, k, cuts) + _cheapest(sizes, k + 1, j, cuts) + sizes[i] * sizes[k + 1] * sizes[j + 1], k)
+            for k in range(i, j)
+        )
+    return cuts[i, j][0]
+
+
+def _chain(matrices: Sequence[Tensor], i: int, j: int, cuts: dict) -> Tensor:
+    if i == j:
+        return matrices[i]
+    k = cuts[i, j][1]
+    return mm(_chain(matrices, i, k, cuts), _chain(matrices, k + 1, j, cuts))
 
 
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

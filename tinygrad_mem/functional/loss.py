@@ -13,7 +13,7 @@ from typing import Any
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import promote_types
-from ..errors import DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
 from . import elementwise
@@ -29,7 +29,7 @@ def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool 
     if size_average is not None or reduce is not None:
         reduction = "none" if reduce is False else "sum" if size_average is False else "mean"
     if reduction not in ("none", "mean", "sum"):
-        raise ValueError(f"{reduction} is not a valid value for reduction: expected 'none', 'mean' or 'sum'")
+        raise ArgumentError(f"{reduction} is not a valid value for reduction: expected 'none', 'mean' or 'sum'")
     return reduction
 
 
@@ -95,13 +95,13 @@ def cross_entropy(
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if not 0.0 <= label_smoothing <= 1.0:
-        raise ValueError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
+        raise ArgumentError(f"label_smoothing must be between 0.0 and 1.0. Got: {label_smoothing}")
     _check_scores("cross_entropy", input, weight)
     if input.shape == target.shape:
         if not target.is_floating_point():
             raise DTypeError(f"Expected floating point type for target with class probabilities, got {target.dtype}")
         if ignore_index >= 0:
-            raise ValueError("ignore_index is not supported for floating point target: give those samples probability 0")
+            raise ArgumentError("ignore_index is not supported for floating point target: give those samples probability 0")
         if target.dtype != input.dtype:
             promoted = promote_types(input.dtype, target.dtype)
             input, target = input.to(promoted), target.to(promoted)
@@ -232,7 +232,7 @@ def smooth_l1_loss(
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if beta < 0:
-        raise ValueError(f"smooth_l1_loss does not support negative values for beta, found {beta}")
+        raise ArgumentError(f"smooth_l1_loss does not support negative values for beta, found {beta}")
     if beta == 0:
         return _weighted(ops.L1Loss, input, target, reduction, None)
     return _weighted(ops.HuberLoss, input, target, reduction, None, (float(beta), 1.0 / beta))
@@ -247,7 +247,7 @@ def huber_loss(
         ValueError: ``delta`` is not positive.
     """
     if delta <= 0:
-        raise ValueError(f"huber_loss does not support non-positive values for delta, found {delta}")
+        raise ArgumentError(f"huber_loss does not support non-positive values for delta, found {delta}")
     return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0))
 
 
@@ -288,7 +288,7 @@ def binary_cross_entropy(
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if input.shape != target.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) is "
             "deprecated. Please ensure they have the same size."
         )
@@ -312,7 +312,7 @@ def binary_cross_entropy_with_logits(
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if input.shape != target.shape:
-        raise ValueError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
+        raise ArgumentError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
     _no_gradient("weight", weight)
     _no_gradient("pos_weight", pos_weight)
     scale = _scale(reduction, _count(input, weight, pos_weight))

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentError, DeviceError, DTypeError, ShapeError
 from ..ops import norm as ops
 from . import elementwise, pool, reduce, shape
 
@@ -29,14 +29,16 @@ def batch_norm(
 
     Raises:
         ShapeError: fewer than 2 dimensions, or parameters that do not fit the channels.
-        ValueError: one value a channel in training, or no running statistics outside of it.
+        ArgumentError: one value a channel in training, or no running statistics outside of it, or one of the two.
+        DeviceError, DTypeError: statistics on another device, or of integers.
     """
     if input.ndim < 2:
         raise ShapeError(f"batch_norm: expected at least 2 dimensions (batch, channels), found {list(input.shape)}")
     if training and input.numel() // max(input.size(1), 1) <= 1:
-        raise ValueError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
+        raise ArgumentError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
     if not training and (running_mean is None or running_var is None):
-        raise ValueError("Expected running_mean and running_var to be defined when training=False")
+        raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
+    _check_statistics(input, running_mean, running_var, (momentum, eps))
     out = apply(
         ops.BatchNorm,
         input,
@@ -53,6 +55,20 @@ def batch_norm(
             if statistic is not None:
                 statistic.storage.written("batch_norm")
     return out
+
+
+def _check_statistics(input: Tensor, mean: Tensor | None, var: Tensor | None, numbers: tuple) -> None:
+    """The op writes the statistics: whatever may be wrong must be found before."""
+    if (mean is None) != (var is None):
+        raise ArgumentError("Expected running_mean and running_var both, or neither of them, found one")
+    for name, statistic in (("running_mean", mean), ("running_var", var)):
+        if statistic is not None and statistic.device is not input.device:
+            raise DeviceError(f"batch_norm: {name} is on {statistic.device}, the input on {input.device}; move it")
+        if statistic is not None and not statistic.is_floating_point():
+            raise DTypeError(f"batch_norm: expected a floating {name}, found {statistic.dtype}")
+    for name, number in zip(("momentum", "eps"), numbers, strict=True):
+        if isinstance(number, str) or (number is None and name == "eps"):
+            raise TypeError(f"batch_norm(): argument '{name}' must be float, not {type(number).__name__}")
 
 
 def layer_norm(
@@ -141,7 +157,7 @@ def instance_norm(
         return batch_norm(input, running_mean, running_var, weight, bias, False, momentum, eps)
     n, channels = input.shape[:2]
     if math.prod(input.shape[2:]) <= 1:
-        raise ValueError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
+        raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     if running_mean is not None and running_var is not None:
         x = input.detach().reshape(n, channels, -1)
         for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):

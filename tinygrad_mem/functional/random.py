@@ -13,7 +13,7 @@ from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..devices import device as Device
 from ..devices.base import _instances
-from ..errors import ShapeError
+from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import random as ops
 from . import creation
 from .shape import sizes_of
@@ -87,7 +87,7 @@ def randint(
     if size is None:
         low, high, size = 0, low, high
     if high <= low:
-        raise ValueError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
+        raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
     return random_(out, low, high, generator=generator)
 
@@ -110,8 +110,14 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tenso
 
 
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Integers of ``input``'s shape."""
+    """Integers of ``input``'s shape.
+
+    Raises:
+        ArgumentError: the range is empty.
+    """
     first, last = (0, low) if high is None else (low, high)
+    if last <= first:
+        raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
     return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
 
 
@@ -135,12 +141,16 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         ShapeError: more draws than categories without replacement.
         ValueError: a weight is negative, inf or nan, or all are 0.
     """
+    if not input.is_floating_point():
+        raise DTypeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype}")
+    if num_samples <= 0:
+        raise ArgumentError(f"cannot sample n_sample <= 0 samples, found {num_samples}")
     if not replacement and num_samples > input.size(-1):
         raise ShapeError("cannot sample n_sample > prob_dist.size(-1) samples without replacement")
     if not input.is_meta:
         host = input.detach().cpu().numpy()
         if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():
-            raise ValueError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")
+            raise ArgumentError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")
     out = creation.empty(*input.shape[:-1], num_samples, dtype=dtypes.int64, device=input.device)
     out.device.kernels.multinomial(_ticket(out, generator), input.array, replacement, out=out.array)
     return out
@@ -153,7 +163,7 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
         ValueError: std is negative.
     """
     if std < 0:
-        raise ValueError(f"normal_ expects std >= 0.0, but found std {std}")
+        raise ArgumentError(f"normal_ expects std >= 0.0, but found std {std}")
     return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
 
 
@@ -164,7 +174,7 @@ def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Genera
         ValueError: the range is empty.
     """
     if a > b:
-        raise ValueError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
+        raise ArgumentError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
     return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
 
 
@@ -176,14 +186,17 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | No
 def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
     if not isinstance(p, Tensor) and not 0 <= p <= 1:
-        raise ValueError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
+        raise ArgumentError(f"bernoulli_ expects p to be in [0, 1], but got p={p}")
     chance = p.expand(*input.shape).array if isinstance(p, Tensor) else float(p)
     return apply_(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(chance,))
 
 
 def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
     """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded."""
-    if to is None:
+    last = to
+    if last is None:
         digits = {"float16": 11, "float32": 24, "float64": 53}.get(input.dtype.name)
-        to = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
-    return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(from_, to))
+        last = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
+    if not -(1 << 63) <= from_ < last <= 1 << 63:
+        raise ArgumentError(f"random_ expects 'from' to be less than 'to', both in int64, but got from={from_} >= to={last}")
+    return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(from_, last))

@@ -8,6 +8,7 @@ from typing import Any
 from .. import dtypes
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
+from ..errors import ArgumentError
 from ..ops import reduce as ops
 from . import elementwise
 from .sort import ValuesIndices
@@ -26,7 +27,8 @@ def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(input.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    axes = tuple(normalize_dim(d, input.ndim) for d in dims)
+    ndim = input.ndim  # (a comprehension that sees the tensor would keep it, in an error's traceback)
+    axes = tuple([normalize_dim(d, ndim) for d in dims])
     if len(set(axes)) != len(axes):
         raise RuntimeError(f"dim {dims} appears multiple times in the list of dims")
     return () if input.ndim == 0 else axes
@@ -203,7 +205,7 @@ def norm(input: Tensor, p: float | str | None = "fro", dim: Dim = None, keepdim:
         DTypeError: ``input`` is not floating.
     """
     if isinstance(p, str) and p not in ("fro", "inf", "-inf"):
-        raise ValueError(f"norm: p must be a number, inf, -inf or 'fro', found {p!r}")
+        raise ArgumentError(f"norm: p must be a number, inf, -inf or 'fro', found {p!r}")
     power = 2.0 if p is None or p == "fro" else float(p)
     x = input if dtype is None else input.to(dtypes.as_dtype(dtype))
     return apply(ops.Norm, x, axes=axes_of(x, dim), p=power, keepdim=keepdim)

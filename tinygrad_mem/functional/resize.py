@@ -9,7 +9,7 @@ import numpy as np
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..ops import linalg as ops
 from . import creation, index, shape
 
@@ -37,15 +37,15 @@ def interpolate(
     if n not in (1, 2, 3) or _DIMENSIONS.get(mode, n) != n:
         raise ShapeError(f"interpolate: mode {mode!r} does not fit an input of {input.ndim} dimensions {list(input.shape)}")
     if (size is None) == (scale_factor is None):
-        raise ValueError("either size or scale_factor should be defined, and only one of them")
+        raise ArgumentError("either size or scale_factor should be defined, and only one of them")
     if mode not in ("nearest", "nearest-exact", "area", *_DIMENSIONS):
-        raise ValueError(f"interpolate: unknown mode {mode!r}")
+        raise ArgumentError(f"interpolate: unknown mode {mode!r}")
     if align_corners is not None and mode not in _DIMENSIONS:
-        raise ValueError(
+        raise ArgumentError(
             "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
         )
     if antialias:
-        raise ValueError("interpolate: antialias is not offered")
+        raise ArgumentError("interpolate: antialias is not offered")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
     for axis, (out, scale) in enumerate(zip(sizes, scales, strict=True), start=2):
         length = input.size(axis)
@@ -65,7 +65,7 @@ def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tu
     given = factor if size is None else size
     each = [given] * n if isinstance(given, (int, float)) else list(given)
     if len(each) != n:
-        raise ValueError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
+        raise ArgumentError(f"interpolate: size and scale_factor are one number or {n} of them, found {given}")
     factors = [None if size is not None else float(f) for f in each]
     sizes = [int(g) if f is None else math.floor(s * f) for s, f, g in zip(input.shape[2:], factors, each, strict=True)]
     if min(sizes) < 1 or 0 in input.shape[2:]:

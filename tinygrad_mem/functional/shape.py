@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import DimensionError, ShapeError
+from ..errors import ArgumentError, DimensionError, ShapeError
 from ..ops import convert, join
 from ..ops import shape as ops
 
@@ -16,7 +17,11 @@ def sizes_of(sizes: tuple) -> tuple[int, ...]:
     """Sizes given as several numbers or as one sequence."""
     if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__"):
         sizes = tuple(sizes[0])
-    return tuple(int(n) for n in sizes)
+    try:
+        return tuple(map(operator.index, sizes))
+    except TypeError:
+        found = ", ".join(type(n).__name__ for n in sizes)
+        raise TypeError(f"argument 'size' must be tuple of ints, but found elements of type {found}") from None
 
 
 def _filled(input: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -174,6 +179,8 @@ def expand(input: Tensor, *sizes: Any) -> Tensor:
     if lead < 0:
         raise ShapeError(f"expand: the number of sizes provided ({len(wanted)}) must be at least the dimensions ({input.ndim})")
     shape = tuple(input.array.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(wanted))
+    if min(shape, default=0) < 0:
+        raise ShapeError(f"expand: the expanded size {min(shape)} is negative in {list(shape)}; -1 keeps a size that is there")
     for i, n in enumerate(input.array.shape):
         if n not in (1, shape[lead + i]):
             raise ShapeError(
@@ -445,14 +452,14 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
     if len(amounts) % 2 or len(amounts) // 2 > input.ndim:
         raise ShapeError(f"Padding length must be divisible by 2 and at most {2 * input.ndim}, found {list(amounts)}")
     if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise ValueError(f"pad: unrecognised padding mode {mode!r}; use constant, reflect, replicate or circular")
+        raise ArgumentError(f"pad: unrecognised padding mode {mode!r}; use constant, reflect, replicate or circular")
     pairs = [(0, 0)] * (input.ndim - len(amounts) // 2) + [
         (amounts[i], amounts[i + 1]) for i in range(len(amounts) - 2, -2, -2)
     ]
     if mode == "constant":
         return apply(join.Pad, input, pairs=tuple(pairs), value=0 if value is None else value)
     if value is not None:
-        raise ValueError(f"Padding mode {mode!r} doesn't take in value argument")
+        raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
     for axis, (before, after) in enumerate(pairs):
         if before or after:
             input = _pad_with_data(input, axis, before, after, mode)

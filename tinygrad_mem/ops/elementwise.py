@@ -245,6 +245,9 @@ class Unary(Op):
         y = ctx.output(x.shape, dtype)
         if cls.saves == ("x",) and ctx.needs[0]:
             ctx.save(x=x)
+        if x.dtype != dtype:  # NumPy would compute bools and bytes in half precision
+            ctx.kernels.copy(x, out=y)
+            x = y
         getattr(ctx.kernels, cls.kernel or cls.__name__.lower())(x, out=y)
         if cls.saves == ("y",) and ctx.needs[0]:
             ctx.save(y=y)

@@ -1,0 +1,187 @@
+"""Every public function, called wrongly in every way that one change to a right call makes, against PyTorch.
+
+Where PyTorch raises, so do we, a class that the same ``except`` catches; where it answers, we answer the same. Differences
+that are meant stand in ``KNOWN``, each with its reason; those that nobody meant are listed in ``differences.txt``, which may
+only shrink. Whatever happens, an error is one of our own, it says what was found,
+and nothing is lost: arguments, memory in use and random numbers are as before.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.sturdy.calls import CALLS, Call, Of
+from tests.sturdy.misuse import HUGE, Misuse, Outcome, agree, arguments, attempt, misuses, plain, raised_on_purpose, same_class
+from tinygrad_mem.devices import device
+
+RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli"}
+RANDOM |= {"multinomial", *(f"T.{name}_" for name in ("normal", "uniform", "exponential", "random", "bernoulli"))}
+RANDOM |= {f"F.{name}" for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")}
+FOR_EVER = {"tensor_split", "diff", "F.max_pool1d", "F.max_pool2d", "F.max_pool3d", "F.interpolate"}
+"""PyTorch itself counts to 2**62 there."""
+
+KNOWN: list[tuple[str, str, str]] = [
+    # (kind, pattern of "CALL WHAT | PyTorch's error | ours", reason)
+    (
+        "answers",
+        r"not implemented for '(Bool|Long|Half)'|not support.* bool|[Bb]ool input|Integral inputs",
+        "more dtypes are taken",
+    ),
+    ("answers", r"dtype|scalar type|Type promoting|operator, (with|on) a bool|Float but found", "dtypes are promoted"),
+    ("answers", r"too big to convert|[Oo]verflow", "Python's integers have no end"),
+    ("answers", r"must be bool|keepdim|train|: descending|argsort", "any truth value is taken for a bool"),
+    ("answers", r"\(1\.0,\)|\[1\.0, 2\.0\]", "a sequence of numbers is taken for an array where it broadcasts, as by NumPy"),
+    (
+        "answers",
+        r"Dimension specified as|repeated dim|multiple times|broadcast shape|no last|no first",
+        "less strict on purpose of none",
+    ),
+    ("class", r"to str|must be str|: (3|None) ", "a wrong type is a TypeError, whatever PyTorch's Python code makes of it"),
+    ("class", r"Unrecognised padding mode|Input Error: Only 3D", "an unknown mode is an ArgumentError"),
+    ("class", r"int too big|too large", "Python's integers have no end"),
+    (
+        "refuses",
+        r"on meta .*(DeviceError|DataDependenceError)",
+        "devices do not mix; PyTorch reads or writes memory that is not there",
+    ),
+    ("refuses", r"T\.__matmul__", "an operator given nonsense raises here what it returns NotImplemented for there"),
+    ("refuses", r"values -?99", "PyTorch reads outside of the tensor"),
+    ("refuses", r"4611686018427387904", "strides and sizes end where NumPy's do"),
+    ("refuses", r"one argument less", "atleast_1d of nothing"),
+    ("refuses", r"label_smoothing", "only PyTorch's Python layer looks at it"),
+    ("refuses", r"argument \d: dtype [ib].*DTypeError", "floating tensors only"),
+    ("differs", r"nan", "the last of linspace is its end, whatever the start"),
+    ("differs", r"kthvalue", "any of equal elements"),
+    ("differs", r"square .*dtype b", "bools stay bools"),
+]
+
+
+@contextmanager
+def limit(seconds: int) -> Iterator[None]:
+    """A call that takes longer is an error, not a hang."""
+
+    def late(*_: Any) -> None:
+        raise TimeoutError("it takes for ever")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def difference(misuse: Misuse, theirs: Outcome, ours: Outcome) -> tuple[str, str] | None:
+    """What differs, and in which words; ``None`` where the two agree."""
+    words = f"{misuse} | {type(theirs.error).__name__}: {theirs.error} | {type(ours.error).__name__}: {ours.error}"
+    words = words.replace("\n", " ")
+    if isinstance(ours.error, NotImplementedError):
+        return None
+    if theirs.error is not None:
+        if ours.error is None:
+            return "answers", words
+        return None if same_class(ours.error, theirs.error) else ("class", words)
+    if ours.error is not None:
+        return "refuses", words
+    same = agree(plain(ours.result), plain(theirs.result), values=misuse.call.name not in RANDOM)
+    return None if same else ("differs", words)
+
+
+OPEN = set((Path(__file__).parent / "differences.txt").read_text().splitlines())
+
+
+def known(found: tuple[str, str]) -> bool:
+    return any(kind == found[0] and re.search(pattern, found[1]) for kind, pattern, _ in KNOWN)
+
+
+def named(misuse: Misuse) -> str:
+    """The misuse, by the call that it changes: its name in ``differences.txt``."""
+    changed = misuse.call
+    given = [*map(_short, changed.args), *(f"{key}={_short(value)}" for key, value in changed.kwargs.items())]
+    return f"{misuse} [{', '.join(given)}]"
+
+
+def _short(value: Any) -> str:
+    return f"{value.kind}" + "x".join(map(str, value.shape)) if isinstance(value, Of) else str(value)
+
+
+def cases(call: Call) -> list[Misuse]:
+    endless = (str(HUGE), str(1 << 70)) if call.name in FOR_EVER else ()
+    return [m for m in misuses(call) if not any(number in m.what for number in endless)]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
+def test_as_pytorch(call: Call):
+    found, names = {}, set()
+    for misuse in cases(call):
+        theirs = attempt(misuse, torch, *arguments(misuse, torch))
+        with limit(20):
+            ours = attempt(misuse, tm, *arguments(misuse, tm))
+        answer = difference(misuse, theirs, ours)
+        number = named(misuse)
+        names.add(number)
+        if answer is not None and not known(answer):
+            found[number] = f"{answer[0]}: {answer[1]:.400}"
+    new = found.keys() - OPEN
+    assert not new, "\n".join(found[number] for number in sorted(new))
+    mended = (OPEN & names) - found.keys()
+    assert not mended, f"these agree now, take them out of differences.txt: {sorted(mended)}"
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
+@pytest.mark.parametrize("call", CALLS, ids=[f"{n}-{c.name}" for n, c in enumerate(CALLS)])
+def test_nothing_is_lost(call: Call, where: str):
+    place, found = device(where), []
+    for misuse in cases(call):
+        args, kwargs = arguments(misuse, tm, where)
+        before = place.pool.used_bytes(), place.generator.state
+        error = attempt(misuse, tm, args, kwargs).error
+        if error is None:
+            del args, kwargs
+            continue
+        if not raised_on_purpose(error) or len(str(error)) < 8:
+            found.append(f"{misuse}: an error that nobody meant: {type(error).__name__}: {error}")
+        if place.generator.state != before[1]:
+            found.append(f"{misuse}: random numbers were drawn")
+        if place.pool.used_bytes() != before[0]:
+            found.append(f"{misuse}: {place.pool.used_bytes() - before[0]} bytes are kept while the error is held")
+        if not _same([args, list(kwargs.values())], [*map(_values, arguments(misuse, tm, where))]):
+            found.append(f"{misuse}: an argument was changed")
+        del error, args, kwargs
+    assert not found, "\n".join(found)
+
+
+def _values(arguments: Any) -> list:
+    return list(arguments.values()) if isinstance(arguments, dict) else arguments
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, tm.Tensor):
+        if a.is_meta or a.dtype != b.dtype or a.shape != b.shape:
+            return a.is_meta and a.shape == b.shape
+        return np.array_equal(a.detach().cpu().numpy(), b.detach().cpu().numpy(), equal_nan=a.is_floating_point())
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return a is b or a == b or a != a
+
+
+def test_the_test_sees_an_error_that_nobody_meant_and_one_that_is_missing():
+    call = next(c for c in CALLS if c.name == "sum")
+    misuse = Misuse(call, "as it is")
+    assert difference(misuse, Outcome(None, IndexError("out of range")), Outcome(1, None)) is not None
+    assert difference(misuse, Outcome(None, IndexError("out of range")), Outcome(None, ValueError("x"))) is not None
+    assert difference(misuse, Outcome(1, None), Outcome(None, ValueError("x"))) is not None
+    with pytest.raises(ValueError, match="broadcast") as caught:
+        np.add(np.zeros(3), np.zeros(2))
+    assert not raised_on_purpose(caught.value)

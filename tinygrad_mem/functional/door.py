@@ -1,0 +1,168 @@
+"""The door of every public function: a call that fails by accident is refused in words.
+
+A function checks what its arithmetic depends on and leaves the rest to Python and NumPy. What these raise (``'str' object
+has no attribute 'ndim'``, ``ufunc 'add' did not contain a loop``) says nothing to the caller. Here a failed call is looked at
+once more, against the annotations of the function: the first argument that is not what they say is named, as PyTorch names
+it; where all are, the error stands, or, if nobody meant it, the arguments are described. A call that succeeds pays 0.1 µs.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import numbers
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..errors import (
+    DataDependenceError,
+    DimensionError,
+    DTypeError,
+    GraphError,
+    NotOfferedError,
+    OutOfMemoryError,
+    ShapeError,
+    let_go,
+)
+
+_OURS, _NUMPY = str(Path(__file__).parents[1]), str(Path(np.__file__).parent)
+_RAISE = dis.opmap["RAISE_VARARGS"]
+_UNDERSTOOD = (NotOfferedError, OutOfMemoryError, DataDependenceError, GraphError)  # the arguments were taken
+
+
+def guard(*modules: ModuleType) -> None:
+    """Put a door before every public function that ``modules`` define, wherever they name it."""
+    doors: dict[int, Any] = {}
+    for module in modules:
+        own = [(n, f) for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
+        for name, function in own:
+            if not name.startswith("_") and id(function) not in doors:
+                if getattr(module, function.__name__, None) is not function:  # made by a factory
+                    function.__name__ = function.__qualname__ = name
+                doors[id(function)] = _guarded(function)
+    for module in modules:
+        for name, value in list(vars(module).items()):
+            if id(value) in doors:
+                setattr(module, name, doors[id(value)])
+
+
+def _guarded(function: Any) -> Any:
+    @functools.wraps(function)
+    def door(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except _UNDERSTOOD as error:
+            let_go(error)
+            raise
+        except Exception as error:
+            refusal = _refusal(function, args, kwargs, error)
+            if refusal is None:
+                let_go(error)
+                raise
+        try:
+            raise refusal
+        finally:
+            del refusal  # its traceback holds this frame: no cycle, and nothing of the failed call is kept
+
+    return door
+
+
+def _refusal(function: Any, args: tuple, kwargs: dict, error: Exception) -> Exception | None:
+    """The error to raise instead; ``None`` where ``error`` was meant, or came out of code of others."""
+    frame, at = _origin(error)
+    here = frame.f_code.co_filename
+    ours = here.startswith(_OURS)
+    meant = ours and frame.f_code.co_code[at] == _RAISE
+    if here == __file__ and not meant:  # it never came in: the signature does not have these arguments
+        return TypeError(str(error).replace(f"{function.__qualname__}()", f"{function.__name__}()"))
+    if not ours and not here.startswith(_NUMPY) and not here.endswith(".pyx"):
+        return None
+    misfit = _misfit(function, args, kwargs)
+    if misfit is not None:
+        return TypeError(misfit)
+    if meant:
+        return None
+    given = inspect.signature(function).bind(*args, **kwargs).arguments
+    listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
+    kind = DimensionError if isinstance(error, IndexError) else ShapeError
+    what = "these shapes and values"
+    if type(error).__module__ == "numpy._core._exceptions" or "dtype" in str(error):
+        kind, what = DTypeError, "these dtypes"
+    return kind(f"{function.__name__}(): not possible with {what}: found {listed}")
+
+
+def _origin(error: Exception) -> tuple[Any, int]:
+    """The innermost frame of the error, and the instruction that it stopped at."""
+    trace: Any = error.__traceback__
+    while trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame, trace.tb_lasti
+
+
+# --- annotations as the contract ------------------------------------------------------------------------------------------
+
+_KINDS: dict[str, Any] = {
+    "Tensor": lambda v: isinstance(v, Tensor),
+    "Number": lambda v: isinstance(v, numbers.Number),
+    "float": lambda v: isinstance(v, numbers.Real) or _is_number(v),
+    "int": lambda v: isinstance(v, numbers.Integral) or _is_number(v, "iub"),
+    "bool": lambda v: isinstance(v, (bool, np.bool_, numbers.Integral)),
+    "str": lambda v: isinstance(v, str),
+    "None": lambda v: v is None,
+    "Sequence[int]": lambda v: isinstance(v, (Sequence, Tensor)) and all(map(_KINDS["int"], v)) and not isinstance(v, str),
+    "Sequence[Tensor]": lambda v: isinstance(v, Sequence) and all(isinstance(t, Tensor) for t in v),
+}
+_WORDS = {"Sequence[int]": "tuple of ints", "Sequence[Tensor]": "tuple of Tensors", "tuple[int, ...]": "tuple of ints"}
+
+
+def _is_number(value: Any, kinds: str = "fiub") -> bool:
+    return isinstance(value, Tensor) and value.ndim == 0 and value.dtype.kind in kinds
+
+
+def _misfit(function: Any, args: tuple, kwargs: dict) -> str | None:
+    """The first argument that is not what its annotation says, in PyTorch's words."""
+    signature = inspect.signature(function)
+    for position, (name, parameter) in enumerate(signature.parameters.items(), 1):
+        packed = parameter.kind is parameter.VAR_POSITIONAL
+        given = args[position - 1 :] if packed else args[position - 1 : position] or ((kwargs[name],) if name in kwargs else ())
+        kinds = _alternatives(parameter.annotation, function.__globals__)
+        for value in given:
+            if not all(kind in _KINDS for kind in kinds) or any(_KINDS[kind](value) for kind in kinds):
+                continue
+            wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds)
+            place = f" (position {position})" if position <= len(args) else ""
+            return f"{function.__name__}(): argument '{name}'{place} must be {wanted}, not {_kind_of(value)}"
+    return None
+
+
+def _alternatives(annotation: Any, names: dict[str, Any]) -> list[str]:
+    """``"int | Sequence[int] | None"`` as a list; aliases of the module are looked up."""
+    found: list[str] = []
+    for part in map(str.strip, str(annotation).split("|")):
+        alias = names.get(part)
+        if part not in _KINDS and alias is not None and "|" in str(alias):
+            found += _alternatives(re.sub(r"(\w+\.)+", "", str(alias)), names)
+        else:
+            found.append(part)
+    return found
+
+
+def _kind_of(value: Any) -> str:
+    if isinstance(value, (list, tuple)) and value:
+        return f"{type(value).__name__} of {', '.join(sorted({type(v).__name__ for v in value}))}"
+    return type(value).__name__
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_described, value))})"
+    return f"{value!r:.80}"
