@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.networks import WORKLOADS
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Category, Kind
@@ -221,7 +222,7 @@ def check_sums(track: memory.Track, used: list[int]) -> None:
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(programs, st.booleans())
 def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: list, before: bool):
     here, pool = device(where), device(where).pool
@@ -283,6 +284,23 @@ def test_threads_lose_no_event(work: list):
     assert timeline[-1].used == used
     assert (np.sum([timeline.bytes(category) for category in Category], axis=0) == timeline.used).all()
     assert len(set(track.log.column("thread").tolist())) >= 2
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_the_categories_add_up_to_cupys_own_count():
+    pool = device("cuda").pool
+    gc.collect()
+    with memory.track("cuda") as track, tm.device("cuda"):
+        for workload in WORKLOADS[:2]:
+            step = workload.build(tm, "cuda")
+            for _ in range(2):
+                step()
+                check_roles(track, device("cuda"))
+                assert sum(track.by_category("end").values()) == pool.used_bytes()
+        del step
+    timeline = track.timeline()
+    assert timeline[-1].used == pool.used_bytes()
+    assert (np.sum([timeline.bytes(category) for category in Category], axis=0) == timeline.used).all()
 
 
 def test_numpys_own_witness_agrees():

@@ -550,6 +550,28 @@ os.waitpid(child, 0)
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("ended", [True, False])
+def test_an_interpreter_that_ends_with_a_graph_alive_says_nothing(ended: bool):
+    program = f"""
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+track = memory.track()
+track.__enter__()
+model = nn.Linear(10, 10)
+rule = tm.optim.Adam(model.parameters())
+model(tm.ones(3, 10)).exp().sum().backward()
+rule.step()
+loss = model(tm.ones(3, 10)).exp().sum()
+class Cycle: pass
+cycle = Cycle()
+cycle.held = cycle, loss, model, rule
+if {ended}:
+    track.__exit__()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 # --- what libraries take --------------------------------------------------------------------------------------------------
 
 
