@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
+from ..errors import ArgumentError
 from ..ops import activation as ops
 from . import elementwise
 
@@ -38,15 +39,30 @@ def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0)
 
 
+def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """In-place :func:`elu`."""
+    return elu(input, alpha, True)
+
+
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """The self-normalising ELU (Klambauer et al., 2017). Saves: the input."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=scale, inner=1.0)
 
 
+def selu_(input: Tensor) -> Tensor:
+    """In-place :func:`selu`."""
+    return selu(input, True)
+
+
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0 / alpha)
+
+
+def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """In-place :func:`celu`."""
+    return celu(input, alpha, True)
 
 
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
@@ -56,7 +72,7 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
         ValueError: ``approximate`` is neither ``"none"`` nor ``"tanh"``.
     """
     if approximate not in ("none", "tanh"):
-        raise ValueError(f"gelu: approximate argument must be either none or tanh, found {approximate!r}")
+        raise ArgumentError(f"gelu: approximate argument must be either none or tanh, found {approximate!r}")
     return apply(ops.GELU, input, tanh=approximate == "tanh")
 
 
@@ -102,7 +118,7 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
         ValueError: the bounds cross.
     """
     if min_val > max_val:
-        raise ValueError(f"hardtanh: min_val cannot be greater than max_val, found {min_val} and {max_val}")
+        raise ArgumentError(f"hardtanh: min_val cannot be greater than max_val, found {min_val} and {max_val}")
     return (apply_ if inplace else apply)(ops.Ramp, input, low=min_val, high=max_val)
 
 
@@ -119,7 +135,7 @@ def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """0 within ``[-lambd, lambd]``, else ``input`` moved towards zero by ``lambd``. Saves: the input."""
     if lambd < 0:
-        raise ValueError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}")
+        raise ArgumentError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}")
     return apply(ops.Shrink, input, limit=lambd, shift=lambd)
 
 
@@ -131,6 +147,11 @@ def tanhshrink(input: Tensor) -> Tensor:
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where above ``threshold``, else ``value``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.Threshold, input, limit=threshold, value=value)
+
+
+def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
+    """In-place :func:`threshold`."""
+    return apply_(ops.Threshold, input, limit=threshold, value=value)
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
@@ -150,6 +171,11 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     slopes = empty_like(input).uniform_(lower, upper)
     slope = elementwise.where(elementwise.gt(input.detach(), 0), 1.0, slopes)
     return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
+
+
+def rrelu_(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
+    """In-place :func:`rrelu`."""
+    return rrelu(input, lower, upper, training, True)
 
 
 def glu(input: Tensor, dim: int = -1) -> Tensor:
