@@ -68,8 +68,8 @@ def _counted(device: Any) -> list[tuple[str, Category, int]]:
             hold(array, f"{node.op.__name__}, which keeps {name} for backward", Category.ACTIVATION)
     for t in found.tensors:
         hold(t.array, f"a tensor {list(t.shape)}", Category.TEMPORARY)
-    rows = [(*held.get(b.chunk.address, ("an op that runs", Category.TEMPORARY)), b.chunk.size) for b in found.blocks]
-    return [(owner, category, size) for owner, category, size in rows]
+    nobody = "an op that runs", Category.TEMPORARY
+    return [(*held.get(block.chunk.address, nobody), block.chunk.size) for block in found.blocks]
 
 
 def report(device: str, requested: int) -> str:
@@ -86,7 +86,7 @@ def report(device: str, requested: int) -> str:
     ]
     pool = where.pool
     if pool.total_bytes() - pool.used_bytes() >= requested:
-        hints.append("enough is free but in pieces: allocate large tensors first, or memory.empty_cache() before the step")
+        hints.append("enough is free but in pieces: make large tensors before the small ones that stay")
     return "\n".join([*(lines if rows else []), *(f"What would help: {hint}." for hint in hints[:3])])
 
 

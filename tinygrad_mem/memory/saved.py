@@ -92,12 +92,14 @@ def saved(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedList:
         scope.unlisten(ear)
     owners = _owners(fn, args, kwargs, result)
     del result
-    rows, seen = SavedList(), set()
+    keepers: dict[Any, list[int]] = {}
+    for number, row in enumerate(ear.rows):
+        keepers.setdefault(row[4], []).append(number)
+    rows = SavedList()
     for number, (op, name, module, line, memory, shape, dtype, size) in enumerate(ear.rows):
-        others = [f"{r[0]}.{r[1]}" for i, r in enumerate(ear.rows) if i != number and r[4] == memory]
+        others = [f"{ear.rows[i][0]}.{ear.rows[i][1]}" for i in keepers[memory] if i != number]
         shared = tuple(dict.fromkeys([*owners.get(memory, []), *others]))
-        rows.append(Saved(op, name, shape, dtype, size, shared, module, line, memory not in seen))
-        seen.add(memory)
+        rows.append(Saved(op, name, shape, dtype, size, shared, module, line, keepers[memory][0] == number))
     return rows
 
 
