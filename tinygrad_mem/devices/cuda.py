@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ class CUDA(device, kind="cuda"):
         self.kernels, self.xp = kernels, cupy
         self._cupy = cupy
         self._device = cupy.cuda.Device(self.index)
+        self._hearing = Hearing(self)
         with self._device:
             self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
 
@@ -88,10 +90,12 @@ class CUDA(device, kind="cuda"):
         return total - free - self.pool.total_bytes()
 
     def current(self) -> Any:
+        if scope.listeners:
+            self._hearing.stay()
         return self._cupy.cuda.Device(self.index)
 
     def listening(self) -> Any:
-        return _listening_hook(self)
+        return self._hearing
 
     def synchronize(self) -> None:
         self._device.synchronize()
@@ -100,8 +104,35 @@ class CUDA(device, kind="cuda"):
         return isinstance(array, self._cupy.ndarray)
 
 
-def _listening_hook(device: CUDA) -> Any:
-    """A CuPy memory hook that tells ``scope.listeners``. CuPy's hooks see the thread that entered them, and no other."""
+class Hearing:
+    """Tells ``scope.listeners`` what CuPy's pool does, in each thread that has entered it: CuPy's hooks see no other.
+
+    It may be entered several times in a thread; the last exit takes the hook away.
+    """
+
+    def __init__(self, device: Any) -> None:
+        self._hook, self._here = _hook(device), threading.local()
+
+    def __enter__(self) -> None:
+        depth = getattr(self._here, "depth", 0)
+        if depth == 0:
+            self._hook.__enter__()
+        self._here.depth = depth + 1
+
+    def __exit__(self, *exc: object) -> None:
+        depth = getattr(self._here, "depth", 0)
+        if depth == 1:
+            self._hook.__exit__()
+        self._here.depth = max(depth - 1, 0)
+
+    def stay(self) -> None:
+        """This thread runs an op while somebody listens: from now on it is heard, whoever began to listen where."""
+        if not getattr(self._here, "depth", 0):
+            self.__enter__()
+
+
+def _hook(device: Any) -> Any:
+    """A CuPy memory hook that tells ``scope.listeners`` of the pool of ``device``."""
     import cupy
 
     hooks: Any = cupy.cuda.memory_hook
@@ -119,7 +150,7 @@ def _listening_hook(device: CUDA) -> Any:
                 for listener in scope.listeners:
                     listener.malloc(str(device), mem_ptr, size, mem_size)
 
-        def free_postprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+        def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_size:
                 for listener in scope.listeners:
                     listener.free(str(device), mem_ptr, mem_size)

@@ -1,0 +1,92 @@
+"""What listeners hear of CuPy's pool: the hook's part that needs no GPU."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tinygrad_mem import scope
+
+cupy = pytest.importorskip("cupy")
+
+
+class _Gpu:
+    index = 0
+
+    def __str__(self) -> str:
+        return "cuda:0"
+
+
+class _Ear(scope.Listener):
+    def __init__(self) -> None:
+        self.heard: list[tuple] = []
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        self.heard.append(("malloc", device, address, requested, rounded))
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        self.heard.append(("free", device, address, rounded))
+
+    def segment(self, device: str, address: int, size: int) -> None:
+        self.heard.append(("segment", device, address, size))
+
+
+def hooks() -> list:
+    return list(cupy.cuda.memory_hook.get_memory_hooks().values())
+
+
+def test_hearing_nests_and_overlaps_in_a_thread():
+    from tinygrad_mem.devices.cuda import Hearing
+
+    hearing = Hearing(_Gpu())
+    with hearing:
+        with hearing:
+            assert len(hooks()) == 1, "two tracks hear each event once"
+        hearing.stay()
+        assert len(hooks()) == 1
+    assert hooks() == []
+    hearing.__exit__()  # of a track that was begun in another thread
+    assert hooks() == []
+
+
+def test_every_thread_that_runs_an_op_is_heard():
+    from tinygrad_mem.devices.cuda import Hearing
+
+    hearing, seen = Hearing(_Gpu()), []
+
+    def work() -> None:
+        seen.append(len(hooks()))
+        hearing.stay()
+        hearing.stay()
+        seen.append(len(hooks()))
+
+    with hearing:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert seen == [0, 1]
+
+
+def test_what_the_hook_tells():
+    from tinygrad_mem.devices.cuda import Hearing
+
+    ear = _Ear()
+    with Hearing(_Gpu()):
+        (hook,) = hooks()
+    scope.listen(ear)
+    try:
+        hook.alloc_postprocess(device_id=0, mem_size=1 << 20, mem_ptr=4096)
+        hook.alloc_postprocess(device_id=0, mem_size=1 << 40, mem_ptr=0)  # the machine had no more
+        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
+        hook.malloc_postprocess(device_id=0, size=0, mem_size=0, mem_ptr=0, pmem_id=2)  # nothing ever frees it
+        hook.malloc_postprocess(device_id=1, size=700, mem_size=1024, mem_ptr=4096, pmem_id=3)  # another GPU's
+        hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=4096, pmem_id=1)
+    finally:
+        scope.unlisten(ear)
+    hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
+    assert ear.heard == [
+        ("segment", "cuda:0", 4096, 1 << 20),
+        ("malloc", "cuda:0", 4096, 700, 1024),
+        ("free", "cuda:0", 4096, 1024),
+    ]
