@@ -138,6 +138,36 @@ def test_halves_are_summed_as_floats():
         np.testing.assert_array_equal(values(run(tm.tensor(x))), np.float16(1000))
 
 
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+@pytest.mark.parametrize("shape", [(2, 3, 20, 21), (1, 1, 300, 400), (70, 1, 5, 4)])
+def test_gradients_of_halves_are_summed_as_floats(name, shape):
+    """Windows that overlap: 63 of them leave no trace in a half that already holds 2048."""
+    x = tm.tensor(np.random.default_rng(1).permutation(int(np.prod(shape))).reshape(shape) % 2039, dtype=tm.float16)
+    grads = []
+    for dtype in (tm.float16, tm.float64):
+        t = x.detach().to(dtype).requires_grad_()
+        y = getattr(F, name)(t, 9, 1, 4)
+        scale = 1 if name == "avg_pool2d" else 1 / 81
+        g = (np.random.default_rng(2).integers(1, 2000, tuple(y.shape)) * scale).astype(np.float16)
+        y.backward(tm.tensor(g, dtype=dtype))
+        assert t.grad is not None
+        grads.append(values(t.grad))
+    np.testing.assert_allclose(grads[0], grads[1], rtol=1.5e-3, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_more_planes_than_the_scratch_holds(dtype):
+    x = tm.tensor(np.arange(2 * 600_000, dtype=np.int64).reshape(600_000, 1, 2) % 1000, dtype=np.dtype(dtype)).requires_grad_()
+    for wanted in (1, 2):
+        y, places = F.adaptive_max_pool1d(x, wanted, return_indices=True)
+        np.testing.assert_array_equal(values(places)[:, 0, -1], 1)
+        z = F.adaptive_avg_pool1d(x, wanted)
+        (y.sum() + z.sum()).backward()
+        np.testing.assert_array_equal(
+            values(z)[::100_000], np.asarray(values(x)).reshape(-1, 1, wanted, 2 // wanted).mean(-1)[::100_000]
+        )
+
+
 def test_positions_cost_a_byte_each():
     """The caller's positions are not what is saved."""
     x = tm.randn(2, 3, 8, 8).requires_grad_()

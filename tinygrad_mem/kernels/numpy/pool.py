@@ -14,10 +14,12 @@ from .threads import GRAIN as _GRAIN
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
+from .tiles import blocks as _blocks
 from .tiles import keep as _keep
 
 _TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
 _PLACES = 1 << 16  # int64 places in half of the scratch
+_HALVES = 1 << 14  # elements of a tile whose sums are made in float32: it and three others share the scratch
 
 
 def _offsets(sizes, outs, geometry):
@@ -118,6 +120,9 @@ def max_pool(x, geometry, index, out):
 
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
+    if out.dtype == np.float16:
+        _sum_halves(gy, geometry, index, out)
+        return
     kernel, stride, padding, dilation = geometry
     apart = all(s >= (k - 1) * d + 1 for k, s, d in zip(kernel, stride, dilation, strict=True))
     covered = (
@@ -143,6 +148,55 @@ def max_pool_backward(gy, index, geometry, out):
                     np.add(total[cut], work, out=total[cut])
 
     _planes(out, gy, run)
+
+
+def _sum_halves(gy, geometry, index, out):
+    """out = the gradients of the windows that see each entry, summed in float32; with an index, of those that name it.
+
+    Tiles of out are made from all windows that reach into them.
+    """
+    offsets = list(_offsets(out.shape[1:], gy.shape[1:], geometry))
+
+    def part(first, last):
+        for tile in _blocks((last - first, *out.shape[1:]), _HALVES):
+            box = _box(tile, (last - first, *out.shape[1:]))
+            planes = slice(first + box[0].start, first + box[0].stop)
+            total = _scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+            total.fill(0)
+            for number, source, target in offsets:
+                cuts = [cut for axis in zip(source[1:], target[1:], box[1:], strict=True) if (cut := _inside(*axis))]
+                if len(cuts) < len(box) - 1:
+                    continue
+                here, windows = total[:, *[c[0] for c in cuts]], (planes, *[c[1] for c in cuts])
+                work = _scratch(here.shape, np.float32, 1, 4)
+                np.copyto(work, gy[windows])
+                if index is not None:
+                    flag = _scratch(here.shape, np.bool_, 2, 4)
+                    np.equal(index[windows], number, out=flag)
+                    _keep(work, flag, _scratch(here.shape, np.float32, 3, 4), work)
+                np.add(here, work, out=here)
+            np.copyto(out[planes, *box[1:]], total, casting="unsafe")
+
+    _split(out.shape[0], part, grain=max(_GRAIN // max(int(np.prod(out.shape[1:])), 1), 1))
+
+
+def _box(tile, shape):
+    """An index of ``tiles.blocks`` as one slice an axis."""
+    cuts = [slice(0, n) for n in shape]
+    for axis, i in enumerate(() if tile == (...,) else tile):
+        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
+    return cuts
+
+
+def _inside(source, target, bounds):
+    """Of one axis's pair of slices the part whose source lies within bounds, counted from there; None if none does."""
+    step = source.step
+    first = max(-((source.start - bounds.start) // step), 0)  # rounded up
+    last = min((bounds.stop - 1 - source.start) // step, target.stop - target.start - 1)
+    if last < first:
+        return None
+    start = source.start + first * step - bounds.start
+    return slice(start, start + (last - first) * step + 1, step), slice(target.start + first, target.start + last + 1)
 
 
 def pool_positions(index, sizes, geometry, out):
@@ -218,12 +272,16 @@ def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
     def run(planes):
         result, grads = out[planes], work[planes]
         _divide(gy[planes], out.shape[1:], geometry, count_include_pad, divisor, grads)
+        if out.dtype == np.float16:
+            return
         result.fill(0)
         for _, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
             total = result[source]
             np.add(total, grads[target], out=total)
 
     _planes(out, gy, run)
+    if out.dtype == np.float16:
+        _sum_halves(work, geometry, None, out)
 
 
 def _cells(size, out):
@@ -231,28 +289,34 @@ def _cells(size, out):
     return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
 
 
+def _each_cell(inside, outside):
+    """For each cell, and each chunk of planes whose values fit the scratch: the index of its entries, its own, its size."""
+    windows = [_cells(size, n) for size, n in zip(inside.shape[1:], outside.shape[1:], strict=True)]
+    for at in np.ndindex(outside.shape[1:]):
+        bounds = [windows[axis][i] for axis, i in enumerate(at)]
+        count = int(np.prod([stop - start for start, stop in bounds]))
+        for i in range(0, inside.shape[0], _PLACES << 1):
+            planes = slice(i, i + (_PLACES << 1))
+            yield (planes, *[slice(*b) for b in bounds]), (planes, *at), count
+
+
 def adaptive_avg_pool(x, out):
     """out = the mean of each of out's cells."""
-    windows = [_cells(size, n) for size, n in zip(x.shape[1:], out.shape[1:], strict=True)]
-    for at in np.ndindex(out.shape[1:]):
-        cut = (slice(None), *[slice(*windows[a][i]) for a, i in enumerate(at)])
-        count = int(np.prod([windows[a][i][1] - windows[a][i][0] for a, i in enumerate(at)]))
-        target = out[(slice(None), *at)]
+    for cell, at, count in _each_cell(x, out):
+        target = out[at]
         total = target if out.dtype != np.float16 else _scratch(target.shape, np.float32)  # sums of halves are not halves
-        np.add.reduce(x[cut], axis=tuple(range(1, x.ndim)), dtype=total.dtype, out=total)
+        np.add.reduce(x[cell], axis=tuple(range(1, x.ndim)), dtype=total.dtype, out=total)
         np.multiply(total, 1.0 / count, out=target, casting="unsafe")
 
 
 def adaptive_avg_pool_backward(gy, out):
     """out = each cell's gradient, divided by its count, added to every entry of the cell."""
-    windows = [_cells(size, n) for size, n in zip(out.shape[1:], gy.shape[1:], strict=True)]
     out.fill(0)
-    small = _scratch((out.shape[0],), out.dtype)
-    for at in np.ndindex(gy.shape[1:]):
-        cut = (slice(None), *[slice(*windows[a][i]) for a, i in enumerate(at)])
-        count = int(np.prod([windows[a][i][1] - windows[a][i][0] for a, i in enumerate(at)]))
-        np.multiply(gy[(slice(None), *at)], 1.0 / count, out=small)
-        np.add(out[cut], small.reshape((-1,) + (1,) * (out.ndim - 1)), out=out[cut])
+    for cell, at, count in _each_cell(out, gy):
+        here = out[cell]
+        small = _scratch(here.shape[:1], out.dtype)
+        np.multiply(gy[at], 1.0 / count, out=small)
+        np.add(here, small.reshape((-1,) + (1,) * (out.ndim - 1)), out=here)
 
 
 def adaptive_max_pool(x, index, out):
@@ -262,7 +326,7 @@ def adaptive_max_pool(x, index, out):
         bounds = [windows[a][i] for a, i in enumerate(at)]
         cell = x[(slice(None), *[slice(*b) for b in bounds])]
         inner = int(np.prod(cell.shape[1:]))
-        step = max((1 << 19) // (inner * x.itemsize), 1)
+        step = min(max((1 << 19) // (inner * x.itemsize), 1), _PLACES)
         for i in range(0, x.shape[0], step):
             planes = slice(i, min(i + step, x.shape[0]))
             best, place = out[(planes, *at)], index[(planes, *at)]
