@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
-from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_depthwise, conv_rows, conv_winograd, threads
+from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_depthwise, conv_geometry, conv_rows, conv_winograd, threads
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.nn import functional as F
 
@@ -198,7 +198,7 @@ def test_rows(x: tuple, w: tuple, stride: tuple, low: tuple, lanes: int, dtype: 
     name = f"conv{len(x) - 2}d"
     ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
     y = tuple(theirs(*map(torch.tensor, arrays), stride=stride, padding=low).shape)
-    geo = conv_columns.Geometry.of(x, w, y, stride, low, (1,) * len(stride), 1, np.dtype(dtype))
+    geo = conv_geometry.Geometry.of(x, w, y, stride, low, (1,) * len(stride), 1, np.dtype(dtype))
     assert all(conv_rows.fits(geo, kind) for kind in KINDS[:2])
     against_torch(
         lambda *t: ours(*t, stride=stride, padding=low),
@@ -229,7 +229,7 @@ def test_depthwise(
     options = {"padding": low, "dilation": dilation, "groups": x[1]}
     ours, theirs = getattr(F, name), getattr(torch.nn.functional, name)
     y = tuple(theirs(*map(torch.tensor, arrays), **options).shape)
-    geo = conv_columns.Geometry.of(x, w, y, (1,) * len(kernel), low, dilation, x[1], np.dtype(dtype))
+    geo = conv_geometry.Geometry.of(x, w, y, (1,) * len(kernel), low, dilation, x[1], np.dtype(dtype))
     assert conv_depthwise.fits(geo)
     assert conv_depthwise.workspace(geo, "forward") == 0
     against_torch(

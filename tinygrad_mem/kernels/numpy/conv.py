@@ -16,6 +16,7 @@ from . import conv_columns as _columns
 from . import conv_depthwise as _depthwise
 from . import conv_rows as _rows
 from . import conv_winograd as _winograd
+from .conv_geometry import Geometry as _Geometry
 
 _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
 
@@ -24,7 +25,7 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
     if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
         return _winograd.workspace(x_shape, y_shape, kind)
-    geo = _columns.Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     return _algorithm(geo, kind).workspace(geo, kind)
 
 
@@ -60,7 +61,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if _use_winograd("forward", x.shape, w.shape, out.shape, stride, dilation, groups, x.dtype):
         _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
-    geo = _columns.Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
+    geo = _Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     _algorithm(geo, "forward").forward(geo, x, w, bias, work, out)
 
 
@@ -75,7 +76,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
         _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
-    geo = _columns.Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    geo = _Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _algorithm(geo, "input").backward_input(geo, gy, w, bias, work, out)
 
 
@@ -89,7 +90,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, dilation, groups, gy.dtype):
         _winograd.backward_weight(gy, x, low, work, out)
         return
-    geo = _columns.Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    geo = _Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _algorithm(geo, "weight").backward_weight(geo, gy, x, work, out)
 
 

@@ -8,90 +8,14 @@ float16 is stored and nothing else: tiles are float32.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from . import blas, threads
+from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count, lift_array
 
-WORKSPACE = 7 << 18  # bytes, all lanes together
-LANES = 8  # at most; fewer lanes have larger tiles
 PIXELS = 512  # output pixels a tile, about
 DEPTH = 320  # rows of a column tile, about: what BLAS takes in one go
-
-
-def lift(sizes: tuple[int, ...], fill: int) -> tuple[int, ...]:
-    """Three sizes or steps for one to three axes; missing leading axes get ``fill``."""
-    return (fill,) * (3 - len(sizes)) + tuple(sizes)
-
-
-def lift_array(x: np.ndarray) -> np.ndarray:
-    """A view of (N, C, *spatial) with three spatial axes."""
-    return x[(slice(None), slice(None), *(None,) * (5 - x.ndim))] if x.ndim < 5 else x
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """A convolution's shapes: ``inside`` is its input's spatial shape, ``outside`` its output's, all of length three."""
-
-    images: int
-    groups: int
-    cin: int  # input channels a group
-    cout: int  # output channels a group
-    inside: tuple[int, ...]
-    outside: tuple[int, ...]
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    low: tuple[int, ...]  # padding before
-    dilation: tuple[int, ...]
-    dtype: np.dtype
-
-    @classmethod
-    def of(cls, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype) -> Geometry:
-        return cls(
-            x_shape[0],
-            groups,
-            w_shape[1],
-            w_shape[0] // groups,
-            lift(x_shape[2:], 1),
-            lift(y_shape[2:], 1),
-            lift(w_shape[2:], 1),
-            lift(stride, 1),
-            lift(low, 0),
-            lift(dilation, 1),
-            np.dtype(dtype),
-        )
-
-    @property
-    def wide(self) -> np.dtype:
-        """The dtype of tiles and sums."""
-        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
-
-    @cached_property
-    def taps(self) -> int:
-        a, b, c = self.kernel
-        return a * b * c
-
-    @cached_property
-    def pixels(self) -> int:
-        a, b, c = self.outside
-        return a * b * c
-
-    @cached_property
-    def pointwise(self) -> bool:
-        """Windows are single pixels: the input itself is the column matrix."""
-        return self.taps == 1 and self.stride == (1, 1, 1) and self.low == (0, 0, 0) and self.inside == self.outside
-
-    def reach(self, box: tuple[int, ...]) -> tuple[int, ...]:
-        """Input extent that an output box of this shape reads."""
-        return tuple(
-            (b - 1) * s + d * (k - 1) + 1 for b, s, d, k in zip(box, self.stride, self.dilation, self.kernel, strict=True)
-        )
-
-
-def _even(size: int, most: int) -> int:
-    """A part of at most ``most`` so that ``size`` is cut into equal parts."""
-    return -(-size // -(-size // max(min(most, size), 1)))
 
 
 def _volume(box: tuple[int, ...]) -> int:
@@ -111,11 +35,11 @@ class Plan:
 def _box(geo: Geometry, pixels: int) -> tuple[int, tuple[int, ...]]:
     """(images, box) with about ``pixels`` output pixels, full in the last axes first."""
     d, h, w = geo.outside
-    bw = _even(w, pixels)
-    bh = _even(h, pixels // bw) if bw == w else 1
-    bd = _even(d, pixels // (bw * bh)) if bh == h and bw == w else 1
+    bw = even(w, pixels)
+    bh = even(h, pixels // bw) if bw == w else 1
+    bd = even(d, pixels // (bw * bh)) if bh == h and bw == w else 1
     box = (bd, bh, bw)
-    images = _even(geo.images, pixels // geo.pixels) if box == geo.outside else 1
+    images = even(geo.images, pixels // geo.pixels) if box == geo.outside else 1
     return images, box
 
 
@@ -143,45 +67,15 @@ def make_plan(geo: Geometry, kind: str, nbytes: int, parts: int = 1) -> Plan:
         pixels = max(pixels * 3 // 4, 1)
     whole = geo.cin * channel + group
     if geo.groups > 1 and geo.cin * geo.taps <= DEPTH and whole <= room:
-        return Plan(images, box, geo.cin, _even(geo.groups, min(room // whole, max(geo.groups // parts, 1))))
+        return Plan(images, box, geo.cin, even(geo.groups, min(room // whole, max(geo.groups // parts, 1))))
     most = min((room - group) // channel, max(DEPTH // geo.taps, 1))
-    return Plan(images, box, _even(geo.cin, max(most, 1)), 1)
+    return Plan(images, box, even(geo.cin, max(most, 1)), 1)
 
 
 def workspace(geo: Geometry, kind: str) -> int:
     """Bytes for any number of lanes: a constant, except where the least possible tile is larger."""
     channel, group = _needs(geo, 1, (1, 1, 1), kind)
     return max(WORKSPACE, LANES * (channel + group) * geo.wide.itemsize * 4 // 3 + 4096)
-
-
-class Lane:
-    """One lane's part of a workspace, cut into arrays."""
-
-    def __init__(self, work: np.ndarray, lane: int, of: int) -> None:
-        size = work.nbytes // of // 64 * 64
-        self.buffer, self.start, self.stop = work, lane * size, (lane + 1) * size
-        self.next = self.start
-
-    def part(self, number: int, of: int) -> Lane:
-        """An equal share of what is left of this lane."""
-        size = (self.stop - self.next) // of // 64 * 64
-        lane = object.__new__(Lane)
-        lane.buffer, lane.start = self.buffer, self.next + number * size
-        lane.stop, lane.next = lane.start + size, lane.start
-        return lane
-
-    def reset(self) -> None:
-        self.next = self.start
-
-    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        a = np.ndarray(shape, dtype, self.buffer, self.next)
-        self.next += -(-a.nbytes // 64) * 64
-        assert self.next <= self.stop + 63, "a convolution's plan does not fit its workspace"
-        return a
-
-
-def lane_count(work: np.ndarray) -> int:
-    return min(threads.threads(), LANES)
 
 
 def boxes(geo: Geometry, plan: Plan) -> list[tuple[int, int, tuple[slice, ...]]]:
@@ -377,7 +271,7 @@ def backward_weight(geo, gy, x, work, out):
         return
     plan = make_plan(geo, "weight", room, lanes)
     if plan.groups == 1 and geo.groups == 1:
-        plan = Plan(plan.images, plan.box, _even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
+        plan = Plan(plan.images, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
 
     def run(number: int, start: int, stop: int) -> None:
@@ -410,7 +304,6 @@ def _weight_by_tiles(geo, gy, x, work, gw, lanes, room):
     spaces = [Lane(work, i, lanes) for i in range(lanes)]
     for space in spaces:
         sums.append(space.take(gw.shape, geo.wide))
-    spans = [-(-len(tiles) * i // lanes) for i in range(lanes + 1)]
     spans = [len(tiles) * i // lanes for i in range(lanes + 1)]
 
     def run(number: int, start: int, stop: int) -> None:
@@ -438,7 +331,7 @@ def backward_input(geo, gy, w, bias, work, out):
     lanes = lane_count(work)
     plan = make_plan(geo, "input", work.nbytes // lanes - 1024, 1)
     if geo.images == 1 and geo.groups == 1:
-        plan = Plan(1, plan.box, _even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
+        plan = Plan(1, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
     firsts = sorted({t[0] for t in tiles})
     of_images = {n: [t for t in tiles if t[0] == n] for n in firsts}

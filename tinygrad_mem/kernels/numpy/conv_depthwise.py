@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from . import threads
-from .conv_columns import Geometry, lift_array
+from .conv_geometry import Geometry, lift_array
 
 _NUMBERS = threads.SCRATCH // 4  # bytes of each of the three tiles that are in use at a time, and a quarter to spare
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_columns import LANES, WORKSPACE, Geometry, Lane, lane_count
+from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count
 
 WIDE = 256  # columns of a product, about
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
@@ -54,11 +54,6 @@ class Tile(NamedTuple):
     n1: int
     r0: int
     r1: int
-
-
-def even(size: int, most: int) -> int:
-    """A part of at most ``most`` so that ``size`` is cut into equal parts."""
-    return -(-size // -(-size // max(min(most, size), 1)))
 
 
 def _numbers(walk: Walk, images: int, rows: int, kind: str) -> int:

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_columns import LANES, Lane, lane_count
-from .conv_rows import Tile, even
+from .conv_geometry import LANES, Lane, even, lane_count
+from .conv_rows import Tile
 
 _INPUT = np.array(  # B^T: six rows to six sums of rows
     [

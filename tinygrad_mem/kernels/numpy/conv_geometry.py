@@ -1,0 +1,117 @@
+"""What the convolutions of the cpu share: a convolution's shapes, and the workspace cut into lanes, one for each thread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from . import threads
+
+WORKSPACE = 7 << 18  # bytes, all lanes together
+LANES = 8  # at most; fewer lanes have larger tiles
+
+
+def lift(sizes: tuple[int, ...], fill: int) -> tuple[int, ...]:
+    """Three sizes or steps for one to three axes; missing leading axes get ``fill``."""
+    return (fill,) * (3 - len(sizes)) + tuple(sizes)
+
+
+def lift_array(x: np.ndarray) -> np.ndarray:
+    """A view of (N, C, *spatial) with three spatial axes."""
+    return x[(slice(None), slice(None), *(None,) * (5 - x.ndim))] if x.ndim < 5 else x
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """A convolution's shapes: ``inside`` is its input's spatial shape, ``outside`` its output's, all of length three."""
+
+    images: int
+    groups: int
+    cin: int  # input channels a group
+    cout: int  # output channels a group
+    inside: tuple[int, ...]
+    outside: tuple[int, ...]
+    kernel: tuple[int, ...]
+    stride: tuple[int, ...]
+    low: tuple[int, ...]  # padding before
+    dilation: tuple[int, ...]
+    dtype: np.dtype
+
+    @classmethod
+    def of(cls, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype) -> Geometry:
+        return cls(
+            x_shape[0],
+            groups,
+            w_shape[1],
+            w_shape[0] // groups,
+            lift(x_shape[2:], 1),
+            lift(y_shape[2:], 1),
+            lift(w_shape[2:], 1),
+            lift(stride, 1),
+            lift(low, 0),
+            lift(dilation, 1),
+            np.dtype(dtype),
+        )
+
+    @property
+    def wide(self) -> np.dtype:
+        """The dtype of tiles and sums."""
+        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+
+    @cached_property
+    def taps(self) -> int:
+        a, b, c = self.kernel
+        return a * b * c
+
+    @cached_property
+    def pixels(self) -> int:
+        a, b, c = self.outside
+        return a * b * c
+
+    @cached_property
+    def pointwise(self) -> bool:
+        """Windows are single pixels: the input itself is the column matrix."""
+        return self.taps == 1 and self.stride == (1, 1, 1) and self.low == (0, 0, 0) and self.inside == self.outside
+
+    def reach(self, box: tuple[int, ...]) -> tuple[int, ...]:
+        """Input extent that an output box of this shape reads."""
+        return tuple(
+            (b - 1) * s + d * (k - 1) + 1 for b, s, d, k in zip(box, self.stride, self.dilation, self.kernel, strict=True)
+        )
+
+
+def even(size: int, most: int) -> int:
+    """A part of at most ``most`` so that ``size`` is cut into equal parts."""
+    return -(-size // -(-size // max(min(most, size), 1)))
+
+
+class Lane:
+    """One lane's part of a workspace, cut into arrays."""
+
+    def __init__(self, work: np.ndarray, lane: int, of: int) -> None:
+        size = work.nbytes // of // 64 * 64
+        self.buffer, self.start, self.stop = work, lane * size, (lane + 1) * size
+        self.next = self.start
+
+    def part(self, number: int, of: int) -> Lane:
+        """An equal share of what is left of this lane."""
+        size = (self.stop - self.next) // of // 64 * 64
+        lane = object.__new__(Lane)
+        lane.buffer, lane.start = self.buffer, self.next + number * size
+        lane.stop, lane.next = lane.start + size, lane.start
+        return lane
+
+    def reset(self) -> None:
+        self.next = self.start
+
+    def take(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        a = np.ndarray(shape, dtype, self.buffer, self.next)
+        self.next += -(-a.nbytes // 64) * 64
+        assert self.next <= self.stop + 63, "a convolution's plan does not fit its workspace"
+        return a
+
+
+def lane_count(work: np.ndarray) -> int:
+    return min(threads.threads(), LANES)
