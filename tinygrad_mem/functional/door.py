@@ -58,11 +58,9 @@ def _guarded(function: Any) -> Any:
     def door(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs)
-        except _UNDERSTOOD as error:
-            let_go(error)
-            raise
-        except Exception as error:
+        except BaseException as error:
             refusal = _refusal(function, args, kwargs, error)
+            del args, kwargs
             if refusal is None:
                 let_go(error)
                 raise
@@ -74,8 +72,10 @@ def _guarded(function: Any) -> Any:
     return door
 
 
-def _refusal(function: Any, args: tuple, kwargs: dict, error: Exception) -> Exception | None:
+def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> Exception | None:
     """The error to raise instead; ``None`` where ``error`` was meant, or came out of code of others."""
+    if isinstance(error, _UNDERSTOOD) or not isinstance(error, Exception):
+        return None
     frame, at = _origin(error)
     here = frame.f_code.co_filename
     ours = here.startswith(_OURS)

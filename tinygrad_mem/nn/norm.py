@@ -115,16 +115,17 @@ class _BatchNorm(_RunningNorm):
         self._check_input_dim(input)
         weigh = 0.0 if self.momentum is None else self.momentum
         mean, var = self.running_mean, self.running_var
-        if self.training and self.track_running_stats and self.num_batches_tracked is not None:
-            count = self.num_batches_tracked
-            with no_grad():
-                count.add_(1)
-            if self.momentum is None:
-                weigh = 0.0 if count.is_meta else 1.0 / count.item()
+        count = self.num_batches_tracked if self.training and self.track_running_stats else None
+        if count is not None and self.momentum is None:
+            weigh = 0.0 if count.is_meta else 1.0 / (count.item() + 1)
         batch = self.training or (mean is None and var is None)
         if self.training and not self.track_running_stats:
             mean = var = None
-        return F.batch_norm(input, mean, var, self.weight, self.bias, batch, weigh, self.eps)
+        out = F.batch_norm(input, mean, var, self.weight, self.bias, batch, weigh, self.eps)
+        if count is not None:  # after the statistics: a forward that fails has counted no batch
+            with no_grad():
+                count.add_(1)
+        return out
 
 
 class BatchNorm1d(_BatchNorm):

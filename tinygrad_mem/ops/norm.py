@@ -37,17 +37,18 @@ class BatchNorm(Op):
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
         out = ctx.output(x.shape, x.dtype)
         if training:
-            partial = ctx.empty((2, n, channels), wide)
-            ctx.kernels.batch_statistics(x3, eps, momentum, running_mean, running_var, partial, mean, rstd)
-            del partial
+            partial = ctx.empty((2, max(n, 1), channels), wide)
+            ctx.kernels.batch_statistics(x3, eps, momentum, running_mean, running_var, partial[:, :n], mean, rstd)
+            lines = partial.reshape(2 * max(n, 1), channels)[:2]  # nothing is allocated once the statistics are written
         else:
+            lines = ctx.empty((2, channels), wide)
             ctx.kernels.given_statistics(running_mean, running_var, eps, mean, rstd)
         ctx.training = training
         if any(ctx.needs):
             ctx.save(x=x, mean=mean, rstd=rstd)
             if weight is not None:
                 ctx.save(weight=weight)
-        ctx.kernels.batch_norm(x3, mean, rstd, weight, bias, ctx.empty((2, channels), wide), out=out.reshape(ctx.shape))
+        ctx.kernels.batch_norm(x3, mean, rstd, weight, bias, lines, out=out.reshape(ctx.shape))
         return out
 
     @staticmethod
