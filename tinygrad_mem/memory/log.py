@@ -126,9 +126,16 @@ class Log:
             part["kind"], part["time"], part["address"] = kinds, times, addresses
             part["requested"], part["rounded"] = requested, rounded
             for name, column in zip(TEXTS, texts, strict=True):
-                part[name] = [self._code(text) for text in column]
+                part[name] = self._coded(column)
             part["thread"] = [self._threads.setdefault(t, len(self._threads)) for t in threads]
             self._filled += room
+
+    def _coded(self, column: tuple[str, ...]) -> list[int]:
+        codes = self._codes
+        try:
+            return [codes[text] for text in column]
+        except KeyError:  # one of them is new
+            return [self._code(text) for text in column]
 
     def _code(self, text: str) -> int:
         code = self._codes.get(text)
