@@ -55,6 +55,11 @@ def test_shuffles(name, shape):
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="bilinear"), RuntimeError, "does not fit an input of 3 dimensions"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="best"), ValueError, "unknown mode"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, align_corners=True), ValueError, "align_corners option"),
+        (
+            lambda: F.interpolate(tm.zeros(1, 1, 2), 2, recompute_scale_factor=True),
+            ValueError,
+            "not meaningful with an explicit",
+        ),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 0), RuntimeError, "should be greater than 0"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2, 2), (2, 2, 2)), ValueError, "one number or 2"),
         (lambda: F.pixel_shuffle(tm.zeros(1, 3, 2, 2), 2), RuntimeError, "divisible by 4"),

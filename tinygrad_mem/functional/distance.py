@@ -15,9 +15,13 @@ from .reduce import norm
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along ``dim``; norms count as ``eps`` at least. Saves: both and their norms."""
     dots = elementwise.mul(x1, x2).sum(dim)
-    first = elementwise.clamp(norm(x1, dim=dim), min=eps)
-    second = elementwise.clamp(norm(x2, dim=dim), min=eps)
+    first, second = _at_least(norm(x1, dim=dim), eps), _at_least(norm(x2, dim=dim), eps)
     return elementwise.div(dots, elementwise.mul(first, second))
+
+
+def _at_least(x: Tensor, low: float) -> Tensor:
+    """``x``, but ``low`` where it is below: the value is clamped, the gradient is not, as PyTorch has it."""
+    return elementwise.add(x, elementwise.clamp(elementwise.sub(low, x.detach()), min=0))
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
@@ -205,9 +209,7 @@ def gaussian_nll_loss(
             var = var.unsqueeze(-1)
         elif not (input.shape[:-1] == var.shape[:-1] and var.shape[-1] == 1):
             raise ArgumentError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
-    # the value is clamped, the gradient is not
-    floor = elementwise.clamp(elementwise.sub(eps, var.detach()), min=0)
-    safe = elementwise.add(var, floor)
+    safe = _at_least(var, eps)
     square = elementwise.square(elementwise.sub(input, target))
     losses = elementwise.mul(elementwise.add(elementwise.log(safe), elementwise.div(square, safe)), 0.5)
     if full:

@@ -11,6 +11,7 @@ from ..autograd.tensor import Tensor
 from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, elementwise, index
+from .activation import relu
 
 Sizes = int | Sequence[int]
 
@@ -261,6 +262,7 @@ def _lp_pool(n: int) -> Any:
             size = elementwise.mul(elementwise.abs(input), sign)
             return elementwise.mul(_MAX[n](size, kernel, stride, 0, 1, ceil_mode), sign)
         mean = _AVG[n](elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode)
+        mean = elementwise.mul(elementwise.sign(mean), relu(elementwise.abs(mean)))  # a sum of 0 has the gradient 0, not nan
         return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
 
     lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{n}d"

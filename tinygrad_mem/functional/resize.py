@@ -44,6 +44,8 @@ def interpolate(
         raise ArgumentError(
             "align_corners option can only be set with the interpolating modes: linear | bilinear | bicubic | trilinear"
         )
+    if recompute_scale_factor and size is not None:
+        raise ArgumentError("recompute_scale_factor is not meaningful with an explicit size.")
     if antialias:
         raise ArgumentError("interpolate: antialias is not offered")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
