@@ -421,20 +421,20 @@ def argwhere(input: Tensor) -> Tensor:
     return nonzero(input)
 
 
-def one_hot(tensor_: Tensor, num_classes: int = -1) -> Tensor:
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """A last dimension of ``num_classes`` with 1 at the class, int64.
 
     Raises:
         DTypeError: not integers.
         ValueError: a class is negative or too large.
     """
-    if tensor_.dtype != dtypes.int64:
-        raise DTypeError(f"one_hot is only applicable to index tensor of type int64, found {tensor_.dtype}")
+    if tensor.dtype != dtypes.int64:
+        raise DTypeError(f"one_hot is only applicable to index tensor of type int64, found {tensor.dtype}")
     if num_classes == -1:
-        num_classes = int(tensor_.max().item()) + 1
-    if tensor_.numel() and not tensor_.is_meta:
-        low, high = tensor_.min().item(), tensor_.max().item()
+        num_classes = int(tensor.max().item()) + 1
+    if tensor.numel() and not tensor.is_meta:
+        low, high = tensor.min().item(), tensor.max().item()
         if low < 0 or high >= num_classes:
             raise ArgumentError(f"Class values must be non-negative and smaller than num_classes: found {low} to {high}")
-    out = tensor_.new_zeros(*tensor_.shape, num_classes)
-    return scatter_(out, -1, shape.unsqueeze(tensor_, -1), value=1)
+    out = tensor.new_zeros(*tensor.shape, num_classes)
+    return scatter_(out, -1, shape.unsqueeze(tensor, -1), value=1)

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
 from ..errors import ArgumentError, DimensionError, ShapeError
@@ -406,11 +408,22 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, 0)
 
 
-def diff(input: Tensor, n: int = 1, dim: int = -1) -> Tensor:
-    """Differences of neighbours, ``n`` times."""
-    for _ in range(n):
-        size = input.size(dim)
-        input = narrow(input, dim, 1, max(size - 1, 0)) - narrow(input, dim, 0, max(size - 1, 0))
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` in a row; of bools, whether they differ.
+
+    Saves nothing.
+
+    Raises:
+        ArgumentError: ``n`` is negative.
+    """
+    if n < 0:
+        raise ArgumentError(f"diff: order must be non-negative but got {n}")
+    row = [t for t in (prepend, input, append) if t is not None]
+    input = cat(row, dim) if len(row) > 1 else input
+    for _ in range(min(n, input.size(dim))):
+        rest = max(input.size(dim) - 1, 0)
+        late, early = narrow(input, dim, input.size(dim) - rest, rest), narrow(input, dim, 0, rest)
+        input = late.ne(early) if input.dtype == np.bool_ else late - early
     return input
 
 
