@@ -1,0 +1,175 @@
+"""Model files in the idiom of published ones run with only their imports changed, and lose what they lose there."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+
+HEAD = "import math\nimport torch\nimport torch.nn as nn\nimport torch.nn.functional as F\n"
+FILES = {
+    "GPT block": """
+class Block(nn.Module):
+    def __init__(self, width, heads, length):
+        super().__init__()
+        self.heads = heads
+        self.ln1, self.ln2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.register_buffer("mask", torch.tril(torch.ones(length, length)).view(1, 1, length, length))
+
+    def forward(self, x):
+        B, T, C = x.size()
+        q, k, v = self.qkv(self.ln1(x)).split(C, dim=2)
+        q, k, v = (t.view(B, T, self.heads, C // self.heads).transpose(1, 2) for t in (q, k, v))
+        att = torch.einsum("bhid,bhjd->bhij", q, k) / math.sqrt(k.size(-1))
+        att = F.softmax(att.masked_fill(self.mask[:, :, :T, :T] == 0, float("-inf")), dim=-1)
+        y = (att @ v).transpose(1, 2).contiguous().view(B, T, C)
+        x = x + self.proj(y)
+        return x + self.mlp(self.ln2(x))
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.wte, self.wpe = nn.Embedding(11, 16), nn.Embedding(8, 16)
+        self.blocks = nn.ModuleList([Block(16, 4, 8) for _ in range(2)])
+        self.head = nn.Linear(16, 11, bias=False)
+        self.head.weight = self.wte.weight
+
+    def forward(self, idx):
+        pos = torch.arange(0, idx.size(1), dtype=torch.long, device=idx.device).unsqueeze(0)
+        x = self.wte(idx) + self.wpe(pos)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+def loss_of(model, x, y):
+    logits = model(y)
+    return F.cross_entropy(logits[:, :-1].reshape(-1, logits.size(-1)), y[:, 1:].reshape(-1))
+""",
+    "autoencoder": """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.Conv2d(3, 6, 3, stride=2, padding=1), nn.ReLU(True), nn.Conv2d(6, 9, 3, 2, 1), nn.Tanh())
+        self.decoder = nn.Sequential(
+            nn.ConvTranspose2d(9, 6, 3, stride=2, padding=1, output_padding=1), nn.ReLU(True),
+            nn.ConvTranspose2d(6, 3, kernel_size=4, stride=2, padding=1), nn.Sigmoid())
+
+    def forward(self, x):
+        return self.decoder(self.encoder(x))
+
+def loss_of(model, x, y):
+    return nn.MSELoss()(model(x), torch.sigmoid(x))
+""",
+    "U-Net": """
+class DoubleConv(nn.Module):
+    def __init__(self, cin, cout):
+        super().__init__()
+        self.net = nn.Sequential(nn.Conv2d(cin, cout, 3, padding=1, bias=False), nn.BatchNorm2d(cout), nn.ReLU(inplace=True))
+
+    def forward(self, x):
+        return self.net(x)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inc, self.down = DoubleConv(3, 4), nn.Sequential(nn.MaxPool2d(2), DoubleConv(4, 8))
+        self.up, self.conv, self.out = nn.ConvTranspose2d(8, 4, 2, stride=2), DoubleConv(8, 4), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x):
+        x1 = self.inc(x)
+        u = self.up(self.down(x1))
+        dy, dx = x1.size()[2] - u.size()[2], x1.size()[3] - u.size()[3]
+        u = F.pad(u, [dx // 2, dx - dx // 2, dy // 2, dy - dy // 2])
+        return self.out(self.conv(torch.cat([x1, u], dim=1)))
+
+def loss_of(model, x, y):
+    return F.binary_cross_entropy_with_logits(model(x), (x[:, :2] > 0).float())
+""",
+    "ResNet": """
+class BasicBlock(nn.Module):
+    expansion = 1
+    def __init__(self, cin, planes, stride=1):
+        super(BasicBlock, self).__init__()
+        self.conv1 = nn.Conv2d(cin, planes, kernel_size=3, stride=stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(planes)
+        self.conv2 = nn.Conv2d(planes, planes, kernel_size=3, stride=1, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(planes)
+        self.shortcut = nn.Sequential()
+        if stride != 1 or cin != planes:
+            self.shortcut = nn.Sequential(nn.Conv2d(cin, planes, 1, stride, bias=False), nn.BatchNorm2d(planes))
+
+    def forward(self, x):
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        out += self.shortcut(x)
+        return F.relu(out)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(BasicBlock(3, 4), BasicBlock(4, 8, 2))
+        self.linear = nn.Linear(8, 11)
+        for m in self.modules():
+            if isinstance(m, nn.Conv2d):
+                nn.init.kaiming_normal_(m.weight, mode="fan_out", nonlinearity="relu")
+
+    def forward(self, x):
+        out = F.adaptive_avg_pool2d(self.layers(x), (1, 1))
+        return self.linear(torch.flatten(out, 1))
+
+def loss_of(model, x, y):
+    output = F.log_softmax(model(x), dim=1)
+    return F.nll_loss(output, y[:, 0])
+""",
+}
+TRAIN = """
+def train(model, x, y):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=2, gamma=0.7)
+    losses = []
+    model.train()
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = loss_of(model, x, y)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    model.eval()
+    with torch.no_grad():
+        losses.append(loss_of(model, x, y).item())
+    return losses
+"""
+
+
+def run(source: str, name: str) -> types.ModuleType:
+    module = types.ModuleType(name.replace(" ", "_"))
+    exec(compile(source, name, "exec"), module.__dict__)
+    return module
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_trains_as_under_pytorch(name: str, dev: str):
+    source = HEAD + FILES[name] + TRAIN
+    ours = source
+    for line in HEAD.splitlines()[1:]:
+        changed = line.replace("torch", "tinygrad_mem") + (" as torch" if line == "import torch" else "")
+        ours = ours.replace(f"{line}\n", f"{changed}\n")
+    mine: Any = run(ours, name)
+    theirs: Any = run(source, name)
+    torch.manual_seed(0)
+    other, model = theirs.Net(), mine.Net()
+    model.load_state_dict({k: tm.tensor(v.numpy()) for k, v in other.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 3, 8, 8)).astype(np.float32), rng.integers(0, 11, (4, 8))
+    found = mine.train(model.to(dev), tm.tensor(x, device=dev), tm.tensor(y, device=dev))
+    expected = theirs.train(other, torch.tensor(x), torch.tensor(y))
+    np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
