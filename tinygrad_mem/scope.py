@@ -34,6 +34,7 @@ class _Local(threading.local):
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
     default_device: Any = None  # None: the cpu
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
+    birth: str = ""  # the role of what is allocated now, where the one who asks knows it
     op: str = ""
     module: str = ""
     line: str = ""  # the user's source line that runs the op, known only while somebody listens

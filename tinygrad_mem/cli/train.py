@@ -130,7 +130,5 @@ def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Pat
     pool = where.pool
     console.print(f"the pool has reserved {bytes_text(pool.total_bytes())} from the machine so far", highlight=False)
     if picture is not None:
-        from ..memory.render.picture import plot
-
-        plot(watch.timeline(), picture, title=f"Making the model, then {TRACKED_STEPS} training steps, batch {batch_size}")
+        watch.plot(picture, title=f"Making the model, then {TRACKED_STEPS} training steps, batch {batch_size}")
         console.print(f"wrote {picture}")

@@ -85,7 +85,9 @@ class Recorder(scope.Listener):
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
         if device == self._name:
             now, op, phase = perf_counter_ns() - self._began, local.op, local.phase
-            if phase == "user":
+            if local.birth:
+                role = local.birth
+            elif phase == "user":
                 role = self._origin.role if op else "INPUT"
             else:
                 role = "INPUT" if phase == "data" else "TEMPORARY"

@@ -6,6 +6,7 @@ import gc
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -256,6 +257,19 @@ class Track:
     def replay(self, seeds: int = 8) -> Replay:
         """What CuPy's pool would have reserved for the same events: an interval, because its choices are not foretold."""
         return replay(self.log, seeds)
+
+    # --- seeing -----------------------------------------------------------------------------------------------------------
+
+    def plot(self, path: Path | str, *, title: str = "") -> None:
+        """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
+
+        Raises:
+            ValueError: nothing was allocated while the track ran, or the ending is not a picture's.
+            ModuleNotFoundError: matplotlib is missing: ``pip install 'tinygrad_mem[report]'``.
+        """
+        from .render.picture import plot
+
+        plot(self, path, title=title)
 
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()

@@ -61,10 +61,11 @@ class Context:
 
     def workspace(self, size: int) -> Array:
         """``size`` bytes that a kernel wants for itself while it runs."""
-        work = self.device.empty((size,), uint8)
-        for listener in scope.listeners:
-            listener.role(work, "WORKSPACE", None)
-        return work
+        before, scope.local.birth = scope.local.birth, "WORKSPACE"
+        try:
+            return self.device.empty((size,), uint8)
+        finally:
+            scope.local.birth = before
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """A buffer of zeros."""

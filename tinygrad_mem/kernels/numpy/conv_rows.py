@@ -117,18 +117,24 @@ def fits(geo: Geometry, kind: str) -> bool:
 
 
 def workspace(geo: Geometry, kind: str) -> int:
-    """Bytes: slabs of all lanes, and the weight in the order of the slab's axes where it is read."""
-    walk = walk_of(geo, kind)
-    slabs = max(WORKSPACE, 2 * _numbers(walk, 1, 1, kind) * geo.wide.itemsize)
-    return slabs + LANES * 64 + (0 if kind == "weight" else geo.taps * geo.cin * geo.cout * geo.wide.itemsize)
+    """Bytes: slabs of all lanes, no more than hold everything, and the weight in the slab's order where it is read."""
+    walk, size = walk_of(geo, kind), geo.wide.itemsize
+    whole = (_numbers(walk, walk.images, walk.outside[0], kind) + 64) * max(int(_time(walk) / GRAIN), 1)
+    slabs = max(min(WORKSPACE, whole * size), 2 * _numbers(walk, 1, 1, kind) * size)
+    return slabs + LANES * 64 + (0 if kind == "weight" else geo.taps * geo.cin * geo.cout * size)
+
+
+def _time(walk: Walk) -> float:
+    """Nanoseconds of one core, about."""
+    pixels = walk.images * walk.outside[0] * walk.outside[1]
+    return pixels * (walk.depth * walk.cout / 50 + 0.4 * (walk.kernel[1] * walk.cin + walk.cout))
 
 
 def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
     """(lanes, numbers of each): as many as there are cores, as long as each has work and can hold the least tile."""
     numbers = (whole.stop - whole.next) // walk.wide.itemsize
-    pixels = walk.images * walk.outside[0] * walk.outside[1]
-    time = pixels * (walk.depth * walk.cout / 50 + 0.4 * (walk.kernel[1] * walk.cin + walk.cout))  # ns, about
-    lanes = max(min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64), int(time / GRAIN)), 1)
+    most = min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64))
+    lanes = max(min(most, int(_time(walk) / GRAIN)), 1)
     return lanes, numbers // lanes - 64
 
 

@@ -1,12 +1,19 @@
-"""Static pictures (matplotlib): the pool's bytes over a run, stacked by category."""
+"""Static pictures (matplotlib): the pool's bytes over a run, stacked by category, and who had them at the peak."""
 
 from __future__ import annotations
 
+from itertools import groupby, pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from ..attribution import Category
-from ..timeline import Moment
-from .terminal import bytes_text
+from ..sizes import bytes_text
+from ..timeline import Timeline
+
+if TYPE_CHECKING:
+    from ..track import Track
 
 # Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by their lightness
 COLOURS = {
@@ -22,39 +29,46 @@ COLOURS = {
     Category.UNTRACKED: "#CCCCCC",
     Category.UNCOUNTED: "#E69F00",
 }
+POINTS = 3000  # moments that are drawn: more than there are dots across the picture
+OWNERS = 3  # named at the peak
+_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 
-def plot(timeline: list[Moment], path: Path | str, *, title: str) -> None:
-    """Write the timeline to ``path`` (png, svg or pdf by its ending), with phases named and the peak marked.
+def plot(track: Track, path: Path | str, *, title: str = "") -> None:
+    """Write the track's timeline to ``path`` (png, svg or pdf by its ending): stacked by category, phases shaded and named,
+    the peak marked with the modules that had most bytes then.
 
     Raises:
-        ValueError: the timeline is empty, or the ending is not a picture's.
+        ValueError: nothing was allocated while the track ran, or the ending is not a picture's.
     """
-    if not timeline:
+    timeline = track.timeline()
+    if not len(timeline):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    shown = [c for c in Category if any(c in m.by_category for m in timeline)]
-    unit, size = ("MiB", 1 << 20) if max(m.used for m in timeline) >= 1 << 20 else ("KiB", 1 << 10)
-    figure, axes = pyplot.subplots(figsize=(9, 4.2), dpi=150, layout="constrained")
-    x = range(len(timeline))
-    rows = [[m.by_category.get(c, 0) / size for m in timeline] for c in shown]
-    axes.stackplot(x, rows, labels=[c.value for c in shown], colors=[COLOURS[c] for c in shown], step="post", linewidth=0)
-    _name_phases(axes, timeline)
-    top = max(range(len(timeline)), key=lambda i: timeline[i].used)
-    axes.annotate(
-        f"peak {bytes_text(timeline[top].used)}",
-        (top, timeline[top].used / size),
-        xytext=(0, 14),
-        textcoords="offset points",
-        ha="center",
-        arrowprops={"arrowstyle": "-"},
+    at = timeline.sample(POINTS)
+    top = timeline.peak()
+    unit, size = next((name, size) for name, size in _UNITS if timeline.used[top] >= size or size == 1)
+    figure, axes = pyplot.subplots(figsize=(9, 4.4), dpi=150, layout="constrained")
+    shown = timeline.categories
+    axes.stackplot(
+        at,
+        [timeline.bytes(c)[at] / size for c in shown],
+        labels=[c.value for c in shown],
+        colors=[COLOURS[c] for c in shown],
+        step="post",
+        linewidth=0,
     )
-    axes.set(title=title, xlabel="allocations and frees, in order", ylabel=unit, xlim=(0, len(timeline) - 1))
-    axes.set_ylim(0, max(m.used for m in timeline) / size * 1.22)
+    height = timeline.used[top] / size
+    axes.set(
+        xlabel="allocations and frees, in order", ylabel=unit, xlim=(0, max(len(timeline) - 1, 1)), ylim=(0, height * 1.42)
+    )
+    axes.set_title(title, loc="left", fontweight="bold")
+    _shade_phases(axes, timeline)
+    _mark_peak(axes, track, top, height, len(timeline))
     axes.spines[["top", "right"]].set_visible(False)
     handles, labels = axes.get_legend_handles_labels()
     axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
@@ -62,16 +76,47 @@ def plot(timeline: list[Moment], path: Path | str, *, title: str) -> None:
     pyplot.close(figure)
 
 
-def _name_phases(axes, timeline: list[Moment]) -> None:
-    """A thin line where the phase changes and its name above the curve, where there is room for it."""
-    start = 0
-    for i in range(1, len(timeline) + 1):
-        if i < len(timeline) and timeline[i].phase == timeline[start].phase:
-            continue
-        if start:
-            axes.axvline(start, color="black", linewidth=0.6, alpha=0.4)
-        if i - start > len(timeline) * 0.06:
-            axes.text(
-                (start + i) / 2, 0.985, timeline[start].phase, transform=axes.get_xaxis_transform(), ha="center", va="top"
-            )
-        start = i
+def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -> None:
+    """A line to the peak, its bytes, and the modules that had most of them."""
+    moment = track.timeline()[top]
+    owners = list(track.by_module(moment).items())[:OWNERS]
+    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {name or 'no module'}" for name, n in owners)]
+    right = top > moments * 0.6
+    axes.annotate(
+        "\n".join(lines),
+        (top, height),
+        xytext=(-10 if right else 10, 10),
+        textcoords="offset points",
+        ha="right" if right else "left",
+        va="bottom",
+        fontsize=8,
+        linespacing=1.25,
+        arrowprops={"arrowstyle": "-", "linewidth": 0.8},
+        bbox={"facecolor": "white", "edgecolor": "#888888", "linewidth": 0.5, "alpha": 0.9, "pad": 2.5},
+    )
+    axes.plot([top], [height], marker="o", markersize=4, color="black", clip_on=False)
+
+
+def _shade_phases(axes: Any, timeline: Timeline) -> None:
+    """Every other phase on a grey ground; its name above the curve where there is room for it."""
+    changes = np.flatnonzero(np.diff(timeline.phase)) + 1
+    edges = [0, *changes.tolist(), len(timeline)]
+    named = [(timeline.texts[timeline.phase[a]], a, b) for a, b in pairwise(edges)]
+    least = len(timeline) * 0.07
+    for dark, (name, start, stop) in enumerate(_long_phases(named, least)):
+        if dark % 2:
+            axes.axvspan(start, stop, color="black", alpha=0.06, linewidth=0, zorder=0)
+        if stop - start > least:
+            middle = (start + stop) / 2
+            axes.text(middle, 0.985, name, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9)
+
+
+def _long_phases(named: list[tuple[str, int, int]], least: float) -> list[tuple[str, int, int]]:
+    """Phases one after the other; runs of those too short to be seen as one, without a name."""
+    found = []
+    for (short, name), group in groupby(
+        named, key=lambda p: (p[2] - p[1] < least / 7, "" if p[2] - p[1] < least / 7 else p[0])
+    ):
+        members = list(group)
+        found.append(("" if short else name, members[0][1], members[-1][2]))
+    return found

@@ -1,0 +1,55 @@
+"""The static picture says what the track knows: categories, phases, the peak and who had its bytes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.memory.sizes import bytes_text
+
+
+def texts(path: Path) -> list[str]:
+    """The words of an svg, in order; matplotlib writes them into comments beside the glyphs."""
+    return [text.strip() for text in re.findall(r"<!-- (.*?) -->", path.read_text())]
+
+
+def test_the_picture_says_what_the_track_knows(tmp_path: Path):
+    with memory.track() as track:
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
+        optimizer = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        nn.functional.cross_entropy(model(tm.randn(16, 3, 16, 16)), tm.randint(0, 10, (16,))).backward()
+        optimizer.step()
+    track.plot(tmp_path / "step.svg", title="one step")
+    words = texts(tmp_path / "step.svg")
+    assert {c.value for c in track.timeline().categories} <= set(words)
+    assert {"one step", "forward", "backward"} <= set(words)
+    (peak,) = [text for text in words if text.startswith("peak ")]
+    assert peak == f"peak {bytes_text(track.peak)}"
+    owner, size = next(iter(track.by_module("peak").items()))
+    assert f"{bytes_text(size)}  {owner or 'no module'}" in words
+    track.plot(tmp_path / "step.png")
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_long_run_is_drawn_by_its_extremes(tmp_path: Path):
+    with memory.track() as track:
+        for i in range(4000):
+            tm.zeros(200 + (i == 1234) * 10_000)
+    track.plot(tmp_path / "long.svg")
+    assert f"peak {bytes_text(track.peak)}" in texts(tmp_path / "long.svg")
+    assert (tmp_path / "long.svg").stat().st_size < 1 << 20
+
+
+def test_refusals(tmp_path: Path):
+    with memory.track() as track:
+        pass
+    with pytest.raises(ValueError, match="the timeline is empty"):
+        track.plot(tmp_path / "none.png")
+    with memory.track() as track:
+        tm.zeros(3)
+    with pytest.raises(ValueError, match="wrong"):
+        track.plot(tmp_path / "picture.wrong")
