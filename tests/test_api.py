@@ -137,3 +137,27 @@ def test_every_public_function_says_what_it_does():
             if (inspect.isfunction(value) or inspect.isclass(value)) and not name.startswith("_") and not inspect.getdoc(value):
                 silent.append(place + name)
     assert silent == []
+
+
+NUMPYS = [
+    ("sum", {"axis": 1, "keepdims": True}), ("mean", {"axis": (0, 2)}), ("amax", {"axis": 0, "keepdims": True}),
+    ("argmax", {"axis": -1}), ("softmax", {"axis": 1}), ("std", {"axis": 0}), ("cumsum", {"axis": 2}), ("max", {"axis": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given"), NUMPYS)
+def test_numpys_names_of_arguments_are_understood(name: str, given: dict):
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    for ours, theirs in (
+        (getattr(tm, name)(tm.tensor(x.numpy()), **given), getattr(torch, name)(x, **given)),
+        (getattr(tm.tensor(x.numpy()), name)(**given), getattr(x, name)(**given)),
+    ):
+        pair = (ours[0], theirs[0]) if isinstance(ours, tuple) else (ours, theirs)
+        torch.testing.assert_close(torch.tensor(pair[0].numpy()), pair[1])
+
+
+def test_numpys_names_are_no_second_names():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'axis'"):
+        tm.sum(tm.ones(2, 3), axis=1, dim=0)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'axis'"):
+        tm.nn.functional.relu(tm.ones(2, 3), axis=1)

@@ -184,10 +184,13 @@ from .functional.join import atleast_3d as atleast_3d
 from .functional.join import bincount as bincount
 from .functional.join import broadcast_tensors as broadcast_tensors
 from .functional.join import column_stack as column_stack
+from .functional.join import dsplit as dsplit
 from .functional.join import dstack as dstack
+from .functional.join import hsplit as hsplit
 from .functional.join import rot90 as rot90
 from .functional.join import row_stack as row_stack
 from .functional.join import tensor_split as tensor_split
+from .functional.join import vsplit as vsplit
 from .functional.linalg import addbmm as addbmm
 from .functional.linalg import addmm as addmm
 from .functional.linalg import addmv as addmv
@@ -294,6 +297,8 @@ from .functional.sort import msort as msort
 from .functional.sort import sort as sort
 from .functional.sort import topk as topk
 from .functional.sort import unique as unique
+from .functional.write import masked_scatter as masked_scatter
+from .functional.write import put as put
 from .io import load as load
 from .io import save as save
 from .utils.dlpack import from_dlpack as from_dlpack

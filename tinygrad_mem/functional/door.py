@@ -3,7 +3,8 @@
 A function checks what its arithmetic depends on and leaves the rest to Python and NumPy. What these raise (``'str' object
 has no attribute 'ndim'``, ``ufunc 'add' did not contain a loop``) says nothing to the caller. Here a failed call is looked at
 once more, against the annotations of the function: the first argument that is not what they say is named, as PyTorch names
-it; where all are, the error stands, or, if nobody meant it, the arguments are described. A call that succeeds pays 0.1 µs.
+it; where all are, the error stands, or, if nobody meant it, the arguments are described. NumPy's names of arguments
+(``axis``, ``keepdims``), which PyTorch takes too, are understood here. A call that succeeds pays 0.1 µs.
 """
 
 from __future__ import annotations
@@ -59,17 +60,34 @@ def _guarded(function: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            refusal = _refusal(function, args, kwargs, error)
-            del args, kwargs
-            if refusal is None:
-                let_go(error)
-                raise
+            renamed = _in_our_names(function, kwargs)
+            refusal = None if renamed else _refusal(function, args, kwargs, error)
+            if not renamed:
+                del args, kwargs
+                if refusal is None:
+                    let_go(error)
+                    raise
+        if renamed:
+            return door(*args, **renamed)
+        assert refusal is not None
         try:
             raise refusal
         finally:
             del refusal  # its traceback holds this frame: no cycle, and nothing of the failed call is kept
 
     return door
+
+
+_NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
+
+
+def _in_our_names(function: Any, kwargs: dict) -> dict | None:
+    """``kwargs`` with NumPy's names replaced, which PyTorch takes too; ``None`` where there are none to replace."""
+    names = inspect.signature(function).parameters
+    meant = {key: _NUMPYS_NAMES[key] for key in kwargs if key not in names and _NUMPYS_NAMES.get(key) in names}
+    if not meant or not set(meant.values()).isdisjoint(kwargs):
+        return None
+    return {meant.get(key, key): value for key, value in kwargs.items()}
 
 
 def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> Exception | None:

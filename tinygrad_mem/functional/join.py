@@ -68,6 +68,39 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
     return tuple(shape.narrow(input, axis, a, max(b - a, 0)) for a, b in bounds)
 
 
+def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Views: cut along the second dimension, a vector along its only one, as :func:`tensor_split` does it.
+
+    Raises:
+        ShapeError: the tensor is 0-d, or so many equal pieces cannot be made.
+    """
+    return _split_along("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1, 1)
+
+
+def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Views: cut along the first dimension of two or more; see :func:`hsplit`."""
+    return _split_along("vsplit", input, indices_or_sections, 0, 2)
+
+
+def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
+    """Views: cut along the third dimension; see :func:`hsplit`."""
+    return _split_along("dsplit", input, indices_or_sections, 2, 3)
+
+
+def _split_along(name: str, input: Tensor, cuts: int | Sequence[int], dim: int, least: int) -> tuple[Tensor, ...]:
+    if input.ndim < least:
+        raise ShapeError(
+            f"torch.{name} requires a tensor with at least {least} dimension{'s' * (least > 1)}, but got a tensor with "
+            f"{input.ndim} dimensions!"
+        )
+    if isinstance(cuts, int) and (cuts < 1 or input.size(dim) % cuts):
+        raise ShapeError(
+            f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension {input.size(dim)} is not "
+            f"divisible by the split_size {cuts}!"
+        )
+    return tensor_split(input, cuts, dim)
+
+
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
     """Turned by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
 

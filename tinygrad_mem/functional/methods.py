@@ -7,7 +7,7 @@ knows no op, and an editor knows every method.
 from __future__ import annotations
 
 from ..autograd.tensor import Tensor
-from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, scan, shape
+from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, scan, shape, write
 from . import softmax as softmax_functions
 from . import sort as sort_functions
 
@@ -303,10 +303,20 @@ class Methods:
     flipud = shape.flipud
     diff = shape.diff
     tensor_split = join.tensor_split
+    hsplit = join.hsplit
+    vsplit = join.vsplit
+    dsplit = join.dsplit
     rot90 = join.rot90
     bincount = join.bincount
     tril = shape.tril
     triu = shape.triu
+    tril_ = write.tril_
+    triu_ = write.triu_
+    fill_diagonal_ = write.fill_diagonal_
+    masked_scatter = write.masked_scatter
+    masked_scatter_ = write.masked_scatter_
+    put = write.put
+    put_ = write.put_
     diag = shape.diag
     swapaxes = shape.swapaxes
     swapdims = shape.swapdims

@@ -1,0 +1,105 @@
+"""Writes into parts of a tensor against PyTorch: values, gradients, and what is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tinygrad_mem.errors import DataDependenceError, DTypeError, ShapeError
+
+
+def normal(*shape: int) -> np.ndarray:
+    return np.random.default_rng(len(shape)).standard_normal(shape)
+
+
+@pytest.mark.parametrize("name", ["tril_", "triu_"])
+@pytest.mark.parametrize("diagonal", [-2, 0, 1])
+def test_triangles(name: str, diagonal: int):
+    against_torch(*[lambda x: getattr(x * 2, name)(diagonal)] * 2, [normal(2, 4, 3)])
+
+
+@pytest.mark.parametrize("shape", [(3, 3), (2, 5), (7, 3), (9, 2), (0, 3), (3, 0), (4, 4, 4), (1, 1)])
+@pytest.mark.parametrize("wrap", [False, True])
+def test_fill_diagonal(shape: tuple, wrap: bool):
+    against_torch(*[lambda x: (x * 2).fill_diagonal_(5.0, wrap)] * 2, [normal(*shape)])
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"),
+    [((3, 4), (3, 4)), ((3, 4), (4,)), ((3, 4), (3, 1)), ((2, 3, 4), (1,)), ((5,), (5,)), ((), ()), ((0, 2), (2,))],
+)
+def test_masked_scatter(shape: tuple, mask: tuple):
+    chosen = np.random.default_rng(3).random(mask) < 0.6
+    source = normal(4, 7)
+    against_torch(
+        lambda x, s: (x * 2).masked_scatter(tm.tensor(chosen), s),
+        lambda x, s: (x * 2).masked_scatter(torch.tensor(chosen), s),
+        [normal(*shape), source],
+    )
+    against_torch(
+        lambda x, s: (x * 2).masked_scatter_(tm.tensor(chosen), s),
+        lambda x, s: (x * 2).masked_scatter_(torch.tensor(chosen), s),
+        [normal(*shape), source],
+    )
+
+
+def test_masked_scatter_broadcasts_the_input_too():
+    mask, x = np.array([[True, False, True], [False, True, True]]), np.zeros(3)
+    found = tm.masked_scatter(tm.tensor(x), tm.tensor(mask), tm.arange(6.0, dtype=tm.float64))
+    wanted = torch.masked_scatter(torch.tensor(x), torch.tensor(mask), torch.arange(6.0, dtype=torch.float64))
+    assert found.tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize(("shape", "index"), [((3, 4), [0, 5, -1]), ((2, 3, 4), [[7, 23], [-24, 1]]), ((6,), [5, -6])])
+def test_put(shape: tuple, index: list, accumulate: bool):
+    source = normal(*np.shape(index))
+    against_torch(
+        lambda x, s: (x * 2).put(tm.tensor(index), s, accumulate),
+        lambda x, s: (x * 2).put(torch.tensor(index), s, accumulate),
+        [normal(*shape), source],
+    )
+    turned = tm.tensor(normal(3, 4)).T
+    same = torch.tensor(normal(3, 4)).T
+    turned.put_(tm.tensor([1, 5]), tm.tensor([9.0, 8.0], dtype=tm.float64))
+    same.put_(torch.tensor([1, 5]), torch.tensor([9.0, 8.0], dtype=torch.float64))
+    assert turned.tolist() == same.tolist()
+
+
+@pytest.mark.parametrize("name", ["hsplit", "vsplit", "dsplit"])
+@pytest.mark.parametrize("cuts", [1, 2, (1,), (1, 3), (0, 9)])
+def test_splits(name: str, cuts):
+    x = normal(4, 4, 4)
+    found, wanted = getattr(tm, name)(tm.tensor(x), cuts), getattr(torch, name)(torch.tensor(x), cuts)
+    assert [p.tolist() for p in found] == [p.tolist() for p in wanted]
+
+
+def test_refusals():
+    x = tm.zeros(2, 3)
+    with pytest.raises(ShapeError, match="dimensions must larger than 1"):
+        tm.zeros(3).fill_diagonal_(1)
+    with pytest.raises(ShapeError, match="equal length"):
+        tm.zeros(2, 3, 4).fill_diagonal_(1)
+    with pytest.raises(DTypeError, match="bool"):
+        x.masked_scatter_(tm.zeros(2, 3), x)
+    with pytest.raises(DTypeError, match="same dtypes"):
+        x.masked_scatter_(tm.ones(2, 3, dtype=tm.bool), tm.zeros(6, dtype=tm.int64))
+    with pytest.raises(ShapeError, match="at least the 6"):
+        x.masked_scatter_(tm.ones(2, 3, dtype=tm.bool), tm.zeros(5))
+    with pytest.raises(DataDependenceError):
+        tm.zeros(2, device="meta").masked_scatter_(tm.ones(2, dtype=tm.bool, device="meta"), tm.zeros(2, device="meta"))
+    for index in ([6], [-7]):
+        with pytest.raises(IndexError, match="out of"):
+            x.put_(tm.tensor(index), tm.ones(1))
+    with pytest.raises(ShapeError, match="same number of elements"):
+        x.put_(tm.tensor([1, 2]), tm.ones(1))
+    with pytest.raises(DTypeError, match="long tensor"):
+        x.put_(tm.ones(1), tm.ones(1))
+    with pytest.raises(ShapeError, match="not divisible"):
+        tm.vsplit(x, 3)
+    with pytest.raises(ShapeError, match="at least 3 dimensions"):
+        tm.dsplit(x, 1)
+    assert (x == 0).all()

@@ -1,0 +1,115 @@
+"""Writing into parts of a tensor: compositions of views and ``index_put_``, whose memory is that of their parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..autograd.tape import apply_
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, DTypeError, ShapeError
+from ..ops import join
+from . import creation, elementwise, shape
+from . import index as indexing
+
+Number = int | float | bool
+
+
+def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """In-place :func:`tril`."""
+    return apply_(join.Triangle, input, diagonal=diagonal, lower=True)
+
+
+def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
+    """In-place :func:`triu`."""
+    return apply_(join.Triangle, input, diagonal=diagonal, lower=False)
+
+
+def fill_diagonal_(input: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
+    """The main diagonal set to a number; of more than two dimensions, which must be equal, the entries of equal indices.
+
+    Args:
+        wrap: in a matrix with more rows than columns, begin again after a row left out.
+
+    Raises:
+        ShapeError: fewer than two dimensions, or more of unequal size.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"fill_diagonal_: dimensions must larger than 1, found shape {list(input.shape)}")
+    if input.ndim == 2:
+        height, width = input.shape
+        for first in range(0, height if wrap else min(height, 1), width + 1):
+            shape.diagonal(shape.narrow(input, 0, first, min(width, height - first))).fill_(fill_value)
+        return input
+    if len(set(input.shape)) > 1:
+        raise ShapeError(f"fill_diagonal_: all dimensions of input must be of equal length, found shape {list(input.shape)}")
+    each = creation.arange(input.size(0), device=input.device)
+    return indexing.index_put_(input, (each,) * input.ndim, creation.tensor(fill_value, dtype=input.dtype, device=input.device))
+
+
+def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """The first entries of ``source`` written, in order, where ``mask`` is True; it is broadcast to the input's shape.
+
+    Saves: the places that were written, 8 bytes an entry and dimension.
+
+    Raises:
+        DTypeError: the mask is not bool, or source and input differ in dtype.
+        ShapeError: the source has fewer entries than the mask has True.
+        DataDependenceError: on ``meta``, where nobody knows how many there are.
+    """
+    if mask.dtype != bool:
+        raise DTypeError(f"masked_scatter_: mask must be of bool type, found {mask.dtype}")
+    if source.dtype != input.dtype:
+        raise DTypeError(
+            f"masked_scatter_: expected self and source to have same dtypes but got {input.dtype} and {source.dtype}"
+        )
+    places = indexing.nonzero(shape.expand(mask, input.shape), as_tuple=True)
+    count = places[0].size(0) if input.ndim else int(mask.item())
+    if source.numel() < count:
+        raise ShapeError(
+            f"masked_scatter_: expected the number of elements of the source to be at least the {count} that the mask has "
+            f"True, found {source.numel()}"
+        )
+    values = shape.narrow(shape.reshape(source, (-1,)), 0, 0, count)
+    if not input.ndim:
+        return input.copy_(shape.reshape(values, ())) if count else input
+    return indexing.index_put_(input, places, values)
+
+
+def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """:func:`masked_scatter_` on a copy; input and mask are broadcast."""
+    common = np.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
+    return masked_scatter_(shape.expand(input, common).clone(), mask, source)
+
+
+def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """``source``'s entries written (or added, with ``accumulate``) where ``index`` says, as if the tensor had one dimension.
+
+    Saves: the indices.
+
+    Raises:
+        DTypeError: the indices are not int64, or source and input differ in dtype.
+        ShapeError: there are not as many entries as indices.
+        IndexError: an index is out of range.
+    """
+    if index.dtype.kind != "i":
+        raise DTypeError(f"put_: expected a long tensor for index, but got {index.dtype}")
+    if index.numel() != source.numel():
+        raise ShapeError(
+            f"put_: expected source and index to have the same number of elements, but got source {list(source.shape)} and "
+            f"index {list(index.shape)}"
+        )
+    if not input.ndim:
+        raise ArgumentError("put_: a 0-d tensor has one entry: use copy_() or add_()")
+    at = shape.reshape(index, (-1,))
+    at = elementwise.where(at < 0, at + input.numel(), at)
+    at = elementwise.where(at < 0, input.numel(), at)  # still negative: out of range, which index_put_ reports
+    places: list[Tensor] = []
+    for size in reversed(input.shape[1:]):
+        places.insert(0, elementwise.remainder(at, size))
+        at = elementwise.div(at, size, rounding_mode="floor")
+    return indexing.index_put_(input, (at, *places), shape.reshape(source, (-1,)), accumulate)
+
+
+def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
+    """:func:`put_` on a copy."""
+    return put_(input.clone(), index, source, accumulate)
