@@ -7,13 +7,17 @@ from collections.abc import Callable
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
-from . import elementwise
+from . import elementwise, join
 from .loss import _reduce, reduction_of
 from .reduce import norm
 
 
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
-    """The cosine of the angle between vectors along ``dim``; norms count as ``eps`` at least. Saves: both and their norms."""
+    """The cosine of the angle between vectors along ``dim`` of their common shape; norms count as ``eps`` at least.
+
+    Saves: both and their norms.
+    """
+    x1, x2 = join.broadcast_tensors(x1, x2)
     dots = elementwise.mul(x1, x2).sum(dim)
     first, second = _at_least(norm(x1, dim=dim), eps), _at_least(norm(x2, dim=dim), eps)
     return elementwise.div(dots, elementwise.mul(first, second))

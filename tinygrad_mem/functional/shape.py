@@ -160,10 +160,17 @@ def t(input: Tensor) -> Tensor:
 
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Dimensions moved, the others in their order."""
+    if isinstance(source, int) != isinstance(destination, int):
+        raise TypeError(f"movedim(): source and destination must both be int, or both tuple of ints, not {source}, {destination}")
     sources = [normalize_dim(d, input.ndim) for d in ((source,) if isinstance(source, int) else source)]
     targets = [normalize_dim(d, input.ndim) for d in ((destination,) if isinstance(destination, int) else destination)]
     if len(sources) != len(targets):
         raise ShapeError(f"movedim: source and destination must name as many dims, found {source} and {destination}")
+    for name, given, dims in (("source", source, sources), ("destination", destination, targets)):
+        if len(set(dims)) < len(dims):
+            raise ShapeError(f"movedim: repeated dim in `{name}` ({given})")
+    if not input.ndim:
+        return apply(ops.Permute, input, axes=())
     order = [d for d in range(input.ndim) if d not in sources]
     for target, origin in sorted(zip(targets, sources, strict=True)):
         order.insert(target, origin)

@@ -356,8 +356,8 @@ def shrink(x, low, high, shift, out):
     """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
 
     def run(o, x, t, flags):
-        below = flags.view(np.bool_).reshape(-1)[: t.size].reshape(t.shape)
-        above = flags.view(np.bool_).reshape(-1)[t.size : 2 * t.size].reshape(t.shape)
+        both = flags.reshape(-1).view(np.bool_)
+        below, above = (both[i * t.size : (i + 1) * t.size].reshape(t.shape) for i in range(2))
         np.less_equal(x, high, out=below)
         np.greater_equal(x, low, out=above)
         np.logical_and(below, above, out=below)
