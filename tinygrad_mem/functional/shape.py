@@ -161,7 +161,8 @@ def t(input: Tensor) -> Tensor:
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
     """Dimensions moved, the others in their order."""
     if isinstance(source, int) != isinstance(destination, int):
-        raise TypeError(f"movedim(): source and destination must both be int, or both tuple of ints, not {source}, {destination}")
+        found = f"{source} and {destination}"
+        raise TypeError(f"movedim(): source and destination must both be int or both tuple of ints, found {found}")
     sources = [normalize_dim(d, input.ndim) for d in ((source,) if isinstance(source, int) else source)]
     targets = [normalize_dim(d, input.ndim) for d in ((destination,) if isinstance(destination, int) else destination)]
     if len(sources) != len(targets):
