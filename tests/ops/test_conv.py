@@ -254,6 +254,22 @@ def test_workspace_is_bounded_and_a_function_of_shapes(monkeypatch: pytest.Monke
             assert found.pop() <= 3 << 20
 
 
+LARGE = [
+    ((2, 1024, 14, 14), (1024, 1024, 3, 3), 1),
+    ((2, 1024, 14, 14), (2048, 1024, 3, 3), 2),
+    ((8, 512, 2, 2), (512, 512, 3, 3), 1),
+]
+
+
+@pytest.mark.parametrize(("x", "w", "stride"), LARGE)
+@pytest.mark.parametrize("kind", KINDS)
+def test_workspace_of_large_weights(x: tuple, w: tuple, stride: int, kind: str):
+    """A transformed or reordered weight is held in parts, or not at all."""
+    y = (x[0], w[0], *((n + 2 - 3) // stride + 1 for n in x[2:]))
+    size = kernels.conv_workspace(kind, x, w, y, (stride, stride), (1, 1), (1, 1), 1, np.dtype(np.float32))
+    assert 1 << 20 <= size <= 24 << 20
+
+
 def test_products_that_add_need_no_openblas(monkeypatch: pytest.MonkeyPatch):
     a, b, out = normal((40, 30), (30, 70), (40, 70))
     expected = out + a @ b

@@ -1,6 +1,7 @@
 """Convolutions of one to three spatial axes, their transposes, and the copying of windows.
 
-One workspace is taken for the time of one kernel; its size depends on shapes only and is about 1.75 MiB whatever the batch.
+One workspace is taken for the time of one kernel. Its size depends on shapes only: at most 1.75 MiB for few channels, whatever
+the batch; where there are many, two slabs of up to 4 MiB and the weight once more, in another form (see the kernels).
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count
 
 WIDE = 256  # columns of a product, about
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
+WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 GRAIN = 1e6  # ns of work that pay for a core of their own
 STACK = 1 << 14  # numbers of a weight gradient up to which rows are multiplied at once and summed afterwards
 
@@ -109,6 +110,8 @@ def fits(geo: Geometry, kind: str) -> bool:
     """Whether rows compute this within their workspace on one lane; never a question of how many cores there are."""
     flat = geo.inside[0] == geo.outside[0] == geo.kernel[0] == 1 and geo.low[0] == 0
     if not flat or geo.groups != 1 or geo.dilation[1:] != (1, 1):
+        return False
+    if kind != "weight" and geo.taps * geo.cin * geo.cout * geo.wide.itemsize > WEIGHT:
         return False
     walk = walk_of(geo, kind)
     room = WORKSPACE // geo.wide.itemsize
