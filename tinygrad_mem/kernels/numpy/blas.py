@@ -116,10 +116,10 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
             split(count, run, numbers * count // out.size + 1)
 
         if out.ndim > 2 or (out.ndim == 2 and not matrices):
-            left, right = (x if x.ndim < out.ndim + (not matrices) or len(x) != len(out) else None for x in (a, b))
+            apart = [x.ndim == out.ndim + (not matrices) and len(x) == len(out) for x in (a, b)]  # else one for all
             cut(
                 len(out),
-                lambda i, j: np.matmul(a[i:j] if left is None else a, b[i:j] if right is None else b, out=out[i:j]),
+                lambda i, j: np.matmul(a[i:j] if apart[0] else a, b[i:j] if apart[1] else b, out=out[i:j]),
             )
         elif a.ndim == 1:
             cut(len(out), lambda i, j: np.matmul(a, b[:, i:j], out=out[i:j]))
