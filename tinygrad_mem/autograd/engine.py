@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import GraphError, ShapeError
-from ..scope import local
+from ..scope import local, settle_numpy
 from .tape import Node, run_backward
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     before = local.phase, local.op, local.module, local.line
     local.phase = "backward"
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate():
+            settle_numpy()
             while ready:
                 node = heapq.heappop(ready)[1]
                 _step(node, pending, ready, keep_graph, wanted)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 KNOWN: dict[str, str] = {
     "kernels.numpy scratch": "1 MiB a thread, once: tiles for elementwise kernels (threads.SCRATCH)",
-    "NumPy ufunc buffers": "8,192 elements an operand while a ufunc casts or reads unaligned data (np.getbufsize())",
+    "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data (scope.BUFFER)",
     "NumPy argsort": "order of 64-bit values: 8 bytes an entry of one tile (32,768 entries, or one line), and as much again "
     "where the line is not contiguous; smaller types are sorted in scratch",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",

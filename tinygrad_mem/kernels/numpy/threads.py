@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from ...scope import settle_numpy
+
 SCRATCH = 1 << 20  # bytes a thread
 TILE = 1 << 17  # elements that stay in cache: 512 KiB of float32
 GRAIN = 1 << 19  # elements that pay for a core of their own: to wake it and to wait for it takes near 80 microseconds
@@ -50,16 +52,16 @@ class _Worker(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        with np.errstate(all="ignore"):
-            while True:
-                self.go.acquire()
-                try:
-                    assert self.task is not None
-                    self.task()
-                except BaseException as error:
-                    self.error = error
-                self.task = None
-                self.done.release()
+        settle_numpy()
+        while True:
+            self.go.acquire()
+            try:
+                assert self.task is not None
+                self.task()
+            except BaseException as error:
+                self.error = error
+            self.task = None
+            self.done.release()
 
     def begin(self, task: Callable[[], None]) -> None:
         self.task = task
