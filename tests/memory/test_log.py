@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.memory.interrupt import interrupted
 from tinygrad_mem import memory
 from tinygrad_mem.memory import Category, Kind, Log
+from tinygrad_mem.memory import log as log_module
 from tinygrad_mem.memory.log import RECORD
 
 text = st.text(max_size=5)
@@ -148,3 +151,25 @@ def test_an_empty_log():
     assert track.marks == []
     with pytest.raises(ValueError, match="nothing was allocated"):
         track.at_peak()
+
+
+def test_an_interrupt_at_any_line_loses_no_event(monkeypatch: pytest.MonkeyPatch):
+    """Ctrl-C while events are packed: each of them is there afterwards, once, and in order."""
+    monkeypatch.setattr(log_module, "_BATCH", 4)
+    monkeypatch.setattr(log_module, "_CHUNK", 6)
+    line, reached = 0, ["begin"]
+    while reached:
+        line += 1
+        log = Log("cpu")
+        rows = [(1, i, 0, 0, 0, "user", f"m{i % 3}", "", f"{i}", "", "", 7) for i in range(15)]
+        with interrupted(line, log_module) as reached:
+            for row in rows:
+                try:
+                    log.write(row)
+                    log.settle()
+                except KeyboardInterrupt:
+                    assert reached
+            with contextlib.suppress(KeyboardInterrupt):
+                assert len(log) == 15
+        assert [tuple(event)[:-1] for event in log] == [row[:-1] for row in rows], f"interrupted at {reached}"
+    assert line > 100

@@ -76,6 +76,22 @@ _BATCH = 4096  # events that wait as tuples, about 200 bytes each
 _CHUNK = 1 << 16  # events of one array
 
 
+class _Packed(NamedTuple):
+    """What is packed; the log replaces it as a whole, so that an interrupt finds the old one or the new one.
+
+    Attributes:
+        chunks: arrays of :data:`RECORD`, all full but the last.
+        room: events for which the last one has room.
+        fresh: how many were packed in the last turn: what of them still stands in the queue is to go.
+        last: the last of them.
+    """
+
+    chunks: tuple[np.ndarray, ...] = ()
+    room: int = 0
+    fresh: int = 0
+    last: tuple | None = None
+
+
 class Log:
     """The events of one device, in columns.
 
@@ -94,8 +110,7 @@ class Log:
         self.texts: list[str] = [""]
         self._codes: dict[str, int] = {"": 0}
         self._threads: dict[int, int] = {}
-        self._chunks: list[np.ndarray] = []
-        self._filled = _CHUNK  # of the last chunk
+        self._packed = _Packed()
         self._waiting: deque[tuple] = deque()
         self._packing = threading.Lock()
         self._process = os.getpid()
@@ -105,30 +120,39 @@ class Log:
 
     def settle(self) -> None:
         """Pack waiting events if they are many: whoever writes calls this now and then."""
-        if len(self._waiting) >= _BATCH and self._packing.acquire(False):  # else somebody is at it, perhaps this very thread
-            try:
+        if len(self._waiting) >= _BATCH and not self._packing.locked():  # else somebody is at it, perhaps this very thread
+            with self._packing:
                 self._pack()
-            finally:
-                self._packing.release()
 
     def _pack(self) -> None:
+        """Pack what waits. Ctrl-C may end this at any point: no event is lost then, and none is there twice."""
         waiting = self._waiting
+        self._drop()
         while waiting:
-            room = min(len(waiting), _BATCH, _CHUNK - self._filled)
+            chunks, room, _, _ = self._packed
             if not room:
                 # not NumPy's own memory: that is counted, and the log is not part of the run
-                self._chunks.append(np.frombuffer(bytearray(_CHUNK * RECORD.itemsize), RECORD))
-                self._filled = 0
-                continue
-            rows = [waiting.popleft() for _ in range(room)]
+                chunks, room = (*chunks, np.frombuffer(bytearray(_CHUNK * RECORD.itemsize), RECORD)), _CHUNK
+            rows = [waiting[i] for i in range(min(len(waiting), _BATCH, room))]
             kinds, times, addresses, requested, rounded, *texts, threads = zip(*rows, strict=True)
-            part = self._chunks[-1][self._filled : self._filled + room]
+            part = chunks[-1][_CHUNK - room :][: len(rows)]
             part["kind"], part["time"], part["address"] = kinds, times, addresses
             part["requested"], part["rounded"] = requested, rounded
             for name, column in zip(TEXTS, texts, strict=True):
                 part[name] = self._coded(column)
             part["thread"] = [self._threads.setdefault(t, len(self._threads)) for t in threads]
-            self._filled += room
+            self._packed = _Packed(chunks, room - len(rows), len(rows), rows[-1])
+            self._drop()
+
+    def _drop(self) -> None:
+        """Take what is packed out of the queue; where an earlier try was interrupted, the rest of it."""
+        chunks, room, fresh, last = self._packed
+        for i in reversed(range(min(fresh, len(self._waiting)))):
+            if self._waiting[i] is last:
+                for _ in range(i + 1):
+                    self._waiting.popleft()
+                break
+        self._packed = _Packed(chunks, room)
 
     def _coded(self, column: tuple[str, ...]) -> list[int]:
         codes = self._codes
@@ -140,8 +164,9 @@ class Log:
     def _code(self, text: str) -> int:
         code = self._codes.get(text)
         if code is None:
-            code = self._codes[text] = len(self.texts)
+            code = len(self.texts)
             self.texts.append(text)
+            self._codes[text] = code
         return code
 
     def extend(self, records: np.ndarray, texts: list[str]) -> None:
@@ -152,10 +177,7 @@ class Log:
             records[name] = codes[records[name]]
         with self._packing:
             self._pack()
-            if self._chunks and self._filled < _CHUNK:
-                self._chunks[-1] = self._chunks[-1][: self._filled]
-            self._chunks.append(records)
-            self._filled = _CHUNK
+            self._packed = _Packed((*self._packed_chunks(), records))
 
     # --- reading ----------------------------------------------------------------------------------------------------------
 
@@ -173,9 +195,12 @@ class Log:
             )
         with self._packing:
             self._pack()
-            chunks, filled = list(self._chunks), self._filled
-        for i, chunk in enumerate(chunks):
-            yield chunk if i + 1 < len(chunks) or filled == _CHUNK else chunk[:filled]
+            chunks = self._packed_chunks()
+        yield from chunks
+
+    def _packed_chunks(self) -> list[np.ndarray]:
+        chunks, room, _, _ = self._packed
+        return [*chunks[:-1], *(chunk[: len(chunk) - room] for chunk in chunks[-1:])]
 
     def column(self, name: str) -> np.ndarray:
         """One column of all events."""
