@@ -136,6 +136,36 @@ def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, 
         np.matmul(a[i:j], b, out=out[i:j])
 
 
+_SMALL = 10**6  # multiplications up to which OpenBLAS reads its operands where they are; above, it copies both first
+_COLUMNS = 96  # columns at once, at most: measured
+_CALL = 1 << 16  # multiplications, at least, that a call is worth
+
+
+def narrow(rows: int, terms: int) -> int:
+    """Columns of (rows, terms) @ (terms, columns) that OpenBLAS multiplies without copying, or 0 where they would be too few."""
+    most = _SMALL // (rows * terms)
+    width = min(max(_COLUMNS, _CALL // (rows * terms)), most) // 16 * 16
+    return width if width >= 32 else 0
+
+
+def by_columns(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b of stacks of matrices, some columns at a time: twice as fast where ``a`` is small, see :func:`narrow`."""
+    width, columns = narrow(*a.shape[-2:]), out.shape[-1]
+    if not width or columns <= width:
+        np.matmul(a, b, out=out)
+        return
+    whole = columns // width * width
+    left, right, target = a[..., None, :, :], _in_columns(b[..., :whole], width), _in_columns(out[..., :whole], width)
+    np.matmul(left, right, out=target)
+    if whole < columns:
+        np.matmul(a, b[..., whole:], out=out[..., whole:])
+
+
+def _in_columns(a: np.ndarray, width: int) -> np.ndarray:
+    """(..., rows, columns) as (..., parts, rows, width), a view."""
+    return a.reshape(*a.shape[:-1], a.shape[-1] // width, width).swapaxes(-3, -2)
+
+
 def _layout(a: np.ndarray) -> tuple[int, int] | None:
     """(plain or transposed, leading dimension) of a matrix as cblas reads it in rows, or ``None``."""
     (rows, columns), (down, right), size = a.shape, a.strides, a.itemsize

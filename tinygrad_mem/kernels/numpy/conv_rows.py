@@ -216,7 +216,7 @@ def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np
             rows = tile.r1 - tile.r0
             slab = gather(walk, source, tile, lane)
             sums = _slab(lane, (rows, walk.cout, *slab.shape[3:]), walk.wide)
-            np.matmul(matrix, windows(walk, slab, rows), out=_flat(sums))
+            blas.by_columns(matrix, windows(walk, slab, rows), _flat(sums))
             target, values = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], sums.transpose(2, 1, 0, 3)
             if shift is None:
                 np.copyto(target, values, casting="same_kind")

@@ -211,7 +211,7 @@ def _tile(source, transformed, shift, low, tile, lane, out):
     _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
     second[size : size + _SLACK] = 0
     products = first[: 18 * cout * columns].reshape(3, 6, cout, columns)
-    np.matmul(transformed.transpose(1, 0, 2, 3), _shifted(second, cin, images, width), out=products)
+    blas.by_columns(transformed.transpose(1, 0, 2, 3), _shifted(second, cin, images, width), products)
     _sums(_OUTPUT_3, products.reshape(18, -1), second[: 4 * cout * columns].reshape(4, -1))
     result = _slab(second, 4, cout, images, columns // images)
     values = result[: tile.r1 - tile.r0, :, :, : width - 2].transpose(2, 1, 0, 3)

@@ -12,6 +12,9 @@ from .threads import scratch as _scratch
 from .threads import split as _split
 
 _TILE = 1 << 15  # elements at once: a quarter of the scratch in float64
+_WHOLE = 1 << 18  # elements at once where nothing goes through the scratch: long calls keep all cores busy
+_SHORT = 32  # numbers of a line up to which a sum along it costs more to begin than to do
+_REPEAT = 256  # numbers of a line up to which its coefficients are rather repeated along it
 
 
 def _wide(dtype):
@@ -29,9 +32,8 @@ def _tiles(shape, most, start, stop):
                 yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + most)
 
 
-def _over_images(x, wide, run):
-    """``run(images, channels, places)`` over tiles that fit a quarter of the scratch, on several cores by images."""
-    most = _SCRATCH // 4 // wide.itemsize
+def _over_images(x, most, run):
+    """``run(images, channels, places)`` over tiles of at most ``most`` elements, on several cores by images."""
 
     def part(start, stop):
         for tile in _tiles(x.shape, most, start, stop):
@@ -60,24 +62,73 @@ def _cast(x, slot, dtype):
     return tile
 
 
-def _total(partial, scale, out):
-    """out = the sum over images of ``partial`` times ``scale``."""
-    np.add.reduce(partial, axis=0, out=out)
-    np.multiply(out, scale, out=out)
-
-
 def _sum_lines(x, out):
-    """out = x summed along its last axis: by BLAS, against a vector of ones, where x is as wide as the sums."""
-    if x.dtype == out.dtype and x.shape[2] >= 8:
-        np.matmul(x, _ones(x.shape[2], x.dtype), out=out)
-    else:
-        np.add.reduce(x, axis=2, dtype=out.dtype, out=out)
+    """out = x summed along its last axis, by BLAS: against a vector of ones."""
+    np.matmul(x, _ones(x.shape[2], x.dtype), out=out)
 
 
 def _ones(length, dtype):
     tile = _scratch((length,), dtype, 3, 4)
     tile.fill(1)
     return tile
+
+
+def _channel_sums(x, y, mean, partial, outs):
+    """outs[0] = x summed over images and places, outs[1] = the same of x * y; of x * (y - mean) with a mean.
+
+    Long lines are reduced one by one into partial (2, n, channels); short ones column by column, which are then added.
+    """
+    n, channels, length = x.shape
+    wide = partial.dtype
+    if length < _SHORT and 8 * channels * length * wide.itemsize <= _SCRATCH:
+        _sum_columns(x.reshape(n, -1), y.reshape(n, -1), mean, outs)
+        return
+
+    def run(images, channels, places):
+        a, b = x[images, channels, places], y[images, channels, places]
+        a = a if a.dtype == wide else _cast(a, 0, wide)
+        if outs[0] is not None:
+            _into(_sum_lines, places, partial[0, images, channels], a)
+        if mean is not None:
+            tile = _scratch(b.shape, wide, 1, 4)
+            np.subtract(b, mean[channels, None], out=tile)
+            b = tile
+        elif b.dtype != wide:
+            b = _cast(b, 1, wide)
+        _into(np.vecdot, places, partial[1, images, channels], a, b)
+
+    room = _SCRATCH // 4 // wide.itemsize
+    _over_images(x, _WHOLE if x.dtype == wide and mean is None and length <= room else room, run)
+    for part, out in zip(partial, outs, strict=True):
+        if out is not None:
+            np.add.reduce(part, axis=0, out=out)
+
+
+def _sum_columns(x, y, mean, outs):
+    """:func:`_channel_sums` of x and y as (n, channels * length): sums over images by BLAS, then over places."""
+    channels, wide = outs[1].size, outs[1].dtype
+    length = x.shape[1] // channels
+    sums = _scratch((2, x.shape[1]), wide, 2, 4)
+    sums.fill(0)
+    most = max(_TILE // x.shape[1], 1)
+    ones = _ones(min(most, len(x)), wide)
+    for i in range(0, len(x), most):
+        a = _cast(x[i : i + most], 0, wide)
+        if outs[0] is not None:
+            _gather_rows(ones[: len(a)], a, sums[0])
+        b = y[i : i + most]
+        if mean is not None:
+            shape = (len(a), channels, length)
+            b = np.subtract(b.reshape(shape), mean[:, None], out=_scratch(shape, wide, 1, 4)).reshape(a.shape)
+        _gather_rows(ones[: len(a)], np.multiply(a, b, out=a), sums[1])
+    for part, out in zip(sums, outs, strict=True):
+        if out is not None:
+            np.add.reduce(part.reshape(channels, length), axis=1, out=out)
+
+
+def _gather_rows(ones, x, out):
+    """out += x summed over its rows."""
+    np.add(out, np.matmul(ones, x, out=_scratch(out.shape, out.dtype, 1, 4)), out=out)
 
 
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
@@ -88,22 +139,9 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     """
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
-
-    def sums(images, channels, places):
-        part = x[images, channels, places]
-        part = part if part.dtype == wide else _cast(part, 0, wide)
-        _into(_sum_lines, places, partial[0, images, channels], part)
-        _into(np.vecdot, places, partial[1, images, channels], part, part)
-
-    def squares(images, channels, places):
-        part = x[images, channels, places]
-        tile = _scratch(part.shape, wide, 0, 4)
-        np.subtract(part, mean[channels, None], out=tile)
-        _into(np.vecdot, places, partial[1, images, channels], tile, tile)
-
-    _over_images(x, wide, sums)
-    _total(partial[0], 1.0 / count, mean)
-    _total(partial[1], 1.0 / count, rstd)  # the mean square, for now
+    _channel_sums(x, x, None, partial, (mean, rstd))
+    np.multiply(mean, 1.0 / count, out=mean)
+    np.multiply(rstd, 1.0 / count, out=rstd)  # the mean square, for now
     small = _scratch(mean.shape, wide, 0, 4)
     np.multiply(mean, mean, out=small)
     np.subtract(rstd, small, out=rstd)
@@ -111,8 +149,9 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     np.multiply(rstd, 4, out=room)
     np.subtract(room, small, out=room)
     if not np.minimum.reduce(room, initial=0) >= 0:
-        _over_images(x, wide, squares)
-        _total(partial[1], 1.0 / count, rstd)
+        _squares(x, mean, partial)
+        np.add.reduce(partial[1], axis=0, out=rstd)
+        np.multiply(rstd, 1.0 / count, out=rstd)
     if running_mean is not None:
         small = _scratch(mean.shape, wide, 0, 4)
         np.multiply(running_mean, 1 - momentum, out=running_mean)
@@ -122,6 +161,18 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
         np.multiply(rstd, momentum * count / max(count - 1, 1), out=small)
         np.add(running_var, small, out=running_var, casting="unsafe")
     _reciprocal_root(rstd, eps, rstd)
+
+
+def _squares(x, mean, partial):
+    """partial[1] = the sum of (x - mean)^2 along each line."""
+
+    def run(images, channels, places):
+        part = x[images, channels, places]
+        tile = _scratch(part.shape, mean.dtype, 0, 4)
+        np.subtract(part, mean[channels, None], out=tile)
+        _into(np.vecdot, places, partial[1, images, channels], tile, tile)
+
+    _over_images(x, _SCRATCH // 4 // mean.dtype.itemsize, run)
 
 
 def _reciprocal_root(variance, eps, out):
@@ -137,9 +188,35 @@ def given_statistics(running_mean, running_var, eps, mean, rstd):
     _reciprocal_root(rstd, eps, rstd)
 
 
+def _affine(coefficients, run, *arrays):
+    """``run(tile, coefficients, *arrays)`` over tiles of arrays (n, channels, length), each with its channels' coefficients.
+
+    Where lines are short, NumPy spends more on their beginnings than on the rest: there the coefficients are repeated along
+    the places, and channels and places are one line. ``tile`` is a scratch array of a tile's shape in the wide dtype.
+    """
+    wide = coefficients[0].dtype
+    n, channels, length = arrays[0].shape
+    short = length < _REPEAT and 8 * channels * length * wide.itemsize <= _SCRATCH
+    if short:
+        repeated = [_scratch((channels, length), wide, 5 + i, 8) for i in range(len(coefficients))]
+        for row, values in zip(repeated, coefficients, strict=True):
+            np.copyto(row, values[:, None])
+        coefficients = [row.reshape(1, -1) for row in repeated]
+        arrays = [a.reshape(n, 1, -1) for a in arrays]
+    else:
+        coefficients = [values[:, None] for values in coefficients]
+
+    def part(images, channels, places):
+        parts = [a[images, channels, places] for a in arrays]
+        tile = _scratch(parts[0].shape, wide)
+        run(tile, [values[channels] for values in coefficients], *parts)
+
+    slots = 4 if arrays[0].dtype != wide else 2 if short else 1
+    _over_images(arrays[0], _SCRATCH // slots // wide.itemsize, part)
+
+
 def batch_norm(x, mean, rstd, weight, bias, work, out):
     """out = (x - mean) * rstd * weight + bias, per channel of (n, channels, length); work is (2, channels)."""
-    wide = mean.dtype
     a, b = work
     np.copyto(a, rstd)
     if weight is not None:
@@ -147,13 +224,13 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
     np.multiply(mean, a, out=b)
     np.subtract(0.0 if bias is None else bias, b, out=b)
 
-    def run(images, channels, places):
-        target = out[images, channels, places]
-        tile = target if target.dtype == wide else _scratch(target.shape, wide, 0, 4)
-        np.multiply(x[images, channels, places], a[channels, None], out=tile)
-        np.add(tile, b[channels, None], out=target, casting="unsafe")
+    def run(tile, coefficients, x, target):
+        a, b = coefficients
+        tile = target if target.dtype == a.dtype else tile
+        np.multiply(x, a, out=tile)
+        np.add(tile, b, out=target, casting="unsafe")
 
-    _over_images(x, wide, run)
+    _affine((a, b), run, x, out)
 
 
 def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums, out):
@@ -163,27 +240,11 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     """
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
-
-    def reduce(images, channels, places):
-        g = gy[images, channels, places]
-        if g.dtype != wide:
-            g = _cast(g, 1, wide)
-        _into(_sum_lines, places, partial[0, images, channels], g)
-        values = x[images, channels, places]
-        if not centred or values.dtype != wide:
-            tile = _scratch(g.shape, wide, 0, 4)
-            np.subtract(values, mean[channels, None], out=tile)
-            values = tile
-        _into(np.vecdot, places, partial[1, images, channels], values, g)
-
     product = _scratch(mean.shape, wide, 0, 4)
-    np.multiply(mean, rstd, out=product)
-    centred = (
-        bool(np.maximum.reduce(np.abs(product, out=product), initial=0) <= 2) and x.dtype == wide
-    )  # small means: subtract them afterwards
-    _over_images(x, wide, reduce)
-    np.add.reduce(partial, axis=1, out=sums)
-    if centred:
+    np.absolute(np.multiply(mean, rstd, out=product), out=product)
+    small = bool(np.maximum.reduce(product, initial=0) <= 2) and x.dtype == wide  # small means are subtracted afterwards
+    _channel_sums(gy, x, None if small else mean, partial, sums)
+    if small:
         product = _scratch(mean.shape, wide, 0, 4)
         np.multiply(mean, sums[0], out=product)
         np.subtract(sums[1], product, out=sums[1])
@@ -194,28 +255,31 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     np.copyto(a, rstd)
     if weight is not None:
         np.multiply(a, weight, out=a)
-    if training:  # gx = a * gy + b * x + c
-        np.multiply(a, rstd, out=b)
-        np.multiply(b, sums[1], out=b)
-        np.multiply(b, -1.0 / count, out=b)
-        np.multiply(a, sums[0], out=c)
-        np.multiply(c, -1.0 / count, out=c)
-        tile = _scratch(mean.shape, wide, 0, 4)
-        np.multiply(b, mean, out=tile)
-        np.subtract(c, tile, out=c)
+    if not training:
+        _affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gy, out)
+        return
+    np.multiply(a, rstd, out=b)  # gx = a * gy + b * x + c
+    np.multiply(b, sums[1], out=b)
+    np.multiply(b, -1.0 / count, out=b)
+    np.multiply(a, sums[0], out=c)
+    np.multiply(c, -1.0 / count, out=c)
+    tile = _scratch(mean.shape, wide, 0, 4)
+    np.multiply(b, mean, out=tile)
+    np.subtract(c, tile, out=c)
 
-    def write(images, channels, places):
-        target = out[images, channels, places]
-        if not training:
-            np.multiply(gy[images, channels, places], a[channels, None], out=target, casting="unsafe")
-            return
-        tile, total = _scratch(target.shape, wide, 0, 4), _scratch(target.shape, wide, 1, 4)
-        np.multiply(x[images, channels, places], b[channels, None], out=tile)
-        np.add(tile, c[channels, None], out=tile)
-        np.multiply(gy[images, channels, places], a[channels, None], out=total)
-        np.add(total, tile, out=target, casting="unsafe")
+    def run(tile, coefficients, g, x, target):
+        a, b, c = coefficients
+        np.multiply(x, b, out=tile)
+        np.add(tile, c, out=tile)
+        if target.dtype == wide:
+            np.multiply(g, a, out=target)
+            np.add(target, tile, out=target)
+        else:  # a half: the sum is rounded once
+            scaled = _scratch(g.shape, wide, 1, 4)
+            np.multiply(g, a, out=scaled)
+            np.add(scaled, tile, out=target, casting="unsafe")
 
-    _over_images(x, wide, write)
+    _affine((a, b, c), run, gy, x, out)
 
 
 # --- statistics per sample: x is (n, groups, k, length), weight broadcasts to (groups, k, length), or is None
