@@ -42,14 +42,14 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     plain = plain and len(packed.tensors) > 0
     metadata = None if plain else {_KEY: json.dumps(structure)}
     if isinstance(f, (str, os.PathLike)):
-        with _replacing(f) as file:
+        with replacing(f) as file:
             packed.write(file, metadata)
     else:
         packed.write(f, metadata)
 
 
 @contextlib.contextmanager
-def _replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
     """A new file beside ``path`` that takes its place when all is written, and vanishes when it was not."""
     target = os.path.realpath(path)
     temporary = f"{target}.{secrets.token_hex(4)}.tmp"
