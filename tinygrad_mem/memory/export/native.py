@@ -1,0 +1,139 @@
+"""The track's own file: JSON that any program reads, in lines, so that neither writer nor reader holds more than one.
+
+The first line opens an object: what this is, the device, how many events follow. Each further line is an object of columns,
+65,536 events at most: their numbers, and the texts that occur in them for the first time (a text's code is its place among
+all texts). The last line closes everything. Reading runs no code from the file and believes nothing in it.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import zlib
+from typing import IO, Any
+
+import numpy as np
+
+from ...errors import FileFormatError
+from ..attribution import CODE
+from ..log import RECORD, TEXTS, Kind, Log
+
+VERSION = 1
+_MARK = b'{"format":"tinygrad_mem.track",'
+_END = b"]}\n"
+_EVENTS = 1 << 16  # of one line
+_LINE = 1 << 26  # bytes: what is longer was not written here
+_MOST = (1 << 31) - 1  # events that can be numbered
+_NAMES = RECORD.names or ()
+
+
+def write(log: Log, file: IO[bytes]) -> None:
+    """Write the log as it is now."""
+    pieces = [chunk[i : i + _EVENTS] for chunk in log.chunks() for i in range(0, len(chunk), _EVENTS)]
+    head = {"format": "tinygrad_mem.track", "version": VERSION, "device": log.device, "events": sum(map(len, pieces))}
+    file.write(_json(head)[:-1] + b',"chunks":[\n')
+    known = 0
+    for number, piece in enumerate(pieces, 1):
+        top = max(known, *(int(piece[name].max()) + 1 for name in TEXTS))
+        columns = {"texts": log.texts[known:top], **{name: piece[name].tolist() for name in _NAMES}}
+        file.write(_json(columns) + (b",\n" if number < len(pieces) else b"\n"))
+        known = top
+    file.write(_END)
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def read(path: str | os.PathLike) -> Log:
+    """The log of a file that :func:`write` wrote, packed by gzip or not.
+
+    Raises:
+        FileFormatError: it is something else, damaged, or not whole.
+    """
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        what = os.fspath(path)
+        try:
+            return _read(gzip.GzipFile(fileobj=file) if packed else file, what)  # type: ignore[arg-type]
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise FileFormatError(f"{what}: what gzip packed is damaged or not whole: {error}") from None
+
+
+def _read(file: IO[bytes], what: str) -> Log:
+    line = file.readline(_LINE)
+    if not line.startswith(_MARK):
+        raise FileFormatError(f"{what} is not a track: {_foreign(line)}; memory.load reads what Track.save wrote as .json")
+    log, events = _head(line, what)
+    texts: list[str] = []
+    count = 0
+    while (line := file.readline(_LINE)) != _END:
+        if not line.endswith(b"\n"):
+            raise FileFormatError(f"{what} is not whole: it ends after {count:,} of {events:,} events")
+        try:
+            records = _records(line, texts)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise FileFormatError(f"{what}: the events from number {count:,} on are damaged: {error}") from None
+        count += len(records)
+        if count > events:
+            break
+        log.extend(records, texts)
+    if count != events or file.read(1):
+        raise FileFormatError(f"{what} is damaged: it announces {events:,} events and holds others, or more than them")
+    return log
+
+
+def _foreign(line: bytes) -> str:
+    """What a file that begins so may be."""
+    for start, kind in (
+        (b"\x80", "it looks like a pickle, such as PyTorch's snapshots, which is never loaded: it could run any code"),
+        (b'{"traceEvents"', "it is a trace for Perfetto or Chrome"),
+        (b"event,time_ns,", "it is a table"),
+    ):
+        if line.startswith(start):
+            return kind
+    return f"it begins with {line[:20]!r}" if line else "it is empty"
+
+
+def _head(line: bytes, what: str) -> tuple[Log, int]:
+    """The empty log, and how many events are to follow."""
+    try:
+        head = json.loads(line + b"]}")
+        version, device, events = head["version"], head["device"], head["events"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise FileFormatError(f"{what}: the first line is damaged: {error}") from None
+    if version != VERSION:
+        raise FileFormatError(f"{what} is of version {version!r:.20}, this program reads {VERSION}; use the newer program")
+    if not isinstance(device, str) or type(events) is not int or not 0 <= events <= _MOST:
+        raise FileFormatError(f"{what}: the first line is damaged: {events!r:.20} events of device {device!r:.20}")
+    return Log(device), events
+
+
+def _records(line: bytes, texts: list[str]) -> np.ndarray:
+    """The events of one line; its new texts are appended to ``texts``."""
+    columns = json.loads(line.removesuffix(b"\n").removesuffix(b","))
+    fresh, length = columns["texts"], len(columns["kind"])
+    if not isinstance(fresh, list) or not all(isinstance(text, str) for text in fresh):
+        raise ValueError("the texts are none")
+    if not 0 < length <= _EVENTS:
+        raise ValueError(f"{length:,} events in a line")
+    texts.extend(fresh)
+    records = np.empty(length, RECORD)
+    for name in _NAMES:
+        records[name] = _column(name, columns[name], length, len(texts))
+    roles = np.unique(records["role"]).tolist()
+    unknown = [texts[code] for code in roles if texts[code] and texts[code] not in CODE]
+    if unknown:
+        raise ValueError(f"there is no role {unknown[0]!r:.40}")
+    return records
+
+
+def _column(name: str, values: Any, length: int, texts: int) -> np.ndarray:
+    """One column: whole numbers, as many as there are events, and none that means nothing."""
+    column = np.array(values)
+    limit = {"kind": len(Kind), **dict.fromkeys(TEXTS, texts)}.get(name, min(np.iinfo(RECORD[name]).max, 1 << 62) + 1)
+    if column.shape != (length,) or column.dtype.kind not in "iu" or column.min() < 0 or int(column.max()) >= limit:
+        raise ValueError(f"{name!r} is not a column of {length:,} numbers below {limit:,}")
+    return column

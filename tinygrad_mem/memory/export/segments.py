@@ -1,0 +1,147 @@
+"""The pool's segments at the end of a log, and what lies in them: all that the log knows, and as little more as it must.
+
+A log tells of each segment that the pool took while it ran. Of those that are older it tells the bytes, and the addresses of
+what it met in them: blocks that touch are taken for one segment, and what the sum lacks for another one, at an address that
+is nobody's. CuPy does not say which segments it gives back: then those in which nothing lives are the ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..log import Kind
+
+_APART = 1 << 21
+_SMALL = 1 << 20  # PyTorch keeps blocks up to this size in segments of their own
+
+
+class Living(NamedTuple):
+    """A block that lives at the end."""
+
+    address: int
+    rounded: int
+    requested: int
+    frames: list
+
+
+class Segments:
+    """Reads the log's records, a chunk at a time; then :meth:`settle` says what there is.
+
+    Attributes:
+        reserved: bytes that the pool has from the machine.
+        found: address -> size of the segments at the end, once settled.
+        emptied: those that are there no longer, and of which no event says when they went.
+        rest: the address of blocks that the log cannot tell apart; 0 where there are none.
+    """
+
+    def __init__(self) -> None:
+        self.reserved, self.rest = 0, 0
+        self.found: dict[int, int] = {}
+        self.emptied: dict[int, int] = {}
+        self._gone: list[tuple[int, int]] = []  # (begin, end) of older ones that were given back
+        self._ever: list[tuple[int, int]] = []
+        self._outside: set[tuple[int, int]] = set()
+        self._silent = False  # the pool gave something back and did not say what
+
+    def read(self, records: np.ndarray) -> None:
+        """Learn from further events."""
+        kind, address, size = records["kind"], records["address"], records["rounded"]
+        for i in np.flatnonzero((kind == Kind.RESERVE) | (kind == Kind.RELEASE)):
+            (self._take if kind[i] == Kind.RESERVE else self._give)(int(address[i]), int(size[i]))
+        placed = ((kind == Kind.MALLOC) | (kind == Kind.FREE) | (kind == Kind.OLDER)) & (address > 0)
+        begin = address[placed].astype(np.int64)
+        spans = np.array(self._ever or [(0, 0)], np.int64)
+        last = np.searchsorted(spans[:, 0], begin, "right") - 1
+        outside = (last < 0) | (begin >= spans[last, 1])
+        end = begin + size[placed].astype(np.int64)
+        self._outside.update(zip(begin[outside].tolist(), end[outside].tolist(), strict=True))
+
+    def _take(self, address: int, size: int) -> None:
+        self.reserved += size
+        if address:
+            if self._silent:  # what was here before has been given back
+                self.found = {a: s for a, s in self.found.items() if a + s <= address or a >= address + size}
+            self.found[address] = size
+            self._ever = _merged([*self._ever, (address, address + size)])
+
+    def _give(self, address: int, size: int) -> None:
+        self.reserved -= size
+        self._silent |= not address
+        if address and self.found.pop(address, None) is None:
+            self._gone.append((address, address + size))
+
+    def settle(self, living: Iterable[int], loose: int) -> None:
+        """Decide what there is at the end.
+
+        Args:
+            living: addresses of the blocks that live.
+            loose: bytes in blocks that the log cannot tell apart.
+        """
+        older = [(a, b) for a, b in self._outside if not any(begin <= a < end for begin, end in self._gone)]
+        self.found.update({begin: end - begin for begin, end in _merged(older)})
+        if self._silent and sum(self.found.values()) > self.reserved:
+            starts = np.sort(np.array(list(living), np.int64))
+            for begin, size in list(self.found.items()):
+                if np.searchsorted(starts, begin) == np.searchsorted(starts, begin + size):
+                    self.emptied[begin] = self.found.pop(begin)
+        rest = max(self.reserved - sum(self.found.values()), loose)
+        if rest > 0:
+            top = max((end for _, end in [*self._ever, *self._gone, *self._outside]), default=0)
+            nobodys = -(-top // _APART) * _APART + _APART
+            self.found[nobodys] = rest
+            self.rest = nobodys if loose > 0 else 0
+
+    def described(self, living: Iterable[Living]) -> list[dict[str, Any]]:
+        """The segments as PyTorch's snapshot shows them, with the blocks that live in them and the gaps between."""
+        starts = sorted(self.found)
+        inside: dict[int, list[Living]] = {start: [] for start in starts}
+        for block in sorted(living):
+            at = int(np.searchsorted(starts, block.address, "right")) - 1
+            if at >= 0:
+                inside[starts[at]].append(block)
+        return [_segment(start, self.found[start], inside[start]) for start in starts]
+
+
+def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same addresses in as few spans as can be, in order."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def _segment(start: int, size: int, living: list[Living]) -> dict[str, Any]:
+    blocks, at = [], start
+    for block in living:
+        if block.address < at or block.address + block.rounded > start + size:
+            continue  # the log missed a free: two blocks cannot be in one place
+        if block.address > at:
+            blocks.append(_block(at, block.address - at, 0, [], "inactive"))
+        blocks.append(_block(block.address, block.rounded, block.requested, block.frames, "active_allocated"))
+        at = block.address + block.rounded
+    if at < start + size:
+        blocks.append(_block(at, start + size - at, 0, [], "inactive"))
+    used = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    return {
+        "device": 0,
+        "address": start,
+        "total_size": size,
+        "allocated_size": used,
+        "active_size": used,
+        "requested_size": sum(block["requested_size"] for block in blocks),
+        "stream": 0,
+        "segment_type": "small" if size <= _SMALL else "large",
+        "segment_pool_id": (0, 0),
+        "frames": [],
+        "blocks": blocks,
+    }
+
+
+def _block(address: int, size: int, requested: int, frames: list, state: str) -> dict[str, Any]:
+    return {"address": address, "size": size, "requested_size": requested, "frames": frames, "state": state}

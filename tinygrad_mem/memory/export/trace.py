@@ -1,0 +1,122 @@
+"""A trace for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``: counters above, slices of what ran below.
+
+A counter for the bytes in use, one for those reserved, and one for each category, at every change. In each thread the
+phase, the modules by their path and the op lie above each other as slices: from the first event that happened in them to the
+next one that happened elsewhere, since a log knows allocations and not calls. Marks are instants across all threads.
+
+Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from typing import IO
+
+import numpy as np
+
+from ..attribution import CATEGORIES, NOWHERE
+from ..log import Kind, Log
+from .walk import Part, walk
+
+_PID = 1
+_COUNTER = f',\n{{"ph":"C","pid":{_PID},"name":"%s","ts":%%.3f,"args":{{"bytes":%%d}}}}'
+_WHERE = [kind in (Kind.MALLOC, Kind.FREE, Kind.UNCOUNTED, Kind.MARK) for kind in Kind]  # events where their thread is
+_MOVES = np.array(_WHERE)
+
+
+def write(log: Log, file: IO[bytes]) -> None:
+    """Write the log as it is now."""
+    name = json.dumps(f"memory of {log.device}")
+    file.write(f'{{"traceEvents":[\n{{"ph":"M","pid":{_PID},"name":"process_name","args":{{"name":{name}}}}}'.encode())
+    counters, slices = _Counters(), _Slices(log.texts)
+    for part in walk(log):
+        for events in (counters.read(part), slices.read(part.records)):
+            file.write("".join(events).encode())
+    file.write("".join(slices.end()).encode())
+    file.write(b'\n],"displayTimeUnit":"ns"}\n')
+
+
+class _Counters:
+    """The pool's bytes; each counter has a value at those events that change it."""
+
+    def __init__(self) -> None:
+        self._totals = np.zeros(NOWHERE + 1, np.int64)
+        self._used = self._reserved = 0
+
+    def read(self, part: Part) -> Iterator[str]:
+        time, size = part.records["time"] / 1000, part.size  # microseconds
+        now, before = (np.where(column != NOWHERE, size, 0) for column in (part.after, part.before))
+        yield from self._counter("in use", time, now - before, self._used)
+        self._used += int((now - before).sum())
+        for code in np.unique([part.before, part.after]):
+            if code != NOWHERE:
+                change = np.where(part.after == code, size, 0) - np.where(part.before == code, size, 0)
+                yield from self._counter(CATEGORIES[code].value, time, change, int(self._totals[code]))
+                self._totals[code] += change.sum()
+        kind, rounded = part.records["kind"], part.records["rounded"].astype(np.int64)
+        change = np.where(kind == Kind.RESERVE, rounded, 0) - np.where(kind == Kind.RELEASE, rounded, 0)
+        yield from self._counter("reserved", time, change, self._reserved)
+        self._reserved += int(change.sum())
+
+    def _counter(self, name: str, time: np.ndarray, change: np.ndarray, start: int) -> Iterable[str]:
+        at = np.flatnonzero(change)
+        values = (start + np.cumsum(change[at])).tolist()
+        return map((_COUNTER % name).__mod__, zip(time[at].tolist(), values, strict=True))
+
+
+class _Slices:
+    """What each thread is in: slices begin and end where two events of it in a row are not in the same."""
+
+    def __init__(self, texts: list[str]) -> None:
+        self._texts = texts
+        self._open: dict[int, list[str]] = {}  # thread -> the names of its open slices, the outermost first
+        self._last = 0.0
+
+    def read(self, records: np.ndarray) -> Iterator[str]:
+        records = records[_MOVES[records["kind"]]]
+        if len(records):
+            for record in records[_turns(records)]:
+                thread, time = int(record["thread"]) + 1, record["time"] / 1000
+                if record["kind"] == Kind.MARK:
+                    yield _event("i", thread, time, self._texts[record["note"]], ',"s":"g"')
+                yield from self._turn(thread, time, self._inside(record))
+            self._last = records["time"].max() / 1000
+
+    def _inside(self, record: np.void) -> list[str]:
+        phase, module, op = (self._texts[record[name]] for name in ("phase", "module", "op"))
+        modules = accumulate(module.split("."), "{}.{}".format) if module else ()
+        return [*([phase] if phase != "user" else ()), *modules, *([op] if op else ())]
+
+    def _turn(self, thread: int, time: float, inside: list[str]) -> Iterator[str]:
+        if thread not in self._open:
+            self._open[thread] = []
+            name = json.dumps(f"thread {thread}")
+            yield f',\n{{"ph":"M","pid":{_PID},"tid":{thread},"name":"thread_name","args":{{"name":{name}}}}}'
+        stands = self._open[thread]
+        common = next((i for i, pair in enumerate(zip(stands, inside, strict=False)) if pair[0] != pair[1]), None)
+        common = min(len(stands), len(inside)) if common is None else common
+        for name in reversed(stands[common:]):
+            yield _event("E", thread, time, name)
+        for name in inside[common:]:
+            yield _event("B", thread, time, name)
+        self._open[thread] = inside
+
+    def end(self) -> Iterator[str]:
+        """End what is open."""
+        for thread in self._open:
+            yield from self._turn(thread, self._last, [])
+
+
+def _turns(records: np.ndarray) -> np.ndarray:
+    """The numbers of the events that are not where their thread's event before was, and of marks."""
+    order = np.argsort(records["thread"], kind="stable")
+    ordered = records[order]
+    moved = np.ones(len(order), bool)
+    moved[1:] = np.any([ordered[name][1:] != ordered[name][:-1] for name in ("thread", "phase", "module", "op")], axis=0)
+    return np.sort(order[moved | (ordered["kind"] == Kind.MARK)])
+
+
+def _event(kind: str, thread: int, time: float, name: str, more: str = "") -> str:
+    return f',\n{{"ph":"{kind}","pid":{_PID},"tid":{thread},"ts":{time:.3f},"name":{json.dumps(name)}{more}}}'
