@@ -31,5 +31,6 @@ from .timeline import Timeline as Timeline
 from .track import Mark as Mark
 from .track import PoolState as PoolState
 from .track import Track as Track
+from .track import load as load
 from .track import mark as mark
 from .track import track as track

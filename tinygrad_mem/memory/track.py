@@ -18,6 +18,8 @@ from .attribution import Attribution, Category
 from .blocks import Block
 from .compare import Comparison, compare
 from .explain import sentence
+from .export import native
+from .export import save as export
 from .listener import OUTSIDE, Recorder
 from .log import Kind, Log
 from .replay import Replay, replay
@@ -271,6 +273,27 @@ class Track:
 
         plot(self, path, title=title)
 
+    # --- taking it elsewhere ----------------------------------------------------------------------------------------------
+
+    def save(self, path: Path | str, format: str | None = None) -> None:
+        """Write the track to a file, in the format that the ending of ``path`` names. It appears whole, or not at all.
+
+        ========================  ============  ================================================================
+        ending                    ``format``    what it is for
+        ========================  ============  ================================================================
+        ``.json``                 ``json``      every event; :func:`load` makes a track of it that answers as this one
+        ``.csv``                  ``csv``       a row an event, with the bytes of each category after it
+        ``.trace.json``           ``trace``     https://ui.perfetto.dev: counters by category, phases, modules and ops
+        ``.pickle``               ``snapshot``  https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``
+        ========================  ============  ================================================================
+
+        With ``.gz`` after any of the first three the file is packed. A track that runs is written as it is now.
+
+        Raises:
+            ValueError: there is no such format.
+        """
+        export(self.log, path, format)
+
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
         for block in self.live(at):
@@ -322,6 +345,15 @@ def running_on(device: Any) -> Track | None:
 def track(device: Any = None, *, uncounted: bool = True) -> Track:
     """Listen to ``device``'s pool for a ``with`` block; see :class:`Track`."""
     return Track(device, uncounted)
+
+
+def load(path: Path | str) -> Track:
+    """The track that :meth:`Track.save` wrote as ``.json`` or ``.json.gz``: it answers all questions but :meth:`Track.explain`.
+
+    Raises:
+        FileFormatError: the file is something else, damaged, or not whole.
+    """
+    return Track.of(native.read(path))
 
 
 def mark(text: str) -> None:
