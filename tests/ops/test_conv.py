@@ -184,6 +184,8 @@ ROWS = [
     ((5, 3, 17, 17), (8, 3, 3, 3), (2, 2), (1, 1)), ((5, 3, 16, 19), (8, 3, 3, 4), (1, 2), (0, 1)),
     ((2, 2, 5, 14), (3, 2, 2, 11), (3, 2), (4, 1)), ((4, 1, 33), (2, 1, 6), (1,), (0,)), ((3, 2, 20), (4, 2, 3), (2,), (1,)),
     ((33, 64, 4, 4), (70, 64, 3, 3), (2, 2), (1, 1)), ((2, 5, 6, 6), (4, 5, 1, 1), (2, 2), (0, 0)),
+    ((3, 12, 9, 9), (6, 12, 3, 3), (1, 1), (1, 1)), ((2, 18, 9, 10), (4, 18, 2, 3), (1, 1), (0, 4)),
+    ((3, 16, 5, 4), (7, 16, 3, 3), (1, 1), (3, 2)), ((2, 36, 12, 20), (5, 36, 1, 4), (1, 1), (0, 0)),
 ]  # fmt: skip
 
 
@@ -191,7 +193,10 @@ ROWS = [
 @pytest.mark.parametrize("lanes", [1, 2, 7])
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
 def test_rows(x: tuple, w: tuple, stride: tuple, low: tuple, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
-    """Strides that leave phases without a tap, paddings beyond the kernel, one axis, narrow images, on any number of lanes."""
+    """Strides that leave phases without a tap, paddings beyond the kernel, one axis, narrow images, on any number of lanes.
+
+    The last four have kernel columns that are shifted, for the output or for the gradient of x.
+    """
     monkeypatch.setattr(threads._pool, "size", lanes)
     monkeypatch.setattr(conv_rows, "WORKSPACE", 1 << 17)  # so that there are several tiles
     arrays = normal(x, w, (w[0],))
@@ -251,7 +256,7 @@ def test_workspace_is_bounded_and_a_function_of_shapes(monkeypatch: pytest.Monke
                 monkeypatch.setattr(threads._pool, "size", lanes)
                 found.add(kernels.conv_workspace(kind, *shapes, *settings))
             assert len(found) == 1
-            assert found.pop() <= 3 << 20
+            assert found.pop() <= 5 << 20
 
 
 LARGE = [

@@ -90,6 +90,8 @@ def even(size: int, most: int) -> int:
 class Lane:
     """One lane's part of a workspace, cut into arrays."""
 
+    zeros: tuple[int, ...] | None = None  # where the first array holds zeros that its users leave alone
+
     def __init__(self, work: np.ndarray, lane: int, of: int) -> None:
         size = work.nbytes // of // 64 * 64
         self.buffer, self.start, self.stop = work, lane * size, (lane + 1) * size

@@ -1,10 +1,14 @@
 """Convolution by rows: two axes, one group, no dilation; the general way where Winograd's does not pay.
 
-A lane holds a few input rows of a few images in a slab (row, kernel column, channel, image, column): one copy for each kernel
-*column*. Kernel *rows* need no copy: the operand of the product that makes one output row is a view of consecutive slab rows,
-with kernel rows, kernel columns and channels as one axis. So windows are copied k times instead of k * k times, in long runs,
-and a handful of calls does a whole tile. The gradient of x is the same walk over gy with the turned weight (a stride divides it
-into phases, one for each remainder); the gradient of w multiplies the slab's views by rows of gy.
+A lane holds a few input rows of a few images in a slab (row, kernel column, channel, image, column). Kernel *rows* need no
+copy: the operand of the product that makes one output row is a view of consecutive slab rows, with kernel rows and channels as
+one axis. Kernel *columns* are one of two things. *Copied*: the slab holds the input once for each, and all belong to that axis
+too. *Shifted*, where the stride allows it and a product without them is still deep: the slab holds the input once, with zeros
+between the images of a line, and a kernel column is the slab read from one number further on; the products of all are added.
+
+So windows are copied k times, or once, instead of k * k times, in long runs, and a handful of calls does a whole tile. The
+gradient of x is the same walk over gy with the turned weight (a stride divides it into phases, one for each remainder); the
+gradient of w multiplies the slab's views by rows of gy.
 """
 
 from __future__ import annotations
@@ -18,11 +22,12 @@ import numpy as np
 from . import blas, threads
 from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count
 
-WIDE = 256  # columns of a product, about
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
+DEEP = 32  # terms of a product that is worth while without the kernel's columns
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
-GRAIN = 1e6  # ns of work that pay for a core of their own
-STACK = 1 << 14  # numbers of a weight gradient up to which rows are multiplied at once and summed afterwards
+LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
+GRAIN = 4e5  # ns of work that pay for a core of their own
+STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
 class Walk(NamedTuple):
@@ -39,9 +44,39 @@ class Walk(NamedTuple):
     wide: np.dtype  # of slabs and sums
 
     @property
+    def parts(self) -> int:
+        """Products whose sum is the output: one for each kernel column that is shifted, or one."""
+        shifted = self.stride[1] == 1 and self.kernel[0] * self.cin >= DEEP
+        return self.kernel[1] if shifted else 1
+
+    @property
+    def copies(self) -> int:
+        """Kernel columns that the slab holds a copy for."""
+        return self.kernel[1] // self.parts
+
+    @property
+    def narrow(self) -> bool:
+        return self.outside[1] < NARROW
+
+    @property
+    def line(self) -> int:
+        """Columns of an image in the slab: with shifts, the zeros at its end are those at the next one's beginning."""
+        if self.parts == 1:
+            return self.outside[1]
+        beyond = self.kernel[1] - 1
+        high = self.outside[1] + beyond - self.low[1] - self.inside[1]
+        shared = 0 if self.narrow else max(min(self.low[1], high, beyond), 0)
+        return self.outside[1] + beyond - shared
+
+    @property
+    def columns(self) -> int:
+        """Columns of an image in a product."""
+        return self.outside[1] if self.narrow else self.line
+
+    @property
     def depth(self) -> int:
-        """Terms of one output."""
-        return self.kernel[0] * self.kernel[1] * self.cin
+        """Terms of one output in each product."""
+        return self.kernel[0] * self.copies * self.cin
 
     def reach(self, rows: int) -> int:
         """Input rows that so many output rows read."""
@@ -59,33 +94,41 @@ class Tile(NamedTuple):
 
 def _numbers(walk: Walk, images: int, rows: int, kind: str) -> int:
     """Numbers that a tile needs in its lane."""
-    columns = images * walk.outside[1]
-    size = (walk.reach(rows) * walk.kernel[1] * walk.cin + rows * walk.cout) * columns
-    weight = walk.depth * walk.cout
-    return size + (weight * (1 + (rows if weight <= STACK else 0)) if kind == "weight" else 0) + 256
+    slab = walk.reach(rows) * walk.copies * walk.cin * walk.line * images + walk.kernel[1]
+    results = rows * walk.cout * walk.columns * images
+    if kind != "weight":
+        return slab + results * walk.parts + 256
+    weight = walk.parts * walk.depth * walk.cout
+    return slab + results + weight * (1 + _stacked(walk, rows)) + 256
+
+
+def _stacked(walk: Walk, rows: int) -> int:
+    """Rows whose weight gradients are computed at once, and one more for their sum; none where a single one is large."""
+    fit = min(STACK // (walk.parts * walk.depth * walk.cout), rows)
+    return fit + 1 if fit else 0
 
 
 @lru_cache(maxsize=256)
 def tiles(walk: Walk, kind: str, room: int, lanes: int) -> list[Tile]:
     """The map cut into the tiles that take the least time, of those that fit ``room`` numbers.
 
-    A tile costs what its calls cost (60 microseconds), its slab 0.4 ns a number (rows that two tiles read are copied twice),
+    A tile costs what its calls cost (60 microseconds), its slab 0.3 ns a number (rows that two tiles read are copied twice),
     and products slow down when they are narrow: estimates, from measurements on one machine.
     """
-    height, width = walk.outside
+    height = walk.outside[0]
     best, least = (1, 1), math.inf
     for images in sorted({even(walk.images, most) for most in range(1, walk.images + 1)}):
         rows = height
         while rows > 1 and _numbers(walk, images, rows, kind) > room:
             rows = even(height, rows - 1)
-        if images > 1 and (_numbers(walk, images, rows, kind) > room or images * width > 4 * WIDE):
+        columns = images * walk.columns
+        if images > 1 and (_numbers(walk, images, rows, kind) > room or columns > 1024):
             break
         count = -(-walk.images // images) * -(-height // rows)
         count = -(-count // lanes) * lanes  # the last ones wait for each other
-        columns = images * width
-        copies = walk.reach(rows) * walk.kernel[1] * walk.cin * columns
-        products = rows * walk.depth * walk.cout * (columns + 32)
-        cost = count * (60e3 + 0.4 * copies + products / 50)
+        copies = walk.reach(rows) * walk.copies * walk.cin * walk.line * images
+        products = rows * walk.parts * walk.depth * walk.cout * (columns + 16)
+        cost = count * (60e3 + 0.3 * copies + products / 70)
         if cost < least:
             best, least = (images, rows), cost
     images, rows = best
@@ -100,9 +143,10 @@ def walk_of(geo: Geometry, kind: str) -> Walk:
     """The walk of a convolution; for "input", one that is as large as each of its phases."""
     kernel, stride, low, inside, outside = ((a[1], a[2]) for a in (geo.kernel, geo.stride, geo.low, geo.inside, geo.outside))
     if kind == "input":
+        whole = (kernel[0] - 1 - low[0], kernel[1] - 1 - low[1]) if stride == (1, 1) else (0, 0)
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
         largest = (-(-inside[0] // stride[0]), -(-inside[1] // stride[1]))
-        return Walk(geo.images, geo.cout, geo.cin, outside, largest, kernel, (1, 1), (0, 0), geo.wide)
+        return Walk(geo.images, geo.cout, geo.cin, outside, largest, kernel, (1, 1), whole, geo.wide)
     return Walk(geo.images, geo.cin, geo.cout, inside, outside, kernel, stride, low, geo.wide)
 
 
@@ -123,14 +167,20 @@ def workspace(geo: Geometry, kind: str) -> int:
     """Bytes: slabs of all lanes, no more than hold everything, and the weight in the slab's order where it is read."""
     walk, size = walk_of(geo, kind), geo.wide.itemsize
     whole = (_numbers(walk, walk.images, walk.outside[0], kind) + 64) * max(int(_time(walk) / GRAIN), 1)
-    slabs = max(min(WORKSPACE, whole * size), 2 * _numbers(walk, 1, 1, kind) * size)
+    slabs = max(min(_most(walk), whole * size), 2 * _numbers(walk, 1, 1, kind) * size)
     return slabs + LANES * 64 + (0 if kind == "weight" else geo.taps * geo.cin * geo.cout * size)
+
+
+def _most(walk: Walk) -> int:
+    """Bytes of slabs, at most: half of what the maps take, so that small networks have small workspaces and calls are long."""
+    maps = walk.images * (walk.cin * math.prod(walk.inside) + walk.cout * math.prod(walk.outside)) * walk.wide.itemsize
+    return max(WORKSPACE, min(maps // 2, LARGE))
 
 
 def _time(walk: Walk) -> float:
     """Nanoseconds of one core, about."""
     pixels = walk.images * walk.outside[0] * walk.outside[1]
-    return pixels * (walk.depth * walk.cout / 50 + 0.4 * (walk.kernel[1] * walk.cin + walk.cout))
+    return pixels * (walk.parts * walk.depth * walk.cout / 60 + 0.4 * (walk.copies * walk.cin + walk.parts * walk.cout))
 
 
 def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
@@ -141,71 +191,66 @@ def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
     return lanes, numbers // lanes - 64
 
 
-def _slab(lane: Lane, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """(..., images, columns); narrow images lie with their columns outside, so that the last axis of memory stays long."""
-    if shape[-1] >= NARROW:
-        return lane.take(shape, dtype)
-    return lane.take((*shape[:-2], shape[-1], shape[-2]), dtype).swapaxes(-1, -2)
-
-
-def _flat(slab: np.ndarray) -> np.ndarray:
-    """A slab with images and columns as one axis, in the order of memory."""
-    if slab.strides[-1] > slab.strides[-2]:
-        slab = slab.swapaxes(-1, -2)
-    return slab.reshape(*slab.shape[:-2], -1)
+def _in_images(walk: Walk, flat: np.ndarray, columns: int) -> np.ndarray:
+    """(..., images * columns) as (..., images, columns); narrow images lie with their columns outside in memory."""
+    if walk.narrow:
+        return flat.reshape(*flat.shape[:-1], columns, -1).swapaxes(-1, -2)
+    return flat.reshape(*flat.shape[:-1], -1, columns)
 
 
 def gather(walk: Walk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray:
-    """The slab (rows, kernel columns, channels, images, columns) that a tile reads; zeros beyond the edges."""
+    """The slab (rows, kernel columns, channels, images * columns) that a tile reads; zeros beyond the edges.
+
+    Tiles of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
+    """
     (height, width), first = walk.inside, tile.r0 * walk.stride[0] - walk.low[0]
-    rows = walk.reach(tile.r1 - tile.r0)
-    shape = (rows, walk.kernel[1], walk.cin, tile.n1 - tile.n0, walk.outside[1])
-    slab = _slab(lane, shape, walk.wide)
+    rows, images = walk.reach(tile.r1 - tile.r0), tile.n1 - tile.n0
+    numbers = rows * walk.copies * walk.cin * images * walk.line
+    flat = lane.take((numbers + walk.kernel[1],), walk.wide)  # a shifted line ends behind the slab
+    slab = flat[:numbers].reshape(rows, walk.copies, walk.cin, images * walk.line)
+    to = _in_images(walk, slab, walk.line)
     a = min(max(-first, 0), rows)
     b = max(min(rows, height - first), a)
-    slab[:a] = 0
-    slab[b:] = 0
+    if lane.zeros != (images, rows, a, b):
+        flat.fill(0)
+        lane.zeros = (images, rows, a, b)
     part = source[tile.n0 : tile.n1, :, first + a : first + b].transpose(2, 1, 0, 3)
     step = walk.stride[1]
-    for j in range(walk.kernel[1]):
+    for j in range(walk.copies):
         shift = j - walk.low[1]
-        left = min(-(min(shift, 0) // step), walk.outside[1])
-        right = max(min(walk.outside[1], (width - 1 - shift) // step + 1), left)
-        to = slab[a:b, j]
-        if left:
-            to[..., :left] = 0
-        if right < walk.outside[1]:
-            to[..., right:] = 0
+        left = min(-(min(shift, 0) // step), walk.line)
+        right = max(min(walk.line, (width - 1 - shift) // step + 1), left)
         if left < right:
-            np.copyto(to[..., left:right], part[..., left * step + shift : (right - 1) * step + shift + 1 : step])
+            values = part[..., left * step + shift : (right - 1) * step + shift + 1 : step]
+            np.copyto(to[a:b, j, ..., left:right], values)
     return slab
 
 
 def windows(walk: Walk, slab: np.ndarray, rows: int) -> np.ndarray:
-    """The operand of each output row's product: (rows, kernel rows * kernel columns * channels, images * columns), a view."""
-    line = walk.kernel[1] * walk.cin
-    columns = slab.shape[3] * slab.shape[4]
-    size = slab.itemsize
-    strides = (walk.stride[0] * line * columns * size, columns * size, size)
-    return np.lib.stride_tricks.as_strided(slab, (rows, walk.kernel[0] * line, columns), strides)
+    """The operands of each output row's products: (parts, rows, depth, images * columns), a view."""
+    length, size = slab.shape[-1], slab.itemsize
+    images = length // walk.line
+    shift = size * (images if walk.narrow else 1)
+    strides = (shift, walk.stride[0] * walk.copies * walk.cin * length * size, length * size, size)
+    return np.lib.stride_tricks.as_strided(slab, (walk.parts, rows, walk.depth, images * walk.columns), strides)
 
 
-def weights(w: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """out (cout, taps..., cin) = w (cout, cin, taps...), on all cores."""
-    source = np.moveaxis(w, 1, -1)
+def weights(walk: Walk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
+    """out as (parts, 1, cout, depth) = w (cout, cin, kernel rows, kernel columns), on all cores."""
+    by_part = out.reshape(walk.parts, walk.cout, walk.kernel[0], walk.copies, walk.cin)
+    source = w.transpose(3, 0, 2, 1)[:, :, :, None] if walk.parts > 1 else w.transpose(0, 2, 3, 1)[None]
 
     def part(start: int, stop: int) -> None:
-        np.copyto(out[start:stop], source[start:stop])
+        np.copyto(by_part[:, start:stop], source[:, start:stop])
 
-    threads.split(len(out), part, grain=max(threads.GRAIN * len(out) // max(out.size, 1), 1))
-    return out
+    threads.split(walk.cout, part, grain=max(threads.GRAIN * walk.cout // max(out.size, 1), 1))
+    return by_part.reshape(walk.parts, 1, walk.cout, walk.depth)
 
 
 def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np.ndarray, out: np.ndarray) -> None:
     """One walk: ``w`` is a view (cout, cin, kernel rows, kernel columns), ``out`` any view of (images, cout, rows, columns)."""
     whole = Lane(work, 0, 1)
-    matrix = weights(w, whole.take((walk.cout, *walk.kernel, walk.cin), walk.wide)).reshape(walk.cout, -1)
-    shift = None if bias is None else bias.reshape(-1, 1, 1)
+    matrix = weights(walk, w, whole.take((w.size,), walk.wide))
     lanes, room = _lanes(walk, "forward", whole)
     tasks = tiles(walk, "forward", room, lanes)
 
@@ -213,15 +258,15 @@ def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np
         lane = whole.part(number, lanes)
         for tile in tasks[start:stop]:
             lane.reset()
-            rows = tile.r1 - tile.r0
-            slab = gather(walk, source, tile, lane)
-            sums = _slab(lane, (rows, walk.cout, *slab.shape[3:]), walk.wide)
-            blas.by_columns(matrix, windows(walk, slab, rows), _flat(sums))
-            target, values = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], sums.transpose(2, 1, 0, 3)
-            if shift is None:
-                np.copyto(target, values, casting="same_kind")
-            else:
-                np.add(values, shift, out=target, casting="same_kind")
+            operands = windows(walk, gather(walk, source, tile, lane), tile.r1 - tile.r0)
+            products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
+            blas.by_columns(matrix, operands, products)
+            for other in products[1:]:
+                products[0] += other
+            if bias is not None:
+                products[0] += bias[:, None]
+            values = _in_images(walk, products[0], walk.columns)[..., : walk.outside[1]].transpose(2, 1, 0, 3)
+            np.copyto(out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], values, casting="same_kind")
 
     with blas.single():
         threads.lanes(len(tasks), lanes, run)
@@ -262,7 +307,7 @@ def backward_weight(geo, gy, x, work, out):
     lanes, room = _lanes(walk, "weight", whole)
     tasks = tiles(walk, "weight", room, lanes)
     parts = [whole.part(number, lanes) for number in range(lanes)]
-    totals = [part.take((walk.depth, walk.cout), walk.wide) for part in parts]
+    totals = [part.take((walk.parts, walk.depth, walk.cout), walk.wide) for part in parts]
     spans = [len(tasks) * i // lanes for i in range(lanes + 1)]
 
     def run(number: int, start: int, stop: int) -> None:
@@ -273,29 +318,41 @@ def backward_weight(geo, gy, x, work, out):
         threads.lanes(lanes, lanes, run)
     for other in totals[1:]:
         totals[0] += other
-    total = totals[0].reshape(*walk.kernel, walk.cin, walk.cout).transpose(3, 2, 0, 1)
+    total = totals[0].reshape(walk.parts, walk.kernel[0], walk.copies, walk.cin, walk.cout)  # one of the two is one
+    total = total.transpose(4, 3, 1, 0, 2).reshape(walk.cout, walk.cin, *walk.kernel)
     np.copyto(out.reshape(total.shape), total, casting="same_kind")
 
 
 def _weight_lane(walk: Walk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: list[Tile], total: np.ndarray) -> None:
-    """total (depth, cout) = what one lane's tiles give."""
+    """total (parts, depth, cout) = what one lane's tiles give."""
     total.fill(0)
     mark = lane.next
     for tile in tasks:
         lane.next = mark
-        rows = tile.r1 - tile.r0
-        slab = gather(walk, x, tile, lane)
-        incoming = _slab(lane, (rows, walk.cout, *slab.shape[3:]), walk.wide)
-        np.copyto(incoming, gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3))
-        left, right = windows(walk, slab, rows), _flat(incoming).swapaxes(1, 2)
-        if total.size <= STACK:
-            sums = lane.take((rows, *total.shape), walk.wide)
-            np.matmul(left, right, out=sums)
-            for part in sums:
-                total += part
-        else:
-            for a, b in zip(left, right, strict=True):
-                blas.add_product(a, b, total)
+        rows, images = tile.r1 - tile.r0, tile.n1 - tile.n0
+        left = windows(walk, gather(walk, x, tile, lane), rows)
+        right = lane.take((rows, images * walk.columns, walk.cout), walk.wide)
+        incoming = _in_images(walk, right.swapaxes(1, 2), walk.columns)  # channels last: BLAS is fastest so
+        if walk.columns > walk.outside[1]:
+            incoming[..., walk.outside[1] :] = 0  # what the slab holds there does not count
+        np.copyto(incoming[..., : walk.outside[1]], gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3))
+        stacked = _stacked(walk, rows) - 1
+        if stacked > 0:
+            _add_stacked(left, right, lane.take((walk.parts, stacked + 1, *total.shape[1:]), walk.wide), total)
+            continue
+        for j, row in np.ndindex(walk.parts, rows):
+            blas.add_product(left[j, row], right[row], total[j])
+
+
+def _add_stacked(left: np.ndarray, right: np.ndarray, stack: np.ndarray, total: np.ndarray) -> None:
+    """total (parts, depth, cout) += the sum over rows of left (parts, rows, ...) @ right (rows, ...)."""
+    rows, most = len(right), stack.shape[1] - 1
+    room, sums = stack[:, 0], stack[:, 1:]
+    for start in range(0, rows, most):
+        stop = min(start + most, rows)
+        np.matmul(left[:, start:stop], right[start:stop], out=sums[:, : stop - start])
+        np.add.reduce(sums[:, : stop - start], axis=1, out=room)
+        total += room
 
 
 def _two_axes(x: np.ndarray) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 Four output rows are made from six input rows: six sums of rows (``_INPUT``) are convolved with six sums of the kernel's rows
 (``_WEIGHT``), and four sums of the results (``_OUTPUT``) are the output. A row here is a slab of all channels of a few images
-(row, channel, image, column), with a zero at both ends of each image's columns: every sum of rows is one product of a tiny
-matrix with long rows, and a kernel column is a slab read from one number further on, so nothing is copied. (Where images are
+(row, channel, image, column), with a zero between the images' columns: every sum of rows is one product of a tiny matrix
+with long rows, and a kernel column is a slab read from one number further on, so nothing is copied. (Where images are
 narrow, those zeros would be a large part of all columns: there the slab is (row, channel, column, image), and a kernel column
 is a slab read from one group of images further on.) The gradient of x is the same walk over gy with the turned weight; the
 gradient of w is the transpose of each step.
@@ -79,6 +79,8 @@ def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
     room = min(_LANE, (cin + cout) * pixels // 4 + 4 * cin * cout)
     fixed = _numbers(cin, cout, 0, kind)
     most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
+    if kind == "weight" and 18 * cin * cout <= _STACK:
+        most = max(min(most, blas.SMALL // (cin * cout) // (shape[3] + 2)), 1)
     parts, rows = -(-shape[0] // most), -(-shape[2] // 4)
     if parts * rows % 2 and parts * rows < 8 and shape[0] > parts:
         parts += 1  # else one of two cores would wait
@@ -136,24 +138,48 @@ def _gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndar
     np.copyto(slab[a:b, ..., max(left, 0) : right], part.transpose(2, 1, 0, 3))
 
 
-def _slab(numbers: np.ndarray, rows: int, channels: int, images: int, columns: int) -> np.ndarray:
-    """The first numbers as (rows, channels, images, columns); narrow images lie innermost in memory."""
-    if columns > _NARROW + 2:
-        return numbers[: rows * channels * images * columns].reshape(rows, channels, images, columns)
-    return numbers[: rows * channels * images * columns].reshape(rows, channels, columns, images).swapaxes(2, 3)
+class Line(NamedTuple):
+    """A few images side by side: each has so many columns in a slab, the zeros between them included, and in the output."""
 
+    images: int
+    width: int
+    out: int
 
-def _shifted(numbers: np.ndarray, channels: int, images: int, width: int) -> np.ndarray:
-    """(3, 6, channels, columns): six rows of a slab of ``width`` columns as each kernel column reads them, a view."""
-    line, size = images * width, numbers.itemsize
-    narrow = width <= _NARROW + 2
-    strides = (size * (images if narrow else 1), channels * line * size, line * size, size)
-    return np.lib.stride_tricks.as_strided(numbers, (3, 6, channels, _columns(images, width)), strides)
+    @classmethod
+    def of(cls, images: int, inside: int, out: int, low: int) -> Line:
+        """The zeros at the end of one image are those at the beginning of the next, unless the line is narrow."""
+        shared = 0 if out <= _NARROW else max(min(low, out + 2 - low - inside, 2), 0)
+        return cls(images, out + 2 - shared, out)
 
+    @property
+    def narrow(self) -> bool:
+        return self.out <= _NARROW
 
-def _columns(images: int, width: int) -> int:
-    """Columns of a product: those of a slab, the zeros at both ends included where images are not narrow."""
-    return images * (width - 2 if width <= _NARROW + 2 else width)
+    @property
+    def size(self) -> int:
+        """Numbers of a slab's row of one channel."""
+        return self.images * self.width
+
+    @property
+    def each(self) -> int:
+        """Columns of an image in a product: those of a slab where images are not narrow."""
+        return self.out if self.narrow else self.width
+
+    @property
+    def columns(self) -> int:
+        return self.images * self.each
+
+    def in_images(self, flat: np.ndarray, each: int) -> np.ndarray:
+        """(..., images * each) as (..., images, each); narrow images lie innermost in memory."""
+        if self.narrow:
+            return flat.reshape(*flat.shape[:-1], each, self.images).swapaxes(-1, -2)
+        return flat.reshape(*flat.shape[:-1], self.images, each)
+
+    def shifted(self, numbers: np.ndarray, channels: int) -> np.ndarray:
+        """(3, 6, channels, columns): six rows of a slab as each kernel column reads them, a view."""
+        size = numbers.itemsize
+        strides = (size * (self.images if self.narrow else 1), channels * self.size * size, self.size * size, size)
+        return np.lib.stride_tricks.as_strided(numbers, (3, 6, channels, self.columns), strides)
 
 
 def _weights(w: np.ndarray, out: np.ndarray) -> None:
@@ -202,19 +228,19 @@ def convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int],
 def _tile(source, transformed, shift, low, tile, lane, out):
     """Four output rows of a few images."""
     cout, cin = transformed.shape[2:]
-    images, width = tile.n1 - tile.n0, out.shape[3] + 2
-    line, columns = images * width, _columns(images, width)
-    first = lane.take((max(6 * cin, 18 * cout) * line + _SLACK,), _FLOAT)  # input rows, then the products
-    second = lane.take((max(6 * cin, 4 * cout) * line + _SLACK,), _FLOAT)  # sums of input rows, then output rows
-    size = 6 * cin * line
-    _gather(source, tile, tile.r0 - low[0], low[1], _slab(first, 6, cin, images, width))
+    line = Line.of(tile.n1 - tile.n0, source.shape[3], out.shape[3], low[1])
+    size, columns = 6 * cin * line.size, line.columns
+    first = lane.take((max(size, 18 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
+    second = lane.take((max(size, 4 * cout * columns) + _SLACK,), _FLOAT)  # sums of input rows, then output rows
+    slab = first[:size].reshape(6, cin, line.size)
+    _gather(source, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
     _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
     second[size : size + _SLACK] = 0
     products = first[: 18 * cout * columns].reshape(3, 6, cout, columns)
-    blas.by_columns(transformed.transpose(1, 0, 2, 3), _shifted(second, cin, images, width), products)
-    _sums(_OUTPUT_3, products.reshape(18, -1), second[: 4 * cout * columns].reshape(4, -1))
-    result = _slab(second, 4, cout, images, columns // images)
-    values = result[: tile.r1 - tile.r0, :, :, : width - 2].transpose(2, 1, 0, 3)
+    blas.by_columns(transformed.transpose(1, 0, 2, 3), line.shifted(second, cin), products)
+    result = second[: 4 * cout * columns].reshape(4, cout, columns)
+    _sums(_OUTPUT_3, products.reshape(18, -1), result.reshape(4, -1))
+    values = line.in_images(result, line.each)[: tile.r1 - tile.r0, ..., : line.out].transpose(2, 1, 0, 3)
     target = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1]
     if shift is None:
         np.copyto(target, values)
@@ -248,7 +274,7 @@ def backward_weight(gy, x, low, work, out):
     shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight")), cin, cout)
     whole = Lane(work, 0, 1)
     spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
-    sums = [a.take((3, 6, s.o1 - s.o0, cin), _FLOAT) for a, s in zip(spaces, shares, strict=True)]
+    sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
 
     def run(number: int, start: int, stop: int) -> None:
         for i in range(start, stop):
@@ -272,28 +298,37 @@ def backward_weight(gy, x, low, work, out):
         threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
 
 
+def _sum_of(lane, cout, cin):
+    """(3, 6, cout, cin), uninitialised; with cin outside in memory where products of whole tiles are added."""
+    if 18 * cout * cin <= _STACK:
+        return lane.take((3, 6, cin, cout), _FLOAT).swapaxes(2, 3)
+    return lane.take((3, 6, cout, cin), _FLOAT)
+
+
 def _weight_tile(gy, x, low, tile, lane, total):
     """total (3, 6, cout, cin) += what four rows of a few images give."""
     cout, cin = gy.shape[1], x.shape[1]
-    images, width = tile.n1 - tile.n0, gy.shape[3] + 2
-    line, columns = images * width, _columns(images, width)
-    first = lane.take((max(6 * cin, 4 * cout) * line + _SLACK,), _FLOAT)  # input rows, then the gradient's rows
-    sums = lane.take((6 * cin * line + _SLACK,), _FLOAT)
-    spread = lane.take((6, cout, columns), _FLOAT)
-    _gather(x, tile, tile.r0 - low[0], low[1], _slab(first, 6, cin, images, width))
-    _sums(_INPUT, first[: 6 * cin * line].reshape(6, -1), sums[:-_SLACK].reshape(6, -1))
+    line = Line.of(tile.n1 - tile.n0, x.shape[3], gy.shape[3], low[1])
+    size, columns = 6 * cin * line.size, line.columns
+    first = lane.take((max(size, 4 * cout * columns),), _FLOAT)  # input rows, then the gradient's rows
+    sums = lane.take((size + _SLACK,), _FLOAT)
+    spread = lane.take((6 * cout * columns,), _FLOAT)
+    slab, rows = first[:size].reshape(6, cin, line.size), first[: 4 * cout * columns]
+    _gather(x, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
+    _sums(_INPUT, first[:size].reshape(6, -1), sums[:-_SLACK].reshape(6, -1))
     sums[-_SLACK:] = 0
-    incoming = _slab(first, 4, cout, images, columns // images)
-    _gather(gy, tile, tile.r0, 0, incoming)  # zeros at the end of each image's columns: what is read there does not count
-    _sums(_SPREAD, first[: 4 * cout * columns].reshape(4, -1), spread.reshape(6, -1))
-    left, right = spread, _shifted(sums, cin, images, width).swapaxes(2, 3)
-    if total.size <= _STACK:
-        products = lane.take(total.shape, _FLOAT)
-        np.matmul(left, right, out=products)
+    stacked = total.size <= _STACK  # then channels come last in the gradient's rows: BLAS is fastest so
+    incoming = rows.reshape(4, columns, cout).swapaxes(1, 2) if stacked else rows.reshape(4, cout, columns)
+    _gather(gy, tile, tile.r0, 0, line.in_images(incoming, line.each))  # zeros at the ends: what is read there does not count
+    _sums(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
+    windows = line.shifted(sums, cin)
+    if stacked:
+        products = _sum_of(lane, cout, cin)
+        np.matmul(windows, spread.reshape(6, columns, cout), out=products.swapaxes(2, 3))
         total += products
         return
     for j, i in np.ndindex(3, 6):
-        blas.add_product(left[i], right[j, i], total[j, i])
+        blas.add_product(spread.reshape(6, cout, columns)[i], windows[j, i].T, total[j, i])
 
 
 def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
