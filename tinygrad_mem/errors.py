@@ -1,8 +1,9 @@
 """Every exception that tinygrad_mem raises by itself.
 
 Each message says what was asked, what was found and what to do. The bases are PyTorch's, so code that catches
-``RuntimeError`` for a shape, ``IndexError`` for a dimension or ``TypeError`` for a wrong argument keeps working;
-plain ``TypeError`` and ``ValueError`` are raised where Python itself would raise them.
+``RuntimeError`` for a shape, ``IndexError`` for a dimension or ``TypeError`` for a wrong argument keeps working; what all
+have in common is :class:`TinygradMemError`. From ``nn`` upwards plain ``TypeError`` and ``ValueError`` are raised too, where
+Python itself would raise them.
 """
 
 from __future__ import annotations
@@ -11,51 +12,59 @@ import contextlib
 from typing import Any
 
 
-class ShapeError(RuntimeError, ValueError):
+class TinygradMemError(Exception):
+    """Any of these: what was refused on purpose, in words meant for the caller."""
+
+
+class ShapeError(TinygradMemError, RuntimeError, ValueError):
     """Shapes that do not fit an operation."""
 
 
-class DimensionError(IndexError, RuntimeError):
+class DimensionError(TinygradMemError, IndexError, RuntimeError):
     """A dimension or an index outside the tensor (PyTorch raises the one or the other, by function)."""
 
 
-class ArgumentError(RuntimeError, ValueError):
+class ArgumentError(TinygradMemError, RuntimeError, ValueError):
     """A value that an argument cannot have (PyTorch raises the one or the other, by function)."""
 
 
-class DTypeError(RuntimeError, TypeError):
+class ArgumentTypeError(TinygradMemError, TypeError):
+    """An argument of a type that a function does not take."""
+
+
+class DTypeError(TinygradMemError, RuntimeError, TypeError):
     """A dtype that an operation does not take."""
 
 
-class DeviceError(RuntimeError):
+class DeviceError(TinygradMemError, RuntimeError):
     """Tensors on different devices, or a device that this machine does not have."""
 
 
-class GraphError(RuntimeError):
+class GraphError(TinygradMemError, RuntimeError):
     """A request that the recorded graph cannot serve: freed, overwritten, not recorded, second order."""
 
 
-class GradcheckError(RuntimeError):
+class GradcheckError(TinygradMemError, RuntimeError):
     """``gradcheck`` found a gradient that is not the derivative, or that changes from run to run."""
 
 
-class DataDependenceError(RuntimeError):
+class DataDependenceError(TinygradMemError, RuntimeError):
     """A value was asked of a tensor that has a shape only (device ``meta``)."""
 
 
-class NotOfferedError(NotImplementedError):
+class NotOfferedError(TinygradMemError, NotImplementedError):
     """Part of PyTorch's interface that is not offered; the message says what to use instead."""
 
 
-class StateDictError(RuntimeError):
+class StateDictError(TinygradMemError, RuntimeError):
     """A state dict that does not fit the module that it is loaded into."""
 
 
-class FileFormatError(ValueError):
+class FileFormatError(TinygradMemError, ValueError):
     """A file that is truncated, hostile or of another format."""
 
 
-class OutOfMemoryError(RuntimeError):
+class OutOfMemoryError(TinygradMemError, RuntimeError):
     """A pool cannot serve a request within its limit, or the machine has no more memory.
 
     Attributes:

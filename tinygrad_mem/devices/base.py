@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
-from ..errors import DeviceError
+from ..errors import ArgumentTypeError, DeviceError
 from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
@@ -39,7 +39,7 @@ class device:
         if isinstance(type, device):
             return type
         if not isinstance(type, str):
-            raise TypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
+            raise ArgumentTypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
         kind, _, number = type.partition(":")
         if kind not in _kinds or (number and not number.isdecimal()) or (number and index is not None):
             raise DeviceError(f"device: expected one of {', '.join(_kinds)} or cuda:i, found {type!r}")

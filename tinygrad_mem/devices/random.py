@@ -12,6 +12,8 @@ import secrets
 import threading
 from typing import TYPE_CHECKING
 
+from ..errors import ArgumentError
+
 if TYPE_CHECKING:
     from .base import device as Device
 
@@ -50,7 +52,7 @@ class Generator:
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""
         if not -(1 << 63) <= seed <= _MASK:
-            raise RuntimeError(f"manual_seed: overflow, expected -2**63 <= seed < 2**64, found {seed}")
+            raise ArgumentError(f"manual_seed: overflow, expected -2**63 <= seed < 2**64, found {seed}")
         self.state = (seed & _MASK, 0)
         return self
 

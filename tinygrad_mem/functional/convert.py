@@ -11,6 +11,7 @@ from .. import dtypes
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..errors import ArgumentTypeError
 from ..ops import convert as ops
 
 
@@ -67,7 +68,7 @@ def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
 def copy_(input: Tensor, src: Tensor, non_blocking: builtins.bool = False) -> Tensor:
     """Write ``src``, broadcast and cast, into the tensor; from any device."""
     if not isinstance(src, Tensor):
-        raise TypeError(f"copy_(): argument 'other' must be Tensor, not {type(src).__name__}")
+        raise ArgumentTypeError(f"copy_(): argument 'other' must be Tensor, not {type(src).__name__}")
     return apply_(ops.Copy, input, to(src, device=input.device))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
 from .shape import sizes_of
 
@@ -60,7 +60,7 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
             f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}"
         ) from None
     if source.dtype.kind not in "biuf":
-        raise TypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
+        raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
     if dtype is not None:
         return source.astype(dtypes.as_dtype(dtype))
     if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
@@ -103,7 +103,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
         ValueError: it has negative strides.
     """
     if not isinstance(array, np.ndarray):
-        raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+        raise ArgumentTypeError(f"expected np.ndarray (got {type(array).__name__})")
     dtypes.as_dtype(array.dtype)
     if any(s < 0 for s in array.strides):
         raise ArgumentError(

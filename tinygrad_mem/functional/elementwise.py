@@ -11,7 +11,7 @@ import numpy as np
 
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DTypeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError
 from ..ops import elementwise as ops
 
 Number = float | int | bool
@@ -147,7 +147,7 @@ def _bounds(low: Any, high: Any) -> Any:
         raise ArgumentError("clamp: At least one of 'min' or 'max' must not be None")
     for name, bound in (("min", low), ("max", high)):
         if not isinstance(bound, (int, float, np.number, type(None))):
-            raise TypeError(f"clamp(): argument '{name}' must be Number, not {type(bound).__name__}")
+            raise ArgumentTypeError(f"clamp(): argument '{name}' must be Number, not {type(bound).__name__}")
     return low
 
 
@@ -174,7 +174,7 @@ def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor
 
         return nonzero(condition, as_tuple=True)
     if input is None or other is None:
-        raise TypeError("where(): expected both input and other, or neither of them, found one")
+        raise ArgumentTypeError("where(): expected both input and other, or neither of them, found one")
     return apply(ops.Where, condition, input, other)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from .. import dtypes
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import ArgumentError, DataDependenceError, DimensionError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import elementwise, shape
@@ -55,7 +55,7 @@ def _checked(input: Tensor, parts: list) -> list:
             try:
                 number = part.__index__()
             except AttributeError:
-                raise TypeError(
+                raise ArgumentTypeError(
                     "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices "
                     f"(got {type(part).__name__})"
                 ) from None
@@ -216,7 +216,7 @@ def index_put_(input: Tensor, indices: tuple, values: Tensor, accumulate: bool =
 def _tensors(name: str, indices: Any) -> list[Tensor]:
     for i, index in enumerate(indices):
         if not isinstance(index, Tensor):
-            raise TypeError(f"{name}: expected Tensor as element {i} of the indices, but got {type(index).__name__}")
+            raise ArgumentTypeError(f"{name}: expected Tensor as element {i} of the indices, but got {type(index).__name__}")
     return list(indices)
 
 
@@ -298,7 +298,7 @@ def scatter_(
         raise ArgumentError(f"scatter: reduce must be None or 'add', found {reduce!r}; see scatter_reduce")
     axis, index = _along(input, dim, index, "scatter")
     if src is None and value is None:
-        raise TypeError("scatter_(): expected src, a tensor, or value, a number; found neither")
+        raise ArgumentTypeError("scatter_(): expected src, a tensor, or value, a number; found neither")
     return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
 
 

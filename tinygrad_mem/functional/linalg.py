@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply, apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
 
@@ -23,7 +23,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
         DTypeError: the dtypes differ.
     """
     if not isinstance(other, Tensor):
-        raise TypeError(f"matmul(): argument 'other' must be Tensor, not {type(other).__name__}")
+        raise ArgumentTypeError(f"matmul(): argument 'other' must be Tensor, not {type(other).__name__}")
     if input.ndim == 0 or other.ndim == 0:
         raise ShapeError(f"both arguments to matmul need to be at least 1D, but they are {input.ndim}D and {other.ndim}D")
     a = shape.unsqueeze(input, 0) if input.ndim == 1 else input

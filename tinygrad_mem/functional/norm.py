@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DeviceError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from ..ops import norm as ops
 from . import elementwise, pool, reduce, shape
 
@@ -68,7 +68,7 @@ def _check_statistics(input: Tensor, mean: Tensor | None, var: Tensor | None, nu
             raise DTypeError(f"batch_norm: expected a floating {name}, found {statistic.dtype}")
     for name, number in zip(("momentum", "eps"), numbers, strict=True):
         if isinstance(number, str) or (number is None and name == "eps"):
-            raise TypeError(f"batch_norm(): argument '{name}' must be float, not {type(number).__name__}")
+            raise ArgumentTypeError(f"batch_norm(): argument '{name}' must be float, not {type(number).__name__}")
 
 
 def layer_norm(

@@ -13,7 +13,7 @@ from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..devices import device as Device
 from ..devices.base import _instances
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import random as ops
 from . import creation
 from .shape import sizes_of
@@ -51,7 +51,7 @@ def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
         TypeError: not 16 bytes.
     """
     if new_state.dtype != dtypes.uint8 or new_state.numel() != 16:
-        raise TypeError(f"RNG state must be a ByteTensor of 16 bytes, found {new_state.dtype} {list(new_state.shape)}")
+        raise ArgumentTypeError(f"RNG state must be a ByteTensor of 16 bytes, found {new_state.dtype} {list(new_state.shape)}")
     first, calls = struct.unpack("<QQ", new_state.cpu().numpy().tobytes())
     Device(device).generator.state = (first, calls)
 

@@ -30,7 +30,7 @@ def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
     ndim = input.ndim  # (a comprehension that sees the tensor would keep it, in an error's traceback)
     axes = tuple([normalize_dim(d, ndim) for d in dims])
     if len(set(axes)) != len(axes):
-        raise RuntimeError(f"dim {dims} appears multiple times in the list of dims")
+        raise ArgumentError(f"dim {dims} appears multiple times in the list of dims")
     return () if input.ndim == 0 else axes
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import ArgumentError, DimensionError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
 from ..ops import convert, join
 from ..ops import shape as ops
 
@@ -23,7 +23,7 @@ def sizes_of(sizes: tuple) -> tuple[int, ...]:
         return tuple(map(operator.index, sizes))
     except TypeError:
         found = ", ".join(type(n).__name__ for n in sizes)
-        raise TypeError(f"argument 'size' must be tuple of ints, but found elements of type {found}") from None
+        raise ArgumentTypeError(f"argument 'size' must be tuple of ints, but found elements of type {found}") from None
 
 
 def _filled(input: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -162,7 +162,7 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     """Dimensions moved, the others in their order."""
     if isinstance(source, int) != isinstance(destination, int):
         found = f"{source} and {destination}"
-        raise TypeError(f"movedim(): source and destination must both be int or both tuple of ints, found {found}")
+        raise ArgumentTypeError(f"movedim(): source and destination must both be int or both tuple of ints, found {found}")
     sources = [normalize_dim(d, input.ndim) for d in ((source,) if isinstance(source, int) else source)]
     targets = [normalize_dim(d, input.ndim) for d in ((destination,) if isinstance(destination, int) else destination)]
     if len(sources) != len(targets):
@@ -532,7 +532,7 @@ def matrix_transposed(input: Tensor) -> Tensor:
 def iterate(input: Tensor) -> Any:
     """The entries of the first dimension, one by one."""
     if input.ndim == 0:
-        raise TypeError("iteration over a 0-d tensor")
+        raise ArgumentTypeError("iteration over a 0-d tensor")
     return iter(unbind(input, 0))
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
-from ..errors import DimensionError
+from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops
 from . import creation, shape
 
@@ -56,9 +56,9 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis) if input.ndim else 1
     if not 0 <= k <= size:
-        raise RuntimeError(f"selected index k out of range: topk was asked for {k} of {size} along dimension {dim}")
+        raise ArgumentError(f"selected index k out of range: topk was asked for {k} of {size} along dimension {dim}")
     if input.ndim == 0 and k == 0:
-        raise RuntimeError("topk: k is 0 for a 0-d tensor; give k = 1, or a tensor with a dimension")
+        raise ArgumentError("topk: k is 0 for a 0-d tensor; give k = 1, or a tensor with a dimension")
     return ValuesIndices(*apply(ops.TopK, input, k=k, axis=axis, largest=bool(largest)))
 
 
@@ -72,7 +72,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis) if input.ndim else 1
     if not 1 <= k <= size:
-        raise RuntimeError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {size}; k counts from 1")
+        raise ArgumentError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {size}; k counts from 1")
     return ValuesIndices(*apply(ops.KthValue, input, k=k, axis=axis, keepdim=keepdim))
 
 

@@ -10,6 +10,7 @@ from typing import Any as _Any
 
 import numpy as np
 
+from ...errors import ArgumentError as _ArgumentError
 from .cross_entropy import *  # noqa: F403
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
@@ -162,10 +163,10 @@ def check_probabilities(x):
     """Refuse elements outside of [0, 1].
 
     Raises:
-        RuntimeError: there is one, or a nan.
+        ArgumentError: there is one, or a nan.
     """
     if x.size and not (np.minimum.reduce(x, axis=None) >= 0 and np.maximum.reduce(x, axis=None) <= 1):
-        raise RuntimeError(
+        raise _ArgumentError(
             "all elements of input should be between 0 and 1: pass it through sigmoid(), or use the _with_logits loss"
         )
 
