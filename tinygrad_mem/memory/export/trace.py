@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import IO
 
 import numpy as np
@@ -22,6 +22,8 @@ from .walk import Part, walk
 
 _PID = 1
 _COUNTER = f',\n{{"ph":"C","pid":{_PID},"name":"%s","ts":%%.3f,"args":{{"bytes":%%d}}}}'
+_EVENT = f',\n{{"ph":"%s","pid":{_PID},"tid":%d,"ts":%.3f,"name":%s%s}}'
+_THREAD = f',\n{{"ph":"M","pid":{_PID},"tid":%d,"name":"thread_name","args":{{"name":"thread %d"}}}}'
 _WHERE = [kind in (Kind.MALLOC, Kind.FREE, Kind.UNCOUNTED, Kind.MARK) for kind in Kind]  # events where their thread is
 _MOVES = np.array(_WHERE)
 
@@ -72,35 +74,42 @@ class _Slices:
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
         self._open: dict[int, list[str]] = {}  # thread -> the names of its open slices, the outermost first
+        self._inside: dict[tuple[int, int, int], list[str]] = {}  # phase, module, op -> names of slices
         self._last = 0.0
 
     def read(self, records: np.ndarray) -> Iterator[str]:
         records = records[_MOVES[records["kind"]]]
-        if len(records):
-            for record in records[_turns(records)]:
-                thread, time = int(record["thread"]) + 1, record["time"] / 1000
-                if record["kind"] == Kind.MARK:
-                    yield _event("i", thread, time, self._texts[record["note"]], ',"s":"g"')
-                yield from self._turn(thread, time, self._inside(record))
-            self._last = records["time"].max() / 1000
+        if not len(records):
+            return
+        self._last = float(records["time"].max()) / 1000
+        records = records[_turns(records)]
+        columns = (records[name].tolist() for name in ("kind", "thread", "note", "phase", "module", "op"))
+        for kind, thread, note, *where, time in zip(*columns, (records["time"] / 1000).tolist(), strict=True):
+            if kind == Kind.MARK:
+                yield _EVENT % ("i", thread + 1, time, json.dumps(self._texts[note]), ',"s":"g"')
+            yield from self._turn(thread, time, self._names(*where))
 
-    def _inside(self, record: np.void) -> list[str]:
-        phase, module, op = (self._texts[record[name]] for name in ("phase", "module", "op"))
-        modules = accumulate(module.split("."), "{}.{}".format) if module else ()
-        return [*([phase] if phase != "user" else ()), *modules, *([op] if op else ())]
+    def _names(self, phase: int, module: int, op: int) -> list[str]:
+        """The slices that an event lies in, as JSON."""
+        found = self._inside.get((phase, module, op))
+        if found is None:
+            texts = [self._texts[code] for code in (phase, module, op)]
+            modules = accumulate(texts[1].split("."), "{}.{}".format)
+            names = ["" if texts[0] == "user" else texts[0], *modules, texts[2]]
+            found = self._inside[phase, module, op] = [json.dumps(name) for name in names if name]
+        return found
 
     def _turn(self, thread: int, time: float, inside: list[str]) -> Iterator[str]:
+        """End what the thread has left and begin what it has entered."""
         if thread not in self._open:
             self._open[thread] = []
-            name = json.dumps(f"thread {thread}")
-            yield f',\n{{"ph":"M","pid":{_PID},"tid":{thread},"name":"thread_name","args":{{"name":{name}}}}}'
+            yield _THREAD % (thread + 1, thread)
         stands = self._open[thread]
-        common = next((i for i, pair in enumerate(zip(stands, inside, strict=False)) if pair[0] != pair[1]), None)
-        common = min(len(stands), len(inside)) if common is None else common
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stands, inside, strict=False)))
         for name in reversed(stands[common:]):
-            yield _event("E", thread, time, name)
+            yield _EVENT % ("E", thread + 1, time, name, "")
         for name in inside[common:]:
-            yield _event("B", thread, time, name)
+            yield _EVENT % ("B", thread + 1, time, name, "")
         self._open[thread] = inside
 
     def end(self) -> Iterator[str]:
@@ -116,7 +125,3 @@ def _turns(records: np.ndarray) -> np.ndarray:
     moved = np.ones(len(order), bool)
     moved[1:] = np.any([ordered[name][1:] != ordered[name][:-1] for name in ("thread", "phase", "module", "op")], axis=0)
     return np.sort(order[moved | (ordered["kind"] == Kind.MARK)])
-
-
-def _event(kind: str, thread: int, time: float, name: str, more: str = "") -> str:
-    return f',\n{{"ph":"{kind}","pid":{_PID},"tid":{thread},"ts":{time:.3f},"name":{json.dumps(name)}{more}}}'
