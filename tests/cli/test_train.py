@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
+import pty
 import re
+import signal
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +38,7 @@ def test_the_main_job_reaches_97_percent(tmp_path):
 def test_the_same_seed_gives_the_same_run():
     first, second = (train("--epochs", "1", "--seed", "3", "--optimizer", "sgd") for _ in range(2))
     assert first.returncode == second.returncode == 0, first.stderr
-    pattern = r"test accuracy [\d.]+%"
+    pattern = r"accuracy [\d.]+%"
     assert re.findall(pattern, first.stdout) == re.findall(pattern, second.stdout)
 
 
@@ -62,6 +66,11 @@ def test_it_reads_cifar10_from_its_own_files(tmp_path):
         (["--device", "gpu"], "expected one of"),
         (["--optimizer", "lion"], "lion"),
         (["--batch-size", "100000"], "larger than"),
+        (["--device", "meta"], "no values"),
+        (["--picture", "/nowhere/at/all/step.png"], "there is no folder /nowhere/at/all"),
+        (["--picture", "/"], "is a folder"),
+        (["--picture", "step.docx"], "'docx' is none of"),
+        (["--picture", "step"], "has no ending"),
     ],
 )
 def test_bad_input_is_answered_in_a_sentence(options: list[str], message: str):
@@ -69,3 +78,67 @@ def test_bad_input_is_answered_in_a_sentence(options: list[str], message: str):
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+    assert "epoch" not in done.stdout, "it is refused before the training, not after it"
+
+
+def write_mnist(folder: Path, count: int, held_out: int) -> None:
+    """MNIST in its own format: the images packed, the labels plain."""
+    rng = np.random.default_rng(0)
+    for prefix, n in (("train", count), ("t10k", held_out)):
+        for name, shape in ((f"{prefix}-images-idx3-ubyte", (n, 28, 28)), (f"{prefix}-labels-idx1-ubyte", (n,))):
+            header = struct.pack(f">{1 + len(shape)}I", 0x800 + len(shape), *shape)
+            values = rng.integers(0, 256, shape, dtype=np.uint8)
+            data = header + (values if len(shape) > 1 else values % 10).tobytes()
+            (folder / f"{name}.gz").write_bytes(gzip.compress(data)) if len(shape) > 1 else (folder / name).write_bytes(data)
+
+
+def test_it_reads_mnist_from_its_own_files(tmp_path):
+    write_mnist(tmp_path, 96, 16)
+    options = ["--data", "mnist", "--data-dir", str(tmp_path), "--epochs", "2", "--batch-size", "32", "--optimizer", "adamw"]
+    done = train(*options)
+    assert done.returncode == 0, done.stderr
+    assert "mnist: 96 training images, 16 held out, [1, 28, 28] each" in done.stdout
+
+
+def test_a_held_out_set_without_images_is_refused(tmp_path):
+    write_mnist(tmp_path, 96, 0)
+    done = train("--data", "mnist", "--data-dir", str(tmp_path))
+    assert done.returncode == 2
+    assert "no held-out images" in done.stderr
+
+
+def on_a_terminal(columns: int, *options: str, interrupt: bool = False) -> tuple[int, str, str]:
+    """The main job on a terminal of that width: its status, what the terminal shows, what comes on stderr."""
+    terminal, inside = pty.openpty()
+    command = [sys.executable, "-m", "tinygrad_mem", "train", *options]
+    environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
+    running = subprocess.Popen(command, stdout=inside, stderr=subprocess.PIPE, text=True, env=environment)
+    os.close(inside)
+    shown = b""
+    while True:
+        try:
+            shown += os.read(terminal, 1 << 16)
+        except OSError:  # the other end is closed
+            break
+        if interrupt and b"epoch   3" in shown:
+            running.send_signal(signal.SIGINT)
+            interrupt = False
+    os.close(terminal)
+    _, errors = running.communicate(timeout=60)
+    return running.returncode, shown.decode(), errors
+
+
+def test_it_fits_a_terminal_of_60_columns():
+    code, shown, errors = on_a_terminal(60, "--epochs", "12")
+    assert code == 0, errors
+    assert "…" not in shown
+    lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).replace("\r", "\n").splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any(re.search(r"264/264 .* loss [\d.]+  accuracy [\d.]+%", line) for line in lines)
+
+
+def test_ctrl_c_ends_it_quietly():
+    code, shown, errors = on_a_terminal(80, "--epochs", "500", interrupt=True)
+    assert code == 130
+    assert "Traceback" not in errors
+    assert shown.rstrip().endswith("\x1b[?25h"), "the cursor is hidden still"

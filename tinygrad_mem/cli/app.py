@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import DeviceError, FileFormatError, OutOfMemoryError
+from ..errors import TinygradMemError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -57,6 +57,6 @@ def train(
             data_dir=data_dir,
             picture=picture,
         )
-    except (DeviceError, FileFormatError, OutOfMemoryError, FileNotFoundError, ImportError) as error:
+    except (TinygradMemError, OSError, ImportError) as error:
         typer.echo(f"train: {error}", err=True)
         raise typer.Exit(2) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 import tinygrad_mem as tm
 
@@ -17,6 +19,7 @@ from ..data import DataLoader, TensorDataset
 from ..data.cifar10 import load_cifar10
 from ..data.digits import load_digits
 from ..data.mnist import load_mnist
+from ..errors import ArgumentError, DeviceError
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
 from ..nn import functional as F
@@ -30,8 +33,25 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
     if data == "digits":
         return load_digits()
     if folder is None:
-        raise FileNotFoundError(f"--data {data} reads the original files: give their folder with --data-dir")
+        raise ArgumentError(f"--data {data} reads the original files: give their folder with --data-dir")
     return load_mnist(folder) if data == "mnist" else load_cifar10(folder)
+
+
+def _check_picture(path: Path) -> None:
+    """Refuse now what would fail when the training is done: a missing library, a place, an ending."""
+    from matplotlib.backend_bases import FigureCanvasBase
+
+    endings = FigureCanvasBase.get_supported_filetypes()
+    folder, ending = path.parent, path.suffix[1:].lower()
+    if path.is_dir():
+        raise ArgumentError(f"--picture {path} is a folder: name a file in it")
+    if not folder.is_dir():
+        raise ArgumentError(f"--picture {path}: there is no folder {folder}")
+    if not os.access(path if path.exists() else folder, os.W_OK):
+        raise ArgumentError(f"--picture {path} cannot be written")
+    if ending not in endings:
+        found = f"{ending!r} is none of {', '.join(sorted(endings))}" if ending else "it has no ending, such as .png or .svg"
+        raise ArgumentError(f"--picture {path}: {found}")
 
 
 def _optimizer(name: str, parameters: Any) -> Any:
@@ -75,15 +95,24 @@ def run(
 ) -> None:
     """Train, print the accuracy, print what the memory of a step was made of."""
     where = tm.device(device)
+    if where.type == "meta":
+        raise DeviceError("a network on meta has shapes and no values, and learns nothing: use cpu or cuda")
+    if picture is not None:
+        _check_picture(picture)
     tm.manual_seed(seed)
     train_x, train_y, test_x, test_y = _load(data, data_dir)
     train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))
     test_set = TensorDataset(tm.from_numpy(test_x), tm.from_numpy(test_y))
     shuffled = DataLoader(train_set, batch_size, shuffle=True, drop_last=True, generator=tm.Generator().manual_seed(seed))
     if not len(shuffled):
-        raise FileNotFoundError(f"--batch-size {batch_size} is larger than the {len(train_set)} training images")
+        raise ArgumentError(f"--batch-size {batch_size} is larger than the {len(train_set)} training images")
+    if not len(test_set):
+        raise ArgumentError(f"--data {data}: there are no held-out images in {data_dir}")
     held_out = DataLoader(test_set, 256)
-    console.print(f"{data}: {len(train_set):,} training images, {len(test_set):,} held out, {list(train_x.shape[1:])} each")
+    console.print(
+        f"{data}: {len(train_set):,} training images, {len(test_set):,} held out, {list(train_x.shape[1:])} each",
+        highlight=False,
+    )
     began = time.perf_counter()
     watch = memory.track(where)
     watch.__enter__()
@@ -105,8 +134,9 @@ def run(
 def _train(
     model: Any, rule: Any, schedule: Any, batches: DataLoader, held_out: DataLoader, device: str, epochs: int, watch: Any
 ) -> None:
-    columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TextColumn("{task.fields[text]}"), console=console) as progress:
+    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
+    columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
+    with Progress(*columns, console=console) as progress:  # on a narrow terminal, only the bar gives way
         task = progress.add_task("train", total=epochs * len(batches), epoch=1, text="")
         steps = 0
         for epoch in range(1, epochs + 1):
@@ -121,7 +151,7 @@ def _train(
                     watch.__exit__()
                 progress.update(task, advance=1, epoch=epoch)
             right = accuracy(model, held_out, device)
-            progress.update(task, text=f"loss {losses / len(batches):.4f}  test accuracy {right:.2%}")
+            progress.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
 
 
 def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None) -> None:
