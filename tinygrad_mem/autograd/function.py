@@ -17,7 +17,7 @@ import numpy as np
 from .. import scope
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
-from . import tape
+from . import saved, tape
 from .engine import _root, copy
 from .grad_mode import no_grad
 from .tensor import Tensor
@@ -338,7 +338,7 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
         raise NotOfferedError(f"{cls.__name__}: outputs on several devices are not offered; use a Function for each")
     node = FunctionNode(tensors[0].device, ctx.needs_input_grad)
     node.op, node.ctx = cls._rule, ctx
-    node.edges, node.sequence = tuple(edges), tape._sequence()
+    node.edges, node.sequence = tuple(edges), tape.next_sequence()
     node.is_tensor = tuple([isinstance(x, Tensor) for x in args])
     none = ((), np.dtype(np.bool_))
     node.shapes = tuple([(r.array.shape, r.array.dtype) if isinstance(r, Tensor) else none for r in results])
@@ -361,12 +361,12 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
         name, storage = str(i), tensor.storage
         node.saved[name], node.storages[name] = tensor.array, storage
         if hooks:
-            node.saved[name] = tape._pack(hooks[-1], tensor if _is_in(tensor, args) else None, tensor.array, tensor.device)
+            node.saved[name] = saved.pack(hooks[-1], tensor if _is_in(tensor, args) else None, tensor.array, tensor.device)
             node.packed = True
         else:
             versions.append((name, storage, storage.version))
     if scope.listeners:
-        tape.tell_saved(node)
+        saved.tell_saved(node)
     node.versions, node.remembers = versions, bool(node.saved)
     node.devices = tuple([None if t is None else t.device for t in ctx._saved])
     ctx._saved = ()

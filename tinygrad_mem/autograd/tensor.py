@@ -16,7 +16,7 @@ from .. import dtypes, scope
 from ..devices import device as Device
 from ..errors import DeviceError, DTypeError, GraphError, ShapeError
 from ..scope import local
-from . import engine, tape
+from . import engine, saved, tape
 from .formatting import format_tensor
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class Tensor(_Methods):
     _node: tape.Node | None = None
     _index = 0
     _view: tape.View | None = None
-    _storage: tape.Storage | None = None
+    _storage: saved.Storage | None = None
     _hooks: dict | None = None
     _post_accumulate: dict | None = None
     _retains_grad = False
@@ -177,11 +177,11 @@ class Tensor(_Methods):
     def storage_offset(self) -> int:
         """Elements between the start of the memory that is shared and the first element."""
         root = engine._root(self.array)
-        return (self.data_ptr() - _pointer(root)) // self.array.itemsize
+        return (self.data_ptr() - address_of(root)) // self.array.itemsize
 
     def data_ptr(self) -> int:
         """The address of the first element."""
-        return _pointer(self.array)
+        return address_of(self.array)
 
     def is_contiguous(self) -> bool:
         """Whether the elements lie in memory in row-major order without gaps."""
@@ -215,10 +215,10 @@ class Tensor(_Methods):
         return -1 if self.device.index is None else self.device.index
 
     @property
-    def storage(self) -> tape.Storage:
+    def storage(self) -> saved.Storage:
         """The identity and version of the memory, shared by all views of it."""
         if self._storage is None:
-            self._storage = tape.Storage()
+            self._storage = saved.Storage()
         return self._storage
 
     @property
@@ -582,7 +582,8 @@ def _rebuild(cls: type, values: Any, shape: tuple, device: str, requires_grad: b
     return tensor
 
 
-def _pointer(array: Any) -> int:
+def address_of(array: Any) -> int:
+    """Where the array's first element lies."""
     if isinstance(array, np.ndarray):
         return array.__array_interface__["data"][0]
     return array.data.ptr
@@ -602,4 +603,4 @@ def normalize_dim(dim: int, ndim: int) -> int:
     return dim % bound
 
 
-tape._Tensor = Tensor
+tape._Tensor = saved._Tensor = Tensor

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..ops import activation as ops

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import ArgumentTypeError

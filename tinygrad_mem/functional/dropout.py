@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import dropout as ops

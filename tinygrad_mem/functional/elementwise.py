@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError
 from ..ops import elementwise as ops

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import embedding as ops

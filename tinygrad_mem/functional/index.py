@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops

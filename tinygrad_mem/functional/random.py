@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..autograd.tape import apply_
+from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..devices import device as Device

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtypes
-from ..autograd.tape import apply, apply_
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor, normalize_dim
 from ..errors import DTypeError
 from ..ops import scan as ops

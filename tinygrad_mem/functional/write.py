@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..autograd.tape import apply_
+from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import join

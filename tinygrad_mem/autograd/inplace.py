@@ -1,0 +1,133 @@
+"""In-place runs: an op's result is written into its first input, and a write through a view reaches the view's base."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import GraphError
+from ..ops.base import Context, Op
+from ..scope import local
+from .saved import remember
+from .tape import Node, connect, next_sequence, observed, one_device, run_backward
+from .tensor import Tensor, address_of
+
+
+def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
+    """Run ``op`` in place: its result is written into ``target``, which is also its first input.
+
+    Raises:
+        GraphError: ``target`` is a leaf that requires grad (or a view of one) and grad mode is on.
+        ShapeError, DTypeError: the result does not fit ``target``, which keeps its values.
+    """
+    inputs = (target, *inputs)
+    enabled = local.grad_enabled
+    if enabled and target._requires_grad:
+        base = target if target._view is None else target._view.base
+        if base.is_leaf and base._requires_grad:
+            what = "a leaf Variable" if base is target else "a view of a leaf Variable"
+            raise GraphError(
+                f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
+                "Do it under no_grad(), or on a clone()."
+            )
+    device = target.device
+    if any(isinstance(x, Tensor) and x.device is not device for x in inputs):
+        _, arrays = one_device(op, inputs)
+    else:
+        arrays = [x.array if isinstance(x, Tensor) else x for x in inputs]
+    if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays always are
+        raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
+    if target._storage is not None:
+        for x in inputs[1:]:
+            if isinstance(x, Tensor) and x._storage is target._storage:
+                _refuse_overlap(op, target.array, x.array)
+    needs = [enabled and op.differentiable and isinstance(x, Tensor) and x._requires_grad for x in inputs]
+    node = Node(device, needs)  # type: ignore[arg-type]
+    node.op = op
+    node.target = target.array
+    observed(op.forward, node, *arrays, **params)
+    node.target = None
+    storage = target.storage
+    record = any(needs)
+    if record and target.array.dtype.kind == "f":
+        before = storage.version
+        if target._view is None:
+            connect(node, inputs, (target,))
+        else:
+            _record_on_base(node, inputs, target)
+        storage.written(op.__name__)
+        # what the op saved of the target after writing it is valid at the new version; before writing it, at the old one
+        node.versions = tuple(
+            (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
+        )
+    else:
+        storage.written(op.__name__)
+    return target
+
+
+def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
+    """An op may read just what it writes, element by element; what it writes earlier than it reads would be another value."""
+    if other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target):
+        return
+    if target.size and other.size and isinstance(target, np.ndarray):
+        try:
+            overlap = np.shares_memory(target, other, max_work=1000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            return
+        if overlap:
+            raise GraphError(
+                f"{op.__name__}: unsupported operation: some elements of the input tensor and the written-to tensor refer to a "
+                "single memory location. Please clone() the tensor before performing the operation."
+            )
+
+
+def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
+    """An in-place write through a view: the view's base gets a node that rewrites the written part of its gradient."""
+    view = target._view
+    assert view is not None
+    target.edge()  # the view may be stale
+    base = view.base
+    outer = Node(target.device, (base._requires_grad, *node.needs[1:]))
+    outer.op = CopySlices
+    if base._requires_grad:
+        node.needs = (True, *node.needs[1:])
+    base_edge = base.edge() if base._requires_grad else None
+    edges = [None if not need else x.edge() for x, need in zip(inputs[1:], node.needs[1:], strict=True)]
+    node.edges = ()
+    node.shapes = ((target.array.shape, target.array.dtype),)
+    if node.saved:
+        remember(node, inputs, (target,))
+    outer.inner, outer.chain = node, view.chain  # type: ignore[attr-defined]
+    outer.edges = (base_edge, *edges)
+    outer.sequence = next_sequence()
+    outer.shapes = ((base.array.shape, base.array.dtype),)
+    base._node, base._index, base._requires_grad = outer, 0, True
+    target._requires_grad = True  # its node is made again from the base when it is asked for
+
+
+class CopySlices(Op):
+    """The base's gradient after a write through a view: the written part goes through the writing op. Saves nothing itself."""
+
+    @staticmethod
+    def backward(ctx: Any, gy: Any) -> Any:
+        inner: Node = ctx.inner
+        grad = gy if ctx.owns_grad else ctx.empty_like(gy)
+        if grad is not gy:
+            ctx.kernels.copy(gy, out=grad)
+        part = grad
+        for op, others, params in ctx.chain:
+            arrays = [x.array if isinstance(x, Tensor) else x for x in others]
+            part = op.forward(Context(ctx.device, (False,)), part, *arrays, **params)
+        copy = ctx.empty_like(part)
+        ctx.kernels.copy(part, out=copy)
+        inner.open(ctx.keeps_graph)
+        grads = run_backward(inner, copy, owned=True)
+        if not ctx.keeps_graph:
+            inner.close()
+        if ctx.needs[0]:
+            if grads[0] is None:
+                ctx.kernels.fill(0, out=part)
+            else:
+                ctx.kernels.copy(grads[0], out=part)
+        return (grad if ctx.needs[0] else None, *grads[1:])

@@ -1,0 +1,144 @@
+"""What a node keeps for its backward: plain arrays, with the versions that they had, or what a hook packed.
+
+Whoever writes in place counts it on the :class:`Storage`, so that a view's write is seen as well. While somebody listens, a
+node's saved arrays are a :class:`Kept`, which says when it lets go.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from .. import scope
+from ..errors import GraphError
+from ..scope import local
+
+if TYPE_CHECKING:
+    from .tape import Node
+
+
+class Storage:
+    """The identity of a piece of memory that tensors share: how often it was written in place, and by which op."""
+
+    version = 0
+    writer = ""
+
+    def written(self, by: str) -> None:
+        """Somebody wrote the memory."""
+        self.version += 1
+        self.writer = by
+
+
+def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
+    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
+    versions = []
+    hooks = local.saved_hooks
+    node.remembers = True
+    for name, array in node.saved.items():
+        owner = None
+        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
+            if isinstance(tensor, _Tensor) and tensor.array is array:
+                owner = tensor
+                break
+        if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
+            if owner is not None and any(owner is t for t in outputs):
+                owner = None  # an output that its own node kept would be a cycle
+            node.saved[name] = pack(hooks[-1], owner, array, node.device)
+            node.packed = True
+        elif owner is not None:
+            storage = owner._storage
+            if storage is None:
+                storage = owner._storage = Storage()
+            versions.append((name, storage, storage.version))
+    node.versions = versions
+    if scope.listeners:
+        tell_saved(node)
+
+
+def tell_saved(node: Node) -> None:
+    """Tell listeners what ``node`` keeps; they will hear when it is let go."""
+    Kept.of(node)
+    for name, array in node.kept():
+        for listener in scope.listeners:
+            listener.saved(node, name, array)
+
+
+class Kept(dict):
+    """What a node saved, while somebody listens: it says when it is let go."""
+
+    __slots__ = ("line", "module", "op")
+    op: str
+
+    @staticmethod
+    def of(node: Node) -> None:
+        """Let ``node`` keep what it saved in one of these."""
+        if type(node.saved) is not Kept:
+            node.saved = Kept(node.saved)
+            node.saved.op, node.saved.module, node.saved.line = node.op.__name__, node.module, node.line
+
+    def pop(self, name: str) -> Any:
+        value = dict.pop(self, name)
+        self._let_go(name, value)
+        return value
+
+    def _let_go(self, name: str, value: Any) -> None:
+        if scope.listeners:
+            for array in contents(value):
+                for listener in scope.listeners:
+                    listener.released(self, name, array)
+
+    def __del__(self) -> None:
+        for name, value in self.items():
+            self._let_go(name, value)
+
+
+def contents(value: Any) -> list:
+    """The arrays that a saved entry keeps alive: itself, or the tensors that a hook made of it."""
+    if not isinstance(value, Packed):
+        return [value]
+    content = value.content
+    return [t.array for t in (content if isinstance(content, (tuple, list)) else (content,)) if isinstance(t, _Tensor)]
+
+
+class Packed:
+    """What a saved-tensor hook made of an array, and the hook that makes an array of it again."""
+
+    __slots__ = ("content", "device", "dtype", "shape", "unpack")
+
+    def __init__(self, content: Any, unpack: Any, array: Any, device: Any) -> None:
+        self.content, self.unpack = content, unpack
+        self.shape, self.dtype, self.device = array.shape, array.dtype, device
+
+    def array(self) -> Any:
+        """Unpack.
+
+        Raises:
+            TypeError: the hook did not return a tensor.
+            GraphError: it returned a tensor of another shape, dtype or device.
+        """
+        before, local.saved_hooks = local.saved_hooks, ()
+        try:
+            tensor = self.unpack(self.content)
+        finally:
+            local.saved_hooks = before
+        if not isinstance(tensor, _Tensor):
+            raise TypeError(f"saved_tensors_hooks: unpack must return a tensor, found {type(tensor).__name__}")
+        array = tensor.array
+        if array.shape != self.shape or array.dtype != self.dtype or tensor.device is not self.device:
+            raise GraphError(
+                f"saved_tensors_hooks: pack was given shape {list(self.shape)}, {self.dtype} on {self.device}; unpack must "
+                f"return the same, found shape {list(array.shape)}, {array.dtype} on {tensor.device}"
+            )
+        return array
+
+
+def pack(hooks: tuple, owner: Any, array: Any, device: Any) -> Packed:
+    pack_hook, unpack_hook = hooks
+    tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
+    before, local.saved_hooks = local.saved_hooks, ()  # a hook's own ops are not packed again
+    try:
+        return Packed(pack_hook(tensor), unpack_hook, array, device)
+    finally:
+        local.saved_hooks = before
+
+
+_Tensor: Any = None  # set by tensor.py
