@@ -1,6 +1,7 @@
 """``python -m tests.benchmarks``: time ratios to PyTorch, both engines interleaved in one process; no test depends on them.
 
-Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported.
+Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. Between two steps is
+a pause: the threads of the other engine's libraries wait in a loop for more work for up to 25 ms, on cores that are not theirs.
 """
 
 from __future__ import annotations
@@ -15,15 +16,17 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+PAUSE = 0.05  # seconds
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
 
 
 def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Median seconds of one call of each, called in turn for about ``seconds`` in all, after a warm-up of two calls."""
+    """Median seconds of one call of each, called in turn with pauses for about ``seconds`` in all, after two calls of warm-up."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     while len(times[0]) < 5 or time.perf_counter() - began < seconds:
         for run, row in zip((ours, theirs), times, strict=True):
+            time.sleep(PAUSE)
             start = time.perf_counter()
             run()
             row.append(time.perf_counter() - start)
