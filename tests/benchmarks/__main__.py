@@ -21,7 +21,7 @@ SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETY
 
 
 def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Median seconds of one call of each, called in turn with pauses for about ``seconds`` in all, after two calls of warm-up."""
+    """Median seconds of one call of each, called in turn for about ``seconds`` in all, after two calls of warm-up."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
     while len(times[0]) < 5 or time.perf_counter() - began < seconds:
