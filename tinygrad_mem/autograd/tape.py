@@ -163,14 +163,14 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
 def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
     """Run an op while somebody listens, so that allocations inside it bear its name; or on a GPU beyond the first."""
     before = local.op, local.line, local.phase
-    local.op = node.op.__name__
-    if scope.listeners:
-        node.module = local.module
-        if local.phase == "user" and True in node.needs:
-            local.phase = "forward"
-        for listener in scope.listeners:
-            listener.running(node, arrays)
     try:
+        local.op = node.op.__name__
+        if scope.listeners:
+            node.module = local.module
+            if local.phase == "user" and True in node.needs:
+                local.phase = "forward"
+            for listener in scope.listeners:
+                listener.running(node, arrays)
         with node.device.current():
             return local.run(forward, node, *arrays, **params)
     finally:
