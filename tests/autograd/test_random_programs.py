@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tinygrad_mem.autograd.engine import _root
+from tinygrad_mem.autograd.shape import root_of
 
 POOL = tm.device("cpu").pool
 
@@ -109,7 +109,7 @@ def test_every_gradient_has_memory_of_its_own_and_nothing_is_left(program):
             seeds = [tm.ones(*o.shape, dtype=tm.float64) for o in outputs]
             tm.autograd.backward(outputs, seeds)
             grads = [x.grad for x in leaves if x.grad is not None]
-            owned = [id(_root(t.array)) for t in (*grads, *seeds, *leaves)]
+            owned = [id(root_of(t.array)) for t in (*grads, *seeds, *leaves)]
             assert len(set(owned)) == len(owned)
             assert all(g.array.flags.writeable and g.is_contiguous() for g in grads)
             assert all(s.numpy().min() == 1 for s in seeds if s.numel())

@@ -15,7 +15,7 @@ from .grad_mode import no_grad as no_grad
 from .grad_mode import set_grad_enabled as set_grad_enabled
 from .gradcheck import gradcheck as gradcheck
 from .inplace import apply_ as apply_
+from .shape import Size as Size
 from .tape import Node as Node
 from .tape import apply as apply
-from .tensor import Size as Size
 from .tensor import Tensor as Tensor

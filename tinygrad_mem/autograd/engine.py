@@ -13,6 +13,7 @@ import numpy as np
 
 from ..errors import GraphError, ShapeError
 from ..scope import local, settle_numpy
+from .shape import root_of
 from .tape import Node, run_backward
 
 if TYPE_CHECKING:
@@ -141,14 +142,6 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
         _arrive(pending, ready, target, wanted)
 
 
-def _root(array: Any) -> Any:
-    """The array whose memory ``array`` shows: itself, or the one it is a view of."""
-    base = array.base
-    while base is not None and type(base) is type(array):
-        array, base = base, base.base
-    return array
-
-
 def _ownership(grads: list, owned: list, result: tuple) -> list:
     """Which of the gradients that a backward returned belong to the engine alone.
 
@@ -156,8 +149,8 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    roots = [0 if r is None else id(_root(r)) for r in result]
-    incoming = {id(_root(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
+    roots = [0 if r is None else id(root_of(r)) for r in result]
+    incoming = {id(root_of(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
     return [
         r is not None and incoming.get(root, True) and roots.count(root) == 1 and _dense(r)
         for r, root in zip(result, roots)  # noqa: B905 (once a node: strict costs)

@@ -18,8 +18,9 @@ from .. import scope
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
 from . import saved, tape
-from .engine import _root, copy
+from .engine import copy
 from .grad_mode import no_grad
+from .shape import root_of
 from .tensor import Tensor
 
 
@@ -172,7 +173,7 @@ class Sharing:
     def __init__(self, incoming: list) -> None:
         self.grads = incoming  # held until the end: the counts before and after are taken alike
         self.incoming = {id(g): g for g in incoming}
-        self.roots = {id(r): r for r in map(_root, incoming)}
+        self.roots = {id(r): r for r in map(root_of, incoming)}
         self.before = {key: _references([r]) for key, r in self.roots.items()}
         self.tensors: list[weakref.ref] = []
 
@@ -191,7 +192,7 @@ class Sharing:
             if array is None:
                 continue
             ref, alone = refs[i], _references([array]) <= _ALONE + 2  # arrays and array
-            root = _root(array)
+            root = root_of(array)
             if id(root) in self.roots:
                 shared = kept
             else:

@@ -10,8 +10,9 @@ from ..errors import GraphError
 from ..ops.base import Context, Op
 from ..scope import local
 from .saved import remember
+from .shape import address_of
 from .tape import Node, connect, next_sequence, observed, one_device, run_backward
-from .tensor import Tensor, address_of
+from .tensor import Tensor
 
 
 def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:

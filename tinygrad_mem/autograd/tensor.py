@@ -14,66 +14,21 @@ import numpy as np
 
 from .. import dtypes, scope
 from ..devices import device as Device
-from ..errors import DeviceError, DTypeError, GraphError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local
-from . import engine, saved, tape
-from .formatting import format_tensor
+from . import saved, tape
+from .exchange import Exchange
+from .hooks import RemovableHandle
 
 if TYPE_CHECKING:
     from ..functional.methods import Methods as _Methods
 else:
     _Methods = object
 
-
-class Size(tuple):
-    """A shape: a tuple of ints with ``numel()``."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """How many elements a tensor of this shape has."""
-        count = 1
-        for n in self:
-            count *= n
-        return count
-
-    def __getitem__(self, key: Any) -> Any:
-        found = tuple.__getitem__(self, key)
-        return Size(found) if isinstance(key, slice) else found
-
-    def __add__(self, other: tuple) -> Size:
-        return Size(tuple.__add__(self, tuple(other)))
-
-    def __repr__(self) -> str:
-        return f"Size({list(self)})"
-
-
-class RemovableHandle:
-    """What registering a hook returns; ``remove()`` takes the hook away, and so does leaving it as a context."""
-
-    __slots__ = ("_hooks", "key")
-    _next = 0
-
-    def __init__(self, hooks: dict) -> None:
-        self._hooks = hooks
-        self.key = RemovableHandle._next
-        RemovableHandle._next += 1
-
-    def remove(self) -> None:
-        """Take the hook away; a second time does nothing."""
-        self._hooks.pop(self.key, None)
-
-    def __enter__(self) -> RemovableHandle:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.remove()
-
-
 _new = object.__new__
 
 
-class Tensor(_Methods):
+class Tensor(Exchange, _Methods):
     """A multi-dimensional array that can remember how it was made.
 
     ``Tensor([1.0, 2.0])`` and ``Tensor(2, 3)`` make float32 tensors as PyTorch's old constructor does; prefer ``tensor()``,
@@ -84,8 +39,6 @@ class Tensor(_Methods):
         device: where it lives.
     """
 
-    array: Any
-    device: Device
     _grad: Tensor | None = None
     _requires_grad = False
     _node: tape.Node | None = None
@@ -119,100 +72,6 @@ class Tensor(_Methods):
     def cpu_device() -> Device:
         """The device of results that no input decides."""
         return Device("cpu")
-
-    # --- what it is -----------------------------------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Size:
-        """The sizes of the dimensions."""
-        return Size(self.array.shape)
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size of one dimension."""
-        if dim is None:
-            return Size(self.array.shape)
-        return self.array.shape[normalize_dim(dim, self.array.ndim)]
-
-    @property
-    def dtype(self) -> np.dtype:
-        """The NumPy dtype of the elements."""
-        return self.array.dtype
-
-    @property
-    def ndim(self) -> int:
-        """How many dimensions."""
-        return self.array.ndim
-
-    def dim(self) -> int:
-        """How many dimensions."""
-        return self.array.ndim
-
-    ndimension = dim
-
-    def numel(self) -> int:
-        """How many elements."""
-        return int(self.array.size)
-
-    nelement = numel
-
-    def element_size(self) -> int:
-        """Bytes of one element."""
-        return self.array.dtype.itemsize
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes of one element."""
-        return self.array.dtype.itemsize
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of all elements; a view counts what it shows, not what it keeps alive."""
-        return int(self.array.nbytes)
-
-    def stride(self, dim: int | None = None) -> Any:
-        """Steps between neighbours of each dimension (or of one), in elements."""
-        strides = tuple(s // self.array.itemsize for s in self.array.strides)
-        return strides if dim is None else strides[normalize_dim(dim, self.ndim)]
-
-    def storage_offset(self) -> int:
-        """Elements between the start of the memory that is shared and the first element."""
-        root = engine._root(self.array)
-        return (self.data_ptr() - address_of(root)) // self.array.itemsize
-
-    def data_ptr(self) -> int:
-        """The address of the first element."""
-        return address_of(self.array)
-
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in memory in row-major order without gaps."""
-        return bool(self.array.flags.c_contiguous)
-
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is floating."""
-        return self.array.dtype.kind == "f"
-
-    def is_complex(self) -> bool:
-        """Complex dtypes are not offered: always False."""
-        return False
-
-    @property
-    def is_cuda(self) -> bool:
-        """Whether it lives on a GPU."""
-        return self.device.type == "cuda"
-
-    @property
-    def is_meta(self) -> bool:
-        """Whether it has a shape only."""
-        return self.device.type == "meta"
-
-    @property
-    def is_sparse(self) -> bool:
-        """Dense tensors only: always False."""
-        return False
-
-    def get_device(self) -> int:
-        """The GPU's index, -1 elsewhere."""
-        return -1 if self.device.index is None else self.device.index
 
     @property
     def storage(self) -> saved.Storage:
@@ -448,159 +307,6 @@ class Tensor(_Methods):
         self.array, self.device, self._storage = value.array, value.device, value.storage
         for listener in scope.listeners:
             listener.moved(self)
-
-    # --- out of the engine ----------------------------------------------------------------------------------------------
-
-    def _host(self) -> np.ndarray:
-        """The values in host memory: the array itself on the cpu, a copy elsewhere."""
-        if type(self.array) is np.ndarray and self.device.type == "cpu":
-            return self.array
-        out = np.empty(self.array.shape, self.array.dtype)
-        self.device.download(self.array, out)
-        return out
-
-    def numpy(self, *, force: bool = False) -> np.ndarray:
-        """The values as a NumPy array that shares the memory of a cpu tensor.
-
-        Args:
-            force: detach and copy to the host first, whatever the tensor.
-
-        Raises:
-            GraphError: it requires grad; use ``detach().numpy()``.
-            DeviceError: it is on a GPU; use ``cpu().numpy()``.
-        """
-        if not force:
-            if self._requires_grad:
-                raise GraphError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
-            if self.device.type == "cuda":
-                raise DeviceError("can't convert cuda device tensor to numpy. Use Tensor.cpu() to copy it to the host first.")
-        return self._host()
-
-    def item(self) -> Any:
-        """The one element, as a Python number.
-
-        Raises:
-            ShapeError: there is not exactly one element.
-            DataDependenceError: on device ``meta``.
-        """
-        if self.array.size != 1:
-            raise ShapeError(f"a Tensor with {self.array.size} elements cannot be converted to Scalar")
-        return self._host().item()
-
-    def tolist(self) -> Any:
-        """The values as (nested) lists of Python numbers."""
-        return self._host().tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        return np.array(self.numpy(), dtype=dtype, copy=copy)
-
-    @property
-    def __cuda_array_interface__(self) -> dict:
-        if self.device.type != "cuda":
-            raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}, not on a GPU")
-        if self._requires_grad:
-            raise GraphError("Can't get __cuda_array_interface__ on Tensor that requires grad. Use tensor.detach() first.")
-        return self.array.__cuda_array_interface__
-
-    def __dlpack__(self, **options: Any) -> Any:
-        if self._requires_grad:
-            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
-        if self.is_meta:
-            raise BufferError("a tensor on device meta has a shape and no memory: there is nothing to export")
-        return self.array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple:
-        return self.array.__dlpack_device__()
-
-    def __len__(self) -> int:
-        if not self.array.ndim:
-            raise TypeError("len() of a 0-d tensor")
-        return self.array.shape[0]
-
-    def __bool__(self) -> bool:
-        if self.array.size != 1:
-            what = "no values" if self.array.size == 0 else "more than one value"
-            raise ShapeError(f"Boolean value of Tensor with {what} is ambiguous; use .any() or .all()")
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __index__(self) -> int:
-        if self.array.dtype.kind not in "iub":
-            raise TypeError("only integer tensors of a single element can be converted to an index")
-        return int(self.item())
-
-    def __contains__(self, element: Any) -> bool:
-        return bool((self._host() == (element._host() if isinstance(element, Tensor) else element)).any())
-
-    def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.array.ndim == 0 and not self._requires_grad else format(repr(self), spec)
-
-    def __repr__(self) -> str:
-        return format_tensor(self)
-
-    def __reduce_ex__(self, protocol: Any) -> tuple:
-        if self._node is not None:
-            raise GraphError(
-                "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
-            )
-        values = None if self.is_meta else np.array(self._host())
-        shape = (tuple(self.shape), self.dtype.str)
-        return _rebuild, (type(self), values, shape, str(self.device), self._requires_grad, dict(_extra(self)))
-
-    def __deepcopy__(self, memo: dict) -> Tensor:
-        if id(self) in memo:
-            return memo[id(self)]
-        rebuild, args = self.__reduce_ex__(4)
-        copy = memo[id(self)] = rebuild(*args)
-        if self._grad is not None:
-            copy.grad = self._grad.__deepcopy__(memo)
-        return copy
-
-
-_CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
-
-
-def _extra(tensor: Tensor) -> dict:
-    """Attributes that a user or a subclass put on the tensor."""
-    return {name: value for name, value in tensor.__dict__.items() if name not in _CORE}
-
-
-def _rebuild(cls: type, values: Any, shape: tuple, device: str, requires_grad: bool, extra: dict) -> Tensor:
-    where = Device(device)
-    tensor = _new(cls)
-    tensor.device = where
-    tensor.array = where.empty(shape[0], np.dtype(shape[1]))
-    if values is not None:
-        where.upload(values, tensor.array)
-    tensor._requires_grad = requires_grad
-    tensor.__dict__.update(extra)
-    return tensor
-
-
-def address_of(array: Any) -> int:
-    """Where the array's first element lies."""
-    if isinstance(array, np.ndarray):
-        return array.__array_interface__["data"][0]
-    return array.data.ptr
-
-
-def normalize_dim(dim: int, ndim: int) -> int:
-    """``dim`` counted from the front.
-
-    Raises:
-        DimensionError: it is outside of ``[-ndim, ndim - 1]`` (a 0-d tensor takes -1 and 0).
-    """
-    from ..errors import DimensionError
-
-    bound = max(ndim, 1)
-    if not -bound <= dim < bound:
-        raise DimensionError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
-    return dim % bound
 
 
 tape._Tensor = saved._Tensor = Tensor

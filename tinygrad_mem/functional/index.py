@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import dtypes
 from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.shape import normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from . import creation, shape
 

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dtypes
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..ops import reduce as ops
 from . import elementwise

@@ -6,8 +6,9 @@ from typing import Any
 
 from .. import dtypes
 from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import DTypeError
 from ..ops import scan as ops
 from .sort import ValuesIndices

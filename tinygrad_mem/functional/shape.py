@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
 from ..ops import convert, join
 from ..ops import shape as ops

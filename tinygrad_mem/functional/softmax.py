@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtypes
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..ops import softmax as ops
 from . import elementwise
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
-from ..autograd.tensor import Tensor, normalize_dim
+from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops
 from . import creation, shape

@@ -14,7 +14,8 @@ import numpy as np
 
 from .. import dtypes, scope
 from ..autograd.grad_mode import no_grad
-from ..autograd.tensor import RemovableHandle, Tensor
+from ..autograd.hooks import RemovableHandle
+from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import NotOfferedError, let_go
 from ..functional import creation

@@ -13,7 +13,8 @@ import numpy as np
 
 from .. import scope
 from ..autograd.grad_mode import enable_grad
-from ..autograd.tensor import RemovableHandle, Tensor
+from ..autograd.hooks import RemovableHandle
+from ..autograd.tensor import Tensor
 from ..errors import NotOfferedError
 
 

@@ -1,0 +1,153 @@
+"""The ways out of the engine: Python numbers, NumPy, other libraries, text, pickles."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..devices import device as Device
+from ..errors import DeviceError, GraphError, ShapeError
+from .formatting import format_tensor
+from .shape import Shaped
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+
+class Exchange(Shaped):
+    """What reads the values."""
+
+    _grad: Tensor | None
+    _requires_grad: bool
+    _node: Any
+
+    def _host(self) -> np.ndarray:
+        """The values in host memory: the array itself on the cpu, a copy elsewhere."""
+        if type(self.array) is np.ndarray and self.device.type == "cpu":
+            return self.array
+        out = np.empty(self.array.shape, self.array.dtype)
+        self.device.download(self.array, out)
+        return out
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The values as a NumPy array that shares the memory of a cpu tensor.
+
+        Args:
+            force: detach and copy to the host first, whatever the tensor.
+
+        Raises:
+            GraphError: it requires grad; use ``detach().numpy()``.
+            DeviceError: it is on a GPU; use ``cpu().numpy()``.
+        """
+        if not force:
+            if self._requires_grad:
+                raise GraphError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
+            if self.device.type == "cuda":
+                raise DeviceError("can't convert cuda device tensor to numpy. Use Tensor.cpu() to copy it to the host first.")
+        return self._host()
+
+    def item(self) -> Any:
+        """The one element, as a Python number.
+
+        Raises:
+            ShapeError: there is not exactly one element.
+            DataDependenceError: on device ``meta``.
+        """
+        if self.array.size != 1:
+            raise ShapeError(f"a Tensor with {self.array.size} elements cannot be converted to Scalar")
+        return self._host().item()
+
+    def tolist(self) -> Any:
+        """The values as (nested) lists of Python numbers."""
+        return self._host().tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    @property
+    def __cuda_array_interface__(self) -> dict:
+        if self.device.type != "cuda":
+            raise AttributeError(f"__cuda_array_interface__: the tensor is on {self.device}, not on a GPU")
+        if self._requires_grad:
+            raise GraphError("Can't get __cuda_array_interface__ on Tensor that requires grad. Use tensor.detach() first.")
+        return self.array.__cuda_array_interface__
+
+    def __dlpack__(self, **options: Any) -> Any:
+        if self._requires_grad:
+            raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
+        if self.is_meta:
+            raise BufferError("a tensor on device meta has a shape and no memory: there is nothing to export")
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple:
+        return self.array.__dlpack_device__()
+
+    def __len__(self) -> int:
+        if not self.array.ndim:
+            raise TypeError("len() of a 0-d tensor")
+        return self.array.shape[0]
+
+    def __bool__(self) -> bool:
+        if self.array.size != 1:
+            what = "no values" if self.array.size == 0 else "more than one value"
+            raise ShapeError(f"Boolean value of Tensor with {what} is ambiguous; use .any() or .all()")
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __index__(self) -> int:
+        if self.array.dtype.kind not in "iub":
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self._host() == (element._host() if isinstance(element, Exchange) else element)).any())
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.array.ndim == 0 and not self._requires_grad else format(repr(self), spec)
+
+    def __repr__(self) -> str:
+        return format_tensor(self)  # type: ignore[arg-type]
+
+    def __reduce_ex__(self, protocol: Any) -> tuple:
+        if self._node is not None:
+            raise GraphError(
+                "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
+            )
+        values = None if self.is_meta else np.array(self._host())
+        shape = (tuple(self.shape), self.dtype.str)
+        return _rebuild, (type(self), values, shape, str(self.device), self._requires_grad, dict(_extra(self)))
+
+    def __deepcopy__(self, memo: dict) -> Tensor:
+        if id(self) in memo:
+            return memo[id(self)]
+        rebuild, args = self.__reduce_ex__(4)
+        copy = memo[id(self)] = rebuild(*args)
+        if self._grad is not None:
+            copy.grad = self._grad.__deepcopy__(memo)
+        return copy
+
+
+_CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
+
+
+def _extra(tensor: Exchange) -> dict:
+    """Attributes that a user or a subclass put on the tensor."""
+    return {name: value for name, value in tensor.__dict__.items() if name not in _CORE}
+
+
+def _rebuild(cls: type, values: Any, shape: tuple, device: str, requires_grad: bool, extra: dict) -> Tensor:
+    where = Device(device)
+    tensor = object.__new__(cls)
+    tensor.device = where
+    tensor.array = where.empty(shape[0], np.dtype(shape[1]))
+    if values is not None:
+        where.upload(values, tensor.array)
+    tensor._requires_grad = requires_grad
+    tensor.__dict__.update(extra)
+    return tensor

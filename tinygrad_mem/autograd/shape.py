@@ -1,0 +1,159 @@
+"""What a tensor can say of itself without the tape: shape, dtype, bytes, place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..devices import device as Device
+from ..errors import DimensionError
+
+
+class Size(tuple):
+    """A shape: a tuple of ints with ``numel()``."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """How many elements a tensor of this shape has."""
+        count = 1
+        for n in self:
+            count *= n
+        return count
+
+    def __getitem__(self, key: Any) -> Any:
+        found = tuple.__getitem__(self, key)
+        return Size(found) if isinstance(key, slice) else found
+
+    def __add__(self, other: tuple) -> Size:
+        return Size(tuple.__add__(self, tuple(other)))
+
+    def __repr__(self) -> str:
+        return f"Size({list(self)})"
+
+
+def address_of(array: Any) -> int:
+    """Where the array's first element lies."""
+    if isinstance(array, np.ndarray):
+        return array.__array_interface__["data"][0]
+    return array.data.ptr
+
+
+def normalize_dim(dim: int, ndim: int) -> int:
+    """``dim`` counted from the front.
+
+    Raises:
+        DimensionError: it is outside of ``[-ndim, ndim - 1]`` (a 0-d tensor takes -1 and 0).
+    """
+    bound = max(ndim, 1)
+    if not -bound <= dim < bound:
+        raise DimensionError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
+    return dim % bound
+
+
+def root_of(array: Any) -> Any:
+    """The array whose memory ``array`` shows: itself, or the one it is a view of."""
+    base = array.base
+    while base is not None and type(base) is type(array):
+        array, base = base, base.base
+    return array
+
+
+class Shaped:
+    """An array on a device. Sizes are counted in elements, as PyTorch counts them, and not in bytes."""
+
+    array: Any
+    device: Device
+
+    @property
+    def shape(self) -> Size:
+        """The sizes of the dimensions."""
+        return Size(self.array.shape)
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size of one dimension."""
+        if dim is None:
+            return Size(self.array.shape)
+        return self.array.shape[normalize_dim(dim, self.array.ndim)]
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The NumPy dtype of the elements."""
+        return self.array.dtype
+
+    @property
+    def ndim(self) -> int:
+        """How many dimensions."""
+        return self.array.ndim
+
+    def dim(self) -> int:
+        """How many dimensions."""
+        return self.array.ndim
+
+    ndimension = dim
+
+    def numel(self) -> int:
+        """How many elements."""
+        return int(self.array.size)
+
+    nelement = numel
+
+    def element_size(self) -> int:
+        """Bytes of one element."""
+        return self.array.dtype.itemsize
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        return self.array.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements; a view counts what it shows, not what it keeps alive."""
+        return int(self.array.nbytes)
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Steps between neighbours of each dimension (or of one), in elements."""
+        strides = tuple(s // self.array.itemsize for s in self.array.strides)
+        return strides if dim is None else strides[normalize_dim(dim, self.ndim)]
+
+    def storage_offset(self) -> int:
+        """Elements between the start of the memory that is shared and the first element."""
+        root = root_of(self.array)
+        return (self.data_ptr() - address_of(root)) // self.array.itemsize
+
+    def data_ptr(self) -> int:
+        """The address of the first element."""
+        return address_of(self.array)
+
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie in memory in row-major order without gaps."""
+        return bool(self.array.flags.c_contiguous)
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is floating."""
+        return self.array.dtype.kind == "f"
+
+    def is_complex(self) -> bool:
+        """Complex dtypes are not offered: always False."""
+        return False
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether it lives on a GPU."""
+        return self.device.type == "cuda"
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether it has a shape only."""
+        return self.device.type == "meta"
+
+    @property
+    def is_sparse(self) -> bool:
+        """Dense tensors only: always False."""
+        return False
+
+    def get_device(self) -> int:
+        """The GPU's index, -1 elsewhere."""
+        return -1 if self.device.index is None else self.device.index
