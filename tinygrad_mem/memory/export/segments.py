@@ -44,7 +44,7 @@ class Segments:
         self._gone: list[tuple[int, int]] = []  # (begin, end) of older ones that were given back
         self._ever: list[tuple[int, int]] = []
         self._outside: set[tuple[int, int]] = set()
-        self._silent = False  # the pool gave something back and did not say what
+        self._silent = 0  # bytes that the pool gave back without saying where
 
     def read(self, records: np.ndarray) -> None:
         """Learn from further events."""
@@ -62,15 +62,16 @@ class Segments:
     def _take(self, address: int, size: int) -> None:
         self.reserved += size
         if address:
-            if self._silent:  # what was here before has been given back
-                self.found = {a: s for a, s in self.found.items() if a + s <= address or a >= address + size}
+            for begin in [a for a in self.found if self._silent and a < address + size and address < a + self.found[a]]:
+                self._silent -= self.found.pop(begin)  # it is here no more
             self.found[address] = size
             self._ever = _merged([*self._ever, (address, address + size)])
 
     def _give(self, address: int, size: int) -> None:
         self.reserved -= size
-        self._silent |= not address
-        if address and self.found.pop(address, None) is None:
+        if not address:
+            self._silent += size
+        elif self.found.pop(address, None) is None:
             self._gone.append((address, address + size))
 
     def settle(self, living: Iterable[int], loose: int) -> None:
@@ -82,11 +83,12 @@ class Segments:
         """
         older = [(a, b) for a, b in self._outside if not any(begin <= a < end for begin, end in self._gone)]
         self.found.update({begin: end - begin for begin, end in _merged(older)})
-        if self._silent and sum(self.found.values()) > self.reserved:
-            starts = np.sort(np.array(list(living), np.int64))
-            for begin, size in list(self.found.items()):
-                if np.searchsorted(starts, begin) == np.searchsorted(starts, begin + size):
-                    self.emptied[begin] = self.found.pop(begin)
+        starts = np.sort(np.array(list(living), np.int64))
+        for begin, size in list(self.found.items()):
+            empty = np.searchsorted(starts, begin) == np.searchsorted(starts, begin + size)
+            if empty and size <= self._silent:
+                self._silent -= size
+                self.emptied[begin] = self.found.pop(begin)
         rest = max(self.reserved - sum(self.found.values()), loose)
         if rest > 0:
             top = max((end for _, end in [*self._ever, *self._gone, *self._outside]), default=0)
@@ -98,7 +100,7 @@ class Segments:
         """The segments as PyTorch's snapshot shows them, with the blocks that live in them and the gaps between."""
         starts = sorted(self.found)
         inside: dict[int, list[Living]] = {start: [] for start in starts}
-        for block in sorted(living):
+        for block in sorted(living, key=lambda block: block.address):
             at = int(np.searchsorted(starts, block.address, "right")) - 1
             if at >= 0:
                 inside[starts[at]].append(block)
