@@ -1,33 +1,52 @@
-"""Ctrl-C at any line: what a signal that comes at a bad moment would do, at a moment of the test's choice."""
+"""Ctrl-C at any point at which Python hears it: what a signal at a bad moment would do, at a moment of the test's choice."""
 
 from __future__ import annotations
 
-import linecache
+import dis
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
+_HEARS = {"RESUME", "JUMP_BACKWARD", "POP_JUMP_BACKWARD_IF_TRUE", "POP_JUMP_BACKWARD_IF_FALSE"}
+_HEARS |= {"POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
+_HEARS_AFTER = {"CALL", "CALL_FUNCTION_EX"}
+_FINALISERS = {
+    "tinygrad_mem.devices.pool.__del__",
+    "tinygrad_mem.autograd.tape.__del__",
+    "tinygrad_mem.memory.listener.<lambda>",
+}
+
 
 @contextmanager
-def interrupted(line: int, *modules: ModuleType) -> Iterator[list[str]]:
-    """``KeyboardInterrupt`` before the ``line``-th line that runs of the modules' code; the list says where it was.
+def interrupted(point: int, *modules: ModuleType) -> Iterator[list[str]]:
+    """``KeyboardInterrupt`` at the ``point``-th point of the modules' code that runs; the list says where it was.
 
-    The line of a ``with`` is left out: Python shows it again on the way out, where no signal is ever heard.
+    Signals are heard at the beginning of functions, at the end of calls and where loops go back, and nowhere else: between a
+    ``with`` that took a lock and its body there is no such point. Left out are finalisers: Python itself drops what is raised
+    there.
     """
     files, where, count = {module.__file__ for module in modules}, [], 0
+    called: dict[FrameType, bool] = {}
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal count
         if frame.f_code.co_filename not in files:
             return None
-        if event == "line" and not linecache.getline(frame.f_code.co_filename, frame.f_lineno).lstrip().startswith("with "):
-            count += 1
-            if count == line:
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            name = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+            hears, called[frame] = called.get(frame, False) or name in _HEARS, name in _HEARS_AFTER
+            hears = hears and not _finalising(frame)
+            count += hears
+            if hears and count == point:
                 where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                called.clear()
                 sys.settrace(None)
                 raise KeyboardInterrupt
+        elif event == "return":
+            called.pop(frame, None)
         return trace
 
     before = sys.gettrace()
@@ -36,3 +55,10 @@ def interrupted(line: int, *modules: ModuleType) -> Iterator[list[str]]:
         yield where
     finally:
         sys.settrace(before)
+        called.clear()
+
+
+def _finalising(frame: FrameType | None) -> bool:
+    while frame is not None and f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}" not in _FINALISERS:
+        frame = frame.f_back
+    return frame is not None

@@ -153,16 +153,16 @@ def test_an_empty_log():
         track.at_peak()
 
 
-def test_an_interrupt_at_any_line_loses_no_event(monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupt_at_any_point_loses_no_event(monkeypatch: pytest.MonkeyPatch):
     """Ctrl-C while events are packed: each of them is there afterwards, once, and in order."""
     monkeypatch.setattr(log_module, "_BATCH", 4)
     monkeypatch.setattr(log_module, "_CHUNK", 6)
-    line, reached = 0, ["begin"]
+    point, reached = 0, ["begin"]
     while reached:
-        line += 1
+        point += 1
         log = Log("cpu")
         rows = [(1, i, 0, 0, 0, "user", f"m{i % 3}", "", f"{i}", "", "", 7) for i in range(15)]
-        with interrupted(line, log_module) as reached:
+        with interrupted(point, log_module) as reached:
             for row in rows:
                 try:
                     log.write(row)
@@ -172,4 +172,4 @@ def test_an_interrupt_at_any_line_loses_no_event(monkeypatch: pytest.MonkeyPatch
             with contextlib.suppress(KeyboardInterrupt):
                 assert len(log) == 15
         assert [tuple(event)[:-1] for event in log] == [row[:-1] for row in rows], f"interrupted at {reached}"
-    assert line > 100
+    assert point > 100

@@ -267,11 +267,8 @@ def test_explain_says_who_holds_it_and_why():
         rule = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         rule.step()
         assert "the optimizer keeps it as state of Linear.weight" in track.explain(rule.state[model.weight]["momentum_buffer"])
-    with pytest.raises(ValueError, match=r"listens to cpu, the tensor \[1\] is on meta"):
-        track.explain(tm.ones(1, device="meta"))
-    late = tm.ones(5000)
-    with pytest.raises(ValueError, match="after the track had ended"):
-        track.explain(late)
+        with pytest.raises(ValueError, match=r"listens to cpu, the tensor \[1\] is on meta"):
+            track.explain(tm.ones(1, device="meta"))
 
 
 def test_the_default_device_is_tracked():
@@ -349,22 +346,21 @@ def test_overlapping_tracks_hear_everything_and_end_in_any_order():
 
 
 def test_garbage_that_is_collected_while_a_track_begins_is_not_lost(monkeypatch: pytest.MonkeyPatch):
-    """A tensor's last holder becomes a cycle just after the bytes in use were read, and the collector is eager."""
+    """A tensor's last holder becomes a cycle just before what is there is counted, and the collector is eager."""
     pool, threshold = device("cpu").pool, gc.get_threshold()
-    holder, count = [tm.empty(1000)], pool.used_bytes
+    holder, count = [tm.empty(1000)], pool.total_bytes
 
-    def used_bytes() -> int:
-        used = count()
+    def total_bytes() -> int:
         cycle: list = [holder.pop()] if holder else []
         cycle.append(cycle)
-        return used
+        return count()
 
-    monkeypatch.setattr(pool, "used_bytes", used_bytes)
+    monkeypatch.setattr(pool, "total_bytes", total_bytes)
     gc.set_threshold(1, 1, 1)
     try:
         with memory.track() as track:
             gc.collect()
-            used = count()
+            used = pool.used_bytes()
     finally:
         gc.set_threshold(*threshold)
     assert not holder
@@ -471,105 +467,6 @@ def test_without_a_track_nothing_is_kept_for_one():
         assert (node.module, node.line.split()[-1]) == ("Sequential.1", "test_without_a_track_nothing_is_kept_for_one")
     assert scope.listeners == ()
     node.saved.clear()
-
-
-# --- used wrongly ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_track_runs_once():
-    with memory.track() as track:
-        tm.tensor([1.0])
-        with pytest.raises(RuntimeError, match="is running already"):
-            track.__enter__()
-    with pytest.raises(RuntimeError, match="has run already"):
-        track.__enter__()
-    with pytest.raises(RuntimeError, match="it has ended already, or was never entered"):
-        track.__exit__()
-    with pytest.raises(RuntimeError, match="mark: the track is not running, so 'late' has no place"):
-        track.mark("late")
-    memory.mark("nobody listens")
-
-
-def test_an_empty_track_has_no_peak():
-    gc.collect()
-    with memory.track("meta") as track:
-        pass
-    if device("meta").pool.used_bytes() == 0:
-        with pytest.raises(ValueError, match="nothing was allocated"):
-            track.at_peak()
-
-
-def test_after_its_end_a_track_hears_nothing():
-    with memory.track() as track:
-        model = nn.Linear(10, 10)
-        out = model(tm.ones(2, 10))
-    count = len(track.log)
-    out.sum().backward()
-    del model, out
-    gc.collect()
-    assert len(track.log) == count
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_forked_child_is_not_tracked_and_says_so():
-    program = """
-import os, sys
-import tinygrad_mem as tm
-from tinygrad_mem import memory, scope
-with memory.track() as track:
-    x = tm.ones(1000)
-    child = os.fork()
-    if child == 0:
-        y = tm.ones(2000)
-        assert scope.listeners == () and not track.running
-        try:
-            track.peak
-        except RuntimeError as error:
-            ok = "belongs to process" in str(error) and "a child is not tracked" in str(error)
-        try:
-            track.mark("here")
-            ok = False
-        except RuntimeError:
-            pass
-        with memory.track() as own:
-            z = tm.ones(10)
-        ok = ok and own.peak > 0
-        os._exit(0 if ok else 1)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    y = tm.ones(3000)
-assert [e.requested for e in track.log if e.kind is memory.Kind.MALLOC] == [4000, 12000]
-child = os.fork()
-if child == 0:
-    with memory.track() as again:
-        pass
-    os._exit(0)
-os.waitpid(child, 0)
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=30)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_an_interpreter_that_ends_with_a_graph_alive_says_nothing(ended: bool):
-    program = f"""
-import tinygrad_mem as tm
-from tinygrad_mem import memory, nn
-track = memory.track()
-track.__enter__()
-model = nn.Linear(10, 10)
-rule = tm.optim.Adam(model.parameters())
-model(tm.ones(3, 10)).exp().sum().backward()
-rule.step()
-loss = model(tm.ones(3, 10)).exp().sum()
-class Cycle: pass
-cycle = Cycle()
-cycle.held = cycle, loss, model, rule
-if {ended}:
-    track.__exit__()
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 # --- what libraries take --------------------------------------------------------------------------------------------------

@@ -154,17 +154,19 @@ class Pool:
         return block
 
     def _free(self, chunk: Chunk) -> None:
-        if scope.listeners:
-            for listener in scope.listeners:
-                listener.free(self.device, chunk.address, chunk.size)
-        lock = self._lock
-        if lock.acquire(False):
-            try:
-                self._release(chunk)
-            finally:
-                lock.release()
-        else:
-            self._pending.append(chunk)
+        try:
+            if scope.listeners:
+                for listener in scope.listeners:
+                    listener.free(self.device, chunk.address, chunk.size)
+        finally:
+            lock = self._lock
+            if lock.acquire(False):
+                try:
+                    self._release(chunk)
+                finally:
+                    lock.release()
+            else:
+                self._pending.append(chunk)
 
     def _commit(self) -> None:
         """Release the chunks that were freed while the lock was taken."""

@@ -8,6 +8,7 @@ lets go and the block lives on, it is again what it was born as.
 
 from __future__ import annotations
 
+import threading
 from enum import StrEnum
 
 import numpy as np
@@ -57,7 +58,11 @@ class Attribution:
     """
 
     def __init__(self, log: Log) -> None:
-        self._log, self._read = log, 0
+        self._log, self._reading = log, threading.Lock()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._read = 0
         self._live: dict[int, _Live] = {}
         self._loose = _Live(-1, 0, _UNTRACKED)  # bytes in use from before the log that cannot be told apart
         self.block = np.empty(0, np.int32)
@@ -65,7 +70,16 @@ class Attribution:
         self.size = np.empty(0, np.int64)
 
     def update(self) -> Attribution:
-        """Read what the log has got since."""
+        """Read what the log has got since; several threads may ask at once."""
+        with self._reading:
+            try:
+                self._read_on()
+            except BaseException:  # Ctrl-C in the middle: the next who asks begins again
+                self._begin()
+                raise
+        return self
+
+    def _read_on(self) -> None:
         parts: list[tuple] = [(self.block, self.before, self.after, self.size)]
         start = 0
         for chunk in self._log.chunks():
@@ -76,7 +90,6 @@ class Attribution:
                 self._read = start
         if len(parts) > 1:
             self.block, self.before, self.after, self.size = (np.concatenate(c) for c in zip(*parts, strict=True))
-        return self
 
     def _fold(self, chunk: np.ndarray) -> tuple:
         """The four columns of one chunk."""

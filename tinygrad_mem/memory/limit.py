@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import threading
+from typing import Any, ClassVar
 
+from ..devices import device as Device
 from .sizes import bytes_text, parse_bytes
 from .stats import where
 
@@ -12,8 +14,8 @@ from .stats import where
 class limit(contextlib.ContextDecorator):
     """Inside, the device's pool takes no more than ``size`` from the machine; past it, ``OutOfMemoryError``.
 
-    Limits nest: an inner one can only be tighter. The limit is on reserved bytes, as a GPU's is: what the pool has cached is
-    given back before it gives up.
+    Of several that are open the tightest holds, in whatever order they end. The limit is on reserved bytes, as a GPU's is: what
+    the pool has cached is given back before it gives up.
 
     Args:
         size: bytes, or text such as ``"512 MiB"``; see :func:`~tinygrad_mem.memory.sizes.parse_bytes`.
@@ -24,10 +26,12 @@ class limit(contextlib.ContextDecorator):
         RuntimeError: on entry, more than that is in use already.
     """
 
+    _open: ClassVar[dict[Device, tuple[int, list[int]]]] = {}  # the limit that the pool had (0 for none), and those that hold
+    _lock = threading.Lock()
+
     def __init__(self, size: int | str, device: Any = None) -> None:
         self.bytes = parse_bytes(size)
         self.device = where(device)
-        self._before: list[int] = []
 
     def __enter__(self) -> limit:
         pool = self.device.pool
@@ -38,10 +42,20 @@ class limit(contextlib.ContextDecorator):
                 f"limit: {bytes_text(self.bytes)} was asked on {self.device}, {bytes_text(used)} are in use already: free "
                 "tensors first, or ask for more"
             )
-        before = pool.get_limit()
-        self._before.append(before)
-        pool.set_limit(min(self.bytes, before) if before else self.bytes)
+        with self._lock:
+            self._open.setdefault(self.device, (pool.get_limit(), []))[1].append(self.bytes)
+            self._hold()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.device.pool.set_limit(self._before.pop())
+        with self._lock:
+            if self.bytes not in self._open.get(self.device, (0, []))[1]:
+                raise RuntimeError("limit: this limit is not open: it has ended already, or was never entered")
+            self._open[self.device][1].remove(self.bytes)
+            self._hold()
+
+    def _hold(self) -> None:
+        own, limits = self._open[self.device]
+        self.device.pool.set_limit(min(filter(None, [own, *limits]), default=0))
+        if not limits:
+            del self._open[self.device]

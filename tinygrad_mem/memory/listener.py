@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .. import scope
-from ..autograd.tape import Kept
+from ..autograd.saved import Kept
 from ..nn.module import Module
 from ..scope import local
 from .census import Census
@@ -19,6 +19,7 @@ from .uncounted import Ears
 _MALLOC, _FREE, _ENTER, _LEAVE = int(Kind.MALLOC), int(Kind.FREE), int(Kind.ENTER), int(Kind.LEAVE)
 _thread = threading.get_ident
 _APART = 512
+_KEPT = ("PARAMETER", "MASTER_WEIGHT", "BUFFER", "OPTIMIZER_STATE")  # what a tensor is; a gradient is what it has
 OUTSIDE = "of the GPU, taken by others than the pool"
 
 
@@ -49,6 +50,7 @@ class Recorder(scope.Listener):
         self._began = perf_counter_ns()
         self._events = 0
         self._live: dict[int, str] = {}  # address -> role at birth, of blocks that the log knows
+        self._all = device.type != "cuda"  # whether these are all that there are: CuPy does not let older ones be found
         self._held: dict[tuple[int, str], tuple[int, Any]] = {}  # (holder, role) -> address, weak reference to the holder
         self._named: dict[int, str] = {}
         self._origin = _Origin()
@@ -57,16 +59,24 @@ class Recorder(scope.Listener):
 
     def end(self) -> None:
         """Stop writing; the last facts are the names of what was made and never ran."""
-        if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in list(self._held.items())):
+        try:
+            self._last_facts()
+        finally:
+            if self._numpy:
+                Ears.close(self._heard)
+            self.on = False
+            self._held.clear()
+            if Ears.late:
+                raise Ears.late.pop()
+
+    def _last_facts(self) -> None:
+        held = self._held.copy()  # at once: what the collector finds meanwhile lets go of roles
+        if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in held.items()):
             for root in Census(self.device).roots:
                 self.name(root)
-        if self._numpy:
-            Ears.close(self._heard)
         if self._small:
             self.fact(Kind.UNCOUNTED, rounded=self._small, note=f"in pieces of less than {_APART} bytes")
         self.sample()
-        self.on = False
-        self._held.clear()
 
     def sample(self) -> None:
         """On a GPU, write down what others than the pool have of it now: nothing tells when that changes."""
@@ -91,16 +101,19 @@ class Recorder(scope.Listener):
                 role = self._origin.role if op else "INPUT"
             else:
                 role = "INPUT" if phase == "data" else "TEMPORARY"
-            self._live[address] = role
-            line = local.line or source_line()
-            self.log.write((_MALLOC, now, address, requested, rounded, phase, local.module, op, line, role, "", _thread()))
+            where = phase, local.module, op, local.line or source_line()
+            event = (_MALLOC, now, address, requested, rounded, *where, role, "", _thread())
+            if address not in self._live:  # else another thread made it just as the track began, and the census has found it
+                self._live[address] = role
+                self.log.write(event)  # no signal is heard between these two
             self._events += 1
             if not self._events & 255:
                 self.log.settle()
 
     def free(self, device: str, address: int, rounded: int) -> None:
         if device == self._name:
-            self._live.pop(address, None)
+            if self._live.pop(address, None) is None and self._all:
+                return  # a signal came before its birth was heard, or it died while the track began: it was never counted
             self._named.pop(address, None)
             now = perf_counter_ns() - self._began
             self.log.write(
@@ -114,6 +127,8 @@ class Recorder(scope.Listener):
     # --- ops --------------------------------------------------------------------------------------------------------------
 
     def running(self, node: Any, arrays: tuple) -> None:
+        if Ears.late:
+            raise Ears.late.pop()
         node.line = local.line = source_line()
         if local.phase == "user":
             self._origin.role = "INPUT" if all(self._is_input(a) for a in arrays) else "TEMPORARY"
@@ -149,8 +164,8 @@ class Recorder(scope.Listener):
             self.fact(Kind.ENTER, address, role=role, note=note)
 
     def moved(self, tensor: Any) -> None:
-        for holder, role in list(self._held):
-            if holder == id(tensor) and role != "GRADIENT":
+        for role in _KEPT:
+            if (id(tensor), role) in self._held:
                 self.role(tensor.array, role, tensor)
 
     def _let_go(self, key: tuple[int, str]) -> None:
@@ -169,19 +184,26 @@ class Recorder(scope.Listener):
         return self
 
     def begin(self) -> None:
-        """Write down what is there: bytes in use, each block, what it is and whose."""
-        used, reserved = self.device.pool.used_bytes(), self.device.pool.total_bytes()
+        """Begin to listen, and write down what is there: bytes in use, each block, what it is and whose."""
+        reserved = self.device.pool.total_bytes()
         if reserved:
             self.fact(Kind.RESERVE, rounded=reserved)
         if self._numpy:
             Ears.open(self._heard)
         self.sample()
-        if not used:
-            return
-        self.fact(Kind.OLDER, rounded=used)
-        found = Census(self.device)
-        for array in found.blocks:
-            self._know(array, array.chunk.address)
+        if not self._all:
+            self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
+        scope.listen(self)  # before the census, which holds what it finds: other threads may make and drop blocks meanwhile
+        found, older = Census(self.device), []
+        for block in found.blocks:
+            address = block.chunk.address
+            if address not in self._live:
+                self._live[address] = "UNTRACKED"
+                older.append((address, block.size, block.chunk.size))
+        if older:
+            self.fact(Kind.OLDER, rounded=sum(rounded for _, _, rounded in older))
+        for sizes in older:
+            self.fact(Kind.OLDER, *sizes)
         for role, tensors in (("PARAMETER", found.parameters), ("BUFFER", found.buffers), ("OPTIMIZER_STATE", found.states)):
             for tensor in tensors:
                 self.role(tensor.array, role, tensor)

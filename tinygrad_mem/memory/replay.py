@@ -10,13 +10,14 @@ Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from heapq import heapify
 from typing import NamedTuple
 
 import numpy as np
 
 from ..devices.pool import Chunk, Pool
-from .log import Kind, Log
+from .log import RECORD, Kind, Log
 
 
 class Replay(NamedTuple):
@@ -79,9 +80,8 @@ def replay(log: Log, seeds: int = 8) -> Replay:
 
 def _run(log: Log, seed: int) -> _CuPyPool:
     pool, live = _CuPyPool(seed), {}
-    for chunk in log.chunks():
-        wanted = chunk[np.isin(chunk["kind"], (Kind.OLDER, Kind.MALLOC, Kind.FREE, Kind.RELEASE)) & (chunk["address"] > 0)]
-        for kind, address, size in zip(*(wanted[name].tolist() for name in ("kind", "address", "rounded")), strict=True):
+    for part in _parts(log):
+        for kind, address, size in zip(*(part[name].tolist() for name in ("kind", "address", "rounded")), strict=True):
             if kind == Kind.RELEASE:
                 pool.free_all_blocks()
             elif kind != Kind.FREE:
@@ -89,3 +89,11 @@ def _run(log: Log, seed: int) -> _CuPyPool:
             elif address in live:
                 pool._release(live.pop(address))
     return pool
+
+
+def _parts(log: Log) -> Iterator[np.ndarray]:
+    """The events that a pool hears: first the blocks that are older than the log, whenever the log met them."""
+    older = [chunk[(chunk["kind"] == Kind.OLDER) & (chunk["address"] > 0)] for chunk in log.chunks()]
+    yield np.sort(np.concatenate([np.empty(0, RECORD), *older]), order="address")
+    for chunk in log.chunks():
+        yield chunk[np.isin(chunk["kind"], (Kind.MALLOC, Kind.FREE, Kind.RELEASE))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -58,23 +59,26 @@ class SavedList(list[Saved]):
 
 
 class _Ear(scope.Listener):
-    """Remembers what was saved and not let go, without keeping it alive."""
+    """Remembers what this thread saved and nobody has let go, without keeping it alive."""
 
     def __init__(self) -> None:
         self.rows: list[tuple] = []
+        self._thread = threading.get_ident()
 
     def running(self, node: Any, arrays: tuple) -> None:
         node.line = source_line()
 
     def saved(self, node: Any, name: str, array: Any) -> None:
-        size = node.device.sizes(array)[0] or array.nbytes
-        what = (node.op.__name__, name, node.module, node.line)
-        self.rows.append((*what, _memory(node.device, array), tuple(array.shape), str(array.dtype), size))
+        if threading.get_ident() == self._thread:
+            size = node.device.sizes(array)[0] or _root(array).nbytes
+            what = (node.op.__name__, name, node.module, node.line)
+            self.rows.append((*what, _memory(node.device, array), tuple(array.shape), str(array.dtype), size, node.device))
 
     def released(self, kept: Any, name: str, array: Any) -> None:
-        for row in reversed(self.rows):
-            if row[:4] == (kept.op, name, kept.module, kept.line) and row[5] == tuple(array.shape):
-                self.rows.remove(row)
+        what = (kept.op, name, kept.module, kept.line)
+        for number, row in enumerate(self.rows):
+            if row[:4] == what and row[5] == tuple(array.shape) and row[4] == _memory(row[8], array):
+                del self.rows[number]
                 return
 
 
@@ -96,7 +100,7 @@ def saved(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedList:
     for number, row in enumerate(ear.rows):
         keepers.setdefault(row[4], []).append(number)
     rows = SavedList()
-    for number, (op, name, module, line, memory, shape, dtype, size) in enumerate(ear.rows):
+    for number, (op, name, module, line, memory, shape, dtype, size, _) in enumerate(ear.rows):
         others = [f"{ear.rows[i][0]}.{ear.rows[i][1]}" for i in keepers[memory] if i != number]
         shared = tuple(dict.fromkeys([*owners.get(memory, []), *others]))
         rows.append(Saved(op, name, shape, dtype, size, shared, module, line, keepers[memory][0] == number))
@@ -135,5 +139,12 @@ def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[s
 
 def _memory(device: Any, array: Any) -> Any:
     """What tells one piece of memory from another."""
-    address = device.address(array)
-    return (str(device), address) if address is not None else id(array)
+    address = device.address(array) if device.owns(array) else None
+    return (str(device), address) if address is not None else id(_root(array))
+
+
+def _root(array: Any) -> Any:
+    """The array that memory of others than the pool belongs to."""
+    while type(getattr(array, "base", None)) is type(array):
+        array = array.base
+    return array

@@ -9,7 +9,7 @@ from typing import overload
 
 import numpy as np
 
-from .attribution import CATEGORIES, Attribution, Category
+from .attribution import CATEGORIES, NOWHERE, Attribution, Category
 from .log import Log
 
 
@@ -48,18 +48,16 @@ class Timeline(Sequence[Moment]):
         self.time, self.phase = log.column("time")[changed], log.column("phase")[changed]
         self._before, self._after = attribution.before[changed], attribution.after[changed]
         self._size = attribution.size[changed]
-        self._columns: dict[Category, np.ndarray] = {}
         none = len(CATEGORIES)
         delta = np.where(self._after < none, self._size, 0) - np.where(self._before < none, self._size, 0)
         self.used: np.ndarray = np.cumsum(delta)
 
     def bytes(self, category: Category) -> np.ndarray:
         """Bytes of one category after each event."""
-        if category not in self._columns:
-            code = CATEGORIES.index(category)
-            delta = np.where(self._after == code, self._size, 0) - np.where(self._before == code, self._size, 0)
-            self._columns[category] = np.cumsum(delta)
-        return self._columns[category]
+        code = CATEGORIES.index(category)
+        delta = np.where(self._after == code, self._size, 0)
+        delta -= np.where(self._before == code, self._size, 0)
+        return np.cumsum(delta, out=delta)
 
     @property
     def categories(self) -> list[Category]:
@@ -102,14 +100,24 @@ class Timeline(Sequence[Moment]):
             return [self[i] for i in range(*position.indices(len(self)))]
         if not -len(self) <= position < len(self):
             raise IndexError(f"timeline: moment {position} was asked for, there are {len(self)}")
-        found = {category: int(self.bytes(category)[position]) for category in self.categories}
+        end = position % len(self) + 1
+        totals = np.zeros(NOWHERE + 1, np.int64)
+        np.add.at(totals, self._after[:end], self._size[:end])
+        np.subtract.at(totals, self._before[:end], self._size[:end])
+        return self._moment(end - 1, totals.tolist())
+
+    def __iter__(self) -> Iterator[Moment]:
+        totals = [0] * (NOWHERE + 1)
+        for position, (before, after, size) in enumerate(zip(self._before, self._after, self._size.tolist(), strict=True)):
+            totals[before] -= size
+            totals[after] += size
+            yield self._moment(position, totals)
+
+    def _moment(self, position: int, totals: list[int]) -> Moment:
         return Moment(
             int(self.event[position]),
             int(self.used[position]),
-            {category: size for category, size in found.items() if size},
+            {category: size for category, size in zip(CATEGORIES, totals, strict=False) if size},
             self.texts[self.phase[position]],
             int(self.time[position]),
         )
-
-    def __iter__(self) -> Iterator[Moment]:
-        return (self[i] for i in range(len(self)))

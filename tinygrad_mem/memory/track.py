@@ -67,8 +67,8 @@ When = int | Mark | Moment | str | None
 class Track:
     """What the pool of one device did between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
 
-    Tracks nest and overlap as they like: each hears everything, of all threads. Begin one while other threads rest: what they
-    allocate at that very moment may be counted twice. Moments are given as :data:`When`.
+    Tracks nest and overlap as they like: each hears everything, of all threads. On ``cuda``, begin one while other threads
+    rest: what they allocate at that very moment may be counted twice. Moments are given as :data:`When`.
 
     Args:
         device: whose pool to listen to, the default device unless given.
@@ -115,29 +115,37 @@ class Track:
             raise RuntimeError(f"track: this track {state} already; make a new one with memory.track()")
         self._process = os.getpid()
         self._hearing = self._device.listening()
-        self._hearing.__enter__()
         self._recorder = Recorder(self._device, self.log, self._uncounted)
         collecting = gc.isenabled()
         gc.disable()  # what it freed between the count of what is there and the first event heard would be lost
         try:
+            self._hearing.__enter__()
             self._recorder.begin()
-            scope.listen(self._recorder)
+            _running = (*_running, self)
+        except BaseException:
+            self._stop(self._recorder)
+            raise
         finally:
             if collecting:
                 gc.enable()
-        _running = (*_running, self)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        global _running
         if os.getpid() != self._process:
             return  # a forked child is not tracked
         if self._recorder is None or not self._recorder.on:
             raise RuntimeError("track: this track is not running: it has ended already, or was never entered")
+        self._stop(self._recorder)
+
+    def _stop(self, recorder: Recorder) -> None:
+        """Listen no more; once more where an interrupt came between, and after a beginning that failed halfway."""
+        global _running
         _running = tuple(track for track in _running if track is not self)
-        scope.unlisten(self._recorder)
-        self._recorder.end()
-        self._hearing.__exit__(None, None, None)
+        scope.listeners = tuple(each for each in scope.listeners if each is not recorder)
+        try:
+            recorder.end()
+        finally:
+            self._hearing.__exit__(None, None, None)
 
     def mark(self, text: str = "") -> None:
         """Name this moment of the run.
@@ -237,10 +245,12 @@ class Track:
         """Who holds the tensor's memory and why, in a sentence.
 
         Raises:
-            ValueError: the tensor lives elsewhere, or its memory is not the pool's.
+            ValueError: the track has ended; the tensor lives elsewhere, or its memory is not the pool's.
         """
         if self._device is None:
             raise ValueError("explain: this track was read from a file; it knows blocks, and no tensor of this process")
+        if not self.running:
+            raise ValueError("explain: the track has ended, its addresses may have been handed out again; ask while it runs")
         address = self._device.address(tensor.array) if tensor.device is self._device else None
         if address is None:
             raise ValueError(
@@ -249,7 +259,7 @@ class Track:
             )
         found = [block for block in self.live("end") if block.address == address]
         if not found:
-            raise ValueError("explain: this memory was taken after the track had ended; ask while it runs")
+            raise ValueError("explain: this memory is older than the track, which knows nothing of it; begin the track earlier")
         return sentence(found[0], variables(self._device, address))
 
     def compare(self, other: Track) -> Comparison:
@@ -273,27 +283,6 @@ class Track:
 
         plot(self, path, title=title)
 
-    # --- taking it elsewhere ----------------------------------------------------------------------------------------------
-
-    def save(self, path: Path | str, format: str | None = None) -> None:
-        """Write the track to a file, in the format that the ending of ``path`` names. It appears whole, or not at all.
-
-        ========================  ============  ================================================================
-        ending                    ``format``    what it is for
-        ========================  ============  ================================================================
-        ``.json``                 ``json``      every event; :func:`load` makes a track of it that answers as this one
-        ``.csv``                  ``csv``       a row an event, with the bytes of each category after it
-        ``.trace.json``           ``trace``     https://ui.perfetto.dev: counters by category, phases, modules and ops
-        ``.pickle``               ``snapshot``  https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``
-        ========================  ============  ================================================================
-
-        With ``.gz`` after any of the first three the file is packed. A track that runs is written as it is now.
-
-        Raises:
-            ValueError: there is no such format.
-        """
-        export(self.log, path, format)
-
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
         for block in self.live(at):
@@ -304,13 +293,17 @@ class Track:
         """The number of the event that a moment is given by.
 
         Raises:
-            ValueError: no mark has this text, or nothing was allocated.
+            ValueError: no mark has this text, the moment is another track's, or nothing was allocated.
+            IndexError: there is no such event.
+            TypeError: it is nothing that a moment can be given by.
         """
         if when is None or when == "peak":
             return self.at_peak(0).index
         if when == "end":
             return len(self.log) - 1
         if isinstance(when, (Mark, Moment)):
+            if when.index >= len(self.log) or self.log[when.index].time != when.time:
+                raise ValueError(f"track: {when} is a moment of another track; ask that one, or give the text of a mark")
             return when.index
         if isinstance(when, str):
             found = [mark.index for mark in self.marks if mark.text == when]
@@ -318,17 +311,20 @@ class Track:
                 names = ", ".join(repr(mark.text) for mark in self.marks) or "none"
                 raise ValueError(f"track: no mark {when!r}; there are {names}, and 'peak' and 'end'")
             return found[-1]
+        if not hasattr(when, "__index__"):
+            raise TypeError(f"track: a moment is an event's number, a mark or its text, 'peak' or 'end', found {when!r}")
+        if not 0 <= when <= len(self.log):
+            raise IndexError(f"track: event {when} was asked for, there are {len(self.log)}; the last moment is 'end'")
         return int(when)
 
 
 def _in_child() -> None:
     """A forked child is not tracked: its blocks are not its parent's."""
     global _running
-    for each in _running:
-        recorder, each._recorder = each._recorder, Recorder.ended()
-        if recorder is not None:
-            scope.unlisten(recorder)
-            recorder.on = False
+    for each in scope.listeners:
+        if isinstance(each, Recorder):
+            each.on = False
+    scope.listeners = tuple(each for each in scope.listeners if not isinstance(each, Recorder))
     _running = ()
     Ears.forget()
 

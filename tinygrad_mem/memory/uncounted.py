@@ -13,7 +13,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from ..scope import local
 
@@ -40,21 +40,24 @@ class _Handler(ctypes.Structure):
 class Ears:
     """``hear(bytes)`` of every subscriber is called when NumPy takes memory inside an op of a thread that listens."""
 
+    late: ClassVar[list[BaseException]] = []  # to be raised by whoever runs next where it may
     _hearing: tuple[Callable[[int], None], ...] = ()
     _mine = threading.local()  # how many listen in this thread, and the handler that stood before the first
 
     @classmethod
     def open(cls, hear: Callable[[int], None]) -> None:
         """Listen in this thread too."""
-        cls._hearing = (*cls._hearing, hear)
         depth = getattr(cls._mine, "depth", 0)
         if depth == 0:
             cls._mine.before = local.run(_listen)
         cls._mine.depth = depth + 1
+        cls._hearing = (*cls._hearing, hear)
 
     @classmethod
     def close(cls, hear: Callable[[int], None]) -> None:
-        """``hear`` hears no more; the last one of a thread puts back the handler that stood there."""
+        """``hear`` hears no more, if it did; the last one of a thread puts back the handler that stood there."""
+        if hear not in cls._hearing:
+            return
         cls._hearing = tuple(each for each in cls._hearing if each != hear)
         depth = getattr(cls._mine, "depth", 0)
         if depth == 1:
@@ -69,9 +72,12 @@ class Ears:
 
     @classmethod
     def tell(cls, size: int) -> None:
-        """NumPy takes ``size`` bytes."""
-        for hear in cls._hearing:
-            hear(size)
+        """NumPy takes ``size`` bytes. An exception (Ctrl-C) waits in :attr:`late`: NumPy would get a wild pointer with it."""
+        try:
+            for hear in cls._hearing:
+                hear(size)
+        except BaseException as error:
+            cls.late.append(error)
 
 
 def _listen() -> Any:
