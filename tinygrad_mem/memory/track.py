@@ -283,6 +283,25 @@ class Track:
 
         plot(self, path, title=title)
 
+    def save(self, path: Path | str, format: str | None = None) -> None:
+        """Write the track to a file, in the format that the ending of ``path`` names. It appears whole, or not at all.
+
+        ========================  ============  ================================================================
+        ending                    ``format``    what it is for
+        ========================  ============  ================================================================
+        ``.json``                 ``json``      every event; :func:`load` makes a track of it that answers as this one
+        ``.csv``                  ``csv``       a row an event, with the bytes of each category after it
+        ``.trace.json``           ``trace``     https://ui.perfetto.dev: counters by category, phases, modules and ops
+        ``.pickle``               ``snapshot``  https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``
+        ========================  ============  ================================================================
+
+        With ``.gz`` after any of the first three the file is packed. A track that runs is written as it is now.
+
+        Raises:
+            ValueError: there is no such format.
+        """
+        export(self.log, path, format)
+
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
         for block in self.live(at):
