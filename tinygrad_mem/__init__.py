@@ -1,6 +1,14 @@
 """tinygrad_mem: where the memory of deep-learning training goes, and what each memory-saving technique does about it."""
 
 # the public names, nothing else
+from math import e as e
+from math import inf as inf
+from math import nan as nan
+from math import pi as pi
+
+from numpy import finfo as finfo
+from numpy import iinfo as iinfo
+
 from . import autograd as autograd
 from . import functional as functional
 from . import linalg as linalg
@@ -9,6 +17,7 @@ from .autograd import Tensor as Tensor
 from .autograd import enable_grad as enable_grad
 from .autograd import inference_mode as inference_mode
 from .autograd import is_grad_enabled as is_grad_enabled
+from .autograd import is_inference_mode_enabled as is_inference_mode_enabled
 from .autograd import no_grad as no_grad
 from .autograd import set_grad_enabled as set_grad_enabled
 from .devices import Generator as Generator
@@ -57,6 +66,7 @@ from .functional.conv import conv_transpose3d as conv_transpose3d
 from .functional.convert import clone as clone
 from .functional.creation import arange as arange
 from .functional.creation import as_tensor as as_tensor
+from .functional.creation import contiguous_format as contiguous_format
 from .functional.creation import empty as empty
 from .functional.creation import empty_like as empty_like
 from .functional.creation import eye as eye
@@ -72,6 +82,7 @@ from .functional.creation import meshgrid as meshgrid
 from .functional.creation import numel as numel
 from .functional.creation import ones as ones
 from .functional.creation import ones_like as ones_like
+from .functional.creation import preserve_format as preserve_format
 from .functional.creation import scalar_tensor as scalar_tensor
 from .functional.creation import set_default_device as set_default_device
 from .functional.creation import tensor as tensor

@@ -19,3 +19,17 @@ from .shape import Size as Size
 from .tape import Node as Node
 from .tape import apply as apply
 from .tensor import Tensor as Tensor
+
+_INSTEAD = {
+    "detect_anomaly": "gradcheck() finds a wrong backward; a saved tensor that was overwritten is always told",
+    "set_detect_anomaly": "gradcheck() finds a wrong backward; a saved tensor that was overwritten is always told",
+    "forward_ad": "use backward()",
+    "functional": "call autograd.grad() for each output",
+    "profiler": "memory.track() tells bytes by op and by line",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name in _INSTEAD:
+        raise AttributeError(f"autograd.{name} is not offered: {_INSTEAD[name]}")
+    raise AttributeError(f"module 'tinygrad_mem.autograd' has no attribute {name!r}")

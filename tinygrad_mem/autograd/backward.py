@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import scope
-from ..errors import DTypeError, GraphError, ShapeError, let_go
+from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
 from . import engine
 from .tensor import Tensor
 
@@ -107,23 +107,44 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: bool | None = None,
     create_graph: bool = False,
-    allow_unused: bool = False,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Tensor | None, ...]:
     """The gradients of ``outputs`` with respect to ``inputs``, as new tensors; no ``.grad`` is touched.
 
     Args:
         allow_unused: give ``None`` for an input that the outputs do not depend on, instead of raising.
+        is_grads_batched: True is an error, not offered.
+        materialize_grads: give zeros for such an input.
 
     Raises:
         GraphError: an input requires no grad, or was not used.
+        ArgumentError: ``materialize_grads`` and ``allow_unused=False`` at once.
     """
     _no_second_order(create_graph)
+    if is_grads_batched:
+        raise NotOfferedError("is_grads_batched=True is not offered: call grad() for the gradients one at a time")
+    if materialize_grads and allow_unused is False:
+        raise ArgumentError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, but got: allow_unused=False."
+        )
     try:
-        return _grad(_sequence(outputs), _sequence(inputs), _sequence(grad_outputs), bool(retain_graph), allow_unused)
+        may_miss = bool(allow_unused) or materialize_grads
+        found = _grad(_sequence(outputs), _sequence(inputs), _sequence(grad_outputs), bool(retain_graph), may_miss)
     except BaseException as error:
         let_go(error)
         del outputs, inputs, grad_outputs
         raise
+    return tuple(map(_or_zeros, found, _sequence(inputs))) if materialize_grads else found
+
+
+def _or_zeros(grad: Tensor | None, of: Tensor) -> Tensor:
+    if grad is not None:
+        return grad
+    array = of.device.empty(of.array.shape, of.array.dtype)
+    of.device.kernels.fill(0, out=array)
+    return Tensor._wrap(array, of.device)
 
 
 def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_unused: bool) -> tuple[Tensor | None, ...]:

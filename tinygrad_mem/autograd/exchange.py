@@ -21,6 +21,7 @@ class Exchange(Shaped):
     _grad: Tensor | None
     _requires_grad: bool
     _node: Any
+    _wrap: Any
 
     def _host(self) -> np.ndarray:
         """The values in host memory: the array itself on the cpu, a copy elsewhere."""
@@ -64,6 +65,10 @@ class Exchange(Shaped):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)
+
+    def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
+        """What a NumPy function of this tensor answers: a tensor over its result."""
+        return type(self)._wrap(array, Device("cpu"))
 
     @property
     def __cuda_array_interface__(self) -> dict:
@@ -109,7 +114,7 @@ class Exchange(Shaped):
         return bool((self._host() == (element._host() if isinstance(element, Exchange) else element)).any())
 
     def __format__(self, spec: str) -> str:
-        return format(self.item(), spec) if self.array.ndim == 0 and not self._requires_grad else format(repr(self), spec)
+        return object.__format__(self, spec) if self.array.ndim or self.is_meta else format(self.item(), spec)
 
     def __repr__(self) -> str:
         return format_tensor(self)  # type: ignore[arg-type]

@@ -38,6 +38,10 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
         for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
             if isinstance(tensor, _Tensor) and tensor.array is array:
                 owner = tensor
+                if tensor._inference:
+                    raise GraphError(
+                        f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode."
+                    )
                 break
         if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
             if owner is not None and any(owner is t for t in outputs):

@@ -29,6 +29,11 @@ class Size(tuple):
     def __add__(self, other: tuple) -> Size:
         return Size(tuple.__add__(self, tuple(other)))
 
+    def __mul__(self, times: Any) -> Size:
+        return Size(tuple.__mul__(self, times))
+
+    __rmul__ = __mul__
+
     def __repr__(self) -> str:
         return f"Size({list(self)})"
 

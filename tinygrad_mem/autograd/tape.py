@@ -50,8 +50,9 @@ class Node(Context):
 
     @property
     def next_functions(self) -> tuple:
-        """PyTorch's view of :attr:`edges`."""
-        return tuple((None, 0) if edge is None else edge for edge in self.edges)
+        """PyTorch's view of :attr:`edges`, where a leaf stands behind an :class:`AccumulateGrad`."""
+        ways = [edge or (None, 0) for edge in self.edges]
+        return tuple([(AccumulateGrad(way[0]), 0) if isinstance(way[0], _Tensor) else way for way in ways])
 
     def open(self, keep: bool) -> None:
         """Before backward: the saved arrays must be there, and must be what they were.
@@ -85,6 +86,20 @@ class Node(Context):
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
+
+
+class AccumulateGrad:
+    """The end of a way through the graph: the leaf whose gradient it leads to. Made when asked for: the tape holds the leaf."""
+
+    __slots__ = ("variable",)
+    next_functions = ()
+
+    def __init__(self, variable: Tensor) -> None:
+        self.variable = variable
+
+    def name(self) -> str:
+        """PyTorch's, less its C++ namespace."""
+        return "AccumulateGrad"
 
 
 class View:
@@ -210,10 +225,6 @@ def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
     for x, need in zip(inputs, node.needs):  # noqa: B905 (on the path of every op: strict costs)
         if not need:
             edges.append(None)
-        elif x._inference:
-            raise GraphError(
-                f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode first."
-            )
         elif x._view is not None:
             edges.append(x.edge())
         else:

@@ -107,7 +107,7 @@ class Tensor(Exchange, _Methods):
             )
         if value and self.array.dtype.kind != "f":
             raise DTypeError(f"only Tensors of floating point dtype can require gradients, found {self.dtype}")
-        if value and self._inference:
+        if value and self._inference and not local.inference:
             raise GraphError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed; clone it.")
         self._requires_grad = bool(value)
 

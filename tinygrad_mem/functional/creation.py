@@ -15,6 +15,8 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
 from .shape import sizes_of
 
+preserve_format, contiguous_format = "preserve_format", "contiguous_format"  # new tensors are contiguous in any case
+
 
 def device_of(device: Any) -> Device:
     """The device named, or the default of this thread."""
@@ -36,6 +38,13 @@ def _new(shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -
         raise ShapeError(f"Trying to create tensor with negative dimension {min(shape)}: {list(shape)}")
     where = device_of(device)
     out = Tensor._wrap(where.empty(shape, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)), where)
+    return _begun(out, requires_grad)
+
+
+def _begun(out: Tensor, requires_grad: bool) -> Tensor:
+    """A new tensor, marked by the modes that it is made in."""
+    if local.inference:
+        out._inference = True
     if requires_grad:
         out.requires_grad = True
     return out
@@ -89,9 +98,7 @@ def tensor(
     where = device_of(device)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
     where.upload(source, out.array)
-    if requires_grad:
-        out.requires_grad = True
-    return out
+    return _begun(out, requires_grad)
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
@@ -159,22 +166,36 @@ def _like(input: Tensor, dtype: Any, device: Any) -> tuple[tuple[int, ...], Any,
     return tuple(input.array.shape), dtype or input.dtype, device or input.device
 
 
-def empty_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def empty_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """Uninitialised, of ``input``'s shape."""
     return _new(*_like(input, dtype, device), requires_grad)
 
 
-def zeros_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def zeros_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """All 0, of ``input``'s shape."""
     return _filled(0, *_like(input, dtype, device), requires_grad)
 
 
-def ones_like(input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def ones_like(
+    input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
+) -> Tensor:
     """All 1, of ``input``'s shape."""
     return _filled(1, *_like(input, dtype, device), requires_grad)
 
 
-def full_like(input: Tensor, fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def full_like(
+    input: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
     """All ``fill_value``, of ``input``'s shape."""
     return _filled(fill_value, *_like(input, dtype, device), requires_grad)
 

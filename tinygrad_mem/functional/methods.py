@@ -6,10 +6,23 @@ knows no op, and an editor knows every method.
 
 from __future__ import annotations
 
+import functools
+from typing import Any
+
 from ..autograd.tensor import Tensor
 from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, scan, shape, write
 from . import softmax as softmax_functions
 from . import sort as sort_functions
+
+
+def _unless_none(compare: Any) -> Any:
+    """The operator: ``t == None`` is False and ``t != None`` is True, as of any object."""
+
+    @functools.wraps(compare)
+    def operator(self: Tensor, other: Any) -> Any:
+        return NotImplemented if other is None else compare(self, other)
+
+    return operator
 
 
 class Methods:
@@ -164,8 +177,8 @@ class Methods:
     __neg__ = elementwise.neg
     __pos__ = elementwise.positive
     __abs__ = elementwise.abs
-    __eq__ = elementwise.eq
-    __ne__ = elementwise.ne
+    __eq__ = _unless_none(elementwise.eq)
+    __ne__ = _unless_none(elementwise.ne)
     __lt__ = elementwise.lt
     __le__ = elementwise.le
     __gt__ = elementwise.gt

@@ -26,7 +26,10 @@ class Parameter(Tensor):
         told(self, "PARAMETER")
 
     def __deepcopy__(self, memo: dict) -> Tensor:
-        copy = super().__deepcopy__(memo)
+        if id(self) in memo:
+            return memo[id(self)]
+        rebuild, args = self.__reduce_ex__(4)
+        copy = memo[id(self)] = rebuild(*args)  # without the gradient, as in PyTorch
         told(copy, "PARAMETER")
         return copy
 

@@ -1,0 +1,128 @@
+"""What tensors do as Python objects, where published scripts lean on it, run with both libraries."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+
+LIBRARIES = [torch, tm]
+
+
+@pytest.fixture(params=LIBRARIES, ids=["torch", "ours"])
+def library(request: pytest.FixtureRequest) -> ModuleType:
+    """PyTorch first: what it does is what is expected of ours."""
+    return request.param
+
+
+def test_a_number_that_requires_grad_prints_like_any_number(library):
+    loss = (library.tensor([1.5, 2.0], requires_grad=True) * 2).sum()
+    assert f"loss {loss:.4f}" == "loss 7.0000"
+    assert f"{loss}" == "7.0"
+    assert f"{library.ones(2):}" == "tensor([1., 1.])"
+    with pytest.raises(TypeError, match="unsupported format string"):
+        f"{library.ones(2):.3f}"
+
+
+def test_none_is_no_tensor(library):
+    x = library.ones(3)
+    assert (x != None) is True  # noqa: E711
+    assert (x == None) is False  # noqa: E711
+
+
+@pytest.mark.filterwarnings("ignore:__array_wrap__")
+def test_numpys_functions_of_a_tensor_give_tensors(library):
+    x = library.tensor([0.0, 1.0, 4.0])
+    root = np.sqrt(x)  # pyright: ignore
+    assert isinstance(root, library.Tensor)
+    assert root.tolist() == [0.0, 1.0, 2.0]
+    assert np.sum(x.numpy()) == 5.0
+
+
+def test_sizes_stay_sizes(library):
+    size = library.ones(2, 3).shape
+    for other in (size[1:], size + (4,), size * 2, 2 * size):  # noqa: RUF005
+        assert isinstance(other, library.Size)
+    assert size * 2 == (2, 3, 2, 3)
+    assert (size[:1] + size).numel() == 12
+
+
+def test_a_copy_of_a_parameter_has_no_gradient_and_of_a_tensor_has(library):
+    parameter = library.nn.Parameter(library.ones(2))
+    leaf = library.ones(2, requires_grad=True)
+    (parameter * leaf).sum().backward()
+    assert copy.deepcopy(parameter).grad is None
+    assert copy.deepcopy(leaf).grad.tolist() == [1.0, 1.0]
+    assert copy.deepcopy(leaf).grad is not leaf.grad
+    assert pickle.loads(pickle.dumps(parameter)).grad is None
+
+
+def test_next_functions_end_in_the_leaves(library):
+    x = library.ones(2, requires_grad=True)
+    y = (x * 2.0).relu()
+    times = y.grad_fn.next_functions[0][0]
+    end, index = times.next_functions[0]
+    assert (times.name(), index) == ("MulBackward0", 0)
+    assert end.name().endswith("AccumulateGrad")
+    assert end.variable is x
+    assert end.next_functions == ()
+    assert times.next_functions[1:] in ((), ((None, 0),))
+    assert not hasattr(times, "variable")
+
+
+def test_what_is_made_in_inference_mode_takes_no_part(library):
+    with library.inference_mode():
+        assert library.is_inference_mode_enabled()
+        made = [library.ones(2), library.tensor([1.0, 2.0]), library.zeros(2), library.randn(2), library.arange(2.0)]
+    assert not library.is_inference_mode_enabled()
+    assert all(t.is_inference() for t in made)
+    assert not library.ones(2).is_inference()
+    with pytest.raises(RuntimeError, match="Inference tensors cannot be saved"):
+        made[0] * library.ones(2, requires_grad=True)
+
+
+def test_grad_makes_zeros_where_nothing_was_used(library):
+    x, y = library.ones(2, requires_grad=True), library.ones(3, requires_grad=True)
+    first, second = library.autograd.grad((x * 3.0).sum(), [x, y], materialize_grads=True)
+    assert (first.tolist(), second.tolist()) == ([3.0, 3.0], [0.0, 0.0, 0.0])
+    assert second.dtype == y.dtype
+    with pytest.raises(ValueError, match="allow_unused"):
+        library.autograd.grad((x * 3.0).sum(), [x, y], allow_unused=False, materialize_grads=True)
+    with pytest.raises(RuntimeError, match="allow_unused=True"):
+        library.autograd.grad((x * 3.0).sum(), [x, y])
+
+
+def test_batches_of_gradients_are_not_offered():
+    x = tm.ones(2, requires_grad=True)
+    with pytest.raises(NotImplementedError, match="one at a time"):
+        tm.autograd.grad((x * x).sum(), x, is_grads_batched=True)
+
+
+def test_what_pytorchs_autograd_has_and_ours_has_not_says_so():
+    for name, instead in (("detect_anomaly", "gradcheck"), ("functional", "autograd.grad"), ("profiler", "memory.track")):
+        assert hasattr(torch.autograd, name)
+        with pytest.raises(AttributeError, match=instead):
+            getattr(tm.autograd, name)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
+        tm.autograd.nonsense  # noqa: B018
+
+
+def test_names_that_scripts_take_for_granted(library):
+    assert library.pi == np.pi
+    assert library.inf > 1e300
+    assert library.nan != library.nan
+    assert round(library.e, 5) == 2.71828
+    assert library.finfo(library.float32).max == np.finfo(np.float32).max
+    assert library.finfo(library.float16).eps == np.finfo(np.float16).eps
+    assert library.iinfo(library.int64).max == 2**63 - 1
+    masked = library.ones(2).masked_fill(library.tensor([True, False]), library.finfo(library.float32).min)
+    assert masked.dtype == library.float32
+    kept = library.zeros_like(library.ones(2, 3).t(), memory_format=library.preserve_format)
+    assert kept.shape == (3, 2)
+    assert library.ones(2).contiguous(memory_format=library.contiguous_format).shape == (2,)
