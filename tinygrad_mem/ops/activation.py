@@ -8,7 +8,7 @@ from .elementwise import Unary
 
 
 class ReLU(Op):
-    """max(x, 0). Saves y: one array of x's size, nothing else (y > 0 is the mask)."""
+    """max(x, 0). Saves y: y > 0 is the mask."""
 
     saves = ("y",)
 
@@ -28,7 +28,7 @@ class ReLU(Op):
 
 
 class LeakyReLU(Op):
-    """x where x > 0, else slope * x. Saves y where the slope is positive (it has x's sign), else x."""
+    """x where x > 0, else slope * x. Saves y if ``slope > 0``, x if ``slope <= 0``."""
 
     saves = ("x", "y")
 
@@ -193,7 +193,7 @@ class Threshold(Op):
 
 
 class PReLU(Op):
-    """x where x > 0, else weight * x, a weight for all or one a channel. Saves x, and the weight if x needs a gradient."""
+    """x where x > 0, else weight * x, a weight for all or one a channel. Saves x, and weight if x needs a gradient."""
 
     saves = ("x", "weight")
     outputs = ()

@@ -62,9 +62,10 @@ def _reduced(ctx, rows, dtype, shape, reduction, norm):
 
 
 class CrossEntropy(Op):
-    """-ln softmax(x)[target] a line. Saves x, the target, and 4 bytes a line (the logarithm of the softmax's denominator).
+    """-ln softmax(x)[target] a line, of the classes of one sample or pixel.
 
-    With class weights it saves those too, and 4 bytes for the sum of the targets' weights under ``mean``.
+    Saves x, target, weight if given, lse (``target.size * max(4, x.itemsize)`` bytes), and norm (``max(4, x.itemsize)`` bytes)
+    if ``reduction == "mean"``: the logarithm of the softmax's denominator, and the sum of the targets' weights.
     """
 
     saves = ("x", "target", "weight", "lse", "norm")
@@ -105,7 +106,10 @@ class CrossEntropy(Op):
 
 
 class CrossEntropyProbabilities(Op):
-    """-sum of target * ln softmax(x) over the classes. Saves x, the target, and 4 bytes a line; the class weights if any."""
+    """-sum of target * ln softmax(x) over the classes (axis 1, of a vector 0).
+
+    Saves x, target, weight if given, and lse (``x.size // x.shape[min(1, x.ndim - 1)] * max(4, x.itemsize)`` bytes).
+    """
 
     saves = ("x", "target", "weight", "lse")
     outputs = ()
@@ -145,7 +149,10 @@ class CrossEntropyProbabilities(Op):
 
 
 class NLLLoss(Op):
-    """-weight[target] * x[target] a line. Saves the target, the class weights if any, 4 bytes under ``mean``; not x."""
+    """-weight[target] * x[target] a line.
+
+    Saves target, weight if given, and norm (``max(4, x.itemsize)`` bytes) if ``reduction == "mean"``; not x.
+    """
 
     saves = ("target", "weight", "norm")
     outputs = ()

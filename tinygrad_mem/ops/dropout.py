@@ -8,7 +8,7 @@ from .base import Op
 class Dropout(Op):
     """Each cell of ``length`` neighbours is replaced by ``dropped`` with probability p; the rest is kept[0] * x + kept[1].
 
-    Saves no array: the ticket (two numbers) gives the mask again.
+    Saves nothing: the ticket (two numbers) gives the mask again.
 
     Source: Srivastava et al., *Dropout*, 2014; Klambauer et al., *Self-normalizing neural networks*, 2017 (alpha dropout);
     the counter-based mask: Salmon et al., SC 2011.

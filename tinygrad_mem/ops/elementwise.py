@@ -60,7 +60,7 @@ class Sub(Op):
 
 
 class Mul(Op):
-    """x * y. Saves each factor for the other's gradient: x if y needs one, y if x does."""
+    """x * y. Saves x if y needs a gradient, and y if x does."""
 
     saves = ("x", "y")
     outputs = ()
@@ -131,7 +131,7 @@ class Div(Op):
 
 
 class Pow(Op):
-    """x ** y. Saves x, and y where it is a tensor; the output too if y needs a gradient."""
+    """x ** y. Saves x, y, and out if y needs a gradient."""
 
     saves = ("x", "y", "out")
     outputs = ("out",)
@@ -163,7 +163,7 @@ class Pow(Op):
 
 
 class _Extremum(Op):
-    """Saves both operands (a number costs nothing); where they are equal each gets half of the gradient."""
+    """Saves x and y (a number costs nothing); where they are equal each gets half of the gradient."""
 
     saves = ("x", "y")
     outputs = ()
@@ -192,19 +192,19 @@ class _Extremum(Op):
 
 
 class Maximum(_Extremum):
-    """max(x, y); nan if either is. Saves both operands."""
+    """max(x, y); nan if either is. Saves x and y."""
 
     kernel, low = "maximum", False
 
 
 class Minimum(_Extremum):
-    """min(x, y); nan if either is. Saves both operands."""
+    """min(x, y); nan if either is. Saves x and y."""
 
     kernel, low = "minimum", True
 
 
 class Atan2(Op):
-    """The angle of the point (y, x), from -pi to pi. Saves both coordinates."""
+    """The angle of the point (y, x), from -pi to pi. Saves y and x."""
 
     saves = ("y", "x")
     outputs = ()
@@ -383,7 +383,7 @@ class Sign(Op):
 
 
 class Remainder(Op):
-    """x - y * floor(x / y) or, by the kernel's name, C's fmod. Saves both operands if y needs a gradient."""
+    """x - y * floor(x / y) or, by the kernel's name, C's fmod. Saves x if y needs a gradient, and y if y does."""
 
     saves = ("x", "y")
     outputs = ()
@@ -512,7 +512,7 @@ class Clamp(Op):
 
 
 class Where(Op):
-    """x where condition, else y. Saves the condition, one byte an element."""
+    """x where condition, else y. Saves the condition: one byte an element."""
 
     saves = ("condition",)
     outputs = ()
@@ -544,7 +544,7 @@ class Where(Op):
 
 
 class MaskedFill(Op):
-    """x with ``value`` where mask. Saves the mask, one byte an element."""
+    """x with ``value`` where mask. Saves the mask: one byte an element."""
 
     saves = ("mask",)
     outputs = ()

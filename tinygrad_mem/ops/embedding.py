@@ -8,7 +8,7 @@ from .base import Op
 
 
 class Embedding(Op):
-    """The rows of a table at an index of any shape. Saves the index, 8 bytes an entry (4 of int32); not the table.
+    """The rows of a table at an index of any shape. Saves the index: 8 bytes an entry (4 of int32); not the table.
 
     The gradient of the table is a dense array of its size.
     """

@@ -7,7 +7,7 @@ from .base import Op
 
 
 class Take(Op):
-    """Rows of x (axis 0) by an index of any shape. Saves the index, 8 bytes an entry."""
+    """Rows of x (axis 0) by an index of any shape. Saves the index: 8 bytes an entry."""
 
     saves = ("index",)
     outputs = ()
@@ -95,7 +95,7 @@ def _selected_shape(shape, key):
 
 
 class Gather(Op):
-    """x at ``index`` along an axis. Saves the index, 8 bytes an entry."""
+    """x at ``index`` along an axis. Saves the index: 8 bytes an entry."""
 
     saves = ("index",)
     outputs = ()

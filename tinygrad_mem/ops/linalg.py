@@ -28,7 +28,7 @@ def _blas_ready(ctx, x):
 
 
 class MatMul(Op):
-    """x @ y of matrices or batches of them (at least 2-d each). Saves each factor that the other's gradient needs."""
+    """x @ y of matrices or batches of them (at least 2-d each). Saves x if y needs a gradient, and y if x does."""
 
     saves = ("x", "y")
     outputs = ()
@@ -79,7 +79,7 @@ def _swap(x):
 class Linear(Op):
     """x @ weight.T + bias, for any leading dimensions, as one op.
 
-    Saves x if the weight needs a gradient and the weight if x does; the gradient of the bias needs nothing.
+    Saves x if weight needs a gradient, and weight if x does; the gradient of the bias needs nothing.
     """
 
     saves = ("x", "weight")
@@ -133,7 +133,7 @@ def _rows(ctx, x):
 
 
 class AddMM(Op):
-    """beta * x + alpha * (a @ b), matrices or batches. Saves a and b for each other's gradient."""
+    """beta * x + alpha * (a @ b), matrices or batches. Saves a if b needs a gradient, and b if a does."""
 
     saves = ("a", "b")
     outputs = ()

@@ -12,7 +12,7 @@ from .base import Op, broadcast
 class _Pair(Op):
     """A loss of x and y by kernel name; ``scale`` is what a sum is multiplied by, ``None`` for a loss an element.
 
-    Further inputs are weights of the elements, ``None`` for none: they broadcast, and get no gradient.
+    Further inputs are weights of the elements, ``None`` for none: they broadcast, and get no gradient. Saves x, y, and weights.
     """
 
     saves = ("x", "y", "weight", "positive")
@@ -77,7 +77,7 @@ class HuberLoss(_Pair):
 
 
 class BCELoss(_Pair):
-    """-weight * (y ln x + (1 - y) ln(1 - x)). Saves x, y, and the weight if any."""
+    """-weight * (y ln x + (1 - y) ln(1 - x)). Saves x, y, and the weights."""
 
     kernel, weights, symmetric = "binary_cross_entropy", ("weight",), False
 
@@ -88,7 +88,7 @@ class BCELoss(_Pair):
 
 
 class BCEWithLogitsLoss(_Pair):
-    """:class:`BCELoss` of sigmoid(x), without overflow. Saves x, y, and the weights if any."""
+    """:class:`BCELoss` of sigmoid(x), without overflow. Saves x, y, and the weights."""
 
     kernel, weights, symmetric = "bce_with_logits", ("weight", "positive"), False
 

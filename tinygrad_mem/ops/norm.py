@@ -17,8 +17,9 @@ def _statistics_dtype(dtype):
 class BatchNorm(Op):
     """Per channel (axis 1): (x - mean) / sqrt(variance + eps) * weight + bias, over all other axes.
 
-    Saves x, and two numbers a channel (mean and 1 / sqrt(variance + eps)); the weight if x needs a gradient. In training the
-    running statistics are written by the kernel, in the forward only.
+    Saves x, mean (``x.shape[1] * max(4, x.itemsize)`` bytes), rstd (``x.shape[1] * max(4, x.itemsize)`` bytes), and weight if x
+    needs a gradient; rstd is 1 / sqrt(variance + eps). In training the running statistics are written by the kernel, in the
+    forward only.
 
     Source: Ioffe and Szegedy, *Batch normalization*, 2015.
     """
@@ -46,7 +47,7 @@ class BatchNorm(Op):
         ctx.training = training
         if any(ctx.needs):
             ctx.save(x=x, mean=mean, rstd=rstd)
-            if weight is not None:
+            if weight is not None and ctx.needs[0]:
                 ctx.save(weight=weight)
         ctx.kernels.batch_norm(x3, mean, rstd, weight, bias, lines, out=out.reshape(ctx.shape))
         return out
@@ -80,7 +81,8 @@ class SampleNorm(Op):
     """Layer, group, instance and RMS norm: statistics of each sample and group, an affine map that broadcasts.
 
     ``layout`` is x's shape as (n, groups, k, length); the affine parameters have the shape ``affine`` within (groups, k,
-    length). Saves x, one or two numbers a (sample, group), and the weight if x needs a gradient.
+    length). Saves x, rstd (``layout[0] * layout[1] * max(4, x.itemsize)`` bytes), mean (``layout[0] * layout[1] * max(4,
+    x.itemsize)`` bytes) if ``centre``, and weight if x needs a gradient.
 
     Source: Ba et al., *Layer normalization*, 2016; Wu and He, *Group normalization*, 2018; Zhang and Sennrich, *RMSNorm*, 2019.
     """

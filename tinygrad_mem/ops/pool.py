@@ -16,7 +16,7 @@ def _index_dtype(kernel):
 class MaxPool(Op):
     """The largest of each window; with ``positions`` also where it was, int64, for the caller.
 
-    Saves one byte a window (two for kernels of more than 256 entries): neither x nor y nor the positions.
+    Saves index (``y.size * (1 if math.prod(geometry[0]) <= 256 else 2)`` bytes): neither x nor y nor the positions.
     """
 
     saves = ("index",)
@@ -84,7 +84,7 @@ class AdaptiveAvgPool(Op):
 
 
 class AdaptiveMaxPool(Op):
-    """The largest of each cell, and its position, int64. Saves the positions, which are the second result."""
+    """The largest of each cell, and its position, int64. Saves the index: it is the second result."""
 
     saves = ("index",)
     outputs = ("index",)

@@ -99,7 +99,7 @@ class Prod(Op):
 class Var(Op):
     """The variance over axes, the divisor being the count less ``correction``; its root if asked; with the mean if asked.
 
-    Saves x and the mean, of the reduced shape; of the root that too.
+    Saves x, mean (``y.nbytes`` bytes), and y if ``root``.
     """
 
     saves = ("x", "mean", "y")
@@ -172,7 +172,7 @@ class Extremum(Op):
 
 
 class ExtremumAlong(Op):
-    """(values, indices) of the first largest or smallest along one axis. Saves the indices, 8 bytes each."""
+    """(values, indices) of the first largest or smallest along one axis. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)
@@ -273,7 +273,7 @@ class LogSumExp(Op):
 
 
 class Norm(Op):
-    """The p-norm over axes, p a number or infinite. Saves x and y; x alone for p = 1, nothing for p = 0."""
+    """The p-norm over axes, p a number or infinite. Saves x if ``p != 0``, and y if ``p not in (0, 1)``."""
 
     saves = ("x", "y")
 

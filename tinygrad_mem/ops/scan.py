@@ -51,7 +51,7 @@ class CumProd(Op):
 
 
 class CumExtremum(Op):
-    """The running largest (or smallest) along ``axis``, and where it was seen last. Saves the indices, 8 bytes each."""
+    """The running largest (or smallest) along ``axis``, and where it was seen last. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)

@@ -37,7 +37,7 @@ def fill_order(ctx, x, axis, start, stop, descending, out):
 
 
 class Sort(Op):
-    """Values and indices in order along ``axis``; ties stay in order, nan is the largest. Saves the indices, 8 bytes each."""
+    """Values and indices in order along ``axis``; ties stay in order, nan is the largest. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)
@@ -79,7 +79,7 @@ def _to_nan(ctx, x, axis, places, top):
 
 
 class TopK(Sort):
-    """The ``k`` largest (or smallest) along ``axis``, in order. Saves the indices, 8 bytes each."""
+    """The ``k`` largest (or smallest) along ``axis``, in order. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)
@@ -90,7 +90,7 @@ class TopK(Sort):
 
 
 class KthValue(Sort):
-    """The element of one rank along ``axis``. Saves the indices, 8 bytes each."""
+    """The element of one rank along ``axis``. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)
@@ -101,7 +101,7 @@ class KthValue(Sort):
 
 
 class Median(Sort):
-    """The lower median along ``axis``; nan where there is one. Saves the indices, 8 bytes each."""
+    """The lower median along ``axis``; nan where there is one. Saves the index: 8 bytes each."""
 
     saves = ("index",)
     outputs = ("index",)
