@@ -21,6 +21,8 @@ RANKS = {
     "memory": 7,
     "utils": 6,
     "linalg": 6,
+    "cuda": 6,
+    "backends": 6,
     "nn": 5,
     "optim": 5,
     "data": 5,

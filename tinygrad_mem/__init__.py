@@ -43,6 +43,8 @@ from .dtypes import uint8 as uint8
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
+from . import backends as backends
+from . import cuda as cuda
 from . import data as data
 from . import errors as errors
 from . import memory as memory

@@ -19,7 +19,7 @@ import numpy as np
 from . import safetensors
 from .autograd.tensor import Tensor
 from .devices import device as Device
-from .errors import FileFormatError
+from .errors import FileFormatError, NotOfferedError
 from .scope import local
 
 _KEY = "tinygrad_mem"  # of the metadata that describes what is not a flat dict
@@ -129,16 +129,26 @@ def _where(path: tuple) -> str:
     return "the object" + "".join(f"[{key!r}]" for key in path)
 
 
-def load(f: str | os.PathLike | IO[bytes], map_location: Any = None) -> Any:
+def load(
+    f: str | os.PathLike | IO[bytes], map_location: Any = None, pickle_module: Any = None, *, weights_only: bool | None = None
+) -> Any:
     """What :func:`save` wrote, or a dict of the tensors of anybody's safetensors file.
 
     Args:
         map_location: the device of the tensors; the default device unless given.
+        pickle_module: an error, see below.
+        weights_only: taken for compatibility; nothing else is ever read.
 
     Raises:
         FileFormatError: truncated, hostile, or another format (a PyTorch ``.pt``: the message says how to convert it).
         FileNotFoundError: no such file.
+        NotOfferedError: a ``pickle_module``.
+        TypeError: ``map_location`` is a function or a dict.
     """
+    if pickle_module is not None:
+        raise NotOfferedError("load: pickle_module is not offered: nothing here is pickled")
+    if callable(map_location) or isinstance(map_location, dict):
+        raise TypeError("load: a file knows no devices that map_location could map: name the device, such as 'cpu'")
     where = Device(map_location if map_location is not None else local.default_device or "cpu")
     if isinstance(f, (str, os.PathLike)):
         with open(f, "rb") as file:

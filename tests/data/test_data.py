@@ -246,3 +246,10 @@ def test_the_names_are_where_pytorch_has_them():
 
     assert DataLoader is data.DataLoader is tm.utils.data.DataLoader
     assert TensorDataset is tm.data.TensorDataset
+
+
+def test_an_empty_dataset_cannot_be_drawn_from():
+    for library in (torch_data, data):
+        with pytest.raises(ValueError, match="num_samples should be a positive integer value, but got num_samples=0"):
+            library.DataLoader([], shuffle=True)
+        assert list(library.DataLoader([])) == []

@@ -294,3 +294,13 @@ def test_a_torch_dataset_works():
     dataset = torch_data.TensorDataset(torch.arange(4.0))
     (batch,) = data.DataLoader(dataset, 4, collate_fn=lambda s: tm.tensor([float(x) for (x,) in s]))
     assert batch.tolist() == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("name", ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"])
+def test_what_a_loader_was_made_of_cannot_be_changed(name: str):
+    for library in (torch_data, data):
+        loader = library.DataLoader([1, 2, 3], 2)
+        with pytest.raises(ValueError, match=f"{name} attribute should not be set after DataLoader is initialized"):
+            setattr(loader, name, getattr(loader, name))
+        loader.collate_fn = list
+        assert [len(batch) for batch in loader] == [2, 1]

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tinygrad_mem as tm
-from tinygrad_mem.errors import DataDependenceError, DeviceError, FileFormatError
+from tinygrad_mem.errors import DataDependenceError, DeviceError, FileFormatError, NotOfferedError
 
 POOL = tm.device("cpu").pool
 DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"]
@@ -327,3 +327,16 @@ def test_a_flipped_or_cut_file_never_does_worse_than_file_format_error(data):
     content = content[: data.draw(st.integers(0, len(content)))]
     with contextlib.suppress(FileFormatError):
         tm.load(io.BytesIO(bytes(content)))
+
+
+def test_arguments_that_pytorchs_load_takes(tmp_path):
+    for library in (torch, tm):
+        path = tmp_path / library.__name__
+        library.save({"w": library.ones(2)}, path)
+        for weights_only in (True, False, None):
+            found = library.load(path, map_location="cpu", weights_only=weights_only)
+            assert found["w"].tolist() == [1.0, 1.0]
+    with pytest.raises(NotOfferedError, match="nothing here is pickled"):
+        tm.load(path, pickle_module=object())
+    with pytest.raises(TypeError, match="name the device"):
+        tm.load(path, map_location=lambda storage, location: storage)

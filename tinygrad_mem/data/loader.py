@@ -22,6 +22,9 @@ class _Endless(Sampler):
         return itertools.repeat(None)
 
 
+_OF_THE_MAKING = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"})
+
+
 class DataLoader:
     """Batches of a dataset, PyTorch's arguments. The loader keeps no batch that it has given away.
 
@@ -75,6 +78,12 @@ class DataLoader:
         self.batched = batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
         self._crew: Crew | None = None
+        self._made = True
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _OF_THE_MAKING and "_made" in self.__dict__:  # it would change nothing: iterators are made of the others
+            raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
+        object.__setattr__(self, name, value)
 
     def __iter__(self) -> Iterator[Any]:
         return _Ahead(self) if self.num_workers else self._in_caller()

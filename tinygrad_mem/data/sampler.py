@@ -38,7 +38,7 @@ class RandomSampler(Sampler[int]):
 
     Raises:
         TypeError: ``replacement`` is not a bool.
-        ValueError: ``num_samples`` is not a positive integer.
+        ValueError: ``num_samples`` is not a positive integer, or the dataset is empty.
     """
 
     def __init__(
@@ -51,9 +51,11 @@ class RandomSampler(Sampler[int]):
         super().__init__(data_source)
         if not isinstance(replacement, bool):
             raise TypeError(f"replacement should be a boolean value, but got replacement={replacement}")
-        if num_samples is not None and (not isinstance(num_samples, int) or num_samples <= 0):
+        if num_samples is not None and not isinstance(num_samples, int):
             raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
         self.replacement, self._num_samples, self.generator = replacement, num_samples, generator
+        if self.num_samples <= 0:
+            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={self.num_samples}")
 
     @property
     def num_samples(self) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import secrets
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
 
@@ -28,6 +29,8 @@ class Generator:
         device: where the numbers are drawn; ``None`` is the cpu.
     """
 
+    get_state: Callable[..., Any]  # these two make tensors: functional/random.py puts them here
+    set_state: Callable[..., Any]
     first_seed = 0  # of generators that are made from now on
 
     def __init__(self, device: Device | str | None = None) -> None:

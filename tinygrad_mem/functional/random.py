@@ -41,7 +41,7 @@ def initial_seed() -> int:
 
 def get_rng_state(device: Any = "cpu") -> Tensor:
     """A generator's state: 16 bytes, seed and number of calls."""
-    return creation.tensor(np.frombuffer(struct.pack("<QQ", *Device(device).generator.state), np.uint8).copy())
+    return _state_of(Device(device).generator)
 
 
 def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
@@ -50,10 +50,24 @@ def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
     Raises:
         TypeError: not 16 bytes.
     """
+    _set_state(Device(device).generator, new_state)
+
+
+def _state_of(generator: Generator) -> Tensor:
+    """The generator's state as 16 bytes."""
+    return creation.tensor(np.frombuffer(struct.pack("<QQ", *generator.state), np.uint8).copy(), device="cpu")
+
+
+def _set_state(generator: Generator, new_state: Tensor) -> Generator:
+    """Put the generator where its ``get_state()`` found it."""
     if new_state.dtype != dtypes.uint8 or new_state.numel() != 16:
         raise ArgumentTypeError(f"RNG state must be a ByteTensor of 16 bytes, found {new_state.dtype} {list(new_state.shape)}")
     first, calls = struct.unpack("<QQ", new_state.cpu().numpy().tobytes())
-    Device(device).generator.state = (first, calls)
+    generator.state = (first, calls)
+    return generator
+
+
+Generator.get_state, Generator.set_state = _state_of, _set_state
 
 
 def _ticket(tensor: Tensor, generator: Generator | None) -> tuple:
