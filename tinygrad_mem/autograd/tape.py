@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from .. import scope
 from ..errors import DeviceError, GraphError, let_go
 from ..ops.base import Context, Op
-from .saved import Kept as Kept
 from .saved import Packed, contents, remember
 
 if TYPE_CHECKING:
