@@ -30,7 +30,7 @@ def test_the_main_job_reaches_97_percent(tmp_path):
     assert float(found[1]) >= 97.0
     assert (tmp_path / "step.png").stat().st_size > 10_000
     rows = {name: int(size.replace(",", "")) for name, size in re.findall(r"│ ([a-z ]+?) +│ +([\d,]+) │", done.stdout)}
-    total = rows.pop("in use at the peak")
+    total = rows.pop("in use")
     assert {"parameters", "optimizer state", "activations", "inputs"} <= set(rows)
     assert sum(rows.values()) == total
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -272,6 +272,30 @@ class Track:
 
     # --- seeing -----------------------------------------------------------------------------------------------------------
 
+    def table(self, by: str = "category", at: When = None, rows: int = 20) -> str:
+        """The bytes at a moment by ``"category"``, ``"module"``, ``"op"`` or ``"line"``, as a table to print.
+
+        The largest come first; those beyond ``rows`` are one row, so that the rows add up to what was in use.
+
+        Raises:
+            ValueError: there is no such way to tell bytes apart.
+            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+        """
+        if by not in ("category", "module", "op", "line"):
+            raise ValueError(f"table: by is 'category', 'module', 'op' or 'line', found {by!r}")
+        from .render.terminal import bytes_table, text
+
+        sizes = {str(name): size for name, size in getattr(self, f"by_{by}")(at).items()}
+        named = at.text if isinstance(at, Mark) else at if isinstance(at, str) else f"event {self._event(at)}"
+        when = "at the peak" if at in (None, "peak") else f"at {named}"
+        return text(bytes_table(sizes, by, f"{self.device} {when}", rows))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from .render.notebook import summary
+
+        return summary(self)
+
     def plot(self, path: Path | str, *, title: str = "") -> None:
         """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
 
@@ -282,6 +306,25 @@ class Track:
         from .render.picture import plot
 
         plot(self, path, title=title)
+
+    def to_html(self, path: Path | str, other: Track | None = None, *, titles: Sequence[str] = ()) -> None:
+        """Write an interactive page: the timeline, the life of each block, the peak by module, a table to sort and search.
+
+        The page is one file of about 5 MB that loads nothing; it follows the reader's light or dark setting.
+
+        Args:
+            other: a second run, shown beside this one, with what changed from this one to it.
+            titles: one a run; by default the device, or "before" and "after".
+
+        Raises:
+            ValueError: nothing was allocated while a track ran, or there is not one title for each run.
+            ModuleNotFoundError: plotly is missing: ``pip install 'tinygrad_mem[report]'``.
+        """
+        from .render.page import write
+
+        write(self, path, other=other, titles=titles or ((self.device,) if other is None else ("before", "after")))
+
+    # --- taking it elsewhere ----------------------------------------------------------------------------------------------
 
     def save(self, path: Path | str, format: str | None = None) -> None:
         """Write the track to a file, in the format that the ending of ``path`` names. It appears whole, or not at all.

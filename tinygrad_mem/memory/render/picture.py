@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from ..attribution import Category
 from ..sizes import bytes_text
 from ..timeline import Timeline
+from . import needs
+from .palette import COLOURS, phases
 
 if TYPE_CHECKING:
     from ..track import Track
 
-# Okabe and Ito's palette: told apart by every kind of colour vision, and in grey by their lightness
-COLOURS = {
-    Category.PARAMETER: "#0072B2",
-    Category.MASTER_WEIGHT: "#003B5C",
-    Category.BUFFER: "#999999",
-    Category.OPTIMIZER_STATE: "#56B4E9",
-    Category.GRADIENT: "#D55E00",
-    Category.INPUT: "#000000",
-    Category.ACTIVATION: "#009E73",
-    Category.WORKSPACE: "#CC79A7",
-    Category.TEMPORARY: "#F0E442",
-    Category.UNTRACKED: "#CCCCCC",
-    Category.UNCOUNTED: "#E69F00",
-}
 POINTS = 3000  # moments that are drawn: more than there are dots across the picture
 OWNERS = 3  # named at the peak
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
@@ -44,6 +28,7 @@ def plot(track: Track, path: Path | str, *, title: str = "") -> None:
     timeline = track.timeline()
     if not len(timeline):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
+    needs("matplotlib", "report")
     import matplotlib
 
     matplotlib.use("Agg")
@@ -99,24 +84,10 @@ def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -
 
 def _shade_phases(axes: Any, timeline: Timeline) -> None:
     """Every other phase on a grey ground; its name above the curve where there is room for it."""
-    changes = np.flatnonzero(np.diff(timeline.phase)) + 1
-    edges = [0, *changes.tolist(), len(timeline)]
-    named = [(timeline.texts[timeline.phase[a]], a, b) for a, b in pairwise(edges)]
     least = len(timeline) * 0.07
-    for dark, (name, start, stop) in enumerate(_long_phases(named, least)):
+    for dark, (name, start, stop) in enumerate(phases(timeline, least / 7)):
         if dark % 2:
             axes.axvspan(start, stop, color="black", alpha=0.06, linewidth=0, zorder=0)
         if stop - start > least:
             middle = (start + stop) / 2
             axes.text(middle, 0.985, name, transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9)
-
-
-def _long_phases(named: list[tuple[str, int, int]], least: float) -> list[tuple[str, int, int]]:
-    """Phases one after the other; runs of those too short to be seen as one, without a name."""
-    found = []
-    for (short, name), group in groupby(
-        named, key=lambda p: (p[2] - p[1] < least / 7, "" if p[2] - p[1] < least / 7 else p[0])
-    ):
-        members = list(group)
-        found.append(("" if short else name, members[0][1], members[-1][2]))
-    return found

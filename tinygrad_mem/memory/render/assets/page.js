@@ -1,0 +1,113 @@
+"use strict";
+// Draws the figures in the page's own colours and width, and makes its tables sort and filter. Asks nobody for anything.
+
+const figures = JSON.parse(document.getElementById("figures").textContent);
+const dark = window.matchMedia("(prefers-color-scheme: dark)");
+
+const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+/** A trace in the page's colours: what is drawn in ink, and tiles, of which those without a colour are modules. */
+function painted(trace, narrow) {
+  if (trace.meta === "ink") return { ...trace, line: { ...trace.line, color: colour("--ink") } };
+  if (trace.meta !== "tiles") return trace;
+  const colours = trace.marker.colors.map((own, i) => (trace.customdata[i] ? own : mixed(own, colour("--ground"), 0.25)));
+  const marker = { ...trace.marker, colors: colours, line: { ...trace.marker.line, color: colour("--ground") } };
+  const pad = { t: narrow ? 14 : 17, l: 2, r: 2, b: 2 };
+  return { ...trace, maxdepth: narrow ? 4 : -1, marker: { ...marker, pad }, textfont: { color: colours.map(legible) } };
+}
+
+/** So much of one colour (#rrggbb) in another. */
+function mixed(own, ground, share) {
+  const part = (text, at) => parseInt(text.slice(at, at + 2), 16);
+  const sum = [1, 3, 5].map((at) => Math.round(share * part(own, at) + (1 - share) * part(ground, at)));
+  return `#${sum.map((value) => value.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** Black or white, whichever is read better on a colour (#rrggbb). */
+function legible(ground) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(ground.slice(at, at + 2), 16) / 255);
+  return 0.2126 * r ** 2.2 + 0.7152 * g ** 2.2 + 0.0722 * b ** 2.2 > 0.18 ? "#000000" : "#ffffff";
+}
+
+/** The names of the phases that have room for theirs. */
+function named(layout, width) {
+  const each = (width - layout.margin.l - layout.margin.r) / (layout.xaxis.range[1] || 1);
+  const place = { yref: "paper", y: 1, yanchor: "bottom", showarrow: false };
+  return layout.meta.phases
+    .filter(([name, start, stop]) => name && (stop - start) * each > name.length * 6.5 + 4)
+    .map(([name, start, stop]) => ({ ...place, x: (start + stop) / 2, text: name }));
+}
+
+/** A figure as this window shows it. */
+function fitted({ data, layout }, width) {
+  const axis = { gridcolor: colour("--line"), linecolor: colour("--line") };
+  const narrow = width < 600;
+  return {
+    data: data.map((trace) => painted(trace, narrow)),
+    layout: {
+      ...layout,
+      height: layout.legend ? (narrow ? 460 : 400) : 340,
+      paper_bgcolor: "rgba(0,0,0,0)",
+      plot_bgcolor: "rgba(0,0,0,0)",
+      font: { color: colour("--ink"), size: narrow ? 11 : 12 },
+      hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--ink") }, align: "left" },
+      ...(layout.xaxis && { xaxis: { ...layout.xaxis, ...axis }, yaxis: { ...layout.yaxis, ...axis } }),
+      ...(layout.meta && { annotations: [...layout.annotations, ...named(layout, width)] }),
+    },
+  };
+}
+
+function draw() {
+  for (const [name, figure] of Object.entries(figures)) {
+    const place = document.getElementById(name);
+    const { data, layout } = fitted(figure, place.clientWidth);
+    place.style.height = `${layout.height}px`;
+    Plotly.react(place, data, layout, { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d"] });
+  }
+}
+
+let waiting = 0;
+function redraw() {
+  clearTimeout(waiting);
+  waiting = setTimeout(draw, 100);
+}
+
+/** Sorts a table's rows by one column: numbers from the largest, words from the first. */
+function sort(header) {
+  const column = header.cellIndex;
+  const body = header.closest("table").tBodies[0];
+  const value = (row) => {
+    const cell = row.cells[column];
+    return cell.dataset.n === undefined ? cell.textContent : Number(cell.dataset.n);
+  };
+  const numbers = body.rows.length > 0 && typeof value(body.rows[0]) === "number";
+  const now = header.getAttribute("aria-sort");
+  const up = now === "none" ? !numbers : now === "descending";
+  const order = (a, b) => (numbers ? value(a) - value(b) : value(a).localeCompare(value(b)));
+  body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
+  for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
+  header.setAttribute("aria-sort", up ? "ascending" : "descending");
+}
+
+/** Hides the rows without the words, and says how many are left and their bytes. */
+function filter(input) {
+  const run = input.closest(".run");
+  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+  let [rows, bytes] = [0, 0];
+  for (const row of run.querySelector("table").tBodies[0].rows) {
+    row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+    if (!row.hidden) {
+      rows += 1;
+      bytes += Number(row.cells[0].dataset.n);
+    }
+  }
+  const shown = run.querySelector(".shown");
+  shown.replaceChildren(`${rows.toLocaleString("en")} rows, `, Object.assign(document.createElement("b"), { className: "sum" }), " B");
+  shown.querySelector(".sum").textContent = bytes.toLocaleString("en");
+}
+
+draw();
+dark.addEventListener("change", draw);
+window.addEventListener("resize", redraw);
+for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sort(button.closest("th")));
+for (const input of document.querySelectorAll(".filter input")) input.addEventListener("input", () => filter(input));
