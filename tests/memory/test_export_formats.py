@@ -270,6 +270,7 @@ def check_snapshot(track: Track) -> dict:
     viz.segsum(found)  # asserts that the blocks fill their segments
     (trace,) = found["device_traces"]
     assert any(event["category"] == "unknown" for event in trace), "else the page fails"
+    assert not any(event["user_metadata"].get("tensor", "a").endswith("of ") for event in trace), "nobody's gradient"
     if len(track.log):
         assert sum(s["total_size"] for s in found["segments"]) == track.pool("end").reserved
         used = sum(b["size"] for b in blocks(found) if b["state"] == "active_allocated")
