@@ -145,7 +145,20 @@ def test_kernels_come_in_pairs(family):
         assert list(inspect.signature(kernel).parameters) == list(inspect.signature(second[name]).parameters), name
 
 
-HEAVY = ["cupy", "torch", "rich", "typer", "matplotlib", "sklearn", "safetensors", "threadpoolctl", "scipy", "pandas", "PIL"]
+HEAVY = [
+    "cupy",
+    "torch",
+    "rich",
+    "typer",
+    "matplotlib",
+    "plotly",
+    "sklearn",
+    "safetensors",
+    "threadpoolctl",
+    "scipy",
+    "pandas",
+    "PIL",
+]
 
 
 @pytest.mark.parametrize("module", ["tinygrad_mem", "tinygrad_mem.memory", "tinygrad_mem.utils.data", "tinygrad_mem.models"])

@@ -42,6 +42,6 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
 
 def text(table: Table, width: int = 100) -> str:
     """The table as plain text."""
-    console = Console(file=io.StringIO(), width=width, color_system=None)
-    console.print(table)
-    return "\n".join(line.rstrip() for line in console.file.getvalue().rstrip().splitlines())
+    written = io.StringIO()
+    Console(file=written, width=width, color_system=None).print(table)
+    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
