@@ -26,9 +26,18 @@ from tests.networks import WORKLOADS
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.memory import Category, Kind, Log, Track
+from tinygrad_mem.memory import log as log_module
 from tinygrad_mem.memory.export import FORMATS
 
 CHANGES = (Kind.OLDER, Kind.MALLOC, Kind.FREE)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def short_chunks() -> Iterator[None]:
+    """Logs of several chunks: what stands at the end of one must stand at the beginning of the next."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(log_module, "_CHUNK", 16)
+        yield
 
 
 def written(track: Track, format: str) -> bytes:
@@ -38,7 +47,7 @@ def written(track: Track, format: str) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def lenet() -> Track:
+def lenet(short_chunks: None) -> Track:
     """Two training steps of LeNet, and all that is made for them."""
     with memory.track() as track:
         step = WORKLOADS[1].build(tm)
@@ -148,7 +157,8 @@ def check_trace(track: Track) -> None:
         assert counters.pop(category.value, []) == expected
     changed = np.flatnonzero(np.diff(timeline.used, prepend=0))
     assert [size for _, size in counters.pop("in use", [])] == timeline.used[changed].tolist()
-    assert all(stood[-1][1] == track.pool("end").reserved for stood in [counters.pop("reserved", None)] if stood)
+    reserved = counters.pop("reserved", [(0.0, 0)])
+    assert reserved[-1][1] == track.pool("end").reserved
     assert not counters
     list(slices(found))
 
@@ -343,6 +353,9 @@ def test_a_log_that_does_not_know_its_segments():
     assert track.pool("end").reserved == 8192 + 2048
     (loose,) = [b for b in blocks(found) if b["requested_size"] == 4096 - 512 - 1024]
     assert loose["state"] == "active_allocated"
+    rows += [row(Kind.RESERVE, 1 << 22, 4096), row(Kind.MALLOC, 1 << 22, 512, "INPUT"), row(Kind.FREE, 1 << 22, 512)]
+    found = check_snapshot(Track.of(write(rows)))
+    assert 1 << 22 in {s["address"] for s in found["segments"]}, "as many bytes went as were said to go, not more"
 
 
 def test_an_older_segment_that_is_given_back_is_known_from_then_on():
