@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import threading
+import tracemalloc
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
@@ -27,6 +29,11 @@ LAYERS = {
     "relu": lambda: nn.ReLU(),
     "dropout": lambda: nn.Dropout(0.5),
     "deep": lambda: nn.Sequential(nn.Linear(WIDTH, 40), nn.GELU(), nn.Linear(40, WIDTH)),
+    "conv": lambda: nn.Sequential(
+        nn.Unflatten(1, (2, 3, 4)), nn.Conv2d(2, 2, 3, padding=1), nn.ReLU(inplace=True), nn.Flatten()
+    ),
+    "groups": lambda: nn.Sequential(nn.Unflatten(1, (4, 6)), nn.Conv1d(4, 4, 3, padding=1, groups=2), nn.Flatten()),
+    "softmax": lambda: nn.Softmax(1),
 }
 UNARY = ["exp", "tanh", "relu", "sigmoid", "neg", "square"]
 BINARY = ["add", "mul", "sub", "maximum"]
@@ -38,10 +45,17 @@ step = st.one_of(
     st.tuples(st.sampled_from(UNARY), n, n),
     st.tuples(st.sampled_from(BINARY), n, n),
     st.tuples(st.sampled_from(["view", "rows", "expand", "detach", "inplace", "write", "eval", "fail", "share"]), n, n),
+    st.tuples(
+        st.sampled_from(["cat", "split", "turn", "inference", "packed", "lookup", "loss", "thread", "copy", "halt"]), n, n
+    ),
     st.tuples(st.sampled_from(["backward", "retain", "keep_grad", "zero", "update", "data", "to_double", "gc"]), n, n),
     st.tuples(st.sampled_from(["drop", "drop", "drop_layer", "drop_rule"]), n, n),
 )
 programs = st.lists(step, min_size=1, max_size=25)
+
+
+def stop(gradient: Any) -> None:
+    raise KeyboardInterrupt
 
 
 class Program:
@@ -109,6 +123,55 @@ class Program:
         linear = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         if len(linear) > 1:
             linear[0].weight = linear[-1].weight
+
+    def do_cat(self, what: str, x: Any, b: int) -> None:
+        self.add(tm.cat([x, x[b % x.shape[0] :]]))
+
+    def do_split(self, what: str, x: Any, b: int) -> None:
+        for part in x.split(b % 3 + 1)[:2]:
+            self.add(part)
+
+    def do_turn(self, what: str, x: Any, b: int) -> None:
+        self.add(x.t().t() if b % 2 else x.t().contiguous().t())
+
+    def do_inference(self, what: str, x: Any, b: int) -> None:
+        with tm.inference_mode():
+            self.add((x * 2).exp())
+
+    def do_packed(self, what: str, x: Any, b: int) -> None:
+        with tm.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float()):
+            self.add(x.to(tm.float32).tanh())
+
+    def do_lookup(self, what: str, x: Any, b: int) -> None:
+        self.add(x[tm.tensor(np.arange(b % 5 + 1) % x.shape[0])])
+
+    def do_loss(self, what: str, x: Any, b: int) -> None:
+        target = tm.tensor(np.arange(x.shape[0]) % WIDTH)
+        nn.functional.cross_entropy(x, target).backward()
+
+    def do_thread(self, what: str, x: Any, b: int) -> None:
+        """Another thread makes what this one keeps, and drops what this one made."""
+        mine = [x.detach() * 2]
+
+        def work() -> None:
+            with tm.device(self.where):
+                self.add(mine.pop().exp())
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    def do_copy(self, what: str, x: Any, b: int) -> None:
+        if self.layers:
+            self.layers.append(copy.deepcopy(self.layers[b % len(self.layers)]))
+
+    def do_halt(self, what: str, x: Any, b: int) -> None:
+        """An exception on the way, in forward or in the middle of backward."""
+        y = (x * 2).exp()
+        if y.requires_grad:
+            y.register_hook(stop)
+            with pytest.raises(KeyboardInterrupt):
+                (y * y).sum().backward()
 
     def do_backward(self, what: str, x: Any, b: int) -> None:
         x.sum().backward()
@@ -303,10 +366,51 @@ def test_on_a_gpu_the_categories_add_up_to_cupys_own_count():
     assert (np.sum([timeline.bytes(category) for category in Category], axis=0) == timeline.used).all()
 
 
-def test_numpys_own_witness_agrees():
-    """``tracemalloc`` sees the memory of small segments (bytearrays) that the pool takes: its count is not the tracker's."""
-    import tracemalloc
+def live_bytes_by_tracker(program: list) -> list[int]:
+    """Bytes asked for by what is alive, after each step."""
+    with memory.track() as track:
+        started = track.pool("end").requested if len(track.log) else 0
+        run, found = Program("cpu"), []
+        for what, a, b in program:
+            run.run(what, a, b)
+            found.append(track.pool("end").requested - started)
+    return found
 
+
+def live_bytes_by_numpy(program: list, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The same where each array of the cpu is NumPy's own, counted by ``tracemalloc`` in NumPy's domain."""
+    ours = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(device("cpu")), "empty", lambda self, shape, dtype: np.empty(shape, dtype))
+        tracemalloc.start()
+        try:
+            run, found = Program("cpu"), []
+            for what, a, b in program:
+                run.run(what, a, b)
+                traces = tracemalloc.take_snapshot().filter_traces([ours]).traces
+                found.append(sum(trace.size for trace in traces if trace.size > 1))  # an empty array takes one byte of NumPy's
+        finally:
+            tracemalloc.stop()
+    return found
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(program=programs)
+def test_an_independent_witness_agrees(program: list, monkeypatch: pytest.MonkeyPatch):
+    """NumPy's own count of what it hands out is, after every step, the tracker's of the same program."""
+    gc.collect()
+    live_bytes_by_tracker(
+        [("layer", 0, 3 * i) for i in range(len(LAYERS))] + [("loss", 0, 0)]
+    )  # what kernels make once and keep
+    tm.manual_seed(0)
+    by_tracker = live_bytes_by_tracker(program)
+    gc.collect()
+    tm.manual_seed(0)
+    assert by_tracker == live_bytes_by_numpy(program, monkeypatch)
+
+
+def test_what_the_pool_takes_is_seen_from_outside():
+    """``tracemalloc`` sees the memory of small segments (bytearrays) that the pool takes: its count is not the tracker's."""
     pool = device("cpu").pool
     tm.ones(10)
     pool.free_all_blocks()
