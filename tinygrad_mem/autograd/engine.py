@@ -111,7 +111,7 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
     """One node: run hooks, run its backward, free what it saved, send its gradients on."""
     state = pending.pop(id(node))
     grads, owned = state.grads, state.owned
-    if node.hooks or wanted is not None:
+    if node.hooks or node.retained or wanted is not None:
         _observe(node, grads, owned, wanted)
     node.open(keep_graph)
     if all(g is None for g in grads) or all(edge is None for edge in node.edges):
@@ -234,12 +234,16 @@ def _arrive(pending: dict, ready: list, target: Any, wanted: dict | None) -> Non
 
 
 def _observe(node: Node, grads: list, owned: list, wanted: dict | None) -> None:
-    """Tensor hooks of a node's outputs, and gradients that were asked for by name."""
+    """Tensor hooks of a node's outputs, gradients that tensors retain, and those that were asked for by name."""
     for index, grad in enumerate(grads):
         if grad is None:
             continue
         if node.hooks and index in node.hooks:
             grads[index], owned[index] = _run_hooks(node.hooks[index], grad, owned[index], node.device)
+        tensor = node.retained[index]() if node.retained and index in node.retained else None
+        if tensor is not None:
+            _accumulate(tensor, grads[index], owned[index])
+            owned[index] = False
         if wanted is not None and (id(node), index) in wanted:
             wanted[(id(node), index)] = grads[index] if owned[index] else copy(node.device, grads[index])
             owned[index] = False

@@ -32,6 +32,10 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
                 f"{what} that requires grad is being used in an in-place operation ({op.__name__}). "
                 "Do it under no_grad(), or on a clone()."
             )
+    if target._inference and not local.inference:
+        raise GraphError(
+            f"{op.__name__}: Inplace update to inference tensor outside InferenceMode is not allowed. Write into a clone()."
+        )
     device = target.device
     if any(isinstance(x, Tensor) and x.device is not device for x in inputs):
         _, arrays = one_device(op, inputs)
@@ -44,6 +48,11 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             if isinstance(x, Tensor) and x._storage is target._storage:
                 _refuse_overlap(op, target.array, x.array)
     needs = [enabled and op.differentiable and isinstance(x, Tensor) and x._requires_grad for x in inputs]
+    if True in needs and (target._off_the_record or (target._view is not None and target._view.base._off_the_record)):
+        raise GraphError(
+            f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
+            "would not know of it. Make the view, or write it, in the other mode; or write into a clone()."
+        )
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
     node.target = target.array
@@ -54,7 +63,8 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if record and target.array.dtype.kind == "f":
         before = storage.version
         if target._view is None:
-            connect(node, inputs, (target,))
+            with target._retained_anew():
+                connect(node, inputs, (target,))
         else:
             _record_on_base(node, inputs, target)
         storage.written(op.__name__)
@@ -103,7 +113,8 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
     outer.edges = (base_edge, *edges)
     outer.sequence = next_sequence()
     outer.shapes = ((base.array.shape, base.array.dtype),)
-    base._node, base._index, base._requires_grad = outer, 0, True
+    with base._retained_anew():
+        base._node, base._index, base._requires_grad = outer, 0, True
     target._requires_grad = True  # its node is made again from the base when it is asked for
 
 

@@ -40,7 +40,8 @@ class Node(Context):
     packed = False
     remembers = False  # whether forward saved anything: what saved nothing can be walked again, as in PyTorch
     freed = False
-    hooks: dict[int, list] | None = None
+    hooks: dict[int, dict] | None = None
+    retained: dict[int, Any] | None = None  # output index -> weak reference to the tensor that wants its gradient kept
     module = line = ""  # where it ran forward, known only while somebody listens
 
     def name(self) -> str:
@@ -50,7 +51,7 @@ class Node(Context):
     @property
     def next_functions(self) -> tuple:
         """PyTorch's view of :attr:`edges`, where a leaf stands behind an :class:`AccumulateGrad`."""
-        ways = [edge or (None, 0) for edge in self.edges]
+        ways: Any = [edge or (None, 0) for edge in self.edges]
         return tuple([(AccumulateGrad(way[0]), 0) if isinstance(way[0], _Tensor) else way for way in ways])
 
     def open(self, keep: bool) -> None:
@@ -191,17 +192,15 @@ def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
         local.op, local.line, local.phase = before
 
 
-def _share(op: type[Op], inputs: tuple, params: dict, outputs: Any, enabled: bool) -> None:
+def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) -> None:
     """The result of a view op shares its source's storage, and remembers the way from the root to itself."""
     source = inputs[0]
-    if type(outputs) is tuple:
-        for tensor in outputs:
-            tensor._storage = source.storage
-        return
-    outputs._storage = source.storage
+    view._storage = source.storage
     if enabled:
         base, chain = (source, ()) if source._view is None else (source._view.base, source._view.chain)
-        outputs._view = View(base, (*chain, (op, inputs[1:], params)))
+        view._view = View(base, (*chain, (op, inputs[1:], params)))
+    else:
+        view._off_the_record = True
 
 
 def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:

@@ -6,8 +6,9 @@ This class knows no op. The methods that compute (``t.add``, ``t.sum``, ``t + u`
 
 from __future__ import annotations
 
+import contextlib
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,7 @@ class Tensor(Exchange, _Methods):
     _post_accumulate: dict | None = None
     _retains_grad = False
     _inference = False
+    _off_the_record = False  # a view that was made where nothing is recorded: its base would not hear of a recorded write
     __array_priority__ = 1000
     __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
 
@@ -158,7 +160,8 @@ class Tensor(Exchange, _Methods):
                     fresh = tape.apply(op, fresh, *others, **params)
             finally:
                 local.grad_enabled = before
-            self._node, self._index, self._requires_grad = fresh._node, fresh._index, fresh._requires_grad
+            with self._retained_anew():
+                self._node, self._index, self._requires_grad = fresh._node, fresh._index, fresh._requires_grad
             view.root_node = view.base._node
         if self._node is not None:
             return self._node, self._index
@@ -264,15 +267,19 @@ class Tensor(Exchange, _Methods):
             raise GraphError("can't retain_grad on Tensor that has requires_grad=False")
         if self.is_leaf or self._retains_grad:
             return
-        self._retains_grad = True
-        here = weakref.ref(self)
+        with self._retained_anew():
+            self._retains_grad = True
 
-        def keep(grad: Tensor) -> None:
-            tensor = here()
-            if tensor is not None:
-                tensor.grad = grad if tensor._grad is None else tensor._grad + grad  # type: ignore[operator]
-
-        self.register_hook(keep)
+    @contextlib.contextmanager
+    def _retained_anew(self) -> Iterator[None]:
+        """Inside, the tensor may be hung on another node: what it retains is the gradient of its newest value."""
+        if self._retains_grad and self._node is not None and self._node.retained is not None:
+            self._node.retained.pop(self._index, None)
+        yield
+        if self._retains_grad and self._node is not None:
+            if self._node.retained is None:
+                self._node.retained = {}
+            self._node.retained[self._index] = weakref.ref(self)
 
     @property
     def retains_grad(self) -> bool:
