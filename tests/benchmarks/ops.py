@@ -1,7 +1,8 @@
-"""``python -m tests.benchmarks.ops [part of a name]``: each family of ops forward and backward, ours / PyTorch, the slowest last.
+"""``python -m tests.benchmarks.ops [part of a name]``: families of ops forward and backward, ours / PyTorch.
 
-Processor seconds of one thread (other work on the machine hardly disturbs them), of whole calls through autograd, the
-least of several runs, interleaved. Backward is what a pass forward and back takes longer than the pass forward.
+The slowest come last. Processor seconds of one thread (other work on the machine hardly disturbs them), of whole calls
+through autograd, the least of several runs, interleaved. Backward is what a pass forward and back
+takes longer than the pass forward.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ ACTIVATIONS = (
 )
 ELEMENTWISE = "exp log sqrt sin erf erfc"
 REDUCTIONS = "sum mean amax logsumexp var std"
+LOSSES = "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits kl_div"
 SCANS = "cumsum cumprod logcumsumexp"
 
 
@@ -95,7 +97,7 @@ def _losses() -> Iterator[tuple[str, Function, list[np.ndarray]]]:
         target = _places(shape[1], shape[0])
         yield f"cross_entropy {shape[1]}", lambda m, x, t: m.nn.functional.cross_entropy(x, t), [_floats(*shape), target]
     yield "nll_loss", lambda m, x, t: m.nn.functional.nll_loss(x, t), [_floats(*LINES), _places(LINES[1], LINES[0])]
-    for name in "mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy_with_logits kl_div".split():
+    for name in LOSSES.split():
         target = np.abs(_floats(*WIDE)) % 1
         yield name, lambda m, x, t, name=name: getattr(m.nn.functional, name)(x, t.detach()), [_floats(*WIDE), target]
 

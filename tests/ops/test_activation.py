@@ -1,11 +1,16 @@
-"""The in-place activations against PyTorch: results, gradients, and that no new array is made."""
+"""The in-place activations against PyTorch: results, gradients, and that no new array is made; accuracy far from zero."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import tinygrad_mem as tm
 from tests.case import against_torch, ours
 from tinygrad_mem.nn import functional as F
 
@@ -30,3 +35,34 @@ def test_in_place(name: str, arguments: tuple):
     )
     [t] = ours(x, "float64", grad=False)
     assert getattr(F, name)(t, *arguments) is t
+
+
+EXTREMES = [0.0, -0.0, 1e-30, -1e-30, 3.8, -3.8, 4.5, 19.9, 20.1, -20.1, 88.0, -88.0, 104.0, -104.0, 1e4, -1e4]
+
+numbers = st.lists(st.floats(-12, 12, width=32), min_size=1, max_size=40)
+
+
+@given(numbers)
+def test_the_error_function_is_as_accurate_as_its_dtype(values: list[float]):
+    for dtype, most in (("float64", 1e-15), ("float32", 3e-7), ("float16", 5e-4)):
+        x = np.array(values, dtype)
+        exact = np.array([math.erf(v) for v in x.tolist()])
+        assert np.abs(tm.erf(tm.tensor(x)).numpy() - exact).max() <= most
+    small = np.array(values, np.float32) * np.float32(1e-3)
+    exact = np.array([math.erf(v) for v in small.tolist()])
+    np.testing.assert_allclose(tm.erf(tm.tensor(small)).numpy(), exact, rtol=5e-7, atol=1e-40)
+
+
+@pytest.mark.parametrize(
+    "name", ["gelu", "mish", "softplus", "logsigmoid", "elu", "leaky_relu", "hardshrink", "softshrink", "silu"]
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_activations_far_from_zero(name: str, dtype: str):
+    x = np.tile(np.array(EXTREMES, dtype), 600)  # more than a tile without bookkeeping
+    run, reference = getattr(F, name), getattr(torch.nn.functional, name)
+    against_torch(run, reference, [x], dtype, tolerance=(2e-3, 1e-3) if dtype == "float16" else None)
+
+
+@pytest.mark.parametrize("name", SMOOTH_AND_SHARP.split())
+def test_nan_stays(name: str):
+    assert np.isnan(getattr(F, name)(tm.full((2, 3), float("nan"))).numpy()).all()

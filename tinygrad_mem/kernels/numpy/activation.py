@@ -6,10 +6,13 @@ import math as _math
 
 import numpy as np
 
-from .erf import erf_tile as _erf_tile
+from .erf import erf_scaled as _erf_scaled
+from .erf import tiles as _erf_tiles
+from .erf import wide as _wide
 from .tiles import _SMALL
 from .tiles import flags as _flags
 from .tiles import keep as _keep
+from .tiles import select as _select
 from .tiles import tiled as _tiled
 
 _ROOT_HALF = _math.sqrt(0.5)
@@ -55,14 +58,13 @@ def leaky_relu(x, slope, out):
 def leaky_relu_backward(gy, s, slope, out):
     """out = gy where s > 0, else slope * gy; s is x, or y where the slope is positive."""
 
-    def run(o, gy, s, t, flag):
+    def run(o, gy, s, t, u, flag):
         flag = _flags(flag)
         np.greater(s, 0, out=flag)
         np.multiply(gy, slope, out=t)
-        np.copyto(t, gy, where=flag)
-        np.copyto(o, t)
+        _select(gy, t, flag, u, o)
 
-    _tiled(run, out, gy, s, temps=2)
+    _tiled(run, out, gy, s, temps=3)
 
 
 def elu(x, alpha, scale, inner, out):
@@ -83,28 +85,26 @@ def elu(x, alpha, scale, inner, out):
 def elu_backward(gy, x, alpha, scale, inner, out):
     """out = gy times scale where x > 0, else times scale * alpha * inner * e**(inner * x)."""
 
-    def run(o, gy, x, t, flag):
+    def run(o, gy, x, t, u, flag):
         flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.minimum(x, 0, out=t)
         np.multiply(t, inner, out=t)
         np.exp(t, out=t)
         np.multiply(t, alpha * scale * inner, out=t)
-        np.copyto(t, scale, where=flag)
-        np.multiply(gy, t, out=o)
+        np.multiply(gy, t, out=t)
+        np.multiply(gy, scale, out=o)
+        _select(o, t, flag, u, o)
 
-    _tiled(run, out, gy, x, temps=2)
+    _tiled(run, out, gy, x, temps=3)
 
 
 def gelu(x, tanh, out):
     """out = x * Phi(x), exactly or by the tanh formula."""
 
-    def exact(o, x, a, b, c, d, e, f):
-        np.multiply(x, _ROOT_HALF, out=f)
-        _erf_tile(f, f, a, b, c, d, e)
-        np.add(f, 1, out=f)
-        np.multiply(f, 0.5, out=f)
-        np.multiply(x, f, out=o)
+    def exact(o, x, *tiles):
+        t = _normal_part(x, tiles)
+        np.multiply(x, t, out=o)
 
     def approximate(o, x, t):
         _tanh_inner(x, t)
@@ -112,7 +112,20 @@ def gelu(x, tanh, out):
         np.multiply(t, 0.5, out=t)
         np.multiply(x, t, out=o)
 
-    _tiled(approximate if tanh else exact, out, x, temps=1 if tanh else 6)
+    if tanh:
+        _tiled(approximate, out, x, temps=1)
+    else:
+        _tiled(exact, out, x, temps=_erf_tiles(out, 1), dtype=_wide(out))
+
+
+def _normal_part(x, tiles):
+    """The last of the tiles = Phi(x) = (1 + erf(x / sqrt(2))) / 2."""
+    t = tiles[-1]
+    np.copyto(t, x)
+    _erf_scaled(t, _ROOT_HALF, *tiles[:-1], t)
+    np.add(t, 1, out=t)
+    np.multiply(t, 0.5, out=t)
+    return t
 
 
 def _tanh_inner(x, t):
@@ -127,18 +140,16 @@ def _tanh_inner(x, t):
 def gelu_backward(gy, x, tanh, out):
     """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
 
-    def exact(o, gy, x, a, b, c, d, e, f):
-        np.multiply(x, _ROOT_HALF, out=f)
-        _erf_tile(f, f, a, b, c, d, e)
-        np.add(f, 1, out=f)
-        np.multiply(f, 0.5, out=f)
-        np.multiply(x, x, out=a)
-        np.multiply(a, -0.5, out=a)
-        np.exp(a, out=a)
-        np.multiply(a, x, out=a)
-        np.multiply(a, 1 / _math.sqrt(2 * _math.pi), out=a)
-        np.add(f, a, out=f)
-        np.multiply(gy, f, out=o)
+    def exact(o, gy, x, *tiles):
+        t, u = _normal_part(x, tiles), tiles[0]
+        np.copyto(u, x)
+        np.multiply(u, u, out=u)
+        np.multiply(u, -0.5, out=u)
+        np.exp(u, out=u)
+        np.multiply(u, x, out=u)
+        np.multiply(u, 1 / _math.sqrt(2 * _math.pi), out=u)
+        np.add(t, u, out=t)
+        np.multiply(gy, t, out=o)
 
     def approximate(o, gy, x, t, u, v):
         _tanh_inner(x, t)
@@ -155,7 +166,10 @@ def gelu_backward(gy, x, tanh, out):
         np.add(u, t, out=u)
         np.multiply(gy, u, out=o)
 
-    _tiled(approximate if tanh else exact, out, gy, x, temps=3 if tanh else 6)
+    if tanh:
+        _tiled(approximate, out, gy, x, temps=3)
+    else:
+        _tiled(exact, out, gy, x, temps=_erf_tiles(out, 1), dtype=_wide(out))
 
 
 def _sigmoid(x, t):
@@ -189,19 +203,28 @@ def silu_backward(gy, x, out):
     _tiled(run, out, gy, x, temps=2)
 
 
+def _log_one_plus_exp(x, t, u):
+    """t = ln(1 + e**x) = max(x, 0) + ln(1 + e**-|x|), which is several times faster than ``logaddexp``; t may be x."""
+    np.absolute(x, out=u)
+    np.negative(u, out=u)
+    np.exp(u, out=u)
+    np.log1p(u, out=u)
+    np.maximum(x, 0, out=t)
+    np.add(t, u, out=t)
+
+
 def softplus(x, beta, threshold, out):
     """out = ln(1 + e**(beta * x)) / beta; x itself where beta * x is above the threshold."""
 
-    def run(o, x, t, flag):
+    def run(o, x, t, u, flag):
         flag = _flags(flag)
         np.multiply(x, beta, out=t)
         np.greater(t, threshold, out=flag)
-        np.logaddexp(t, 0, out=t)
+        _log_one_plus_exp(t, t, u)
         np.multiply(t, 1 / beta, out=t)
-        np.copyto(t, x, where=flag)
-        np.copyto(o, t)
+        _select(x, t, flag, u, o)
 
-    _tiled(run, out, x, temps=2)
+    _tiled(run, out, x, temps=3)
 
 
 def softplus_backward(gy, x, beta, threshold, out):
@@ -218,37 +241,43 @@ def softplus_backward(gy, x, beta, threshold, out):
     _tiled(run, out, gy, x, temps=2)
 
 
-def mish(x, out):
-    """out = x * tanh(ln(1 + e**x))."""
+_MISH = 20.0  # beyond it tanh(ln(1 + e**x)) is 1 in float64
 
-    def run(o, x, t):
-        np.logaddexp(x, 0, out=t)
-        np.tanh(t, out=t)
+
+def mish(x, out):
+    """out = x * tanh(ln(1 + e**x)), which is x * n / (n + 2) where n = e**x * (e**x + 2)."""
+
+    def run(o, x, t, u):
+        np.minimum(x, _MISH, out=t)
+        np.exp(t, out=t)
+        np.add(t, 2, out=u)
+        np.multiply(t, u, out=t)
+        np.add(t, 2, out=u)
+        np.divide(t, u, out=t)
         np.multiply(x, t, out=o)
 
-    _tiled(run, out, x, temps=1)
+    _tiled(run, out, x, temps=2, dtype=_wide(out))
 
 
 def mish_backward(gy, x, out):
-    """out = gy * (t + x * (1 - t**2) * sigmoid(x)), t = tanh(ln(1 + e**x))."""
+    """out = gy * (n + 4 * x * e * (1 + e) / (n + 2)) / (n + 2), e = e**x, n = e * (e + 2): see :func:`mish`."""
 
-    def run(o, gy, x, t, s):
-        _sigmoid(x, s)
-        np.multiply(s, x, out=s)
-        np.logaddexp(x, 0, out=t)
-        np.tanh(t, out=t)
-        # t + s * (1 - t * t) without a third tile: s - s*t*t + t
-        np.negative(t, out=t)
-        np.multiply(s, t, out=s)  # -s t
-        np.multiply(s, t, out=s)  # s t t
-        np.negative(s, out=s)
-        np.subtract(s, t, out=s)  # t - s t t
-        _sigmoid(x, t)
+    def run(o, gy, x, e, t, u):
+        np.minimum(x, _MISH, out=e)
+        np.exp(e, out=e)
+        np.add(e, 1, out=t)
+        np.multiply(t, e, out=t)
         np.multiply(t, x, out=t)
-        np.add(s, t, out=s)
-        np.multiply(gy, s, out=o)
+        np.multiply(t, 4, out=t)
+        np.add(e, 2, out=u)
+        np.multiply(e, u, out=e)
+        np.add(e, 2, out=u)
+        np.divide(t, u, out=t)
+        np.add(t, e, out=t)
+        np.divide(t, u, out=t)
+        np.multiply(gy, t, out=o)
 
-    _tiled(run, out, gy, x, temps=2)
+    _tiled(run, out, gy, x, temps=3, dtype=_wide(out))
 
 
 def softsign_backward(gy, x, out):
@@ -277,12 +306,12 @@ def softsign(x, out):
 def logsigmoid(x, out):
     """out = -ln(1 + e**-x)."""
 
-    def run(o, x, t):
+    def run(o, x, t, u):
         np.negative(x, out=t)
-        np.logaddexp(t, 0, out=t)
+        _log_one_plus_exp(t, t, u)
         np.negative(t, out=o)
 
-    _tiled(run, out, x, temps=1)
+    _tiled(run, out, x, temps=2)
 
 
 def logsigmoid_backward(gy, x, out):
@@ -355,31 +384,31 @@ def window_backward(gy, s, low, high, scale, out):
 def shrink(x, low, high, shift, out):
     """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
 
-    def run(o, x, t, flags):
-        both = flags.reshape(-1).view(np.bool_)
-        below, above = (both[i * t.size : (i + 1) * t.size].reshape(t.shape) for i in range(2))
-        np.less_equal(x, high, out=below)
-        np.greater_equal(x, low, out=above)
-        np.logical_and(below, above, out=below)
-        np.sign(x, out=t)
-        np.multiply(t, -shift, out=t)
-        np.add(t, x, out=o)
-        np.copyto(o, 0, where=below)
+    def run(o, x, t, u, v):
+        _outside(x, low, high, v, t)
+        np.sign(x, out=u)
+        np.multiply(u, -shift, out=u)
+        np.add(u, x, out=u)
+        _keep(u, _flags(v), t, o)
 
-    _tiled(run, out, x, temps=2)
+    _tiled(run, out, x, temps=3)
+
+
+def _outside(x, low, high, first, second):
+    """The flags of scratch tile ``first`` = not low <= x <= high (so that nan is outside)."""
+    flag, other = _flags(first), _flags(second)
+    np.less_equal(x, high, out=flag)
+    np.greater_equal(x, low, out=other)
+    np.logical_and(flag, other, out=flag)
+    np.logical_not(flag, out=flag)
 
 
 def shrink_backward(gy, x, low, high, out):
     """out = 0 where low <= x <= high, else gy."""
 
-    def run(o, gy, x, t, flag):
-        flag = _flags(flag)
-        np.copyto(t, 1)
-        np.less_equal(x, high, out=flag)
-        np.copyto(t, 0, where=flag)
-        np.less(x, low, out=flag)
-        np.copyto(t, 1, where=flag)
-        np.multiply(gy, t, out=o)
+    def run(o, gy, x, t, v):
+        _outside(x, low, high, v, t)
+        _keep(gy, _flags(v), t, o)
 
     _tiled(run, out, gy, x, temps=2)
 
@@ -409,27 +438,25 @@ def threshold_backward(gy, x, limit, out):
 def prelu(x, weight, out):
     """out = x where x > 0, else weight * x; weight is broadcast to x's shape."""
 
-    def run(o, x, w, t, flag):
+    def run(o, x, w, t, u, flag):
         flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.multiply(x, w, out=t)
-        np.copyto(t, x, where=flag)
-        np.copyto(o, t)
+        _select(x, t, flag, u, o)
 
-    _tiled(run, out, x, np.broadcast_to(weight, out.shape), temps=2)
+    _tiled(run, out, x, np.broadcast_to(weight, out.shape), temps=3)
 
 
 def prelu_backward(gy, x, weight, out):
     """out = gy where x > 0, else weight * gy."""
 
-    def run(o, gy, x, w, t, flag):
+    def run(o, gy, x, w, t, u, flag):
         flag = _flags(flag)
         np.greater(x, 0, out=flag)
         np.multiply(gy, w, out=t)
-        np.copyto(t, gy, where=flag)
-        np.copyto(o, t)
+        _select(gy, t, flag, u, o)
 
-    _tiled(run, out, gy, x, np.broadcast_to(weight, out.shape), temps=2)
+    _tiled(run, out, gy, x, np.broadcast_to(weight, out.shape), temps=3)
 
 
 def prelu_backward_weight(gy, x, out):

@@ -163,12 +163,12 @@ def sigmoid(x, out):
 
 def erf(x, out):
     """out = the error function of x."""
-    _tiled(_erf.erf_tile, out, x, temps=5)
+    _tiled(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=_erf.wide(out))
 
 
 def erfc(x, out):
     """out = 1 - erf(x)."""
-    _tiled(_erf.erfc_tile, out, x, temps=5)
+    _tiled(_erf.erfc_tile, out, x, temps=6, dtype=_erf.wide(out))
 
 
 def where(condition, x, y, out):

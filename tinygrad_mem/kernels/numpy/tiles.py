@@ -58,6 +58,17 @@ def keep(x: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> 
     np.bitwise_and(x.view(whole), mask, out=out.view(whole))
 
 
+def select(x: np.ndarray, y: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = x where flag, else y, by masks of bits as :func:`keep`; out may be x, but not y."""
+    whole = _INTEGERS[out.dtype.itemsize]
+    mask, other, result = work.view(whole), y.view(whole), out.view(whole)
+    np.copyto(mask, flag.view(np.int8))
+    np.negative(mask, out=mask)
+    np.bitwise_xor(x.view(whole), other, out=result)
+    np.bitwise_and(result, mask, out=result)
+    np.bitwise_xor(result, other, out=result)
+
+
 _INTEGERS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
 
