@@ -6,8 +6,7 @@ from math import inf as inf
 from math import nan as nan
 from math import pi as pi
 
-from numpy import finfo as finfo
-from numpy import iinfo as iinfo
+from numpy import newaxis as newaxis
 
 from . import autograd as autograd
 from . import functional as functional
@@ -24,12 +23,14 @@ from .devices import Generator as Generator
 from .devices import device as device
 from .dtypes import bool as bool
 from .dtypes import double as double
+from .dtypes import finfo as finfo
 from .dtypes import float as float
 from .dtypes import float16 as float16
 from .dtypes import float32 as float32
 from .dtypes import float64 as float64
 from .dtypes import get_default_dtype as get_default_dtype
 from .dtypes import half as half
+from .dtypes import iinfo as iinfo
 from .dtypes import int as int
 from .dtypes import int8 as int8
 from .dtypes import int16 as int16

@@ -65,6 +65,34 @@ def as_dtype(dtype: Any) -> np.dtype:
     return _NAMES[found.name]
 
 
+class finfo:
+    """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
+
+    def __init__(self, type: Any = None) -> None:
+        self.dtype = as_dtype(_default if type is None else type).name
+        limits = np.finfo(self.dtype)
+        self.bits = limits.bits
+        self.max, self.min, self.eps = _number(limits.max), _number(limits.min), _number(limits.eps)
+        self.tiny = self.smallest_normal = _number(limits.tiny)
+        self.resolution = 10.0**-limits.precision
+
+    def __repr__(self) -> str:
+        names = ("resolution", "min", "max", "eps", "smallest_normal", "tiny")
+        return f"finfo({', '.join(f'{name}={getattr(self, name):g}' for name in names)}, dtype={self.dtype})"
+
+
+class iinfo:
+    """The limits of an integer dtype: ``max``, ``min``, ``bits``."""
+
+    def __init__(self, type: Any) -> None:
+        self.dtype = as_dtype(type).name
+        limits = np.iinfo(self.dtype)
+        self.bits, self.max, self.min = limits.bits, limits.max, limits.min
+
+    def __repr__(self) -> str:
+        return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
+
+
 def is_floating(dtype: np.dtype) -> Any:
     """Whether ``dtype`` is floating: only such tensors can require gradients."""
     return dtype.kind == "f"
@@ -103,6 +131,7 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 _np_int64, _np_bool = int64, bool
 _builtin_bool, _builtin_int = builtins.bool, builtins.int
+_number = builtins.float  # a Python number: NumPy's would overflow at twice the maximum
 
 
 def result_type(*operands: Any) -> np.dtype:

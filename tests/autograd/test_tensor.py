@@ -118,11 +118,30 @@ def test_names_that_scripts_take_for_granted(library):
     assert library.inf > 1e300
     assert library.nan != library.nan
     assert round(library.e, 5) == 2.71828
-    assert library.finfo(library.float32).max == np.finfo(np.float32).max
-    assert library.finfo(library.float16).eps == np.finfo(np.float16).eps
-    assert library.iinfo(library.int64).max == 2**63 - 1
+    for name in ("max", "min", "eps", "tiny", "smallest_normal", "resolution", "bits"):
+        for dtype in ("float16", "float32", "float64"):
+            assert getattr(tm.finfo(getattr(tm, dtype)), name) == getattr(torch.finfo(getattr(torch, dtype)), name), name
+        for dtype in ("uint8", "int8", "int32", "int64"):
+            if name in ("max", "min", "bits"):
+                assert getattr(tm.iinfo(getattr(tm, dtype)), name) == getattr(torch.iinfo(getattr(torch, dtype)), name), name
+    assert library.finfo(library.float32).max * 10 < library.inf
+    assert library.finfo().bits == 32
+    assert repr(tm.finfo(tm.float32)) == repr(torch.finfo(torch.float32))
+    assert repr(library.iinfo(library.uint8)) == "iinfo(min=0, max=255, dtype=uint8)"
+    assert library.ones(3)[library.newaxis].shape == (1, 3)
     masked = library.ones(2).masked_fill(library.tensor([True, False]), library.finfo(library.float32).min)
     assert masked.dtype == library.float32
     kept = library.zeros_like(library.ones(2, 3).t(), memory_format=library.preserve_format)
     assert kept.shape == (3, 2)
     assert library.ones(2).contiguous(memory_format=library.contiguous_format).shape == (2,)
+
+
+def test_a_copy_forgets_where_it_was_made():
+    with tm.no_grad():
+        view = tm.ones(4)[:2]
+    with tm.inference_mode():
+        made = tm.ones(2)
+    for tensor in (view, made):
+        for twin in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
+            twin.mul_(tm.ones(2, requires_grad=True))
+            assert twin.requires_grad
