@@ -153,3 +153,25 @@ def test_without_ties_a_replay_is_the_model(program: list):
     finally:
         scope.unlisten(writer)
     assert replay(writer.log, 2)[:2] == (most, most)
+
+
+def event(kind: Kind, address: int, size: int) -> tuple:
+    return (int(kind), 0, address, size, size, *[""] * 6, 0)
+
+
+def test_a_replay_begins_with_what_is_older_than_the_log():
+    """A block that the log met late was there all the same; on a GPU a release does not say of which segment."""
+    log = Log("mine")
+    for row in (
+        event(Kind.OLDER, 0, 9216),
+        event(Kind.MALLOC, 1 << 20, 8192),
+        event(Kind.FREE, 1 << 20, 8192),
+        event(Kind.OLDER, 8192, 1024),
+        event(Kind.OLDER, 512, 8192),
+        event(Kind.FREE, 512, 8192),
+        event(Kind.RELEASE, 0, 16384),
+        event(Kind.MALLOC, 2 << 20, 16384),
+    ):
+        log.write(row)
+    assert replay(log, 2)[:2] == (1024 + 8192 + 8192, 1024 + 8192 + 8192)
+    assert replay(log, 2).used == 1024 + 16384

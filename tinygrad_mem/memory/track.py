@@ -362,7 +362,7 @@ class Track:
         if when is None or when == "peak":
             return self.at_peak(0).index
         if when == "end":
-            return len(self.log) - 1
+            return max(len(self.log) - 1, 0)
         if isinstance(when, (Mark, Moment)):
             if when.index >= len(self.log) or self.log[when.index].time != when.time:
                 raise ValueError(f"track: {when} is a moment of another track; ask that one, or give the text of a mark")
