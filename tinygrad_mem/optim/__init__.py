@@ -2,12 +2,12 @@
 
 from . import lr_scheduler as lr_scheduler
 from .adam import Adam as Adam
+from .adam import Adamax as Adamax
 from .adam import AdamW as AdamW
+from .adam import NAdam as NAdam
+from .adam import RAdam as RAdam
 from .adaptive import Adadelta as Adadelta
 from .adaptive import Adagrad as Adagrad
 from .adaptive import RMSprop as RMSprop
 from .optimizer import Optimizer as Optimizer
 from .sgd import SGD as SGD
-from .variants import Adamax as Adamax
-from .variants import NAdam as NAdam
-from .variants import RAdam as RAdam

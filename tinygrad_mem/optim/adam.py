@@ -1,24 +1,18 @@
-"""Adam and AdamW."""
+"""Adam and its relatives: AdamW, Adamax, NAdam, RAdam."""
 
 from __future__ import annotations
 
 from math import sqrt
 from typing import Any
 
-from .optimizer import Optimizer
+from .optimizer import Optimizer, check_rates, options, tick
 
 
-def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
-    """What the adaptive rules ask of their options, in PyTorch's words."""
-    if not lr >= 0.0:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    if not eps >= 0.0:
-        raise ValueError(f"Invalid epsilon value: {eps}")
-    for index, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+def _decay(group: dict[str, Any]) -> tuple[float, float]:
+    """Weight decay as (what is added to the gradient, what the parameter is multiplied by)."""
+    if group["decoupled_weight_decay"]:
+        return 0, 1 - float(group["lr"]) * group["weight_decay"]
+    return group["weight_decay"], 1
 
 
 class Adam(Optimizer):
@@ -54,43 +48,28 @@ class Adam(Optimizer):
         decoupled_weight_decay: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay, betas)
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "betas": betas,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "amsgrad": amsgrad,
-                "maximize": maximize,
-                "foreach": foreach,
-                "capturable": capturable,
-                "differentiable": differentiable,
-                "fused": fused,
-                "decoupled_weight_decay": decoupled_weight_decay,
-            },
-        )
+        super().__init__(params, options(locals()))
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        t = state["step"] = state.get("step", 0) + 1
+        t = tick(state)
         beta1, beta2 = group["betas"]
-        lr, decay, decoupled = float(group["lr"]), group["weight_decay"], group["decoupled_weight_decay"]
+        decay, shrink = _decay(group)
         kernels.adam_step(
             p,
             g,
             state["exp_avg"].array,
             state["exp_avg_sq"].array,
             state["max_exp_avg_sq"].array if group["amsgrad"] else None,
-            lr / (1 - beta1**t),
+            float(group["lr"]) / (1 - beta1**t),
             beta1,
             beta2,
             group["eps"],
             sqrt(1 - beta2**t),
-            0 if decoupled else decay,
-            1 - lr * decay if decoupled else 1,
+            decay,
+            shrink,
             group["maximize"],
         )
 
@@ -116,17 +95,156 @@ class AdamW(Adam):
         differentiable: bool = False,
         fused: bool | None = None,
     ) -> None:
-        super().__init__(
-            params,
-            lr,
-            betas,
-            eps,
-            weight_decay,
-            amsgrad,
-            foreach=foreach,
-            maximize=maximize,
-            capturable=capturable,
-            differentiable=differentiable,
-            fused=fused,
-            decoupled_weight_decay=True,
+        super().__init__(params, **options(locals()), decoupled_weight_decay=True)
+
+
+class Adamax(Optimizer):
+    """Adam with the largest recent gradient in place of the mean square.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_inf``). Arguments as in PyTorch; ``foreach`` and ``capturable``
+    are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        foreach: bool | None = None,
+        *,
+        maximize: bool = False,
+        differentiable: bool = False,
+        capturable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        super().__init__(params, options(locals()))
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_inf")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = tick(state)
+        beta1, beta2 = group["betas"]
+        rate = float(group["lr"]) / (1 - beta1**t)
+        m, top = state["exp_avg"].array, state["exp_inf"].array
+        kernels.adamax_step(p, g, m, top, rate, beta1, beta2, group["eps"], group["weight_decay"], group["maximize"])
+
+
+class NAdam(Optimizer):
+    """Adam with Nesterov's momentum.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
+    ``capturable`` are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        if not momentum_decay >= 0.0:
+            raise ValueError(f"Invalid momentum_decay value: {momentum_decay}")
+        super().__init__(params, options(locals()))
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = tick(state)
+        beta1, beta2 = group["betas"]
+        lr = float(group["lr"])
+        mu, after = (beta1 * (1.0 - 0.5 * 0.96 ** (n * group["momentum_decay"])) for n in (t, t + 1))
+        product = state["mu_product"] = state.get("mu_product", 1.0) * mu
+        decay, shrink = _decay(group)
+        kernels.nadam_step(
+            p,
+            g,
+            state["exp_avg"].array,
+            state["exp_avg_sq"].array,
+            lr * (1 - mu) / (1 - product),
+            lr * after / (1 - product * after),
+            beta1,
+            beta2,
+            group["eps"],
+            sqrt(1 - beta2**t),
+            decay,
+            shrink,
+            group["maximize"],
+        )
+
+
+class RAdam(Optimizer):
+    """Adam whose adaptive scale waits until its variance is bounded.
+
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
+    ``capturable`` are stored and change nothing.
+
+    Raises:
+        ValueError: a rate outside of its range.
+
+    Source: Liu et al., *On the variance of the adaptive learning rate and beyond*, 2020.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        decoupled_weight_decay: bool = False,
+        *,
+        foreach: bool | None = None,
+        maximize: bool = False,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        check_rates(lr, eps, weight_decay, betas)
+        super().__init__(params, options(locals()))
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        t = tick(state)
+        beta1, beta2 = group["betas"]
+        most = 2 / (1 - beta2) - 1
+        length = most - 2 * t * beta2**t / (1 - beta2**t)
+        rate = float(group["lr"]) / (1 - beta1**t)
+        rectified = length > 5.0
+        if rectified:
+            rate *= sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) * sqrt(1 - beta2**t)
+        decay, shrink = _decay(group)
+        kernels.radam_step(
+            p,
+            g,
+            state["exp_avg"].array,
+            state["exp_avg_sq"].array,
+            rate,
+            rectified,
+            beta1,
+            beta2,
+            group["eps"],
+            decay,
+            shrink,
+            group["maximize"],
         )

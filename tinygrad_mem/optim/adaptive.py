@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .adam import check_rates
-from .optimizer import Optimizer
+from .optimizer import Optimizer, check_rates, options, tick
 
 
 class RMSprop(Optimizer):
@@ -41,28 +40,14 @@ class RMSprop(Optimizer):
             raise ValueError(f"Invalid momentum value: {momentum}")
         if not alpha >= 0.0:
             raise ValueError(f"Invalid alpha value: {alpha}")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "momentum": momentum,
-                "alpha": alpha,
-                "eps": eps,
-                "centered": centered,
-                "weight_decay": weight_decay,
-                "capturable": capturable,
-                "foreach": foreach,
-                "maximize": maximize,
-                "differentiable": differentiable,
-            },
-        )
+        super().__init__(params, options(locals()))
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
         return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        state["step"] = state.get("step", 0) + 1
+        tick(state)
         kernels.rmsprop_step(
             p,
             g,
@@ -113,20 +98,7 @@ class Adagrad(Optimizer):
             raise ValueError(f"Invalid lr_decay value: {lr_decay}")
         if not initial_accumulator_value >= 0.0:
             raise ValueError(f"Invalid initial_accumulator_value value: {initial_accumulator_value}")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "lr_decay": lr_decay,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "initial_accumulator_value": initial_accumulator_value,
-                "foreach": foreach,
-                "maximize": maximize,
-                "differentiable": differentiable,
-                "fused": fused,
-            },
-        )
+        super().__init__(params, options(locals()))
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("sum",)
@@ -135,7 +107,7 @@ class Adagrad(Optimizer):
         return group["initial_accumulator_value"]
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        t = state["step"] = state.get("step", 0) + 1
+        t = tick(state)
         rate = float(group["lr"]) / (1 + (t - 1) * group["lr_decay"])
         kernels.adagrad_step(p, g, state["sum"].array, rate, group["eps"], group["weight_decay"], group["maximize"])
 
@@ -172,25 +144,13 @@ class Adadelta(Optimizer):
         check_rates(lr, eps, weight_decay)
         if not 0.0 <= rho <= 1.0:
             raise ValueError(f"Invalid rho value: {rho}")
-        super().__init__(
-            params,
-            {
-                "lr": lr,
-                "rho": rho,
-                "eps": eps,
-                "weight_decay": weight_decay,
-                "maximize": maximize,
-                "capturable": capturable,
-                "foreach": foreach,
-                "differentiable": differentiable,
-            },
-        )
+        super().__init__(params, options(locals()))
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("square_avg", "acc_delta")
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        state["step"] = state.get("step", 0) + 1
+        tick(state)
         square, moved = state["square_avg"].array, state["acc_delta"].array
         rates = float(group["lr"]), group["rho"], group["eps"]
         kernels.adadelta_step(p, g, square, moved, *rates, group["weight_decay"], group["maximize"])

@@ -323,3 +323,30 @@ def _loaded(key: str, value: Any, p: Tensor) -> Any:
         host = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
         p.device.upload(host.astype(array.dtype), array)
     return Tensor._wrap(array, p.device)
+
+
+# --- what the rules share ---------------------------------------------------------------------------------------------------
+
+
+def options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The ``locals()`` of a constructor as a group's options: every argument but the parameters is one."""
+    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+
+
+def tick(state: dict[str, Any]) -> int:
+    """Count a step of a parameter; the first is 1."""
+    state["step"] = state.get("step", 0) + 1
+    return state["step"]
+
+
+def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
+    """What the adaptive rules ask of their options, in PyTorch's words."""
+    if not lr >= 0.0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if not eps >= 0.0:
+        raise ValueError(f"Invalid epsilon value: {eps}")
+    for index, beta in enumerate(betas):
+        if not 0.0 <= beta < 1.0:
+            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
+    if not weight_decay >= 0.0:
+        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
