@@ -114,16 +114,6 @@ def test_parameters_have_pytorchs_names(path: str):
     assert not missing, f"ours has {list(mine)}, PyTorch {list(dummy)}"
 
 
-@pytest.mark.parametrize(
-    "path", [p for p in shared_functions() if p.startswith("nn.functional") and inspect.isfunction(found(torch, p))]
-)
-def test_defaults_are_pytorchs(path: str):
-    theirs, mine = (inspect.signature(found(m, path)).parameters for m in (torch, tm))
-    for name, parameter in theirs.items():
-        if name in mine and name not in NOT_OURS and not name.startswith("_"):
-            assert mine[name].default == parameter.default, name
-
-
 def test_every_public_function_says_what_it_does():
     silent = []
     for place, root in (
