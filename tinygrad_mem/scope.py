@@ -46,6 +46,7 @@ class _Local(threading.local):
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
     default_device: Any = None  # None: the cpu
+    dry: Any = None  # in a dry run, the device that every name of a device stands for
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     birth: str = ""  # the role of what is allocated now, where the one who asks knows it
     op: str = ""

@@ -8,8 +8,10 @@ import numpy as np
 
 from ..devices import device as Device
 from ..errors import DeviceError, GraphError, ShapeError
+from ..scope import local
 from .formatting import format_tensor
 from .shape import Shaped
+from .unknown import Unknown
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -49,7 +51,7 @@ class Exchange(Shaped):
         return self._host()
 
     def item(self) -> Any:
-        """The one element, as a Python number.
+        """The one element, as a Python number; in a dry run (``memory.predict``) one that nobody knows.
 
         Raises:
             ShapeError: there is not exactly one element.
@@ -57,6 +59,8 @@ class Exchange(Shaped):
         """
         if self.array.size != 1:
             raise ShapeError(f"a Tensor with {self.array.size} elements cannot be converted to Scalar")
+        if local.dry is not None and self.device is local.dry:
+            return Unknown()
         return self._host().item()
 
     def tolist(self) -> Any:
@@ -139,6 +143,7 @@ class Exchange(Shaped):
 
 
 _CORE = {"array", "device", "_grad", "_requires_grad", "_node", "_index", "_view", "_storage", "_hooks", "_post_accumulate"}
+_CORE |= {"_retains_grad", "_inference", "_off_the_record"}
 
 
 def _extra(tensor: Exchange) -> dict:

@@ -166,8 +166,8 @@ class _Ahead:
         self._own: Crew | None = None
         crew, seed = loader._crew, loader._base_seed()
         if crew is None:
-            where = scope.local.default_device
-            plan = Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where)
+            where = scope.local.default_device, scope.local.dry
+            plan = Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, *where)
             crew = Crew(plan, seed)
             if loader.persistent_workers:
                 loader._crew = crew

@@ -65,6 +65,7 @@ class Plan:
     worker_init_fn: Callable[[int], None] | None
     count: int
     default_device: Any
+    dry: Any
 
 
 class Pass:
@@ -131,7 +132,7 @@ class Crew:
 
 
 def _work(tasks: queue.SimpleQueue, plan: Plan, worker: int, seed: int) -> None:
-    scope.local.default_device, scope.local.phase = plan.default_device, "data"
+    scope.local.default_device, scope.local.dry, scope.local.phase = plan.default_device, plan.dry, "data"
     dataset = copy.copy(plan.dataset)
     _here.info = WorkerInfo(worker, plan.count, seed + worker, dataset)
     broken: Any = None

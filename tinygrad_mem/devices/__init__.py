@@ -1,6 +1,7 @@
 """Devices: where arrays live, who computes on them, who counts them."""
 
 from .base import device as device
+from .base import opened as opened
 from .cpu import CPU as CPU
 from .cuda import CUDA as CUDA
 from .cuda import cuda_problem as cuda_problem

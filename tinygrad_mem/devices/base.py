@@ -37,7 +37,7 @@ class device:
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
-            return type
+            return scope.local.dry or type
         if not isinstance(type, str):
             raise ArgumentTypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
         kind, _, number = type.partition(":")
@@ -45,6 +45,8 @@ class device:
             raise DeviceError(f"device: expected one of {', '.join(_kinds)} or cuda:i, found {type!r}")
         if number:
             index = int(number)
+        if scope.local.dry is not None:
+            return scope.local.dry
         key = _kinds[kind].canonical(index)
         if key not in _instances:
             self = object.__new__(_kinds[kind])
@@ -134,6 +136,11 @@ class device:
 
     def __hash__(self) -> int:
         return hash((self.type, self.index))
+
+
+def opened() -> list[device]:
+    """The devices that were asked for so far."""
+    return list(_instances.values())
 
 
 def _entered() -> list:

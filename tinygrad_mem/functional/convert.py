@@ -12,8 +12,9 @@ from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import ArgumentTypeError
+from ..errors import ArgumentTypeError, DeviceError
 from ..ops import convert as ops
+from ..scope import local
 
 
 def to(
@@ -44,6 +45,8 @@ def to(
     if dtype is not None and dtypes.as_dtype(dtype) != input.dtype:
         result = apply(ops.Cast, result, dtype=dtypes.as_dtype(dtype))
     if where is not input.device:
+        if where is local.dry:
+            raise DeviceError(f"to: the tensor {list(input.shape)} was made on {input.device}, before the dry run.")
         result = _moved(result, where)
     return clone(result) if copy and result is input else result
 

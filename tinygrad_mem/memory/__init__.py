@@ -11,6 +11,7 @@ from .limit import limit as limit
 from .log import Event as Event
 from .log import Kind as Kind
 from .log import Log as Log
+from .predict import predict as predict
 from .replay import Replay as Replay
 from .saved import Saved as Saved
 from .saved import SavedList as SavedList

@@ -25,10 +25,15 @@ def source_line() -> str:
             key = code, frame.f_lasti
             line = _lines.get(key)
             if line is None:
-                line = _lines[key] = f"{_short(code.co_filename)}:{frame.f_lineno} {code.co_name}"
+                line = _lines[key] = source_name(code, frame.f_lineno)
             return line
         frame = frame.f_back
     return ""
+
+
+def source_name(code: CodeType, line: int) -> str:
+    """``"train.py:12 step"``."""
+    return f"{_short(code.co_filename)}:{line} {code.co_name}"
 
 
 def is_engine(code: CodeType) -> bool:

@@ -1,0 +1,223 @@
+"""A prediction is what a run measures, to the byte: used, reserved, by category; and it harms nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests import networks
+from tinygrad_mem import memory, nn
+from tinygrad_mem.devices import Pool
+from tinygrad_mem.errors import DataDependenceError, DeviceError
+from tinygrad_mem.nn import functional as F
+
+
+def measured(run: Callable[[], Any]) -> memory.Track:
+    """The same on the cpu, in a pool of its own: what other tests have left alive is no part of it."""
+    cpu = tm.device("cpu")
+    before, cpu.pool = cpu.pool, Pool("cpu")
+    try:
+        with memory.track("cpu") as track:
+            run()
+    finally:
+        cpu.pool = before
+    return track
+
+
+def assert_foretold(run: Callable[[], Any]) -> memory.Track:
+    foretold, found = memory.predict(run), measured(run)
+    assert foretold.peak == found.peak
+    assert foretold.by_category("peak") == found.by_category("peak")
+    assert foretold.by_module("peak") == found.by_module("peak")
+    for when in ("peak", "end"):
+        ours, theirs = foretold.pool(when), found.pool(when)
+        assert (ours.requested, ours.rounded, ours.used) == (theirs.requested, theirs.rounded, theirs.used)
+    assert foretold.pool("end").reserved == found.pool("end").reserved
+    assert np.array_equal(foretold.timeline().used, found.timeline().used)
+    return foretold
+
+
+@pytest.mark.parametrize("workload", networks.WORKLOADS[:3], ids=lambda workload: workload.name.split()[0])
+def test_the_networks(workload: networks.Workload):
+    def run() -> None:
+        step = workload.build(tm, "cpu")
+        for _ in range(2):
+            step()
+
+    tm.manual_seed(0)
+    assert_foretold(run)
+
+
+LAYERS: dict[str, Callable[[int], nn.Module]] = {
+    "linear": lambda width: nn.Linear(width, width),
+    "relu": lambda width: nn.ReLU(),
+    "in place": lambda width: nn.Sequential(nn.Linear(width, width), nn.ReLU(inplace=True)),
+    "dropout": lambda width: nn.Dropout(0.5),
+    "norm": lambda width: nn.BatchNorm1d(width),
+    "layer norm": lambda width: nn.LayerNorm(width),
+    "gelu": lambda width: nn.GELU(),
+}
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=8),
+    width=st.integers(1, 300),
+    batch=st.integers(2, 40),
+    steps=st.integers(1, 3),
+    optimizer=st.sampled_from(["SGD", "Adam", "RMSprop"]),
+    keep=st.booleans(),
+    evaluate=st.booleans(),
+)
+def test_random_networks(layers: list, width: int, batch: int, steps: int, optimizer: str, keep: bool, evaluate: bool):
+    def run() -> None:
+        model = nn.Sequential(nn.Linear(7, width), *[LAYERS[name](width) for name in layers])
+        update = getattr(tm.optim, optimizer)(model.parameters(), lr=1e-3)
+        total = 0.0
+        for _ in range(steps):
+            update.zero_grad(set_to_none=not keep)
+            loss = model(tm.randn(batch, 7)).square().mean()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            update.step()
+            total += loss.item()
+        if evaluate:
+            with tm.no_grad():
+                model.eval()(tm.randn(batch, 7))
+
+    assert_foretold(run)
+
+
+def script(device: str) -> Callable[[], None]:
+    """A training script as people write it: devices by name, data from NumPy through a loader, losses logged."""
+    images, labels = np.random.default_rng(0).random((40, 1, 8, 8), np.float32), np.arange(40) % 10
+
+    def run() -> None:
+        where = tm.device(device)
+        data = tm.utils.data.TensorDataset(tm.from_numpy(images), tm.tensor(labels))
+        loader = tm.utils.data.DataLoader(data, batch_size=16, shuffle=True)
+        model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 10)).to(where)
+        optimizer = tm.optim.Adam(model.parameters())
+        for epoch in range(2):
+            running = 0.0
+            for x, y in loader:
+                x, y = x.to(where), y.to(where)
+                optimizer.zero_grad()
+                loss = F.cross_entropy(model(x), y)
+                loss.backward()
+                optimizer.step()
+                running += loss.item() * len(x)
+            print(f"epoch {epoch}: loss {running / len(data):.4f}")
+
+    return run
+
+
+def test_a_script_with_a_loader_and_a_log(capsys: pytest.CaptureFixture):
+    assert_foretold(script("cpu"))
+    assert "epoch 1: loss unknown" in capsys.readouterr().out
+
+
+def test_devices_by_name_are_meta_inside_and_themselves_outside():
+    track = memory.predict(script("cuda"))  # whether there is one or not
+    assert track.device == "meta"
+    assert track.peak == memory.predict(script("cpu")).peak
+    assert tm.device("cpu").type == "cpu"
+    assert tm.ones(2).device.type == "cpu"
+
+
+def test_workers_are_in_it_too():
+    def run() -> None:
+        data = tm.utils.data.TensorDataset(tm.ones(64, 4))
+        for (x,) in tm.utils.data.DataLoader(data, batch_size=16, num_workers=2):
+            assert x.device.type == "meta"
+
+    assert memory.predict(run).peak > 64 * 4 * 4
+
+
+def test_a_hundred_billion_parameters():
+    def run() -> None:
+        blocks = [nn.Linear(65536, 65536, bias=False) for _ in range(24)]
+        F.mse_loss(nn.Sequential(*blocks)(tm.randn(1, 65536)), tm.zeros(1, 65536)).backward()
+
+    track = memory.predict(run)
+    assert 2 * 24 * 65536**2 * 4 <= track.peak <= 2.01 * 24 * 65536**2 * 4
+
+
+def test_other_threads_and_generators_are_left_alone():
+    tm.manual_seed(3)
+    drawn: list = []
+    before = [tm.rand(2).tolist()]
+
+    def run() -> None:
+        tm.manual_seed(7)
+        tm.rand(5)
+        thread = threading.Thread(target=lambda: drawn.append(tm.zeros(1).device.type))
+        thread.start()
+        thread.join()
+
+    memory.predict(run)
+    after = tm.rand(2).tolist()
+    tm.manual_seed(3)
+    assert [tm.rand(2).tolist(), tm.rand(2).tolist()] == [*before, after]
+    assert drawn == ["cpu"]
+
+
+@pytest.mark.parametrize(
+    ("decide", "what"),
+    [
+        (lambda loss: loss.item() > 3, "a comparison"),
+        (lambda loss: bool(loss > 3), "the truth"),
+        (lambda loss: range(int(loss.item())), "a whole number"),
+        (lambda loss: [0][loss.long().item()], "an index"),
+        (lambda loss: loss.numpy(), "no values"),
+        (lambda loss: max(loss.item(), 0.5), "a comparison"),
+    ],
+)
+def test_decisions_by_values_are_refused_with_their_line(decide: Callable, what: str):
+    def run() -> None:
+        decide(tm.ones(3).sum())
+
+    with pytest.raises(DataDependenceError, match=rf"predict: at tests/memory/test_predict.py:\d+ <lambda>: .*{what}"):
+        memory.predict(run)
+    assert tm.ones(1).item() == 1.0
+
+
+def test_what_can_be_done_with_an_unknown_number():
+    def run() -> None:
+        loss = tm.ones(3).mean().item()
+        total = sum([loss, 2 * loss, loss**2, -loss, 1 - loss, loss / 3, round(loss, 2), abs(loss)]) / 8
+        assert f"{total:.3f} {total} {total!r} {[total]}" == "unknown unknown unknown [unknown]"
+        assert isinstance(total, float)
+        np.log(float(total))
+
+    memory.predict(run)
+
+
+def test_tensors_from_outside_are_refused_and_unharmed():
+    model, x = nn.Linear(3, 3), tm.ones(2, 3)
+    weights = model.weight.tolist()
+    for run in (lambda: model.to("cuda"), lambda: x.to("cpu"), lambda: model(tm.ones(2, 3))):
+        with pytest.raises(DeviceError, match=r"predict: at .*make what the step uses inside it"):
+            memory.predict(run)
+    assert model.weight.device.type == "cpu"
+    assert model.weight.tolist() == weights
+
+
+def test_errors_of_the_step_come_through_and_all_is_as_before():
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+
+        def run(error: type = error) -> None:
+            tm.ones(1 << 20)
+            raise error
+
+        with pytest.raises(error):
+            memory.predict(run)
+        assert tm.ones(1).device.type == "cpu"
+        assert tm.device("meta").pool.used_bytes() == 0

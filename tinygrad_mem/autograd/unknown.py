@@ -1,0 +1,45 @@
+"""What ``.item()`` answers in a dry run: a number that nobody knows. It may be summed and printed, not decided by."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from ..errors import DataDependenceError
+
+
+def _refuse(what: str) -> Any:
+    def method(self: Unknown, *args: Any) -> NoReturn:
+        raise DataDependenceError(
+            f"{what} of a value that is not known in a dry run: which way the program goes from here depends on it. "
+            "Log it, sum it, print it; where it decides, give the dry run a decision of its own (a fixed number of steps, say)"
+        )
+
+    return method
+
+
+def _unknown(self: Unknown, *args: Any) -> Unknown:
+    return self
+
+
+class Unknown(float):
+    """Stands for one element of a tensor without values; as a plain ``float`` it is 1.0, whose logarithm and inverse exist."""
+
+    __slots__ = ()
+
+    def __new__(cls) -> Unknown:
+        return super().__new__(cls, 1.0)
+
+    def __repr__(self) -> str:
+        return "unknown"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return "unknown"
+
+    __bool__, __int__, __index__, __trunc__ = map(_refuse, ("the truth", "a whole number", "an index", "a whole number"))
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__ = (_refuse("a comparison") for _ in range(6))
+    __hash__ = float.__hash__
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _unknown
+    __neg__ = __pos__ = __abs__ = __round__ = __floor__ = __ceil__ = _unknown

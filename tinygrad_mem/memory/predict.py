@@ -1,0 +1,62 @@
+"""A training step on ``meta``: what it will need, to the byte, before anything is allocated."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from .. import scope
+from ..devices import Generator, Pool, opened
+from ..devices import device as Device
+from ..errors import DataDependenceError, DeviceError
+from .source import is_engine, source_name
+from .track import Track
+
+
+def predict(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Track:
+    """Run ``run(*args, **kwargs)`` without memory and without arithmetic, and say what it would have needed.
+
+    ``run`` makes all that it uses (model, optimizer, data) and takes its steps, as a training script does. Every device that it
+    names, ``cpu`` and ``cuda`` alike, is ``meta`` here, whose pool and ops ask for the same bytes in the same order as the
+    cpu's. ``loss.item()`` is a number that is not known: it may be logged and summed.
+
+    Returns:
+        The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
+
+    Raises:
+        DataDependenceError: which way the program goes depends on values; the message says where.
+        DeviceError: it uses a tensor that was made before, and elsewhere.
+    """
+    meta = Device("meta")
+    pool, meta.pool = meta.pool, Pool("meta", reserve=False)  # an empty one: what lives on meta is no part of the run
+    track = Track(meta)
+    before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
+    first_seed = Generator.first_seed
+    try:
+        with track, meta:
+            scope.local.dry = meta
+            try:
+                run(*args, **kwargs)
+            finally:
+                scope.local.dry = before
+    except DataDependenceError as error:
+        raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
+    except DeviceError as error:
+        raise DeviceError(
+            f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
+        ) from error
+    finally:
+        meta.pool = pool
+        Generator.first_seed = first_seed
+        for generator, state in generators.items():
+            generator.state = state
+    return track
+
+
+def _where(error: BaseException) -> str:
+    """The user's line that the error came from."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
+    found = next((i for i in reversed(range(len(frames))) if not is_engine(frames[i].f_code)), None)
+    return "an unknown line" if found is None else source_name(frames[found].f_code, lines[found])
