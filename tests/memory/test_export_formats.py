@@ -169,6 +169,14 @@ def test_the_traces_counters_are_the_timeline(program: list, before: bool):
     check_trace(random_track("cpu", program, before))
 
 
+def test_the_reserved_counter_goes_on_from_chunk_to_chunk():
+    kinds = [Kind.RESERVE, Kind.MARK, Kind.RESERVE, Kind.RELEASE] * 10
+    rows = [row(kind, 512, 512 * (i + 1), time=i, note="m") for i, kind in enumerate(kinds)]
+    found = [e["args"]["bytes"] for e in trace_events(Track.of(write(rows))) if e["name"] == "reserved"]
+    signs = {Kind.RESERVE: 1, Kind.RELEASE: -1}
+    assert found == np.cumsum([signs[k] * 512 * (i + 1) for i, k in enumerate(kinds) if k in signs]).tolist()
+
+
 def test_phases_modules_and_ops_are_slices_in_each_other(lenet: Track):
     found = trace_events(lenet)
     stands = {inside for _, _, inside in slices(found)}
