@@ -42,4 +42,5 @@ class Unknown(float):
     __hash__ = float.__hash__
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = _unknown
-    __neg__ = __pos__ = __abs__ = __round__ = __floor__ = __ceil__ = _unknown
+    __neg__ = __pos__ = __abs__ = _unknown
+    __round__ = __floor__ = __ceil__ = _unknown  # type: ignore[assignment] (they are whole numbers elsewhere)
