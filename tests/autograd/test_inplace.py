@@ -117,3 +117,68 @@ def test_what_was_made_in_inference_mode_is_written_there_only(library):
     with pytest.raises(RuntimeError, match="Inplace update to inference tensor outside InferenceMode is not allowed"):
         x.add_(1.0)
     assert library is torch or x.tolist() == [2.0, 2.0]  # PyTorch refuses when it has written
+
+
+REWRITES = {
+    "floor_divide_": (2.0,), "fmod_": (1.5,), "frac_": (), "atan2_": ("other",), "xlogy_": ("other",), "nan_to_num_": (0.5,),
+    "clamp_min_": (0.2,), "clamp_max_": (0.4,), "cumprod_": (1,), "eq_": ("other",), "ne_": (1.0,), "lt_": (0.3,),
+    "le_": ("other",), "gt_": (0.0,), "ge_": ("other",), "logical_and_": ("other",), "logical_or_": ("other",),
+    "logical_xor_": ("other",), "logical_not_": (), "clip_": (0.1, 0.6), "absolute_": (), "negative_": (),
+    "multiply_": ("other",), "divide_": ("other",), "true_divide_": (3.0,), "subtract_": ("other",), "fix_": (),
+    "greater_": (0.2,), "less_": (0.2,),
+}  # fmt: skip
+NO_DERIVATIVE = {
+    "floor_divide_",
+    "logical_and_",
+    "logical_or_",
+    "logical_xor_",
+    "logical_not_",
+}  # PyTorch records none
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_the_form_in_place_of_every_function(name):
+    def program(library):
+        values = library.tensor([[0.25, -1.5, 0.75], [2.25, 0.5, -0.125]], dtype=library.float64)
+        other = library.tensor([0.5, 0.75, 1.25], dtype=library.float64)
+        given = [other if a == "other" else a for a in REWRITES[name]]
+        plain = values.clone()
+        assert getattr(plain, name)(*given) is plain
+        if name in NO_DERIVATIVE:
+            return [plain.tolist()]
+        x = values.clone().requires_grad_()
+        y = x * 1.5
+        seen = y.view(6)
+        assert getattr(y, name)(*given) is y
+        (y * y).sum().backward()
+        with pytest.raises(RuntimeError, match="leaf"):
+            getattr(x, name)(*given)
+        return plain.tolist(), y.tolist(), seen.tolist(), x.grad.tolist()
+
+    for found, expected in zip(program(tm), program(torch), strict=True):
+        torch.testing.assert_close(torch.tensor(found), torch.tensor(expected))
+
+
+def test_operators_in_place_write_where_they_are(library):
+    x = y = library.tensor([7.0, -7.0, 5.0])
+    x //= 2.0
+    x **= 2
+    x %= 5.0
+    assert x is y
+    assert y.tolist() == [4.0, 1.0, 4.0]
+    i = j = library.tensor([1, 6])
+    i <<= 2
+    i >>= 1
+    i //= 2
+    assert i is j
+    assert j.tolist() == [1, 6]
+    bits = same = library.tensor([1, 6])
+    bits.bitwise_not_()
+    assert same.tolist() == [-2, -7]
+
+
+def test_an_operator_in_place_does_not_grow_its_tensor(library):
+    x = library.ones(3)
+    with pytest.raises(RuntimeError, match="shape"):
+        x //= library.ones(2, 3)
+    assert x.shape == (3,)

@@ -10,7 +10,7 @@ import functools
 from typing import Any
 
 from ..autograd.tensor import Tensor
-from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, scan, shape, write
+from . import activation, convert, creation, elementwise, index, join, linalg, random, reduce, rewrite, scan, shape, write
 from . import softmax as softmax_functions
 from . import sort as sort_functions
 
@@ -197,10 +197,13 @@ class Methods:
     __imul__ = elementwise.mul_
     __itruediv__ = elementwise.div_
     __imod__ = elementwise.remainder_
+    __ifloordiv__ = rewrite.floor_divide_
     __ipow__ = elementwise.pow_
     __iand__ = elementwise.bitwise_and_
     __ior__ = elementwise.bitwise_or_
     __ixor__ = elementwise.bitwise_xor_
+    __ilshift__ = elementwise.bitwise_left_shift_
+    __irshift__ = elementwise.bitwise_right_shift_
     true_divide = elementwise.div
     multiply = elementwise.mul
     subtract = elementwise.sub
@@ -361,6 +364,39 @@ class Methods:
     argwhere = index.argwhere
     __getitem__ = index.getitem
     __setitem__ = index.setitem
+
+    # --- in place, beside the op
+
+    floor_divide_ = rewrite.floor_divide_
+    fmod_ = rewrite.fmod_
+    frac_ = rewrite.frac_
+    atan2_ = rewrite.atan2_
+    xlogy_ = rewrite.xlogy_
+    nan_to_num_ = rewrite.nan_to_num_
+    clamp_min_ = rewrite.clamp_min_
+    clamp_max_ = rewrite.clamp_max_
+    cumprod_ = rewrite.cumprod_
+    eq_ = rewrite.eq_
+    ne_ = rewrite.ne_
+    lt_ = rewrite.lt_
+    le_ = rewrite.le_
+    gt_ = rewrite.gt_
+    ge_ = rewrite.ge_
+    logical_and_ = rewrite.logical_and_
+    logical_or_ = rewrite.logical_or_
+    logical_xor_ = rewrite.logical_xor_
+    logical_not_ = rewrite.logical_not_
+    bitwise_not_ = rewrite.bitwise_not_
+    greater_ = rewrite.gt_
+    less_ = rewrite.lt_
+    clip_ = elementwise.clamp_
+    absolute_ = elementwise.abs_
+    negative_ = elementwise.neg_
+    multiply_ = elementwise.mul_
+    divide_ = elementwise.div_
+    true_divide_ = elementwise.div_
+    subtract_ = elementwise.sub_
+    fix_ = elementwise.trunc_
 
     # --- conversion
 
