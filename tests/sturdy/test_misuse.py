@@ -38,7 +38,19 @@ KNOWN: list[tuple[str, str, str]] = [
         r"not implemented for '(Bool|Long|Half)'|not support.* bool|[Bb]ool input|Integral inputs",
         "more dtypes are taken",
     ),
-    ("answers", r"dtype|scalar type|Type promoting|operator, (with|on) a bool|Float but found", "dtypes are promoted"),
+    (
+        "answers",
+        r"^(T\.)?lerp_? .*dtype|^meshgrid .*dtype|^(F\.)?(linear|bilinear|prelu) argument [13]: dtype|"
+        r"^F\.(linear argument 2|\w+_norm argument [234]): dtype",
+        "operands and weights of other dtypes are promoted, as by arithmetic",
+    ),
+    (
+        "answers",
+        r"^F\.\w+_loss argument \d: dtype|^F\.binary_cross_entropy\w* argument \d: dtype",
+        "so are the two sides of a loss",
+    ),
+    ("answers", r"^T\.square_ .*dtype b", "bools stay bools"),
+    ("answers", r"^(arange|eye) argument 1: None", "None says that it is left out"),
     ("answers", r"too big to convert|[Oo]verflow", "Python's integers have no end"),
     ("answers", r"must be bool|keepdim|train|: descending|argsort", "any truth value is taken for a bool"),
     ("answers", r"\(1\.0,\)|\[1\.0, 2\.0\]", "a sequence of numbers is taken for an array where it broadcasts, as by NumPy"),

@@ -30,12 +30,17 @@ def add_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
 
 def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input - alpha * other``. Saves nothing."""
-    return apply(ops.Sub, input, other if alpha == 1 else mul(other, alpha))
+    return apply(ops.Sub, input, _times(other, alpha))
 
 
 def sub_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input -= alpha * other``. Saves nothing."""
-    return apply_(ops.Sub, input, other if alpha == 1 else mul(other, alpha))
+    return apply_(ops.Sub, input, _times(other, alpha))
+
+
+def _times(other: Tensor | Number, alpha: Number) -> Tensor | Number:
+    """What is to be taken away; a bool as it is, which the subtraction refuses."""
+    return other if alpha == 1 or (isinstance(other, Tensor) and other.dtype.kind == "b") else mul(other, alpha)
 
 
 def rsub(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:

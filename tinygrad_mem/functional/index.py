@@ -183,7 +183,12 @@ def _product(sizes: Any) -> int:
 
 
 def setitem(input: Tensor, key: Any, value: Any) -> None:
-    """``input[key] = value``, in place, with gradients for both."""
+    """``input[key] = value``, in place, with gradients for both.
+
+    Raises:
+        DTypeError: the key holds tensors, and the value is a tensor of another dtype.
+    """
+    given = value if isinstance(value, Tensor) else None
     parts = _checked(input, _expanded(input, key))
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=input.dtype, device=input.device)
@@ -196,6 +201,8 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
             value = value.squeeze(0)
         view.copy_(value)
         return
+    if given is not None and (given.ndim or not all(isinstance(part, Tensor) and part.dtype == dtypes.bool for part in parts)):
+        _same_dtype("index_put_", input, given)
     view, left = _basic(input, parts)
     axes, indices = _indices(view, left)
     key = tuple((axes.index(a),) if a in axes else slice(None) for a in range(view.ndim))
@@ -389,13 +396,27 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -
 
 
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """Elements by position in row-major order. Saves: index."""
+    """Elements by position in row-major order. Saves: index.
+
+    Raises:
+        DTypeError: the index is not int64.
+    """
+    if index.dtype != dtypes.int64:
+        raise DTypeError(f"take(): Expected a long tensor for index, but got {index.dtype}; convert it with .long()")
     flat = input.reshape(-1)
     return apply(ops.Take, flat, wrapped(index, flat.numel(), 0))
 
 
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """Elements where ``mask``, as a vector."""
+    """Elements where ``mask``, as a vector.
+
+    Raises:
+        DTypeError: the mask is not bool.
+    """
+    if mask.dtype != dtypes.bool:
+        raise DTypeError(
+            f"masked_select: expected BoolTensor for mask, found {mask.dtype}; compare it, or convert it with .bool()"
+        )
     wanted = np.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
     return getitem(input.expand(*wanted), mask.expand(*wanted))
 

@@ -78,6 +78,7 @@ def rand(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Uniform numbers in [0, 1)."""
+    _given("rand", size)
     out = uniform_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
     return out.requires_grad_(requires_grad)
 
@@ -86,8 +87,14 @@ def randn(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
     """Standard normal numbers."""
+    _given("randn", size)
     out = normal_(creation.empty(*size, dtype=dtype, device=device), generator=generator)
     return out.requires_grad_(requires_grad)
+
+
+def _given(name: str, size: tuple) -> None:
+    if not size:
+        raise ArgumentTypeError(f'{name}() missing 1 required positional arguments: "size"; () is the shape of one number')
 
 
 def randint(
@@ -96,10 +103,12 @@ def randint(
     """Integers in [low, high), or [0, low) when only one bound is given; int64.
 
     Raises:
-        ValueError: the range is empty.
+        ArgumentError: the range is empty, or wider than the dtype.
+        ArgumentTypeError: a bound is no integer.
     """
     if size is None:
         low, high, size = 0, low, high
+    _whole("randint", low, high)
     if high <= low:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
@@ -127,12 +136,20 @@ def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any
     """Integers of ``input``'s shape.
 
     Raises:
-        ArgumentError: the range is empty.
+        ArgumentError: the range is empty, or wider than the dtype.
+        ArgumentTypeError: a bound is no integer.
     """
+    _whole("randint_like", low, high)
     first, last = (0, low) if high is None else (low, high)
     if last <= first:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
     return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
+
+
+def _whole(name: str, *bounds: Any) -> None:
+    for bound in bounds:
+        if bound is not None and not hasattr(bound, "__index__"):
+            raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
 
 
 def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:
@@ -193,7 +210,15 @@ def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Genera
 
 
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with exponential numbers."""
+    """Fill with exponential numbers.
+
+    Raises:
+        DTypeError: the tensor is not floating.
+    """
+    if input.dtype.kind != "f":
+        raise DTypeError(
+            f"exponential_: a continuous probability distribution; the dtype must be floating, found {input.dtype}"
+        )
     return apply_(ops.Draw, input, kernel="exponential", ticket=_ticket(input, generator), numbers=(lambd,))
 
 
@@ -206,11 +231,21 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = Non
 
 
 def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
-    """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded."""
+    """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded.
+
+    Raises:
+        ArgumentError: the range is empty, or wider than the dtype.
+    """
     last = to
     if last is None:
         digits = {"float16": 11, "float32": 24, "float64": 53}.get(input.dtype.name)
         last = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
     if not -(1 << 63) <= from_ < last <= 1 << 63:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', both in int64, but got from={from_} >= to={last}")
+    if to is not None and input.dtype.kind != "f":
+        least, most = (0, 1) if input.dtype.kind == "b" else (np.iinfo(input.dtype).min, np.iinfo(input.dtype).max)
+        if from_ < least or last - 1 > most:
+            raise ArgumentError(
+                f"random_: from={from_} or to - 1={last - 1} is out of bounds for {input.dtype}: {least} to {most}"
+            )
     return apply_(ops.Draw, input, kernel="integers", ticket=_ticket(input, generator), numbers=(from_, last))

@@ -9,7 +9,7 @@ from .. import dtypes
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError
+from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
 from . import elementwise
 from .sort import ValuesIndices
@@ -186,7 +186,13 @@ def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any 
 
 
 def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of those that are not nan. Saves: a mask, one byte an element, and what a division saves."""
+    """The mean of those that are not nan. Saves: a mask, one byte an element, and what a division saves.
+
+    Raises:
+        DTypeError: the input is not floating.
+    """
+    if input.dtype.kind != "f":
+        raise DTypeError(f"nanmean(): expected input to have floating point dtype but got {input.dtype}; mean() takes others")
     there = sum(elementwise.logical_not(elementwise.isnan(input.detach())), dim, keepdim)
     return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)
 
