@@ -25,8 +25,8 @@ def _expanded(input: Tensor, key: Any) -> list:
     made: list[Any] = []
     for part in parts:
         if isinstance(part, (list, np.ndarray, range)):
-            found = np.asarray(part)
-            part = tensor(found.astype(np.int64) if found.dtype.kind in "iu" or found.size == 0 else found, device=input.device)
+            part = np.asarray(part)
+            part = part.astype(np.int64) if part.dtype.kind in "iu" or part.size == 0 else part
         if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu" and not part.is_meta:
             part = int(part.item())
         made.append(part)
@@ -37,11 +37,26 @@ def _expanded(input: Tensor, key: Any) -> list:
     if len(dots) > 1:
         raise DimensionError("an index can only have a single ellipsis ('...')")
     at = dots[0] if dots else len(made)
-    return made[:at] + [slice(None)] * (input.ndim - used) + made[at + 1 :]
+    return _on_device(input, made[:at] + [slice(None)] * (input.ndim - used) + made[at + 1 :])
+
+
+def _on_device(input: Tensor, parts: list) -> list:
+    """Arrays as tensors on the input's device; what they hold is checked here, where it is known on every device."""
+    axis = 0
+    for i, part in enumerate(parts):
+        if isinstance(part, np.ndarray):
+            if part.dtype == np.int64 and part.size:
+                size = input.array.shape[axis]
+                refuse_outside(int(part.min()), int(part.max()), size, axis)
+                part = np.where(part < 0, part + size, part)
+            parts[i] = tensor(part, device=input.device)
+        if part is not None and not isinstance(part, bool):
+            axis += part.ndim if _is_mask(part) else 1
+    return parts
 
 
 def _is_mask(part: Any) -> bool:
-    return isinstance(part, Tensor) and part.dtype in (dtypes.bool, dtypes.uint8)
+    return isinstance(part, (Tensor, np.ndarray)) and part.dtype in (dtypes.bool, dtypes.uint8)
 
 
 def _checked(input: Tensor, parts: list) -> list:
@@ -142,9 +157,18 @@ def wrapped(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor
     if index.is_meta:
         return index
     low, high = low.item(), high.item()
+    refuse_outside(low, high, size, dim, negative)
+    return index if low >= 0 else elementwise.where(elementwise.lt(index, 0), elementwise.add(index, size), index)
+
+
+def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = True) -> None:
+    """Indices from ``low`` to ``high`` are within bounds.
+
+    Raises:
+        DimensionError: one is not.
+    """
     if high >= size or low < (-size if negative else 0):
         raise DimensionError(f"index {high if high >= size else low} is out of bounds for dimension {dim} with size {size}")
-    return index if low >= 0 else elementwise.where(elementwise.lt(index, 0), elementwise.add(index, size), index)
 
 
 def getitem(input: Tensor, key: Any) -> Tensor:

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 KNOWN: dict[str, str] = {
     "kernels.numpy scratch": "1 MiB a thread, once: tiles for elementwise kernels (threads.SCRATCH)",
-    "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data (scope.BUFFER)",
+    "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data "
+    "(scope.BUFFER)",
     "NumPy argsort": "order of 64-bit values: 8 bytes an entry of one tile (32,768 entries, or one line), and as much again "
     "where the line is not contiguous; smaller types are sorted in scratch",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",
-    "NumPy index_put, gather, scatter": "coordinates (8 bytes an index and axis) and, where values are read by them, one copy "
-    "of what is read",
     "CuPy argsort": "copies of keys and indices and Thrust's workspace, from CuPy's pool: sort, topk, kthvalue, median",
     "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
@@ -28,8 +27,5 @@ ALLOWED: dict[str, int] = {
     "Median": 6720,
     "ArgSort": 3360,
     "Unique": 4096,
-    "IndexPut": 320,
-    "Gather": 1120,
-    "Scatter": 1120,
 }
 """Op -> bytes that NumPy may allocate by itself in one run of it, on the small inputs of its test; say why in ``KNOWN``."""

@@ -1,8 +1,20 @@
-"""Indexing. What NumPy's advanced indexing allocates by itself is listed in kernels/uncounted.py."""
+"""Indexing without NumPy's own, which allocates: places in memory are computed in tiles of scratch, then read or written.
+
+A place is a position in the memory of an array, counted in elements from its first; so the array may be a view.
+"""
 
 from __future__ import annotations
 
+from math import prod as _prod
+
 import numpy as np
+from numpy.lib.stride_tricks import as_strided as _as_strided
+
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+_TILE = 1 << 15  # places in a tile: a quarter of the scratch
+_ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
 
 
 def take(x, index, out):
@@ -14,47 +26,177 @@ def add_rows(rows, index, out):
     """out[index[i]] += rows[i], in order."""
     flat = index.reshape(-1)
     values = rows.reshape(flat.size, *out.shape[1:])
-    if out.ndim == 1:
-        np.add.at(out, flat, values)
+    width = _prod(out.shape[1:])
+    if width < _ROW and out.flags.c_contiguous and width:
+        places = _Places((flat.size, width), [(flat[:, None], width)], [(1, 1)])
+        places.add(values.reshape(flat.size, width), out.reshape(-1))
         return
-    for i in range(flat.size):
-        np.add(out[flat[i]], values[i], out=out[flat[i]])
+    for start in range(0, flat.size, _TILE):
+        for row, value in zip(flat[start : start + _TILE].tolist(), values[start : start + _TILE], strict=True):
+            np.add(out[row], value, out=out[row])
 
 
 def index_get(x, key, out):
-    """out = x[key] with arrays in the key."""
-    np.copyto(out, x[key])
+    """out = x[key]; the key has an int64 array or a whole slice for each axis."""
+    line, strides = _memory(x)
+    _selected(x.shape, strides, key).get(line, out)
 
 
 def index_put(value, key, accumulate, out):
-    """out[key] = value, or += with repeated entries adding up."""
-    if accumulate:
-        np.add.at(out, key, value)
-    else:
-        out[key] = value
+    """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
+    line, strides = _memory(out)
+    places = _selected(out.shape, strides, key)
+    (places.add if accumulate else places.put)(value, line)
 
 
 def gather(x, axis, index, out):
     """out = x at index along axis."""
-    cut = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
-    np.copyto(out, np.take_along_axis(x[cut], index, axis))
-
-
-def _along(index, axis):
-    """The key that selects, for each entry of index, one element of an array."""
-    grid = np.ogrid[tuple(slice(0, n) for n in index.shape)]
-    return tuple(index if a == axis else g for a, g in enumerate(grid))
+    line, strides = _memory(x)
+    _along(index, axis, strides).get(line, out)
 
 
 def scatter(source, axis, index, out):
     """out at index along axis = source: a number, or an array of at least index's shape."""
-    out[_along(index, axis)] = source if not isinstance(source, np.ndarray) else _part(source, index)
+    line, strides = _memory(out)
+    _along(index, axis, strides).put(_part(source, index), line)
 
 
 def scatter_add(source, axis, index, out):
     """out at index along axis += source."""
-    np.add.at(out, _along(index, axis), source if not isinstance(source, np.ndarray) else _part(source, index))
+    line, strides = _memory(out)
+    _along(index, axis, strides).add(_part(source, index), line)
 
 
 def _part(source, index):
-    return source[tuple(slice(0, n) for n in index.shape)]
+    return source[tuple(slice(0, n) for n in index.shape)] if isinstance(source, np.ndarray) else source
+
+
+def _memory(x):
+    """All that lies between the first and the last element of x as a line, and x's strides in elements."""
+    strides = [s // x.itemsize for s in x.strides]
+    if x.flags.c_contiguous:
+        return x.reshape(-1), strides
+    count = 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) if x.size else 0
+    return _as_strided(x, (count,), (x.itemsize,)), strides
+
+
+def _along(index, axis, strides):
+    """The places that index names along an axis; the other axes count up."""
+    step = strides[axis] if strides else 0
+    return _Places(index.shape, [(index, step)], [(a, s) for a, s in enumerate(strides) if a != axis])
+
+
+def _selected(shape, strides, key):
+    """The places of a key: arrays that stand together leave their axes where they are, else these go first."""
+    arrays = [a for a, k in enumerate(key) if isinstance(k, np.ndarray)]
+    rest = [a for a in range(len(shape)) if a not in arrays]
+    common = np.broadcast_shapes(*[key[a].shape for a in arrays])
+    first = arrays[0] if arrays[-1] - arrays[0] == len(arrays) - 1 else 0
+    after = len(rest) - first
+    sizes = [shape[a] for a in rest]
+    targets = [*range(first), *range(first + len(common), len(rest) + len(common))]
+    indices = [(key[a][(..., *[None] * after)], strides[a]) for a in arrays]
+    counts = [(target, strides[a]) for target, a in zip(targets, rest, strict=True)]
+    return _Places((*sizes[:first], *common, *sizes[first:]), indices, counts)
+
+
+class _Places:
+    """Of each element of an array of ``shape``, a place: the sum of ``index * stride`` and of ``position * stride``.
+
+    Args:
+        shape: of what is read or written.
+        indices: int64 arrays that broadcast to it, and what a step of each is worth.
+        counts: axes whose position counts, and what a step along each is worth.
+    """
+
+    def __init__(self, shape, indices, counts):
+        self.shape, self.indices, self.counts, self.width = shape, indices, counts, 1
+        lines = all(array.shape[-1:] == (1,) for array, _ in indices)
+        if lines and (len(shape) - 1, 1) in counts and shape[-1] >= _ROW:  # of all that a place selects, a contiguous line
+            self.width = shape[-1]
+            self.counts = [c for c in counts if c[0] != len(shape) - 1]
+
+    def get(self, line, out):
+        """out = what lies at the places; out is contiguous."""
+        for key, places in self.tiles():
+            target = out[key]
+            if self.width == 1:
+                np.take(line, places, out=target, mode="clip")  # other modes buffer the output
+                continue
+            for place, row in self.rows(places, target):
+                np.copyto(row, line[place : place + self.width])
+
+    def put(self, value, line):
+        """value goes to the places: a number, or an array of the shape."""
+        for key, places in self.tiles():
+            part = value if not isinstance(value, np.ndarray) else value[key]
+            if self.width == 1:
+                np.put(line, places, _plain(part, places.shape, line.dtype), mode="clip")
+                continue
+            for place, row in self.rows(places, part):
+                np.copyto(line[place : place + self.width], row, casting="unsafe")
+
+    def add(self, value, line):
+        """value is added to what lies at the places, in order."""
+        for key, places in self.tiles():
+            part = value if not isinstance(value, np.ndarray) else value[key]
+            if self.width == 1:
+                np.add.at(line, places.reshape(-1), _plain(part, places.shape, line.dtype).reshape(-1))
+                continue
+            for place, row in self.rows(places, part):
+                target = line[place : place + self.width]
+                np.add(target, row, out=target)
+
+    def rows(self, places, part):
+        """Each place with its line of a part."""
+        flat = places.reshape(-1).tolist()
+        if not isinstance(part, np.ndarray):
+            return ((place, part) for place in flat)
+        if part.ndim == 2:
+            return zip(flat, part, strict=True)
+        return ((place, part[at]) for place, at in zip(flat, np.ndindex(part.shape[:-1]), strict=True))
+
+    def tiles(self):
+        """(key, places) of parts that fit a tile; where whole lines are taken, a place is the first of a line."""
+        lead = self.shape if self.width == 1 else self.shape[:-1]
+        if 0 in self.shape:
+            return
+        for index in _blocks(lead, _TILE):
+            key = [slice(0, n) for n in lead]
+            for a, i in enumerate(() if index == (...,) else index):
+                key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, lead[a]))
+            key = tuple(key)
+            places = _scratch(tuple(k.stop - k.start for k in key), np.int64, 0, 4)
+            places.fill(0)
+            for array, stride in self.indices:
+                self._add_index(places, array if self.width == 1 else array[..., 0], key, stride)
+            for axis, stride in self.counts:
+                _count(places, axis, key[axis].start * stride, stride)
+            yield (*key, ...), places
+
+    def _add_index(self, places, array, key, stride):
+        """places += array * stride, the array broadcast."""
+        key = key[len(key) - array.ndim :]
+        part = array[tuple(k if n != 1 else slice(None) for k, n in zip(key, array.shape, strict=True))]
+        if stride != 1:
+            scaled = _scratch(part.shape, np.int64, 1, 4)
+            part = np.multiply(part, stride, out=scaled)
+        np.add(places, part, out=places)
+
+
+def _count(places, axis, first, step):
+    """places += first, first + step, ... along an axis."""
+    line = _scratch((places.shape[axis],), np.int64, 1, 4)
+    line.fill(step)
+    line[0] = first
+    np.add.accumulate(line, out=line)
+    np.add(places, line[(..., *[None] * (places.ndim - axis - 1))], out=places)
+
+
+def _plain(part, shape, dtype):
+    """A part of a value as a contiguous array of a dtype: the part itself, or a copy in scratch."""
+    if isinstance(part, np.ndarray) and part.dtype == dtype and part.flags.c_contiguous:
+        return part
+    tile = _scratch(shape, dtype, 2, 4)
+    np.copyto(tile, part, casting="unsafe")
+    return tile

@@ -7,10 +7,11 @@ which allocates one tile (see ``kernels/uncounted.py``).
 
 from __future__ import annotations
 
-from math import prod as _prod
-
 import numpy as np
 
+from .index import gather as _gather
+from .index import scatter as _scatter
+from .index import scatter_add as _scatter_add
 from .threads import scratch as _scratch
 from .threads import split as _split
 from .tiles import blocks as _blocks
@@ -95,49 +96,16 @@ def _count_up(first, step, count, slot):
     return line
 
 
-def _places(index, axis, shape):
-    """Yields, tile by tile, a key into the index seen as (outer, k, inner), and the flat places in an array of ``shape``."""
-    outer, n, inner = _prod(shape[:axis]), shape[axis], _prod(shape[axis + 1 :])
-    k = index.shape[axis]
-    if index.size == 0:
-        return
-    index = index.reshape(outer, k, inner)
-    i_step = min(inner, _TILE)
-    k_step = max(min(k, _TILE // inner), 1)
-    o_step = max(_TILE // (k * inner), 1)
-    for o in range(0, outer, o_step):
-        for m in range(0, k, k_step):
-            for i in range(0, inner, i_step):
-                key = (slice(o, min(o + o_step, outer)), slice(m, m + k_step), slice(i, i + i_step))
-                part = index[key]
-                t = _scratch(part.shape, np.int64, 0, 4)
-                np.multiply(part, inner, out=t)
-                np.add(t, _count_up(i, 1, t.shape[2], 1), out=t)
-                np.add(t, _count_up(o * n * inner, n * inner, t.shape[0], 2)[:, None, None], out=t)
-                yield key, t
-
-
-def _seen(x, axis):
-    """A contiguous array as (outer, k, inner)."""
-    return x.reshape(_prod(x.shape[:axis]), x.shape[axis], _prod(x.shape[axis + 1 :]))
-
-
 def take_along(x, axis, index, out):
-    """out = x at ``index`` along ``axis``; all contiguous, alike but for that axis, indices within bounds."""
-    flat, outs = x.reshape(-1), _seen(out, axis)
-    for key, places in _places(index, axis, x.shape):
-        np.take(flat, places, out=outs[key], mode="clip")  # other modes buffer the output
+    """out = x at ``index`` along ``axis``; alike but for that axis, indices within bounds."""
+    _gather(x, axis, index, out)
 
 
 def put_along(values, axis, index, out):
-    """out at ``index`` along ``axis`` = values; all contiguous, no place twice."""
-    flat, values = out.reshape(-1), _seen(values, axis)
-    for key, places in _places(index, axis, out.shape):
-        np.put(flat, places, values[key], mode="clip")
+    """out at ``index`` along ``axis`` = values; no place twice."""
+    _scatter(values, axis, index, out)
 
 
 def add_along(values, axis, index, out):
-    """out at ``index`` along ``axis`` += values; all contiguous, places may repeat."""
-    flat, values = out.reshape(-1), _seen(values, axis)
-    for key, places in _places(index, axis, out.shape):
-        np.add.at(flat, places, values[key])
+    """out at ``index`` along ``axis`` += values; places may repeat."""
+    _scatter_add(values, axis, index, out)

@@ -1,0 +1,105 @@
+"""Reading and writing by indices: any layout of the memory, indices that repeat, and nothing that NumPy allocates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tests.witness import numpy_allocations
+from tinygrad_mem.kernels import numpy as kernels
+from tinygrad_mem.scope import local
+
+SMALL = 64  # bytes: a scalar
+
+KEYS = ("i", "i:", ":i", "i:i", ":i:i", "::i", "ii:", "i::i")  # an array or a whole axis, axis by axis
+ALONG = ("gather", "scatter", "scatter_add")
+
+
+def layout(rng: np.random.Generator, shape: tuple[int, ...], which: int) -> np.ndarray:
+    """An array of the shape that is contiguous, turned, or a window."""
+    if which == 0:
+        return rng.standard_normal(shape)
+    if which == 1:
+        return rng.standard_normal(shape[::-1]).T
+    return rng.standard_normal(tuple(2 * n + 1 for n in shape))[tuple(slice(1, None, 2) for _ in shape)]
+
+
+@given(st.sampled_from(KEYS), st.integers(0, 2), st.integers(0, 9), st.sampled_from([3, 70]), st.booleans())
+def test_keys_of_arrays_as_numpy_reads_and_writes_them(key: str, which: int, seed: int, last: int, accumulate: bool):
+    rng = np.random.default_rng(seed)
+    shape = (*[4, 5, 6][: len(key) - 1], last)
+    x = layout(rng, shape, which)
+    full = tuple(rng.integers(0, n, (2, 3)) if c == "i" else slice(None) for c, n in zip(key, shape, strict=True))
+    out = np.empty(x[full].shape)
+    kernels.index_get(x, full, out=out)
+    np.testing.assert_array_equal(out, x[full])
+    value, expected = rng.standard_normal(out.shape), x.copy()
+    if accumulate:
+        np.add.at(expected, full, value)  # pyright: ignore[reportArgumentType]
+    else:
+        expected[full] = value
+    kernels.index_put(value, full, accumulate, out=x)
+    np.testing.assert_allclose(x, expected, rtol=1e-14, atol=1e-14)
+
+
+@given(st.sampled_from(ALONG), st.integers(0, 2), st.integers(0, 2), st.integers(0, 9), st.sampled_from([6, 70]))
+def test_along_an_axis_as_pytorch(name: str, axis: int, which: int, seed: int, last: int):
+    rng = np.random.default_rng(seed)
+    x = layout(rng, (4, 5, last), which)
+    shape = tuple(3 if a == axis else n - 1 for a, n in enumerate(x.shape))
+    index = np.argsort(rng.random(x.shape), axis)[tuple(slice(0, n) for n in shape)]  # no place twice
+    more = [] if name == "gather" else [layout(rng, shape, which)]
+
+    def run(x, i, *s):
+        return getattr(x, name)(axis, i, *s)
+
+    against_torch(run, run, [x, np.ascontiguousarray(index), *more])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "int64", "bool"])
+@pytest.mark.parametrize("width", [3, 100])
+def test_nothing_is_allocated(dtype: str, width: int):
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((500, width)) * 9).astype(dtype)
+    at, along = rng.integers(0, 500, 900), rng.integers(0, 500, (900, width))
+    out, value = np.empty((900, width), dtype), np.ones((1, width), dtype)
+    wide = np.broadcast_to(value, out.shape)
+
+    def everything() -> None:
+        kernels.index_get(x, (at, slice(None)), out=out)
+        kernels.index_put(wide, (at, slice(None)), False, out=x)
+        kernels.index_put(0, (at, slice(None)), False, out=x)
+        kernels.gather(x, 0, along, out=out)
+        kernels.scatter(out, 0, along, out=x)
+        kernels.scatter(1, 0, along, out=x)
+        if dtype != "bool":
+            kernels.index_put(wide, (at, slice(None)), True, out=x)
+            kernels.scatter_add(out, 0, along, out=x)
+            kernels.add_rows(out, at, out=x)
+
+    local.run(everything)
+    with numpy_allocations() as sizes:
+        local.run(everything)
+    assert [n for n in sizes if n > SMALL] == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_what_is_known_is_checked_on_every_device(device: str):
+    x = tm.zeros(4, 5, device=device)
+    for bad in ([0, 4], [-5], np.array([7])):
+        with pytest.raises(tm.errors.DimensionError, match="out of bounds for dimension 0 with size 4"):
+            x[bad]
+        with pytest.raises(IndexError):
+            torch.zeros(4, 5)[torch.tensor(list(bad))]
+    assert tuple(x[[-1, 0, -4]].shape) == (3, 5)
+    assert tuple(x[:, [-1, 0]].shape) == (4, 2)
+
+
+def test_an_index_of_a_scalar():
+    x = torch.tensor(2.0).scatter(0, torch.tensor(0), torch.tensor(3.0))
+    assert tm.tensor(2.0).scatter(0, tm.tensor(0), tm.tensor(3.0)).item() == x.item()
