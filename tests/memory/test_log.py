@@ -71,6 +71,13 @@ def test_many_events_are_compact_and_keep_their_order():
     assert all(len(chunk) <= 1 << 16 for chunk in log.chunks())
 
 
+def test_any_column_may_say_something_new_after_very_many_texts():
+    count = 1 << 16
+    rows = [(int(Kind.MARK), i, 0, 0, 0, "user", "", "", "", "", f"step {i}", 0) for i in range(count)]
+    log = write([*rows, (int(Kind.MARK), count, 0, 0, 0, "backward", "m", "Op", "a.py:1 f", "INPUT", "end", 0)])
+    assert log[count][5:11] == ("backward", "m", "Op", "a.py:1 f", "INPUT", "end")
+
+
 def test_threads_lose_nothing_while_somebody_reads():
     log, each = Log("cpu"), 20_000
 

@@ -2,7 +2,7 @@
 
 Events are written as tuples into a queue, because appending to it is the one thing that nothing can interrupt: a block may
 be freed inside any statement of any thread, also inside this file. Every few thousand events the queue is packed into
-columns: 57 bytes an event, whatever it says, so that ten million stay below one GiB.
+columns: 59 bytes an event, whatever it says, so that ten million stay below one GiB.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class Event(NamedTuple):
 TEXTS = ("phase", "module", "op", "line", "role", "note")
 RECORD = np.dtype(
     [("kind", "u1"), ("time", "i8"), ("address", "u8"), ("requested", "u8"), ("rounded", "u8")]
-    + [(name, "u4") for name in TEXTS[1:]]
-    + [("phase", "u2"), ("thread", "u2")]
+    + [(name, "u4") for name in TEXTS]
+    + [("thread", "u2")]
 )
 """One event in memory. The columns of :data:`TEXTS` are codes: ``log.texts[code]`` is the string."""
 
