@@ -304,6 +304,12 @@ def test_hostile_files_are_refused_in_words(tmp_path: Path, name: str):
     refused(tmp_path / "hostile.json", whole.replace(before, after, 1).encode(), match)
 
 
+def test_a_line_without_events_is_refused(tmp_path: Path):
+    head, chunk, *end = small(tmp_path).split(b"\n")
+    empty = json.dumps({"texts": [], **{name: [] for name in json.loads(chunk) if name != "texts"}}).encode()
+    refused(tmp_path / "hostile.json", b"\n".join([head, empty + b",", chunk, *end]), "'kind' is not a column of 0 numbers")
+
+
 def test_a_line_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """A small packed file can hold one line of many gigabytes."""
     monkeypatch.setattr(native, "_LINE", 4096)

@@ -117,8 +117,6 @@ def _records(line: bytes, texts: list[str]) -> np.ndarray:
     fresh, length = columns["texts"], len(columns["kind"])
     if not isinstance(fresh, list) or not all(isinstance(text, str) for text in fresh):
         raise ValueError("the texts are none")
-    if not 0 < length <= _EVENTS:
-        raise ValueError(f"{length:,} events in a line")
     texts.extend(fresh)
     records = np.empty(length, RECORD)
     for name in _NAMES:
