@@ -16,7 +16,14 @@ from tinygrad_mem.devices import device
 NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
 NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
 NETWORKS += [("vgg", f"vgg{n}{bn}{kind}") for n in (11, 13, 16, 19) for bn in ("", "_bn") for kind in ("", "_cifar")]
+NETWORKS += [("resnet", "resnet1001"), ("mobilenet", "mobilenet_v2"), ("squeezenet", "squeezenet")]
+NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt")]
 COUNTS = {
+    "mobilenet_v2": 3_504_872,
+    "squeezenet": 1_235_496,
+    "densenet121": 7_978_856,
+    "unet": 31_037_698,
+    "gpt": 124_439_808,
     "MLP": 1_863_690,
     "LeNet": 61_706,
     "resnet18": 11_689_512,
@@ -65,17 +72,18 @@ def test_the_deepest():
     assert tuple(net(tm.empty(1, 3, 32, 32, device="meta")).shape) == (1, 10)
 
 
-SHAPES = {"MLP": (784,), "LeNet": (1, 28, 28), "DigitsCNN": (1, 8, 8)}
+SHAPES = {"MLP": (784,), "LeNet": (1, 28, 28), "DigitsCNN": (1, 8, 8), "unet": (3, 64, 96), "gpt": (64,)}
+OUT = {"unet": (2, 64, 96), "gpt": (64, 50257)}
 
 
 @pytest.mark.parametrize(("module", "name"), [n for n in NETWORKS if n[1] != "resnet1202"], ids=lambda n: n)
 def test_forward_and_backward_on_meta(module: str, name: str):
-    small = name.endswith("_cifar") or name in ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110")
+    small = name.endswith("_cifar") or name in ("resnet20", "resnet32", "resnet44", "resnet56", "resnet110", "resnet1001")
     shape = SHAPES.get(name, (3, 32, 32) if small else (3, 224, 224))
     with tm.device("meta"):
         net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)()
-        out = net(tm.empty(2, *shape))
-    assert tuple(out.shape) == (2, 10 if small or name in SHAPES else 1000)
+        out = net(tm.zeros(2, *shape, dtype=tm.int64 if name == "gpt" else tm.float32))
+    assert tuple(out.shape) == (2, *OUT.get(name, (10,) if small or name in SHAPES else (1000,)))
     out.sum().backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in net.parameters())
 
@@ -88,6 +96,7 @@ TRAINED = [
     ("resnet", "resnet20", {"option": "A"}, (8, 3, 8, 8)),
     ("resnet", "CifarResNet", {"blocks": 1}, (4, 3, 32, 32)),
     ("vgg", "vgg11_bn_cifar", {}, (4, 3, 32, 32)),
+    ("resnet", "PreActResNet", {"blocks": 1}, (4, 3, 16, 16)),
 ]
 
 
@@ -124,6 +133,34 @@ def test_same_losses_over_twenty_steps(module: str, name: str, arguments: dict, 
     assert found[-1] < found[0]
     for (key, a), b in zip(mine.state_dict().items(), other.state_dict().values(), strict=True):
         np.testing.assert_allclose(a.detach().numpy(), b.detach().numpy(), rtol=1e-5, atol=1e-7, err_msg=key)
+
+
+SMALL = [
+    ("gpt", "GPT", {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": 50}, (2, 20)),
+    ("mobilenet", "MobileNetV2", {}, (2, 3, 64, 64)),
+    ("squeezenet", "SqueezeNet", {}, (2, 3, 64, 64)),
+    ("densenet", "DenseNet", {"layers": (2, 2)}, (2, 3, 64, 64)),
+    ("unet", "UNet", {"width": 4, "depth": 2}, (2, 3, 16, 16)),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "arguments", "shape"), SMALL, ids=[row[1] for row in SMALL])
+def test_same_outputs_and_gradients(module: str, name: str, arguments: dict, shape: tuple):
+    mine, other = both(module, name, **arguments)
+    for net in (mine, other):
+        net.double()
+        for m in net.modules():
+            if type(m).__name__ == "Dropout":
+                m.p = 0.0
+    other.load_state_dict({k: torch.tensor(v.detach().numpy()) for k, v in mine.state_dict().items()})
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 50, shape) if name == "GPT" else rng.standard_normal(shape)
+    found, expected = mine(tm.tensor(x)), other(torch.tensor(x))
+    np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-8, atol=1e-10)
+    found.square().mean().backward()
+    expected.square().mean().backward()
+    for (key, p), q in zip(mine.named_parameters(), other.parameters(), strict=True):
+        np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=1e-6, atol=1e-8, err_msg=key)
 
 
 def test_an_unknown_shortcut_is_refused():

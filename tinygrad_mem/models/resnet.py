@@ -86,6 +86,55 @@ class CifarResNet(nn.Module):
         return self.linear(x.mean((2, 3)))
 
 
+class PreActivation(nn.Module):
+    """Norm and ReLU before each of three convolutions (1 x 1, 3 x 3, 1 x 1): the shortcut is never touched.
+
+    Source: He et al., *Identity mappings in deep residual networks*, ECCV 2016.
+    """
+
+    def __init__(self, channels: int, width: int, stride: int) -> None:
+        super().__init__()
+        out = 4 * width
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv1 = nn.Conv2d(channels, width, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride=stride, padding=1, bias=False)
+        self.bn3 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, out, 1, bias=False)
+        self.relu = nn.ReLU(inplace=True)
+        self.shortcut = None if stride == 1 and channels == out else nn.Conv2d(channels, out, 1, stride=stride, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.relu(self.bn1(x))
+        shortcut = x if self.shortcut is None else self.shortcut(y)
+        y = self.conv2(self.relu(self.bn2(self.conv1(y))))
+        return self.conv3(self.relu(self.bn3(y))) + shortcut
+
+
+class PreActResNet(nn.Module):
+    """(N, 3, 32, 32) -> (N, num_classes): three stages of ``blocks`` pre-activation blocks."""
+
+    def __init__(self, blocks: int, num_classes: int = 10) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 16, 3, padding=1, bias=False)
+        self.layer1 = self._stage(16, 16, 1, blocks)
+        self.layer2 = self._stage(64, 32, 2, blocks)
+        self.layer3 = self._stage(128, 64, 2, blocks)
+        self.bn = nn.BatchNorm2d(256)
+        self.relu = nn.ReLU(inplace=True)
+        self.linear = nn.Linear(256, num_classes)
+        _start(self)
+
+    @staticmethod
+    def _stage(channels: int, width: int, stride: int, blocks: int) -> nn.Sequential:
+        first = PreActivation(channels, width, stride)
+        return nn.Sequential(first, *[PreActivation(4 * width, width, 1) for _ in range(blocks - 1)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.layer3(self.layer2(self.layer1(self.conv1(x))))  # N, 256, 8, 8
+        return self.linear(self.relu(self.bn(x)).mean((2, 3)))
+
+
 class BasicBlock(nn.Module):
     """Two 3 x 3 convolutions around a shortcut."""
 
@@ -192,6 +241,11 @@ def resnet110(num_classes: int = 10, option: str = "B") -> CifarResNet:
 def resnet1202(num_classes: int = 10, option: str = "B") -> CifarResNet:
     """1202 layers, for 32 x 32 images."""
     return CifarResNet(200, num_classes, option)
+
+
+def resnet1001(num_classes: int = 10) -> PreActResNet:
+    """1,001 layers, for 32 x 32 images; 10.3 million parameters."""
+    return PreActResNet(111, num_classes)
 
 
 def resnet18(num_classes: int = 1000) -> ResNet:

@@ -1,0 +1,111 @@
+"""GPT-2, with nanoGPT's names.
+
+Source: Radford et al., *Language models are unsupervised multitask learners*, 2019. Attention is the plain one, that keeps the
+(T, T) scores of every head for backward.
+"""
+
+from __future__ import annotations
+
+import math
+
+from .. import Tensor, arange, nn, ones, tril
+from ..nn import functional as F
+
+# (layers, heads, width)
+SIZES = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36, 20, 1280), "gpt2-xl": (48, 25, 1600)}
+
+
+class CausalSelfAttention(nn.Module):
+    """Each token looks at those before it."""
+
+    def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
+        super().__init__()
+        self.c_attn = nn.Linear(width, 3 * width)
+        self.c_proj = nn.Linear(width, width)
+        self.attn_dropout = nn.Dropout(dropout)
+        self.resid_dropout = nn.Dropout(dropout)
+        self.heads = heads
+        self.register_buffer("bias", tril(ones(context, context)).view(1, 1, context, context), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        n, t, width = x.shape
+        q, k, v = (
+            part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, 2)
+        )  # N, heads, T, head
+        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))  # N, heads, T, T
+        scores = scores.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
+        y = self.attn_dropout(F.softmax(scores, dim=-1)) @ v
+        return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(n, t, width)))
+
+
+class MLP(nn.Module):
+    """Four times as wide inside."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__()
+        self.c_fc = nn.Linear(width, 4 * width)
+        self.gelu = nn.GELU()
+        self.c_proj = nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout(self.c_proj(self.gelu(self.c_fc(x))))
+
+
+class Block(nn.Module):
+    """Attention and a small network, each around a norm and beside a shortcut."""
+
+    def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
+        super().__init__()
+        self.ln_1 = nn.LayerNorm(width)
+        self.attn = CausalSelfAttention(width, heads, context, dropout)
+        self.ln_2 = nn.LayerNorm(width)
+        self.mlp = MLP(width, dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attn(self.ln_1(x))
+        return x + self.mlp(self.ln_2(x))
+
+
+class GPT(nn.Module):
+    """Tokens (N, T) -> logits (N, T, vocabulary); the output projection is the embedding's weight."""
+
+    def __init__(
+        self, layers: int, heads: int, width: int, context: int = 1024, vocabulary: int = 50257, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(vocabulary, width),
+                "wpe": nn.Embedding(context, width),
+                "drop": nn.Dropout(dropout),
+                "h": nn.ModuleList(Block(width, heads, context, dropout) for _ in range(layers)),
+                "ln_f": nn.LayerNorm(width),
+            }
+        )
+        self.lm_head = nn.Linear(width, vocabulary, bias=False)
+        self.transformer.wte.weight = self.lm_head.weight
+        for name, module in self.named_modules():
+            if isinstance(module, (nn.Linear, nn.Embedding)):
+                scale = 0.02 / math.sqrt(2 * layers) if name.endswith("c_proj") else 0.02
+                nn.init.normal_(module.weight, 0.0, scale)
+            if isinstance(module, nn.Linear) and module.bias is not None:
+                nn.init.zeros_(module.bias)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        parts = self.transformer
+        x = parts.drop(parts.wte(tokens) + parts.wpe(arange(tokens.shape[1], device=tokens.device)))  # N, T, width
+        for block in parts.h:
+            x = block(x)
+        return self.lm_head(parts.ln_f(x))
+
+
+def gpt(size: str = "gpt2", context: int = 1024) -> GPT:
+    """By size: "gpt2" (124,439,808 parameters), "gpt2-medium", "gpt2-large", "gpt2-xl".
+
+    Raises:
+        ValueError: there is no such size.
+    """
+    if size not in SIZES:
+        raise ValueError(f"gpt: the size is one of {', '.join(SIZES)}, found {size!r}")
+    return GPT(*SIZES[size], context=context)
