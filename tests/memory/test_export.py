@@ -113,6 +113,13 @@ def test_a_file_is_json_for_everybody_and_the_same_each_time(tmp_path: Path):
     assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
 
 
+def test_a_track_of_a_device_that_is_not_here_can_be_read(tmp_path: Path):
+    log = Log("cuda:7")
+    log.write(row(Kind.MALLOC, 512, 512, "INPUT"))
+    loaded = reread(Track.of(log), tmp_path / "run.json")
+    assert (loaded.device, loaded.peak) == ("cuda:7", 512)
+
+
 def test_a_running_track_is_written_as_it_is_now(tmp_path: Path):
     with memory.track() as track:
         kept = [tm.ones(1000)]
