@@ -110,7 +110,9 @@ def test_a_file_is_json_for_everybody_and_the_same_each_time(tmp_path: Path):
     assert chunk["texts"] == ["", "Exp", "TEMPORARY"]
     assert chunk["time"] == list(range(100))
     assert gzip.decompress((tmp_path / "a.json.gz").read_bytes()) == (tmp_path / "a.json").read_bytes()
-    assert (tmp_path / "a.json.gz").read_bytes() == (tmp_path / "b.json.gz").read_bytes()
+    packed = (tmp_path / "a.json.gz").read_bytes()
+    assert packed == (tmp_path / "b.json.gz").read_bytes()
+    assert packed[4:8] == bytes(4), "no time stamp"
 
 
 def test_a_track_of_a_device_that_is_not_here_can_be_read(tmp_path: Path):

@@ -52,7 +52,7 @@ def lenet(short_chunks: None) -> Track:
     with memory.track() as track:
         step = WORKLOADS[1].build(tm)
         step()
-        memory.mark('a mark, "quoted"\nand in two lines')
+        memory.mark('a mark, "quoted"\nand in two lines, ' + "long " * 100)
         step()
     return track
 
@@ -320,7 +320,8 @@ def test_pytorchs_own_viewer_reads_categories_frames_and_names(lenet: Track, tmp
     assert {a["frames"][0]["filename"] for a in conv} == {"LeNet.conv1", "LeNet.conv2"}
     assert {a["frames"][1]["name"] for a in conv} == {"forward"}
     assert all(a["frames"][1]["filename"].endswith(".py") and a["frames"][1]["line"] > 0 for a in conv)
-    assert [e["user_metadata"]["mark"] for e in trace if "mark" in e["user_metadata"]] == [lenet.marks[0].text]
+    marks = [(e["user_metadata"]["mark"], e["time_us"]) for e in trace if "mark" in e["user_metadata"]]
+    assert marks == [(lenet.marks[0].text, lenet.marks[0].time // 1000)]
     html = viz.trace_plot(found)
     assert "MemoryViz.js" in html
     assert "Allocator State History" in viz.segment_plot(found)
