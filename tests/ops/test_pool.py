@@ -188,6 +188,15 @@ def test_unpool_refuses_other_indices():
         _unpool(place=16)
 
 
+@pytest.mark.parametrize("n", [4, 6, 8])
+def test_windows_that_leave_gaps_or_hang_over_the_end_write_every_gradient(n):
+    """As many windows as they are long, and dilated: what none of them names is 0, whatever the memory held before."""
+    x = np.random.default_rng(n).permutation(n).astype(float).reshape(1, 1, n)
+    junk = tm.empty(n, dtype=tm.float64).fill_(7.5)
+    del junk
+    against_torch(*pair("max_pool1d", 2, 2, 0, 2, ceil_mode=True), [x])
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -108,7 +108,8 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
-    _whole("randint", low, high)
+    if not hasattr(high, "__index__"):
+        raise ArgumentTypeError(f"randint(): bounds must be integers, found {high!r} ({type(high).__name__})")
     if high <= low:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
@@ -137,19 +138,11 @@ def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any
 
     Raises:
         ArgumentError: the range is empty, or wider than the dtype.
-        ArgumentTypeError: a bound is no integer.
     """
-    _whole("randint_like", low, high)
     first, last = (0, low) if high is None else (low, high)
     if last <= first:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
     return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
-
-
-def _whole(name: str, *bounds: Any) -> None:
-    for bound in bounds:
-        if bound is not None and not hasattr(bound, "__index__"):
-            raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
 
 
 def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:

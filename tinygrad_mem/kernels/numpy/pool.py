@@ -128,6 +128,7 @@ def max_pool_backward(gy, index, geometry, out):
     covered = (
         kernel == stride
         and padding == (0,) * len(kernel)
+        and dilation == (1,) * len(kernel)
         and all(size == n * k for size, n, k in zip(out.shape[1:], gy.shape[1:], kernel, strict=True))
     )
 
