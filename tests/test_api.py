@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.overrides import get_testing_overrides
@@ -144,6 +145,42 @@ def test_numpys_names_of_arguments_are_understood(name: str, given: dict):
     ):
         pair = (ours[0], theirs[0]) if isinstance(ours, tuple) else (ours, theirs)
         torch.testing.assert_close(torch.tensor(pair[0].numpy()), pair[1])
+
+
+ONE, TWO = np.int64(1), np.int64(2)
+NUMPYS_NUMBERS = {
+    "sum": lambda lib, x: x.sum(ONE),
+    "mean": lambda lib, x: lib.mean(x, (np.int64(0), TWO)),
+    "std": lambda lib, x: x.std(dim=ONE),
+    "softmax": lambda lib, x: lib.nn.functional.softmax(x, ONE),
+    "chunk": lambda lib, x: lib.cat(x.chunk(TWO, ONE)),
+    "squeeze": lambda lib, x: x[None].squeeze(np.int64(0)),
+    "roll": lambda lib, x: x.roll(ONE, TWO),
+    "movedim": lambda lib, x: x.movedim(ONE, np.int64(0)),
+    "tile": lambda lib, x: x.tile(ONE, TWO),
+    "tile of one": lambda lib, x: lib.tile(x, dims=(2,)),
+    "repeat_interleave": lambda lib, x: x.repeat_interleave(TWO, ONE),
+    "max_pool2d": lambda lib, x: lib.nn.functional.max_pool2d(x, TWO),
+    "conv2d": lambda lib, x: lib.nn.functional.conv2d(x[None], x[None, :, :2, :2], None, TWO, ONE),
+    "a layer": lambda lib, x: lib.nn.AvgPool2d(TWO, [ONE, TWO])(x),
+    "normalize": lambda lib, x: lib.nn.functional.normalize(x, dim=ONE),
+    "scatter": lambda lib, x: x.scatter(ONE, lib.zeros(3, 1, 5, dtype=lib.int64), np.float32(2)),
+    "arange": lambda lib, x: lib.arange(np.int64(0), np.int64(5), TWO),
+}
+
+
+@pytest.mark.parametrize("name", NUMPYS_NUMBERS)
+def test_numpys_numbers_are_taken_for_pythons(name: str):
+    x = torch.randn(3, 4, 5, dtype=torch.float64)
+    ours, theirs = NUMPYS_NUMBERS[name](tm, tm.tensor(x.numpy())), NUMPYS_NUMBERS[name](torch, x)
+    torch.testing.assert_close(torch.tensor(ours.numpy()), theirs)
+
+
+def test_numpys_numbers_do_not_hide_an_error():
+    with pytest.raises(IndexError, match="Dimension out of range"):
+        tm.ones(2, 3).sum(np.int64(5))
+    with pytest.raises(TypeError, match="argument 'dim'"):
+        tm.ones(2, 3).sum(np.float64(0.5))
 
 
 def test_numpys_names_are_no_second_names():

@@ -250,7 +250,7 @@ def arange(
         raise ArgumentError("step must be nonzero")
     if (last - first) * step < 0:
         raise ArgumentError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
-    whole = all(isinstance(x, int) for x in (first, last, step))
+    whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
     kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
     count = math.ceil((last - first) / step)
     return _from_host((first + step * np.arange(count)).astype(kind), None, device, requires_grad)

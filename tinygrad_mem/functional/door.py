@@ -4,7 +4,7 @@ A function checks what its arithmetic depends on and leaves the rest to Python a
 has no attribute 'ndim'``, ``ufunc 'add' did not contain a loop``) says nothing to the caller. Here a failed call is looked at
 once more, against the annotations of the function: the first argument that is not what they say is named, as PyTorch names
 it; where all are, an error of ours stands, and in place of any other the arguments are described. NumPy's names of arguments
-(``axis``, ``keepdims``), which PyTorch takes too, are understood here. A call that succeeds pays 0.1 µs.
+(``axis``, ``keepdims``) and its numbers, which PyTorch takes too, are understood here. A call that succeeds pays 0.1 µs.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def _guarded(function: Any) -> Any:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            renamed = _in_our_names(function, kwargs)
-            refusal = None if renamed else _refusal(function, args, kwargs, error)
-            if not renamed:
+            plainly = _put_plainly(function, args, kwargs) if isinstance(error, Exception) else None
+            refusal = None if plainly else _refusal(function, args, kwargs, error)
+            if not plainly:
                 del args, kwargs
                 if refusal is None:
                     let_go(error)
                     raise
-        if renamed:
-            return door(*args, **renamed)
+        if plainly:
+            return door(*plainly[0], **plainly[1])
         assert refusal is not None
         try:
             raise refusal
@@ -82,13 +82,26 @@ def _guarded(function: Any) -> Any:
 _NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
 
 
-def _in_our_names(function: Any, kwargs: dict) -> dict | None:
-    """``kwargs`` with NumPy's names replaced, which PyTorch takes too; ``None`` where there are none to replace."""
-    names = inspect.signature(function).parameters
-    meant = {key: _NUMPYS_NAMES[key] for key in kwargs if key not in names and _NUMPYS_NAMES.get(key) in names}
-    if not meant or not set(meant.values()).isdisjoint(kwargs):
-        return None
-    return {meant.get(key, key): value for key, value in kwargs.items()}
+def _put_plainly(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+    """The call in PyTorch's names of arguments and in Python's numbers; ``None`` where it is put so already."""
+    parameters = inspect.signature(function).parameters
+    meant = {key: _NUMPYS_NAMES[key] for key in kwargs if key not in parameters and _NUMPYS_NAMES.get(key) in parameters}
+    if not set(meant.values()).isdisjoint(kwargs):
+        meant = {}
+    named = {meant.get(key, key): value for key, value in kwargs.items()}
+    plain_args = tuple(map(_plain, args))
+    plain_named = {key: _plain(value) for key, value in named.items()}
+    given = zip((*args, *named.values()), (*plain_args, *plain_named.values()), strict=True)
+    return (plain_args, plain_named) if meant or any(before is not after for before, after in given) else None
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, also in a list or a tuple, as Python's."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
+        return type(value)(map(_plain, value))
+    return value
 
 
 def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> Exception | None:

@@ -363,8 +363,9 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     return reshape(apply(convert.Clone, x), [k * n for k, n in zip(times, shape, strict=True)])
 
 
-def tile(input: Tensor, dims: Sequence[int]) -> Tensor:
+def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
     """:func:`repeat`, with missing leading counts taken as 1."""
+    dims = sizes_of((dims, *more))
     return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
 
 
