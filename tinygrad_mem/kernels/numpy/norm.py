@@ -201,8 +201,8 @@ def _affine(coefficients, run, *arrays):
         repeated = [_scratch((channels, length), wide, 5 + i, 8) for i in range(len(coefficients))]
         for row, values in zip(repeated, coefficients, strict=True):
             np.copyto(row, values[:, None])
-        coefficients = [row.reshape(1, -1) for row in repeated]
-        arrays = [a.reshape(n, 1, -1) for a in arrays]
+        coefficients = [row.reshape(1, channels * length) for row in repeated]
+        arrays = [a.reshape(n, 1, channels * length) for a in arrays]
     else:
         coefficients = [values[:, None] for values in coefficients]
 
