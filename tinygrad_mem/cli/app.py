@@ -60,3 +60,51 @@ def train(
     except (TinygradMemError, OSError, ImportError) as error:
         typer.echo(f"train: {error}", err=True)
         raise typer.Exit(2) from None
+
+
+class Precision(StrEnum):
+    float16 = "float16"
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Update(StrEnum):
+    sgd = "sgd"
+    momentum = "momentum"
+    adam = "adam"
+    adamw = "adamw"
+
+
+@app.command()
+def estimate(
+    network: Annotated[str, typer.Argument(help="a name such as vgg16 or gpt2, or your own: module:Class, file.py:Class")],
+    batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
+    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
+    optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
+    precision: Annotated[Precision, typer.Option(help="of parameters and activations")] = Precision.float32,
+    accumulate: Annotated[int, typer.Option(min=1, help="parts of a batch, one after the other")] = 1,
+    budget: Annotated[str | None, typer.Option(help="bytes to fit into, such as '8 GiB'; exit status 1 if it does not")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
+    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+) -> None:
+    """What a training step of a network needs, layer by layer, to the byte; nothing is computed and no memory is taken."""
+    from .estimate import run
+
+    try:
+        status = run(
+            network,
+            batch_size=batch_size,
+            sample=sample,
+            optimizer=optimizer.value,
+            precision=precision.value,
+            accumulate=accumulate,
+            budget=budget,
+            as_json=as_json,
+        )
+    except Exception as error:  # a user's class may raise anything
+        if traceback:
+            raise
+        name = "" if type(error).__name__ == "Refused" else f"{type(error).__name__}: "
+        typer.echo(f"estimate: {name}{error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(status)

@@ -1,0 +1,171 @@
+"""``estimate``: a step's bytes layer by layer, by formula and equal to what a run measures; clear refusals."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.devices import Pool
+from tinygrad_mem.memory.accounting import formula
+from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.nn import functional as F
+
+
+def estimate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "tinygrad_mem", "estimate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+
+
+def found(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
+    done = estimate(*arguments, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_vgg16_as_textbooks_print_it():
+    answer = found("vgg16", "--batch-size", "1")
+    assert answer["parameters"] == 138_357_544
+    layers = {layer["name"]: layer for layer in answer["layers"]}
+    assert layers["features.0"]["formula"] == "64 x 3 x 3 x 3 + 64"
+    assert layers["features.0"]["parameters"] == 1_792
+    assert layers["features.28"]["output"] == [1, 512, 14, 14]
+    assert layers["classifier.0"]["formula"] == "4096 x 25088 + 4096"
+    assert layers["classifier.0"]["parameters"] == 102_764_544
+    # a ReLU in place keeps its output, which is what the next layer keeps as its input: once each
+    sides = {"features.0": (64, 224), "features.7": (128, 112), "features.14": (256, 56), "features.21": (512, 28)}
+    for name, (channels, side) in sides.items():
+        assert layers[name]["kept"] == 4 * channels * side * side
+    assert layers["features.4"]["kept"] == 5 * 64 * 112 * 112  # its output, and one byte a window
+    # by category it is what the run of the same step measures; all but the loss is some layer's
+    assert sum(layer["kept"] for layer in answer["layers"]) <= answer["by_category"]["activations"] * 1.2
+    assert answer["by_category"]["parameters"] == answer["by_category"]["optimizer state"] == 553_431_040
+    assert answer["peak_used"] == sum(answer["by_category"].values())
+
+
+@pytest.mark.parametrize(("optimizer", "precision"), [("sgd", "float32"), ("momentum", "float64"), ("adam", "float32")])
+def test_it_is_what_a_run_measures(optimizer: str, precision: str):
+    rules = {"sgd": (tm.optim.SGD, {"lr": 0.1}), "momentum": (tm.optim.SGD, {"lr": 0.1, "momentum": 0.9})}
+    rule, options = rules.get(optimizer, (tm.optim.Adam, {}))
+    dtype = getattr(tm, precision)
+    cpu = tm.device("cpu")
+    before, cpu.pool = cpu.pool, Pool("cpu")
+    try:
+        with memory.track("cpu") as track:
+            model = NETWORKS["lenet"].make().to(dtype)
+            update = rule(model.parameters(), **options)
+            for _ in range(2):
+                update.zero_grad()
+                for _ in range(2):
+                    (F.cross_entropy(model(tm.randn(4, 1, 28, 28, dtype=dtype)), tm.randint(0, 10, (4,))) / 2).backward()
+                update.step()
+    finally:
+        cpu.pool = before
+    answer = found("lenet", "--batch-size=8", "--accumulate=2", f"--optimizer={optimizer}", f"--precision={precision}")
+    measured = {category.value: size for category, size in track.by_category("peak").items()}
+    assert answer["peak_used"] == track.peak
+    assert answer["by_category"] == measured
+    assert answer["peak_reserved"] == track.pool("end").reserved
+
+
+def test_every_name_makes_a_network():
+    for name, named in NETWORKS.items():
+        with tm.device("meta"):
+            model = named.make()
+        assert isinstance(model, nn.Module), name
+        assert len(named.sample) in (1, 3)
+
+
+def test_the_table_fits_80_columns_and_says_what_the_json_says():
+    done = estimate("lenet", "--budget", "1 GiB")
+    assert done.returncode == 0
+    answer = found("lenet")
+    assert max(map(len, done.stdout.splitlines())) <= 80
+    assert f"{answer['peak_used']:,}" in done.stdout
+    assert f"{answer['peak_used'] / 1e6:,.2f}" in done.stdout
+    assert f"{answer['peak_used'] / 2**20:,.2f}" in done.stdout
+    assert f"fits, {2**30 - answer['peak_used']:,} bytes are left" in done.stdout
+    tight = estimate("lenet", "--budget", "1 MB")
+    assert tight.returncode == 1
+    assert f"does not fit: {answer['peak_used'] - 10**6:,} bytes too many" in tight.stdout
+
+
+OWN = """
+import tinygrad_mem as tm
+from tinygrad_mem import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 5)
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+
+class Broken(Net):
+    def __init__(self):
+        raise ValueError("not today")
+
+class Pair(Net):
+    def forward(self, x):
+        return x, x
+
+class Frozen(Net):
+    def forward(self, x):
+        return x * 1.0
+
+number = 3
+"""
+
+
+def test_a_class_of_the_users(tmp_path: Path):
+    (tmp_path / "own.py").write_text(OWN)
+    for name in ("own:Net", "own.py:Net"):
+        answer = found(name, "--input", "2x3", "--batch-size", "4", cwd=tmp_path)
+        assert answer["parameters"] == 35
+        assert [layer["formula"] for layer in answer["layers"]] == ["", "5 x 6 + 5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lenett"], "no network 'lenett': there are lenet, vgg11"),
+        (["lenet", "--input", "1x0x3"], "--input '1x0x3' is not a shape"),
+        (["lenet", "--input", "3x28x28"], "ShapeError: conv2d"),
+        (["lenet", "--budget", "1 XB"], "'1 XB' is not a size"),
+        (["lenet", "--budget", "1 KB"], "the parameters alone are 246,824 bytes, the budget is 1,000"),
+        (["lenet", "--batch-size", "5", "--accumulate", "2"], "--accumulate 2 does not divide --batch-size 5"),
+        (["own:Net"], "own:Net needs --input"),
+        (["own:Nothing", "--input", "6"], "own has no 'Nothing'"),
+        (["nowhere:Net", "--input", "6"], "No module named 'nowhere'"),
+        (["nowhere.py:Net", "--input", "6"], "there is no file nowhere.py"),
+        (["own:Broken", "--input", "6"], "ValueError: not today"),
+        (["own:Pair", "--input", "6"], "gives a tuple"),
+        (["own:Frozen", "--input", "6"], "does not require grad"),
+        (["own:number", "--input", "6"], "'int' object is not callable"),
+    ],
+)
+def test_refusals_have_one_sentence_and_status_2(tmp_path: Path, arguments: list, message: str):
+    (tmp_path / "own.py").write_text(OWN)
+    done = estimate(*arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_a_traceback_for_those_who_ask(tmp_path: Path):
+    (tmp_path / "own.py").write_text(OWN)
+    assert "Traceback" in estimate("own:Broken", "--input", "6", "--traceback", cwd=tmp_path).stderr
+
+
+def test_formulas():
+    assert formula([(64, 3, 3, 3), (64,)]) == "64 x 3 x 3 x 3 + 64"
+    assert formula([(64,), (64,)]) == "2 x 64"
+    assert formula([()]) == "1"
+    assert formula([]) == ""

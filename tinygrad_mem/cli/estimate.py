@@ -1,0 +1,231 @@
+"""``python -m tinygrad_mem estimate``: what a training step of a network needs, layer by layer, without running it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import tinygrad_mem as tm
+
+from .. import memory, nn
+from ..memory.accounting import Layer, account, watch
+from ..memory.sizes import parse_bytes
+from ..models.names import NETWORKS, Named
+from ..nn import functional as F
+
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    "sgd": lambda parameters: tm.optim.SGD(parameters, lr=0.1),
+    "momentum": lambda parameters: tm.optim.SGD(parameters, lr=0.1, momentum=0.9),
+    "adam": lambda parameters: tm.optim.Adam(parameters),
+    "adamw": lambda parameters: tm.optim.AdamW(parameters),
+}
+
+
+class Refused(Exception):
+    """What was asked for cannot be estimated; the message says why."""
+
+
+@dataclass
+class Estimate:
+    """What was found, in bytes; by category at the peak of the second step."""
+
+    network: str
+    batch_size: int
+    layers: list[Layer]
+    parameters: int
+    by_category: dict[str, int]
+    peak_used: int
+    peak_reserved: int
+    phase: str
+    budget: int | None
+
+
+def run(
+    network: str,
+    *,
+    batch_size: int,
+    sample: str | None,
+    optimizer: str,
+    precision: str,
+    accumulate: int,
+    budget: str | None,
+    as_json: bool,
+) -> int:
+    """Estimate and print; 1 where it does not fit the budget, else 0.
+
+    Raises:
+        Refused: no such network, no such size, a budget that not even the parameters fit, a class that fails.
+    """
+    room = None if budget is None else _budget(budget)
+    named = _named(network, sample)
+    if batch_size % accumulate:
+        raise Refused(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
+    found = _estimate(network, named, batch_size, optimizer, getattr(tm, precision), accumulate, room)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        _show(found, Console())
+    return int(room is not None and found.peak_used > room)
+
+
+def _budget(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise Refused(f"--budget: {error}") from None
+
+
+def _named(network: str, sample: str | None) -> Named:
+    """The network that a name stands for: one of ours, or ``module:Class`` (``file.py:Class``) of the user's."""
+    shape = None if sample is None else _shape(sample)
+    if network in NETWORKS:
+        known = NETWORKS[network]
+        return known if shape is None else Named(known.make, shape, known.classes, known.tokens)
+    module, _, name = network.rpartition(":")
+    if not module:
+        raise Refused(f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class")
+    if shape is None:
+        raise Refused(f"{network} needs --input, the shape of one sample such as 3x32x32")
+    return Named(_users(module, name), shape, 0)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    parts = text.lower().split("x")
+    if not all(part.isdecimal() and int(part) for part in parts):
+        raise Refused(f"--input {text!r} is not a shape: write 3x224x224, or 1024 for tokens")
+    return tuple(map(int, parts))
+
+
+def _users(module: str, name: str) -> Callable[[], nn.Module]:
+    """The class (or function) that makes the user's network."""
+    if module.endswith(".py"):
+        path = Path(module)
+        if not path.is_file():
+            raise Refused(f"there is no file {module}")
+        spec = importlib.util.spec_from_file_location(path.stem, path)
+        assert spec is not None
+        assert spec.loader is not None
+        loaded = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(loaded)
+    else:
+        sys.path.insert(0, "")
+        try:
+            loaded = importlib.import_module(module)
+        except ModuleNotFoundError as error:
+            raise Refused(f"{module}: {error}") from None
+        finally:
+            sys.path.remove("")
+    if not hasattr(loaded, name):
+        raise Refused(f"{module} has no {name!r}")
+    return getattr(loaded, name)
+
+
+def _estimate(
+    network: str, named: Named, batch_size: int, optimizer: str, dtype: Any, accumulate: int, room: int | None
+) -> Estimate:
+    layers: list[Layer] = []
+    count = 0
+
+    def steps() -> None:
+        nonlocal count
+        model = named.make()
+        if not isinstance(model, nn.Module):
+            raise Refused(f"{network} makes a {type(model).__name__}, not an nn.Module")
+        model.to(dtype)
+        count = sum(p.numel() for p in model.parameters())
+        held = sum(p.nbytes for p in model.parameters())
+        if room is not None and held > room:
+            raise Refused(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
+        layers.extend(watch(model))
+        update = OPTIMIZERS[optimizer](model.parameters())
+        for _ in range(2):
+            update.zero_grad()
+            for _ in range(accumulate):
+                _loss(named, model(_batch(named, batch_size // accumulate, dtype)), accumulate).backward()
+            update.step()
+
+    track = memory.predict(steps)
+    account(track, layers, _last_forward(track))
+    moment = track.at_peak()
+    categories = {category.value: size for category, size in moment.by_category.items()}
+    reserved = track.pool("end").reserved
+    return Estimate(network, batch_size, layers, count, categories, moment.used, reserved, moment.phase, room)
+
+
+def _last_forward(track: memory.Track) -> int:
+    """The event before the first backward: everything is kept then."""
+    line = track.timeline()
+    code = line.texts.index("backward") if "backward" in line.texts else -1
+    found = (line.phase == code).nonzero()[0]
+    if not len(found):
+        raise Refused("nothing ran backward: does the network have parameters, and does its output depend on them?")
+    return int(line.event[found[0]]) - 1
+
+
+def _batch(named: Named, size: int, dtype: Any) -> tm.Tensor:
+    shape = (size, *named.sample)
+    return tm.randint(0, named.classes, shape) if named.tokens else tm.randn(*shape, dtype=dtype)
+
+
+def _loss(named: Named, output: Any, accumulate: int) -> tm.Tensor:
+    """Cross-entropy of one of our networks; of the user's, the mean of what comes out."""
+    if not isinstance(output, tm.Tensor):
+        raise Refused(f"the network gives a {type(output).__name__}; an estimate needs one tensor")
+    if not named.classes:
+        return output.mean() / accumulate
+    if named.tokens:
+        output = output.flatten(0, 1)
+    target = tm.randint(0, named.classes, (output.shape[0], *output.shape[2:]))
+    return F.cross_entropy(output, target) / accumulate
+
+
+def _show(found: Estimate, console: Console) -> None:
+    table = Table(title=f"{found.network}, batch {found.batch_size}", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table.add_column("layer", overflow="fold")
+    table.add_column("output", overflow="fold")
+    table.add_column("parameters", justify="right", overflow="fold")
+    table.add_column("kept for backward", justify="right")
+    table.add_column("in passing", justify="right")
+    for layer in found.layers:
+        if layer.parameters or layer.kept or layer.transient:
+            output = " x ".join(map(str, layer.output))
+            parameters = f"{layer.formula} = {layer.parameters:,}" if layer.parameters else ""
+            name = Text(f"{layer.name or found.network} {layer.kind}")
+            table.add_row(name, output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
+    table.add_section()
+    kept = sum(layer.kept for layer in found.layers)
+    table.add_row("all layers", "", f"{found.parameters:,}", f"{kept:,}", "", style="bold")
+    console.print(table)
+    console.print(_totals(found))
+    if found.budget is not None:
+        left = found.budget - found.peak_used
+        fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
+        console.print(f"A budget of {found.budget:,} bytes: {fits}.", style="bold")
+
+
+def _totals(found: Estimate) -> Table:
+    table = Table(title=f"the peak, in {found.phase} of the second step", title_justify="left", title_style="bold")
+    table.add_column("")
+    for unit in ("bytes", "MB (1000²)", "MiB (1024²)"):
+        table.add_column(unit, justify="right", no_wrap=True)
+    for name, size in sorted(found.by_category.items(), key=lambda item: -item[1]):
+        table.add_row(name, *_units(size))
+    table.add_section()
+    table.add_row("peak used", *_units(found.peak_used), style="bold")
+    table.add_row("reserved by the pool", *_units(found.peak_reserved))
+    return table
+
+
+def _units(size: int) -> tuple[str, str, str]:
+    return f"{size:,}", f"{size / 1e6:,.2f}", f"{size / (1 << 20):,.2f}"
