@@ -90,10 +90,12 @@ class Mul(Op):
 
 def keep_factor(ctx, name, value):
     """Keep an operand for backward: an array is saved, a Python number is remembered and costs nothing."""
-    if hasattr(value, "dtype"):
-        ctx.save(**{name: value})
-    else:
+    if not hasattr(value, "dtype"):
         setattr(ctx, name, value)
+    elif ctx.target is None:
+        ctx.saved[name] = value  # what save() does in the end, at half the price: every product comes here
+    else:
+        ctx.save(**{name: value})
 
 
 def factor(ctx, name):
