@@ -74,3 +74,26 @@ def test_refusals():
         ours.softmax(tm.zeros(2, 3), 2)
     with pytest.raises(TypeError, match="expected a floating tensor, found int64"):
         ours.softmax(tm.tensor([1, 2]), 0)
+
+
+@given(st.integers(0, 9), st.sampled_from([0.0, 1.0, 8.0, 30.0, 300.0]), st.sampled_from([-400.0, -20.0, 0.0, 20.0, 90.0]))
+def test_numbers_of_any_size(seed: int, spread: float, middle: float):
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((5, 70, 3)) * spread + middle
+    x[rng.random(x.shape) < 0.2] = -np.inf
+    for dim in range(3):
+        for dtype in ("float64", "float32"):
+            tolerance = None if dtype == "float64" else (4e-6 * max(spread, 1), 1e-5)
+            run = lambda t, dim=dim: t.softmax(dim)  # noqa: E731
+            against_torch(run, run, [x], dtype, tolerance=tolerance)
+
+
+@pytest.mark.parametrize("shape", [(3000, 300), (300, 3000), (2, 40000), (3, 20000, 5), (70000,)])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", ["softmax", "log_softmax"])
+def test_lines_longer_than_a_tile(name: str, shape: tuple[int, ...], dtype: str):
+    x = np.random.default_rng(1).standard_normal(shape)
+    tolerance = (4e-3, 4e-3) if dtype == "float16" else None
+    for dim in range(len(shape)):
+        run = lambda t, dim=dim: getattr(t, name)(dim)  # noqa: E731
+        against_torch(run, run, [x], dtype, tolerance=tolerance)

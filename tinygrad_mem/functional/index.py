@@ -26,7 +26,8 @@ def _expanded(input: Tensor, key: Any) -> list:
     for part in parts:
         if isinstance(part, (list, np.ndarray, range)):
             part = np.asarray(part)
-            part = part.astype(np.int64) if part.dtype.kind in "iu" or part.size == 0 else part
+            if part.dtype.kind in "iu" or part.size == 0:
+                part = part.astype(np.int64) if part.ndim else int(part)
         if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu" and not part.is_meta:
             part = int(part.item())
         made.append(part)

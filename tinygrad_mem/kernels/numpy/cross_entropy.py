@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .index import gather as _gather
 from .lines import LINES as _LINES
 from .lines import lines as _lines
 from .lines import multiples as _multiples
@@ -94,7 +95,7 @@ def log_sum_exp(x, lse):
         top, total = _stat(part, wide, 2), _stat(part, wide, 3)
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
-        for piece in _pieces(x.shape[1]):
+        for piece in _pieces(x[a, :, b]):
             cut = part[:, piece]
             tile = _scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
@@ -121,7 +122,7 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         smooth.fill(0)
-        for piece in _pieces(x.shape[1]):
+        for piece in _pieces(x[a, :, b]):
             cut = part[:, piece]
             tile = _scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
@@ -191,7 +192,7 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         np.multiply(g, heavy * even, out=scale)
         np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
         np.multiply(g, even, out=g)
-        for piece in _pieces(classes):
+        for piece in _pieces(x[a, :, b]):
             cut, result = x[a, piece, b], out[a, piece, b]
             direct = result.dtype == wide and result.flags.c_contiguous
             tile = result if direct else _scratch(cut.shape, wide, 0, 8)
@@ -248,7 +249,7 @@ def _soft_tiles(x, target, weight, smoothing, lse, run):
     spread = None if weight is None else weight.reshape(1, -1, 1)
 
     def lines(a, b):
-        for piece in _pieces(x.shape[1]):
+        for piece in _pieces(x[a, :, b]):
             cut = x[a, piece, b]
             wanted, logs = (_scratch(cut.shape, wide, slot, 8) for slot in (0, 2))
             np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
@@ -294,7 +295,7 @@ def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, ou
         """The sum of wanted of each line of a tile, over all classes."""
         total = _scratch((index[0].stop - index[0].start, 1, index[2].stop - index[2].start), lse.dtype, 4, 8)
         total.fill(0)
-        for piece in _pieces(x.shape[1]):
+        for piece in _pieces(x[index[0], :, index[2]]):
             wanted = _scratch((total.shape[0], piece.stop - piece.start, total.shape[2]), lse.dtype, 2, 8)
             np.multiply(target[index[0], piece, index[2]], 1 - smoothing, out=wanted, dtype=lse.dtype)
             np.add(wanted, smoothing / x.shape[1], out=wanted)
@@ -329,50 +330,52 @@ def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, co
 
 def nll_loss(x, target, weight, ignore, out):
     """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
-
-    def run(a, b):
+    for a, b in _patches(target.shape):
         goal, rows = target[a, b], out[a, b]
-        rows.fill(0)
-        for piece in _pieces(x.shape[1]):
-            tile = _scratch(x[a, piece, b].shape, out.dtype, 0, 8)
-            np.copyto(tile, x[a, piece, b], casting="unsafe")
-            at, missing = _positions(goal, piece, ignore)
-            found = _scratch(goal.shape, out.dtype, 5, 8)
-            np.take(tile.reshape(-1), at, out=found, mode="clip")
-            np.logical_not(missing, out=missing)
-            np.copyto(rows, found, where=missing)
-        np.multiply(rows, _weights(weight, goal, ignore, out.dtype, 5), out=rows)
+        at, skip = _scratch(goal.shape, np.int64, 6, 8), _scratch(goal.shape, np.bool_, 7, 8)
+        np.copyto(at, goal, casting="unsafe")
+        np.equal(goal, ignore, out=skip)
+        np.copyto(at, 0, where=skip)
+        found = rows if rows.dtype == x.dtype else _scratch(goal.shape, x.dtype, 7, 8)
+        _gather(x[a, :, b], 1, at[:, None], out=found[:, None])  # in scratch below slot 6
+        w = _weights(weight, goal, ignore, out.dtype, 5)
+        np.multiply(found, w, out=rows)
         np.negative(rows, out=rows)
+        np.copyto(rows, 0, where=_scratch(goal.shape, np.bool_, 6, 8))  # as _weights left it
 
-    _lines(x.shape, run)
+
+def _patches(shape):
+    """Slices of the axes of targets with at most LINES of them, contiguous in a contiguous array."""
+    outer, inner = shape
+    width = max(min(inner, _LINES), 1)
+    height = _LINES // width if width == inner else 1
+    for i in range(0, outer, height):
+        for j in range(0, inner, width):
+            yield slice(i, min(i + height, outer)), slice(j, min(j + width, inner))
 
 
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
     """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
     factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf
     wide = np.float64 if out.dtype == np.float64 else np.float32
-    outer, classes, inner = out.shape
+    _, classes, inner = out.shape
     flat = out.reshape(-1)
-    width = max(min(inner, _LINES), 1)
-    height = _LINES // width if width == inner else 1
-    for i in range(0, outer, height):
-        for j in range(0, inner, width):
-            a, b = slice(i, min(i + height, outer)), slice(j, min(j + width, inner))
-            goal = target[a, b]
-            w = _weights(weight, goal, ignore, wide, 3)
-            at = _scratch(goal.shape, np.int64, 4, 8)
-            skip = _scratch(goal.shape, np.bool_, 6, 8)
-            np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
-            np.multiply(w, factor, out=w)
-            np.copyto(w, 0, where=skip)
-            np.copyto(at, goal, casting="unsafe")
-            np.copyto(at, 0, where=skip)
-            np.multiply(at, inner, out=at)
-            np.add(at, _multiples(goal.shape[1], 1), out=at)
-            np.add(at, _multiples(goal.shape[0], classes * inner)[:, None], out=at)
-            np.add(at, i * classes * inner + j, out=at)
-            value = w
-            if w.dtype != out.dtype:
-                value = _scratch(goal.shape, out.dtype, 5, 8)
-                np.copyto(value, w, casting="unsafe")
-            np.put(flat, at, value, mode="clip")
+    for a, b in _patches(target.shape):
+        goal = target[a, b]
+        w = _weights(weight, goal, ignore, wide, 3)
+        at = _scratch(goal.shape, np.int64, 4, 8)
+        skip = _scratch(goal.shape, np.bool_, 6, 8)
+        np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
+        np.multiply(w, factor, out=w)
+        np.copyto(w, 0, where=skip)
+        np.copyto(at, goal, casting="unsafe")
+        np.copyto(at, 0, where=skip)
+        np.multiply(at, inner, out=at)
+        np.add(at, _multiples(goal.shape[1], 1), out=at)
+        np.add(at, _multiples(goal.shape[0], classes * inner)[:, None], out=at)
+        np.add(at, a.start * classes * inner + b.start, out=at)
+        value = w
+        if w.dtype != out.dtype:
+            value = _scratch(goal.shape, out.dtype, 5, 8)
+            np.copyto(value, w, casting="unsafe")
+        np.put(flat, at, value, mode="clip")

@@ -17,8 +17,8 @@ from .threads import split as _split
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
-_ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
-_RUN = 1024  # elements that one product sums: as accurate as adding pairs
+ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
+RUN = 1024  # elements that one product sums: as accurate as adding pairs
 
 
 def scaled_sum(x, axes, scale, out):
@@ -52,7 +52,7 @@ def _half(x, axes, scale, out):
 
 def _fast_sum(x, axes, out):
     """Sums of contiguous x over neighbouring axes, through BLAS or on several cores; whether it was done."""
-    if x.dtype != out.dtype or x.dtype not in _ONES or not (x.flags.c_contiguous and out.flags.c_contiguous):
+    if x.dtype != out.dtype or x.dtype not in ONES or not (x.flags.c_contiguous and out.flags.c_contiguous):
         return False
     first, last = min(axes), max(axes)
     if last - first + 1 != len(axes):
@@ -65,7 +65,7 @@ def _fast_sum(x, axes, out):
     if n * columns < 64:
         return False
     x, out = x.reshape(rows, n, columns), out.reshape(rows, columns)
-    ones = _ONES[x.dtype]
+    ones = ONES[x.dtype]
     if n <= ones.size:
         _matmul(ones[:n], x, out)
         return True
@@ -99,7 +99,7 @@ def _sum_apart(x, axes, out):
 
 def _sum_all(flat, out):
     """The sum of everything: sums of runs, those added in pairs, and the parts in float64."""
-    total, most = 0.0, _RUN * _TILE
+    total, most = 0.0, RUN * _TILE
     for i in range(0, flat.size, most):
         part = flat[None, i : i + most]
         _sum_rows(part, out.reshape(1))
@@ -112,8 +112,8 @@ def _sum_all(flat, out):
 def _sum_rows(x, out):
     """The sum of each row: of runs by matrix product, then of the runs in pairs."""
     rows, n = x.shape
-    ones, runs = _ONES[x.dtype], n // _RUN
-    if n <= _RUN:
+    ones, runs = ONES[x.dtype], n // RUN
+    if n <= RUN:
         _matmul(x, ones[:n], out)
         return True
     if runs > _TILE:
@@ -122,11 +122,11 @@ def _sum_rows(x, out):
     for i in range(0, rows, step):
         part = x[i : i + step]
         sums = _scratch((len(part), runs), x.dtype, 2, 4)
-        _matmul(part[:, : runs * _RUN].reshape(len(part), runs, _RUN), ones[:_RUN], sums)
+        _matmul(part[:, : runs * RUN].reshape(len(part), runs, RUN), ones[:RUN], sums)
         np.add.reduce(sums, axis=1, out=out[i : i + step])
-        if n > runs * _RUN:
+        if n > runs * RUN:
             rest = _scratch((len(part),), x.dtype, 3, 4)
-            _matmul(part[:, runs * _RUN :], ones[: n - runs * _RUN], rest)
+            _matmul(part[:, runs * RUN :], ones[: n - runs * RUN], rest)
             np.add(out[i : i + step], rest, out=out[i : i + step])
     return True
 

@@ -8,40 +8,50 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blas import single as _single
+from .folds import ONES as _ONES
+from .folds import RUN as _RUN
 from .threads import GRAIN, scratch, split
 
 TILE = 1 << 15  # elements of a tile of scores: 256 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
+TOGETHER = 128  # neighbours of a line that a tile has, where there are so many
 
 
 def lines(shape, run):
-    """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores."""
+    """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores.
+
+    Neighbours of long lines come along, for what lies together in memory is read together: then a tile holds pieces.
+    """
     outer, classes, inner = shape
     if outer * classes * inner == 0:
         return
     line = max(classes, 1)
 
     def part(start, stop):
-        width = max(min(inner, TILE // line, LINES), 1)
+        width = max(min(inner, max(TILE // line, TOGETHER), LINES), 1)
         height = max(min(TILE // (line * width), LINES // width), 1) if width == inner else 1
         for i in range(start, stop, height):
             for j in range(0, inner, width):
                 run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
 
     def columns(start, stop):
-        width = max(min(TILE // line, LINES), 1)
+        width = max(min(max(TILE // line, TOGETHER), LINES), 1)
         for j in range(start, stop, width):
             run(slice(0, 1), slice(j, min(j + width, stop)))
 
-    if outer == 1:
-        split(inner, columns, grain=max(GRAIN // line, 1))
-    else:
-        split(outer, part, grain=max(GRAIN // (line * inner), 1))
+    with _single():  # lines are summed by matrix product: its threads would be in the way of ours
+        if outer == 1:
+            split(inner, columns, grain=max(GRAIN // line, 1))
+        else:
+            split(outer, part, grain=max(GRAIN // (line * inner), 1))
 
 
-def pieces(classes):
-    """Slices of the class axis, each at most a tile long: one, unless there are very many classes."""
-    return [slice(c, min(c + TILE, classes)) for c in range(0, classes, TILE)]
+def pieces(part):
+    """Slices of the class axis of some lines, each at most a tile: one, unless there are very many classes."""
+    _, classes, inner = part.shape
+    step = max(TILE // inner, 1) if part.shape[0] == 1 else classes  # of several lines, all fit
+    return [slice(c, min(c + step, classes)) for c in range(0, classes, max(step, 1))]
 
 
 def stat(x, wide, slot):
@@ -50,11 +60,18 @@ def stat(x, wide, slot):
 
 
 def sum_lines(tile, total):
-    """total += the sums of the lines of ``tile``; a block of classes at a time where NumPy would add one after the other."""
-    step = tile.shape[1] if tile.shape[2] == 1 else 256
+    """total += the sums of the lines of ``tile``: of runs, by matrix product where nothing has to be cast."""
+    ones = _ONES.get(total.dtype) if tile.dtype == total.dtype else None
+    step = _RUN if ones is not None else tile.shape[1] if tile.shape[2] == 1 else 256
+    more = stat(tile, total.dtype, 5)
     for i in range(0, tile.shape[1], step):
-        more = stat(tile, total.dtype, 5)
-        np.add.reduce(tile[:, i : i + step], axis=1, keepdims=True, dtype=total.dtype, out=more)
+        run = tile[:, i : i + step]
+        if ones is None:
+            np.add.reduce(run, axis=1, keepdims=True, dtype=total.dtype, out=more)
+        elif tile.shape[2] == 1:
+            np.matmul(run[:, :, 0], ones[: run.shape[1]], out=more[:, 0, 0])
+        else:
+            np.matmul(ones[: run.shape[1]], run, out=more[:, 0])
         np.add(total, more, out=total)
 
 

@@ -6,6 +6,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blas import single as _single
+from .folds import ONES as _ONES
+from .folds import RUN as _RUN
 from .threads import GRAIN as _GRAIN
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
@@ -313,7 +316,8 @@ def _over_samples(shape, run, alone=False):
             run(rows, cuts)
 
     size = max(shape[1] * shape[2] * shape[3], 1)
-    _split(shape[0], part, grain=shape[0] + 1 if alone else max((1 << 16) // size, 1))
+    with _single():  # sums are matrix products
+        _split(shape[0], part, grain=shape[0] + 1 if alone else max((1 << 16) // size, 1))
 
 
 def _centred(x, mean, tile):
@@ -335,7 +339,11 @@ def _dot(a, b, out, first):
 def _sum(x, out, first):
     """out = the sum over the last two axes of x, added to what is there unless ``first``."""
     total = out if first else _scratch(out.shape, out.dtype, 3, 4)
-    np.add.reduce(x, axis=(2, 3), dtype=out.dtype, out=total)
+    count = x.shape[2] * x.shape[3]
+    if x.dtype == out.dtype and x.flags.c_contiguous and total.flags.c_contiguous and count <= _RUN:
+        np.matmul(x.reshape(-1, count), _ONES[x.dtype][:count], out=total.reshape(-1))
+    else:
+        np.add.reduce(x, axis=(2, 3), dtype=out.dtype, out=total)
     _add(total, out)
 
 
@@ -371,9 +379,10 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
             np.multiply(tile, scale[..., None, None], out=tile)
             if weight is not None:
                 np.multiply(tile, _part(weight, rows[1], cut), out=tile)
-            if bias is not None:
-                np.add(tile, _part(bias, rows[1], cut), out=tile)
-            np.copyto(out[rows + cut], tile, casting="unsafe")
+            if bias is None:
+                np.copyto(out[rows + cut], tile, casting="unsafe")
+            else:
+                np.add(tile, _part(bias, rows[1], cut), out=out[rows + cut], casting="unsafe")
 
     _over_samples(x.shape, run)
 
@@ -389,30 +398,37 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
         if target is not None:
             target.fill(0)
 
-    def tiles(rows, cut, weighed):
-        """The normalised x, and the gradient times the weight if ``weighed``."""
+    def normal(rows, cut):
+        """The normalised x."""
         part = x[rows + cut]
-        t, u = _scratch(part.shape, wide, 0, 4), _scratch(part.shape, wide, 1, 4)
+        t = _scratch(part.shape, wide, 0, 4)
         _centred(part, None if mean is None else mean[rows], t)
-        np.multiply(t, rstd[rows][..., None, None], out=t)
-        if weighed and weight is not None:
-            np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u)
-        else:
+        return np.multiply(t, rstd[rows][..., None, None], out=t)
+
+    def weighed(rows, cut):
+        """The gradient times the weight."""
+        u = _scratch(gy[rows + cut].shape, wide, 1, 4)
+        if weight is None:
             np.copyto(u, gy[rows + cut])
-        return t, u
+            return u
+        return np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u)
+
+    def parameters(rows, cut, t):
+        u = _scratch(t.shape, wide, 1, 4)
+        if grad_bias is not None:
+            np.copyto(u, gy[rows + cut])
+            _add_reduced(u, _part(grad_bias[0], rows[1], cut))
+        if grad_weight is not None:
+            np.multiply(gy[rows + cut], t, out=u)
+            _add_reduced(u, _part(grad_weight[0], rows[1], cut))
 
     def run(rows, cuts):
         first, second = stat[0][rows], stat[1][rows]
         for number, cut in enumerate(cuts):
-            if grad_weight is not None or grad_bias is not None:
-                t, u = tiles(rows, cut, False)
-                if grad_bias is not None:
-                    _add_reduced(u, _part(grad_bias[0], rows[1], cut))
-                if grad_weight is not None:
-                    np.multiply(u, t, out=u)
-                    _add_reduced(u, _part(grad_weight[0], rows[1], cut))
+            t = normal(rows, cut)
+            parameters(rows, cut, t)
             if out is not None:
-                t, u = tiles(rows, cut, True)
+                u = weighed(rows, cut)
                 _sum(u, first, number == 0)
                 _dot(u, t, second, number == 0)
         if out is None:
@@ -420,7 +436,8 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
         np.multiply(first, 1.0 / count, out=first)
         np.multiply(second, 1.0 / count, out=second)
         for cut in cuts:
-            t, u = tiles(rows, cut, True) if len(cuts) > 1 else (t, u)
+            if len(cuts) > 1:  # else both are there still
+                t, u = normal(rows, cut), weighed(rows, cut)
             if mean is not None:
                 np.subtract(u, first[..., None, None], out=u)
             np.multiply(t, second[..., None, None], out=t)
@@ -431,8 +448,15 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
 
 
 def _add_reduced(x, total):
-    """total += x summed over samples and over the axes where total (groups, k, length) has size 1."""
+    """total += x summed over samples and over the axes where total (groups, k, length) has size 1; x is contiguous."""
     axes = (0, *[i for i in range(1, 4) if total.shape[i - 1] == 1 and x.shape[i] != 1])
-    small = _scratch((1, *total.shape), total.dtype, 2, 4)
-    np.add.reduce(x, axis=axes, keepdims=True, out=small)
+    small, ones = _scratch((1, *total.shape), total.dtype, 2, 4), _ONES[x.dtype]
+    if axes == (0,) and len(x) <= _RUN:
+        np.matmul(ones[: len(x)], x.reshape(len(x), -1), out=small.reshape(-1))
+    elif axes == (0, 3) and x.shape[3] <= _RUN:
+        lines = _scratch((*x.shape[:3], 1), total.dtype, 3, 4)
+        np.matmul(x.reshape(-1, x.shape[3]), ones[: x.shape[3]], out=lines.reshape(-1))
+        np.add.reduce(lines, axis=0, keepdims=True, out=small)
+    else:
+        np.add.reduce(x, axis=axes, keepdims=True, out=small)
     np.add(total, small[0], out=total)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod as _prod
+
 import numpy as np
 
 from .folds import at as _at
@@ -31,7 +33,30 @@ def mean(x, axes, out):
 def prod(x, axes, out):
     """out = product of x over ``axes``."""
     wide = np.float32 if out.dtype == np.float16 else out.dtype
-    np.multiply.reduce(x, axis=axes, dtype=wide, keepdims=True, out=out)
+    last = tuple(range(x.ndim - len(axes), x.ndim))
+    if x.dtype == out.dtype == wide and tuple(sorted(axes)) == last and x.flags.c_contiguous and x.size >= 64:
+        _line_products(x.reshape(-1, _prod(x.shape[a] for a in axes)), out.reshape(-1))
+    else:
+        np.multiply.reduce(x, axis=axes, dtype=wide, keepdims=True, out=out)
+
+
+def _line_products(x, out):
+    """The product of each row: its halves times each other, for NumPy multiplies along a line one number at a time."""
+    out.fill(1)
+    width = min(x.shape[1], _TILE)
+    height = max(_TILE // width, 1)
+    for i in range(0, len(x), height):
+        for j in range(0, x.shape[1], width):
+            part, total = x[i : i + height, j : j + width], out[i : i + height]
+            tile = _scratch((len(part), part.shape[1] // 2), x.dtype, 0, 4)
+            while part.shape[1] >= 16:
+                half, odd = divmod(part.shape[1], 2)
+                if odd:
+                    np.multiply(total, part[:, -1], out=total)
+                np.multiply(part[:, :half], part[:, half : 2 * half], out=tile[:, :half])
+                part = tile[:, :half]
+            for k in range(part.shape[1]):
+                np.multiply(total, part[:, k], out=total)
 
 
 def amax(x, axes, out):
@@ -183,13 +208,12 @@ def logsumexp(x, axes, top, out):
 
 def logsumexp_backward(gy, x, y, out):
     """out = gy * e**(x - y), broadcast; 0 where y is -inf."""
+    lowest = np.finfo(y.dtype).min
 
     def run(o, gy, x, y, t):
-        np.subtract(x, y, out=t)
+        np.maximum(y, lowest, out=t)  # where y is -inf so is x, and their difference would be nan
+        np.subtract(x, t, out=t)
         np.exp(t, out=t)
-        flag = _scratch(t.shape, np.bool_, 1, 4)
-        np.equal(y, -np.inf, out=flag)
-        np.copyto(t, 0, where=flag)
         np.multiply(gy, t, out=o, casting="unsafe")
 
     _each(out, run, gy, x, y)

@@ -34,7 +34,7 @@ def _statistics(part, wide):
     top, total = _stat(part, wide, 2), _stat(part, wide, 3)
     np.maximum.reduce(part, axis=1, keepdims=True, out=top)
     total.fill(0)
-    for piece in _pieces(part.shape[1]):
+    for piece in _pieces(part):
         tile = _scratch(part[:, piece].shape, wide, 0, 8)
         np.subtract(part[:, piece], top, out=tile, dtype=wide)
         np.exp(tile, out=tile)
@@ -42,28 +42,43 @@ def _statistics(part, wide):
     return top, total
 
 
+_CALM, _LEAST = 16.0, 1e-6  # the largest of a tile, and the least sum of a line, with which e**x is summed as it is
+
+
 def softmax(x, out):
-    """out = e**(x - max) / sum."""
+    """out = e**(x - max) / sum; the largest is not looked for line by line in a tile of moderate numbers."""
     wide = _wide(x)
 
-    def run(a, b):
-        part, target = x[a, :, b], out[a, :, b]
-        if len(_pieces(x.shape[1])) == 1:  # the exponentials are kept from the sum to the division
-            tile, top, total = _tile(target, wide, 0), _stat(part, wide, 2), _stat(part, wide, 3)
-            np.maximum.reduce(part, axis=1, keepdims=True, out=top)
+    def powers(part, top, tile):
+        if top is None:
+            np.exp(part, out=tile, dtype=wide)
+        else:
             np.subtract(part, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
-            total.fill(0)
-            _sum_lines(tile, total)
-            np.divide(1, total, out=total)
-            np.multiply(tile, total, out=target, casting="unsafe")
-            return
-        top, total = _statistics(part, wide)
-        for piece in _pieces(x.shape[1]):
+
+    def add_up(part, target, top, total):
+        """total = the sums of the powers, which stay in target where that has the wide dtype."""
+        total.fill(0)
+        for piece in _pieces(part):
             tile = _tile(target[:, piece], wide, 0)
-            np.subtract(part[:, piece], top, out=tile, dtype=wide)
-            np.exp(tile, out=tile)
-            np.divide(tile, total, out=target[:, piece], casting="unsafe")
+            powers(part[:, piece], top, tile)
+            _sum_lines(tile, total)
+
+    def run(a, b):
+        part, target, total, top = x[a, :, b], out[a, :, b], _stat(x[a, :, b], wide, 3), None
+        calm = np.maximum.reduce(part, axis=None) <= _CALM
+        if calm:
+            add_up(part, target, None, total)
+        if not calm or not np.minimum.reduce(total, axis=None) >= _LEAST:
+            top = np.maximum.reduce(part, axis=1, keepdims=True, out=_stat(part, wide, 2))
+            add_up(part, target, top, total)
+        np.divide(1, total, out=total)
+        cuts = _pieces(part)
+        for piece in cuts:
+            tile = _tile(target[:, piece], wide, 0)
+            if len(cuts) > 1 and out.dtype != wide:  # else the powers are still there
+                powers(part[:, piece], top, tile)
+            np.multiply(tile, total, out=target[:, piece], casting="unsafe")
 
     _lines(x.shape, run)
 
@@ -76,7 +91,7 @@ def log_softmax(x, out):
         part = x[a, :, b]
         top, total = _statistics(part, wide)
         np.log(total, out=total)
-        for piece in _pieces(x.shape[1]):
+        for piece in _pieces(x[a, :, b]):
             target = out[a, piece, b]
             tile = _tile(target, wide, 0)
             np.subtract(part[:, piece], top, out=tile, dtype=wide)
@@ -91,18 +106,23 @@ def softmax_backward(gy, y, out):
     wide = _wide(y)
 
     def run(a, b):
-        total = _stat(y[a, :, b], wide, 3)
+        grad, part, target = gy[a, :, b], y[a, :, b], out[a, :, b]
+        total = _stat(part, wide, 3)
         total.fill(0)
-        for piece in _pieces(y.shape[1]):
-            tile = _scratch(y[a, piece, b].shape, wide, 0, 8)
-            np.multiply(gy[a, piece, b], y[a, piece, b], out=tile, dtype=wide)
+        for piece in _pieces(part):
+            if part.shape[2] == 1 and part.dtype == grad.dtype == wide:
+                more = _stat(part, wide, 5)
+                np.vecdot(grad[:, piece, 0], part[:, piece, 0], out=more[:, 0, 0])
+                np.add(total, more, out=total)
+                continue
+            tile = _scratch(part[:, piece].shape, wide, 0, 8)
+            np.multiply(grad[:, piece], part[:, piece], out=tile, dtype=wide)
             _sum_lines(tile, total)
-        for piece in _pieces(y.shape[1]):
-            target = out[a, piece, b]
-            tile = _tile(target, wide, 0)
-            np.subtract(gy[a, piece, b], total, out=tile, dtype=wide)
-            np.multiply(tile, y[a, piece, b], out=tile)
-            _finish(tile, target)
+        for piece in _pieces(part):
+            tile = _tile(target[:, piece], wide, 0)
+            np.subtract(grad[:, piece], total, out=tile, dtype=wide)
+            np.multiply(tile, part[:, piece], out=tile)
+            _finish(tile, target[:, piece])
 
     _lines(y.shape, run)
 
@@ -114,9 +134,9 @@ def log_softmax_backward(gy, y, out):
     def run(a, b):
         total = _stat(y[a, :, b], wide, 3)
         total.fill(0)
-        for piece in _pieces(y.shape[1]):
+        for piece in _pieces(y[a, :, b]):
             _sum_lines(gy[a, piece, b], total)
-        for piece in _pieces(y.shape[1]):
+        for piece in _pieces(y[a, :, b]):
             target = out[a, piece, b]
             tile = _scratch(target.shape, wide, 0, 8)
             np.copyto(tile, y[a, piece, b])
