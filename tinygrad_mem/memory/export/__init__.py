@@ -34,7 +34,7 @@ class Format(NamedTuple):
 
 
 FORMATS = {
-    "trace": Format(".trace.json", trace.write, True, "Perfetto and Chrome"),  # before the shorter ending
+    "trace": Format(".trace.json", trace.write, True, "Perfetto"),  # before the shorter ending
     "json": Format(".json", native.write, True, "memory.load reads it back"),
     "csv": Format(".csv", table.write, True, "pandas and spreadsheets"),
     "snapshot": Format(".pickle", snapshot.write, False, "PyTorch's memory_viz"),

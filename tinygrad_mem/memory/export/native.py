@@ -89,7 +89,7 @@ def _foreign(line: bytes) -> str:
     """What a file that begins so may be."""
     for start, kind in (
         (b"\x80", "it looks like a pickle, such as PyTorch's snapshots, which is never loaded: it could run any code"),
-        (b'{"traceEvents"', "it is a trace for Perfetto or Chrome"),
+        (b'{"traceEvents"', "it is a trace for Perfetto"),
         (b"event,time_ns,", "it is a table"),
     ):
         if line.startswith(start):

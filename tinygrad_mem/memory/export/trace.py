@@ -1,4 +1,4 @@
-"""A trace for Perfetto (https://ui.perfetto.dev) and ``chrome://tracing``: counters above, slices of what ran below.
+"""A trace for Perfetto (https://ui.perfetto.dev), in the JSON that Chrome once began: counters, and slices of what ran.
 
 A counter for the bytes in use, one for those reserved, and one for each category, at every change. In each thread the
 phase, the modules by their path and the op lie above each other as slices: from the first event that happened in them to the
