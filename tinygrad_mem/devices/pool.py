@@ -76,12 +76,15 @@ class Block(np.ndarray):
     """The bytes of one allocation. Arrays are views of it; when the last of them goes, its chunk returns to the pool."""
 
     __slots__ = ("chunk", "pool")
+    chunk: Chunk
+    pool: Any  # None from its end on
 
     def __del__(self) -> None:
         try:
             pool = self.pool
         except AttributeError:
             return  # a view that NumPy made of the block itself owns nothing
+        self.pool = None  # the garbage collector still shows it, while its chunk may be somebody else's already
         pool._free(self.chunk)
 
 

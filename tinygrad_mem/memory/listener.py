@@ -197,7 +197,7 @@ class Recorder(scope.Listener):
         found, older = Census(self.device), []
         for block in found.blocks:
             address = block.chunk.address
-            if address not in self._live:
+            if block.pool is not None and address not in self._live:  # else it died, or was heard of, meanwhile
                 self._live[address] = "UNTRACKED"
                 older.append((address, block.size, block.chunk.size))
         if older:

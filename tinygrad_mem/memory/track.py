@@ -72,7 +72,7 @@ class Track:
 
     Args:
         device: whose pool to listen to, the default device unless given.
-        uncounted: on ``cpu``, also count what NumPy allocates for itself (:meth:`uncounted`): about 1 µs an allocation.
+        uncounted: on ``cpu``, also count what NumPy allocates for itself (:meth:`uncounted`): about 3 µs an allocation.
 
     Attributes:
         log: the facts; see :class:`~tinygrad_mem.memory.log.Event`.

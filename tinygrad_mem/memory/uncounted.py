@@ -72,7 +72,7 @@ class Ears:
 
     @classmethod
     def tell(cls, size: int) -> None:
-        """NumPy takes ``size`` bytes. An exception (Ctrl-C) waits in :attr:`late`: NumPy would get a wild pointer with it."""
+        """NumPy takes ``size`` bytes. What is raised (Ctrl-C) waits in :attr:`late`: it cannot come through NumPy."""
         try:
             for hear in cls._hearing:
                 hear(size)
@@ -93,24 +93,43 @@ def _above(address: int) -> Any:
     """A capsule of a handler that tells us and asks the one at ``address``; it and its parts live as long as the process."""
     below = _Handler.from_address(address)
     malloc, calloc, realloc = _MALLOC(below.malloc), _CALLOC(below.calloc), _REALLOC(below.realloc)
-    tell = Ears.tell
-
-    def take(context: Any, size: int) -> int | None:
-        tell(size)
-        return malloc(context, size)
-
-    def take_zeros(context: Any, count: int, size: int) -> int | None:
-        tell(count * size)
-        return calloc(context, count, size)
-
-    def take_again(context: Any, pointer: int, size: int) -> int | None:
-        tell(size)
-        return realloc(context, pointer, size)
-
-    calls = _MALLOC(take), _CALLOC(take_zeros), _REALLOC(take_again)
+    malloc.errcheck, calloc.errcheck, realloc.errcheck = _telling(_last), _telling(_product), _telling(_last)
+    calls = _MALLOC(malloc), _CALLOC(calloc), _REALLOC(realloc)
     handler = _Handler(b"tinygrad_mem", 1, below.context, *(ctypes.cast(call, _POINTER) for call in calls), below.free)
-    _alive.extend((calls, handler))
+    _alive.extend((malloc, calloc, realloc, calls, handler))
     return ctypes.pythonapi.PyCapsule_New(ctypes.addressof(handler), _NAME, None)
+
+
+class _Teller:
+    """``teller[arguments]`` tells of a call with them; of anything else it says that it is not there."""
+
+    def __init__(self, size: Callable[[tuple], int]) -> None:
+        self.size, self.tell = size, Ears.tell
+
+    def __getitem__(self, arguments: Any) -> None:
+        if type(arguments) is not tuple:
+            raise KeyError
+        self.tell(self.size(arguments))
+
+
+def _telling(size: Callable[[tuple], int]) -> Any:
+    """What ctypes calls with ``(result, function, arguments)`` after each call; the call's result stays what it is.
+
+    NumPy has asked for memory and takes what it gets for a pointer: nothing that is raised here may come through, neither
+    ours nor Ctrl-C, which Python hears at the first line of any function. So no function of Python's is called but from
+    ``PyMapping_HasKey``, which forgets what is raised: 1 for the arguments, told of; else 0. The largest of the three is
+    the arguments, by which ctypes knows that all is well, or the first of equals: the result.
+    """
+    has_key = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.py_object)(("PyMapping_HasKey", ctypes.pythonapi))
+    return functools.partial(max, key=functools.partial(has_key, _Teller(size)))
+
+
+def _last(arguments: tuple) -> int:
+    return arguments[-1]
+
+
+def _product(arguments: tuple) -> int:
+    return arguments[-2] * arguments[-1]
 
 
 _alive: list[Any] = []
