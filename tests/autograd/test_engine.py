@@ -68,6 +68,17 @@ def count_steps(monkeypatch) -> list:
     return steps
 
 
+def test_a_chain_of_100_000_views_is_linear(no_gc):
+    x = leaf(2, 3)
+    y = x * 2.0
+    for _ in range(100_000):
+        y = y.t()
+    y.sum().backward()
+    assert x.grad.tolist() == [[2.0] * 3] * 2
+    del y
+    assert gc.collect() == 0
+
+
 @pytest.mark.parametrize("depth", [10, 500])
 def test_a_chain_of_diamonds_visits_every_node_once(depth, monkeypatch, no_gc):
     steps = count_steps(monkeypatch)

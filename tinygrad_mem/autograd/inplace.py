@@ -109,7 +109,7 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
     node.shapes = ((target.array.shape, target.array.dtype),)
     if node.saved:
         remember(node, inputs, (target,))
-    outer.inner, outer.chain = node, view.chain  # type: ignore[attr-defined]
+    outer.inner, outer.chain = node, view.chain()  # type: ignore[attr-defined]
     outer.edges = (base_edge, *edges)
     outer.sequence = next_sequence()
     outer.shapes = ((base.array.shape, base.array.dtype),)

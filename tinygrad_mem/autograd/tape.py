@@ -103,13 +103,22 @@ class AccumulateGrad:
 
 
 class View:
-    """How a differentiable view came about: the tensor at its root, and the ops that lead from there to the view."""
+    """How a differentiable view came about: the tensor at its root, the view that it was made of, and the last op."""
 
-    __slots__ = ("base", "chain", "root_node")
+    __slots__ = ("base", "before", "root_node", "step")
 
-    def __init__(self, base: Tensor, chain: tuple) -> None:
-        self.base, self.chain = base, chain
-        self.root_node = base._node
+    def __init__(self, source: Tensor, step: tuple) -> None:
+        self.before, self.step = source._view, step
+        self.base: Tensor = source if self.before is None else self.before.base
+        self.root_node = self.base._node
+
+    def chain(self) -> list[tuple]:
+        """The ops that lead from the root to the view, as (op, its other inputs, its parameters)."""
+        steps, view = [self.step], self.before
+        while view is not None:
+            steps.append(view.step)
+            view = view.before
+        return steps[::-1]
 
 
 def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
@@ -197,8 +206,7 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
     source = inputs[0]
     view._storage = source.storage
     if enabled:
-        base, chain = (source, ()) if source._view is None else (source._view.base, source._view.chain)
-        view._view = View(base, (*chain, (op, inputs[1:], params)))
+        view._view = View(source, (op, inputs[1:], params))
     else:
         view._off_the_record = True
 

@@ -156,7 +156,7 @@ class Tensor(Exchange, _Methods):
             fresh = view.base
             before, local.grad_enabled = local.grad_enabled, True
             try:
-                for op, others, params in view.chain:
+                for op, others, params in view.chain():
                     fresh = tape.apply(op, fresh, *others, **params)
             finally:
                 local.grad_enabled = before
