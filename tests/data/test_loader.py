@@ -304,3 +304,33 @@ def test_what_a_loader_was_made_of_cannot_be_changed(name: str):
             setattr(loader, name, getattr(loader, name))
         loader.collate_fn = list
         assert [len(batch) for batch in loader] == [2, 1]
+
+
+class Broken(data.Dataset):
+    """The last sample cannot be read."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tm.Tensor:
+        if index == 3:
+            raise ValueError("no such file")
+        return tm.ones(1000)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_exception_of_a_dataset_pins_no_batch(workers: int):
+    def train() -> None:
+        for batch in data.DataLoader(Broken(), 2, num_workers=workers):
+            batch.mul_(2.0)
+
+    gc.collect()
+    gc.disable()
+    try:
+        before = POOL.used_bytes()
+        with pytest.raises(ValueError, match="no such file"):
+            train()
+        assert POOL.used_bytes() == before
+        assert gc.collect() == 0
+    finally:
+        gc.enable()

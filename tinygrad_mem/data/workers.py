@@ -53,7 +53,10 @@ class Failure:
             error = self.kind(message)
         except Exception:  # an exception class that wants other arguments
             error = RuntimeError(message)
-        raise error from None
+        try:
+            raise error from None
+        finally:
+            del error  # its traceback holds this frame: no cycle, and no batch of the caller's is kept
 
 
 @dataclass(frozen=True)
