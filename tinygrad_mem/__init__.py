@@ -316,3 +316,4 @@ from .functional.write import put as put
 from .io import load as load
 from .io import save as save
 from .utils.dlpack import from_dlpack as from_dlpack
+from .utils.from_torch import from_torch as from_torch

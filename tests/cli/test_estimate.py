@@ -136,7 +136,7 @@ def test_a_class_of_the_users(tmp_path: Path):
     [
         (["lenett"], "no network 'lenett': there are lenet, vgg11"),
         (["lenet", "--input", "1x0x3"], "--input '1x0x3' is not a shape"),
-        (["lenet", "--input", "3x28x28"], "ShapeError: conv2d"),
+        (["lenet", "--input", "3x28x28"], "estimate: conv2d"),
         (["lenet", "--budget", "1 XB"], "'1 XB' is not a size"),
         (["lenet", "--budget", "1 KB"], "the parameters alone are 246,824 bytes, the budget is 1,000"),
         (["lenet", "--batch-size", "5", "--accumulate", "2"], "--accumulate 2 does not divide --batch-size 5"),

@@ -104,7 +104,7 @@ def estimate(
     except Exception as error:  # a user's class may raise anything
         if traceback:
             raise
-        name = "" if type(error).__name__ == "Refused" else f"{type(error).__name__}: "
+        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
         typer.echo(f"estimate: {name}{error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)

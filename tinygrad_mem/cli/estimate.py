@@ -19,6 +19,7 @@ from rich.text import Text
 import tinygrad_mem as tm
 
 from .. import memory, nn
+from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
 from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
@@ -30,10 +31,6 @@ OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
     "adam": lambda parameters: tm.optim.Adam(parameters),
     "adamw": lambda parameters: tm.optim.AdamW(parameters),
 }
-
-
-class Refused(Exception):
-    """What was asked for cannot be estimated; the message says why."""
 
 
 @dataclass
@@ -65,12 +62,12 @@ def run(
     """Estimate and print; 1 where it does not fit the budget, else 0.
 
     Raises:
-        Refused: no such network, no such size, a budget that not even the parameters fit, a class that fails.
+        ArgumentError: no such network, no such size, a budget that not even the parameters fit, a class that fails.
     """
     room = None if budget is None else _budget(budget)
     named = _named(network, sample)
     if batch_size % accumulate:
-        raise Refused(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
+        raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     found = _estimate(network, named, batch_size, optimizer, getattr(tm, precision), accumulate, room)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -83,7 +80,7 @@ def _budget(text: str) -> int:
     try:
         return parse_bytes(text)
     except ValueError as error:
-        raise Refused(f"--budget: {error}") from None
+        raise ArgumentError(f"--budget: {error}") from None
 
 
 def _named(network: str, sample: str | None) -> Named:
@@ -94,16 +91,18 @@ def _named(network: str, sample: str | None) -> Named:
         return known if shape is None else Named(known.make, shape, known.classes, known.tokens)
     module, _, name = network.rpartition(":")
     if not module:
-        raise Refused(f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class")
+        raise ArgumentError(
+            f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class"
+        )
     if shape is None:
-        raise Refused(f"{network} needs --input, the shape of one sample such as 3x32x32")
+        raise ArgumentError(f"{network} needs --input, the shape of one sample such as 3x32x32")
     return Named(_users(module, name), shape, 0)
 
 
 def _shape(text: str) -> tuple[int, ...]:
     parts = text.lower().split("x")
     if not all(part.isdecimal() and int(part) for part in parts):
-        raise Refused(f"--input {text!r} is not a shape: write 3x224x224, or 1024 for tokens")
+        raise ArgumentError(f"--input {text!r} is not a shape: write 3x224x224, or 1024 for tokens")
     return tuple(map(int, parts))
 
 
@@ -112,7 +111,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
     if module.endswith(".py"):
         path = Path(module)
         if not path.is_file():
-            raise Refused(f"there is no file {module}")
+            raise ArgumentError(f"there is no file {module}")
         spec = importlib.util.spec_from_file_location(path.stem, path)
         assert spec is not None
         assert spec.loader is not None
@@ -123,11 +122,11 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
         try:
             loaded = importlib.import_module(module)
         except ModuleNotFoundError as error:
-            raise Refused(f"{module}: {error}") from None
+            raise ArgumentError(f"{module}: {error}") from None
         finally:
             sys.path.remove("")
     if not hasattr(loaded, name):
-        raise Refused(f"{module} has no {name!r}")
+        raise ArgumentError(f"{module} has no {name!r}")
     return getattr(loaded, name)
 
 
@@ -141,12 +140,12 @@ def _estimate(
         nonlocal count
         model = named.make()
         if not isinstance(model, nn.Module):
-            raise Refused(f"{network} makes a {type(model).__name__}, not an nn.Module")
+            raise ArgumentError(f"{network} makes a {type(model).__name__}, not an nn.Module")
         model.to(dtype)
         count = sum(p.numel() for p in model.parameters())
         held = sum(p.nbytes for p in model.parameters())
         if room is not None and held > room:
-            raise Refused(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
+            raise ArgumentError(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
         layers.extend(watch(model))
         update = OPTIMIZERS[optimizer](model.parameters())
         for _ in range(2):
@@ -169,7 +168,7 @@ def _last_forward(track: memory.Track) -> int:
     code = line.texts.index("backward") if "backward" in line.texts else -1
     found = (line.phase == code).nonzero()[0]
     if not len(found):
-        raise Refused("nothing ran backward: does the network have parameters, and does its output depend on them?")
+        raise ArgumentError("nothing ran backward: does the network have parameters, and does its output depend on them?")
     return int(line.event[found[0]]) - 1
 
 
@@ -181,7 +180,7 @@ def _batch(named: Named, size: int, dtype: Any) -> tm.Tensor:
 def _loss(named: Named, output: Any, accumulate: int) -> tm.Tensor:
     """Cross-entropy of one of our networks; of the user's, the mean of what comes out."""
     if not isinstance(output, tm.Tensor):
-        raise Refused(f"the network gives a {type(output).__name__}; an estimate needs one tensor")
+        raise ArgumentError(f"the network gives a {type(output).__name__}; an estimate needs one tensor")
     if not named.classes:
         return output.mean() / accumulate
     if named.tokens:
