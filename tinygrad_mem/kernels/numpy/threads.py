@@ -71,7 +71,10 @@ class _Worker(threading.Thread):
         self.done.acquire()
         error, self.error = self.error, None
         if error is not None:
-            raise error
+            try:
+                raise error
+            finally:
+                del error  # its traceback holds this frame
 
 
 class _Pool:
