@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tinygrad_mem.devices import device
+from tinygrad_mem.kernels.numpy import threads
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -70,3 +72,35 @@ def test_shuffles(name, shape):
 def test_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+LARGE = [((1, 2, 3, 150000), (4, 150000)), ((300, 2, 20, 30), (41, 17)), ((1, 1, 700, 900), (900, 700))]
+
+
+@pytest.mark.parametrize(("shape", "size"), LARGE)
+@pytest.mark.parametrize("mode", ["nearest", "bilinear"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_planes_larger_and_smaller_than_a_chunk(shape, size, mode, dtype):
+    x = normal(*shape)
+    run, reference = [lambda x, f=f: f(x, size=size, mode=mode) for f in (F.interpolate, T.interpolate)]
+    against_torch(run, reference, x, dtype, tolerance=(2e-3, 2e-3) if dtype == "float16" else (1e-3, 1e-3))
+
+
+def test_what_is_infinite_stays_where_it_is():
+    x = np.zeros((1, 1, 6, 6))
+    x[0, 0, 2, 3] = np.inf
+    run, reference = [lambda x, f=f: f(x, scale_factor=2.0, mode="bilinear") for f in (F.interpolate, T.interpolate)]
+    np.testing.assert_array_equal(run(tm.tensor(x)).numpy(), reference(torch.tensor(x)).numpy())
+
+
+def test_memory_beside_the_result_is_tables_and_a_chunk():
+    x = tm.zeros(64, 8, 32, 32, device="meta")
+    with tm.no_grad():
+        before = device("meta").pool.used_bytes()
+        device("meta").pool.reset_peak()
+        y = F.interpolate(x, scale_factor=2.0, mode="bilinear")
+        peak = device("meta").pool.peak_used - before
+    chunk = (1 << 17) // (64 * 64) * 64 * 32 * 4  # planes of a chunk, rows of the result, columns of the input
+    lanes = threads.threads()
+    tables = 64 * 2 * (8 + 4) * 2 + 32 * 4 * (8 + 4) * 2
+    assert y.nbytes + lanes * chunk <= peak <= y.nbytes + lanes * chunk + tables + 8 * 512

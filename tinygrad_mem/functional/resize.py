@@ -1,8 +1,9 @@
-"""Resampling. Every mode is linear and separable: one small matrix an axis, applied by matrix products."""
+"""Resampling. Every mode is linear and separable: small tables an axis say what each output is made of."""
 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import numpy as np
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
-from ..ops import linalg as ops
-from . import creation, index, shape
+from ..ops import resize as ops
+from . import creation, pool
 
 _DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
@@ -27,7 +28,7 @@ def interpolate(
 ) -> Tensor:
     """(N, C, ...) at another size: nearest, nearest-exact, linear, bilinear, bicubic, trilinear or area.
 
-    Saves: the matrices of each axis (output size x input size), or the indices of each axis for nearest.
+    Saves: tables of the way back: of each axis, 12 bytes (16 in float64) for each tap of each input.
 
     Raises:
         ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners where it has no meaning.
@@ -49,18 +50,34 @@ def interpolate(
     if antialias:
         raise ArgumentError("interpolate: antialias is not offered")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
-    for axis, (out, scale) in enumerate(zip(sizes, scales, strict=True), start=2):
-        length = input.size(axis)
+    if mode == "area":
+        return getattr(pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
+    wide = np.float64 if input.dtype == np.float64 else np.float32
+    tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), bool(align_corners), np.dtype(wide))
+    if not tables:
+        return input
+    options = {"outs": tuple(sizes), "plain": mode.startswith("nearest")}
+    options |= {"taps": tuple(t for t, _ in taps), "back_taps": tuple(t for _, t in taps)}
+    planes = input.reshape(-1, *input.shape[2:])
+    given = [creation.tensor(table, device=input.device) for table in tables]
+    return apply(ops.Resize, planes, *given, **options).reshape(*input.shape[:2], *sizes)
+
+
+@lru_cache(maxsize=64)
+def _tables(
+    mode: str, lengths: tuple, sizes: tuple, scales: tuple, align: bool, wide: np.dtype
+) -> tuple[list[np.ndarray], list[tuple[int, int]]]:
+    """Places, weights and the same of the way back, all axes in one array each; and how many taps each axis has."""
+    tables, taps = [], []
+    for length, out, scale in zip(lengths, sizes, scales, strict=True):
         if out == length and mode != "bicubic" and (scale is None or scale == 1):
+            taps.append((0, 0))
             continue
-        if mode in ("nearest", "nearest-exact"):
-            step = (1 / scale) if scale else length / out
-            shift = 0.5 if mode == "nearest-exact" else 0.0
-            places = [min(int((i + shift) * step), length - 1) for i in range(out)]
-            input = index.index_select(input, axis, creation.tensor(places, device=input.device))
-        else:
-            input = _resampled(input, axis, _matrix(mode, length, out, scale, bool(align_corners)))
-    return input
+        places, weights = _taps(mode, length, out, scale, align)
+        back, shares = _turned(places, weights, length)
+        tables.append((places, weights.astype(wide), back, shares.astype(wide)))
+        taps.append((len(places), len(back)))
+    return [np.concatenate([table.reshape(-1) for table in kind]) for kind in zip(*tables, strict=True)], taps
 
 
 def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tuple[list[int], list[float | None]]:
@@ -79,45 +96,45 @@ def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tu
     return sizes, [None] * n if recompute else list(factors)
 
 
-def _resampled(input: Tensor, axis: int, matrix: np.ndarray) -> Tensor:
-    """The matrix applied along one axis."""
-    weights = creation.tensor(matrix.astype(input.dtype), device=input.device)
-    moved = shape.transpose(input, axis, input.ndim - 1)
-    rows = moved.reshape(-1, moved.size(-1))
-    product = apply(ops.MatMul, rows, weights).reshape(*moved.shape[:-1], weights.size(1))
-    return shape.transpose(product, axis, input.ndim - 1).contiguous()
+def _taps(mode: str, length: int, out: int, scale: float | None, align: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(taps, out) places in the input and weights: what each output is made of."""
+    step = (1 / scale) if scale else length / out
+    j = np.arange(out)
+    if mode.startswith("nearest"):
+        places = ((j + (0.5 if mode == "nearest-exact" else 0.0)) * step).astype(np.int64)[None]
+        return np.minimum(places, length - 1), np.ones((1, out))
+    if align:
+        place = j * (length - 1) / (out - 1) if out > 1 else np.zeros(out)
+    else:
+        place = (j + 0.5) * step - 0.5
+    if mode == "bicubic":
+        return _cubic(place, length)
+    place = np.maximum(place, 0.0)
+    low = np.minimum(place.astype(np.int64), length - 1)
+    part = place - low
+    return np.stack([low, np.minimum(low + 1, length - 1)]), np.stack([1 - part, part])
 
 
-def _matrix(mode: str, length: int, out: int, scale: float | None, align: bool) -> np.ndarray:
-    """(length, out) weights: column j says how much of each input is in output j."""
-    matrix = np.zeros((length, out))
-    for j in range(out):
-        if mode == "area":
-            start, stop = j * length // out, -(-(j + 1) * length // out)
-            matrix[start:stop, j] = 1 / (stop - start)
-            continue
-        if align:
-            place = j * (length - 1) / (out - 1) if out > 1 else 0.0
-        else:
-            place = (j + 0.5) * ((1 / scale) if scale else length / out) - 0.5
-        if mode == "bicubic":
-            _add_cubic(matrix, j, place, length)
-            continue
-        place = max(place, 0.0)
-        low = min(int(place), length - 1)
-        high, part = min(low + 1, length - 1), place - low
-        matrix[low, j] += 1 - part
-        matrix[high, j] += part
-    return matrix
-
-
-def _add_cubic(matrix: np.ndarray, j: int, place: float, length: int, a: float = -0.75) -> None:
+def _cubic(place: np.ndarray, length: int, a: float = -0.75) -> tuple[np.ndarray, np.ndarray]:
     """Keys' cubic convolution (1981) with PyTorch's coefficient."""
-    low = math.floor(place)
-    for k in range(-1, 3):
-        d = abs(place - (low + k))
-        weight = (a + 2) * d**3 - (a + 3) * d**2 + 1 if d <= 1 else a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-        matrix[min(max(low + k, 0), length - 1), j] += weight
+    near = np.floor(place).astype(np.int64) + np.arange(-1, 3)[:, None]
+    d = np.abs(place - near)
+    inside, outside = (a + 2) * d**3 - (a + 3) * d**2 + 1, a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
+    return np.clip(near, 0, length - 1), np.where(d <= 1, inside, outside)
+
+
+def _turned(places: np.ndarray, weights: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """The tables of the way back, (taps, length): for each input, the outputs that have it, and how much of it."""
+    used, out = weights.reshape(-1) != 0, places.shape[1]
+    pairs = (places * out + np.arange(out)).reshape(-1)[used]  # at a border two taps of an output may be one input
+    pairs, which = np.unique(pairs, return_inverse=True)
+    inputs, outputs = np.divmod(pairs, out)
+    both = np.bincount(which, weights.reshape(-1)[used])
+    count = np.bincount(inputs, minlength=length)
+    rank = np.arange(inputs.size) - (np.cumsum(count) - count)[inputs]
+    back, shares = np.zeros((count.max(), length), np.int64), np.zeros((count.max(), length))
+    back[rank, inputs], shares[rank, inputs] = outputs, both
+    return back, shares
 
 
 def upsample(

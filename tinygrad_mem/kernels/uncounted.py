@@ -10,6 +10,8 @@ KNOWN: dict[str, str] = {
     "kernels.numpy scratch": "1 MiB a thread, once: tiles for elementwise kernels (threads.SCRATCH)",
     "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data "
     "(scope.BUFFER)",
+    "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
+    "what the tensors that an op gets are copied from",
     "NumPy argsort": "order of 64-bit values: 8 bytes an entry of one tile (32,768 entries, or one line), and as much again "
     "where the line is not contiguous; smaller types are sorted in scratch",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",

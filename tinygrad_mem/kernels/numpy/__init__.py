@@ -14,6 +14,7 @@ from .optim import *
 from .pool import *
 from .random import *
 from .reduce import *
+from .resize import *
 from .scan import *
 from .softmax import *
 from .sort import *
