@@ -16,6 +16,7 @@ from tests import networks
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DataDependenceError, DeviceError
+from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.nn import functional as F
 
 
@@ -52,6 +53,41 @@ def test_the_networks(workload: networks.Workload):
             step()
 
     tm.manual_seed(0)
+    assert_foretold(run)
+
+
+SIZES = {
+    "lenet": [(2, (1, 28, 28)), (33, (1, 28, 28))],
+    "resnet20": [(2, (3, 32, 32)), (5, (3, 20, 28))],
+    "resnet110": [(2, (3, 16, 16)), (1, (3, 32, 32))],
+    "resnet1001": [(1, (3, 8, 8)), (2, (3, 12, 8))],
+    "resnet18": [(2, (3, 64, 64)), (1, (3, 100, 70))],
+    "resnet50": [(2, (3, 64, 64)), (1, (3, 96, 64))],
+    "resnet152": [(2, (3, 32, 32)), (1, (3, 64, 64))],
+    "vgg11": [(2, (3, 32, 32)), (1, (3, 64, 96))],
+    "vgg16_bn": [(2, (3, 32, 32)), (3, (3, 64, 64))],
+    "mobilenet_v2": [(2, (3, 64, 64)), (3, (3, 96, 64))],
+    "densenet121": [(2, (3, 64, 64)), (1, (3, 96, 64))],
+    "squeezenet": [(2, (3, 64, 64)), (1, (3, 100, 70))],
+    "unet": [(1, (3, 64, 64)), (2, (3, 32, 48))],
+    "gpt2": [(1, (16,)), (2, (40,))],
+}
+
+
+@pytest.mark.parametrize(("name", "batch", "sample"), [(n, *size) for n, sizes in SIZES.items() for size in sizes])
+def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...]):
+    """Two steps of each at two sizes; the first has no optimizer state yet."""
+    named = NETWORKS[name]
+
+    def run() -> None:
+        model = named.make()
+        optimizer = tm.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+        for _ in range(2):
+            optimizer.zero_grad()
+            x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
+            model(x).square().mean().backward()
+            optimizer.step()
+
     assert_foretold(run)
 
 
