@@ -89,6 +89,8 @@ def _conv(axes: int) -> Any:
     space, taps = _LETTERS[axes]
     conv.__doc__ = f"""Cross-correlation of (N, C, {space}) with (O, C / groups, {taps}); ``padding`` may be "same" or "valid".
 
+    Saves: input (for the weight's gradient) and weight (for the input's).
+
     Raises:
         ShapeError: channels, groups, bias or sizes do not fit.
         DTypeError: the dtypes differ, or are not floating.
@@ -132,6 +134,8 @@ def _conv_transpose(axes: int) -> Any:
     conv_transpose.__name__ = conv_transpose.__qualname__ = name
     space, taps = _LETTERS[axes]
     conv_transpose.__doc__ = f"""The gradient of :func:`conv{axes}d` as a function: (N, C, {space}), (C, O / groups, {taps}).
+
+    Saves: input (for the weight's gradient) and weight (for the input's).
 
     Raises:
         ShapeError: channels, groups, bias, output_padding or sizes do not fit.

@@ -29,7 +29,7 @@ def _at_least(x: Tensor, low: float) -> Tensor:
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
-    """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm."""
+    """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm; for p = 1 only it."""
     return norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
 
 
@@ -43,6 +43,8 @@ def cosine_embedding_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """``1 - cos`` where target is 1, ``max(0, cos - margin)`` where it is -1. Inputs are (N, D) or (D).
+
+    Saves: what its parts save.
 
     Raises:
         ShapeError: the target is not (N) or 0-d.
@@ -70,7 +72,7 @@ def margin_ranking_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``max(0, -target * (input1 - input2) + margin)``.
+    """``max(0, -target * (input1 - input2) + margin)``. Saves: what its parts save.
 
     Raises:
         ShapeError: the tensors have different numbers of dimensions.
@@ -93,7 +95,7 @@ def hinge_embedding_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``input`` where target is 1, ``max(0, margin - input)`` where it is -1."""
+    """``input`` where target is 1, ``max(0, margin - input)`` where it is -1. Saves: what its parts save."""
     reduction = reduction_of(reduction, size_average, reduce)
     far = elementwise.where(elementwise.ne(target, 1), elementwise.clamp(elementwise.sub(margin, input), min=0), 0.0)
     near = elementwise.where(elementwise.ne(target, -1), input, 0.0)
@@ -107,7 +109,7 @@ def soft_margin_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``ln(1 + e**(-target * input))``."""
+    """``ln(1 + e**(-target * input))``. Saves: what its parts save."""
     from .activation import softplus
 
     reduction = reduction_of(reduction, size_average, reduce)
@@ -127,6 +129,8 @@ def triplet_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``, d being :func:`pairwise_distance`.
+
+    Saves: what its parts save.
 
     Raises:
         ValueError: the margin is not positive.
@@ -173,7 +177,10 @@ def poisson_nll_loss(
     reduce: bool | None = None,
     reduction: str = "mean",
 ) -> Tensor:
-    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term."""
+    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term.
+
+    Saves: what its parts save.
+    """
     reduction = reduction_of(reduction, size_average, reduce)
     if log_input:
         losses = elementwise.sub(elementwise.exp(input), elementwise.mul(target, input))
@@ -197,6 +204,8 @@ def gaussian_nll_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """``(ln var + (input - target)**2 / var) / 2``; variances count as ``eps`` at least, without a gradient below it.
+
+    Saves: what its parts save.
 
     Raises:
         ValueError: the variance is a negative number, or of a shape that does not fit.

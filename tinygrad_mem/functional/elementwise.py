@@ -158,12 +158,12 @@ def _bounds(low: Any, high: Any) -> Any:
 
 
 def clamp_min(input: Tensor, min: Tensor | Number) -> Tensor:
-    """``input``, not below ``min``."""
+    """``input``, not below ``min``. Saves: input."""
     return clamp(input, min=min)
 
 
 def clamp_max(input: Tensor, max: Tensor | Number) -> Tensor:
-    """``input``, not above ``max``."""
+    """``input``, not above ``max``. Saves: input."""
     return clamp(input, max=max)
 
 
@@ -217,7 +217,7 @@ def lerp_(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """``input + value * tensor1 * tensor2``."""
+    """``input + value * tensor1 * tensor2``. Saves: what its parts save."""
     return add(input, mul(tensor1, tensor2), alpha=value)
 
 
@@ -227,7 +227,7 @@ def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number =
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """``input + value * tensor1 / tensor2``."""
+    """``input + value * tensor1 / tensor2``. Saves: what its parts save."""
     return add(input, div(tensor1, tensor2), alpha=value)
 
 
@@ -294,7 +294,7 @@ def frac(input: Tensor) -> Tensor:
 
 
 def xlogy(input: Tensor, other: Tensor) -> Tensor:
-    """``input * log(other)``, 0 where input is 0 (nan where other is nan)."""
+    """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
     zero = logical_and(eq(input, 0), logical_not(isnan(other)))
     return mul(input, log(where(zero, 1.0, other)))
 

@@ -101,7 +101,10 @@ def vdot(input: Tensor, other: Tensor) -> Tensor:
 
 
 def inner(input: Tensor, other: Tensor) -> Tensor:
-    """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies."""
+    """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies.
+
+    Saves: each for the other's gradient.
+    """
     if input.ndim == 0 or other.ndim == 0:
         return elementwise.mul(input, other)
     return tensordot(input, other, ([-1], [-1]))
@@ -183,7 +186,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
 
 
 def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of several matrices, in the order that takes the fewest multiplications.
+    """The product of several matrices, in the order that takes the fewest multiplications. Saves: what its parts save.
 
     Raises:
         ShapeError: one is not a matrix, or neighbours do not fit.
@@ -230,13 +233,19 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k)."""
+    """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k).
+
+    Saves: what its parts save.
+    """
     out = einsum("...i,kij,...j->...k", input1, weight, input2)
     return out if bias is None else elementwise.add(out, bias)
 
 
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
-    """Products summed over pairs of dimensions: the last of ``a`` with the first of ``b``, or two lists."""
+    """Products summed over pairs of dimensions: the last of ``a`` with the first of ``b``, or two lists.
+
+    Saves: each for the other's gradient.
+    """
     if isinstance(dims, int):
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:

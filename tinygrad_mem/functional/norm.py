@@ -166,13 +166,15 @@ def instance_norm(
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
-    """Divide by the p-norm along ``dim``, not taken below ``eps``."""
+    """Divide by the p-norm along ``dim``, not taken below ``eps``. Saves: what its parts save."""
     length = elementwise.clamp(reduce.norm(input, p, dim, keepdim=True), min=eps)
     return elementwise.div(input, length.expand_as(input))
 
 
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Divide by ``(k + alpha * mean of the squares of size neighbour channels) ** beta``: (N, C, ...) -> (N, C, ...).
+
+    Saves: what its parts save.
 
     Composed of other functions, each of which saves what it needs.
 

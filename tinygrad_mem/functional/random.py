@@ -146,7 +146,7 @@ def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any
 
 
 def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:
-    """Normal numbers; mean and std may be tensors."""
+    """Normal numbers; mean and std may be tensors. Saves: the noise, where std is one."""
     if isinstance(mean, Tensor) or isinstance(std, Tensor):
         shape = (mean + std).shape
         return randn(*shape, generator=generator) * std + mean
