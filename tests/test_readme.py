@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -24,12 +25,21 @@ def test_both_commands_make_their_own_environment():
     assert any("-m tinygrad_mem train" in line for line in commands)
 
 
-@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, flags=re.S), ids=lambda b: b.splitlines()[0][:40])
-def test_python_blocks_print_what_they_say(block: str):
-    """A block runs as it stands; a comment behind ``print(...)`` is what it printed."""
+BLOCKS = re.findall(r"```python\n(.*?)```\n(?:\n```\n(.*?)```)?", README, flags=re.S)
+
+
+@pytest.mark.parametrize(("block", "printed"), BLOCKS, ids=[block.splitlines()[-1][:40] for block, _ in BLOCKS])
+def test_python_blocks_print_what_they_say(block: str, printed: str):
+    """A block runs as it stands; it prints the comments behind its ``print(...)``, or the block that follows it."""
     said = [line.split("  # ", 1)[1] for line in block.splitlines() if line.startswith("print(") and "  # " in line]
     ran = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=True)
-    assert ran.stdout.splitlines() == said
+    assert ran.stdout.splitlines() == (printed.splitlines() or said)
+
+
+@pytest.mark.parametrize("line", re.findall(r"^python -m (tinygrad_mem .*)$", README, flags=re.M))
+def test_other_commands_run(line: str):
+    ran = subprocess.run([sys.executable, "-m", *shlex.split(line)], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)", README))
