@@ -145,3 +145,15 @@ def test_a_copy_forgets_where_it_was_made():
         for twin in (copy.deepcopy(tensor), pickle.loads(pickle.dumps(tensor))):
             twin.mul_(tm.ones(2, requires_grad=True))
             assert twin.requires_grad
+
+
+def test_a_gradient_has_its_tensors_dtype(library):
+    x = library.ones(2, requires_grad=True)
+    with pytest.raises(
+        RuntimeError, match=r"data of a different type|gradient with dtype"
+    ):
+        x.grad = library.ones(2, dtype=library.float64)
+    x.grad = library.ones(2)
+    model = library.nn.Linear(2, 2)
+    model(library.ones(1, 2)).sum().backward()
+    assert model.double().weight.grad.dtype == library.float64

@@ -218,7 +218,26 @@ def test_refusals(build: Any, error: type, match: str):
 def test_one_cycle_ends():
     o, _ = pair()
     schedule = ours.OneCycleLR(o, 1.0, 3)
+    o.step()
     for _ in range(3):
         schedule.step()
     with pytest.raises(ValueError, match=r"Tried to step 4 times\. The specified number of total steps is 3"):
         schedule.step()
+
+
+@pytest.mark.parametrize("library", [torch, tm], ids=["torch", "ours"])
+def test_a_schedule_that_runs_ahead_of_its_optimizer_says_so(library):
+    def parts() -> tuple:
+        optimizer = library.optim.SGD([library.nn.Parameter(library.ones(2))], lr=0.1)
+        return optimizer, library.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
+
+    optimizer, schedule = parts()
+    with pytest.warns(UserWarning, match=r"Detected call of `lr_scheduler.step\(\)` before `optimizer.step\(\)`"):
+        schedule.step()
+    optimizer.step()
+    schedule.step()
+    assert optimizer.param_groups[0]["lr"] == 0.025
+    optimizer, schedule = parts()
+    optimizer.step()
+    schedule.step()
+    schedule.step()

@@ -184,6 +184,8 @@ class Tensor(Exchange, _Methods):
                     f"assigned grad has data of a different size or device: expected {list(self.shape)} on {self.device}, "
                     f"found {list(value.shape)} on {value.device}"
                 )
+            if value.array.dtype != self.array.dtype:
+                raise DTypeError(f"assigned grad has data of a different type: expected {self.dtype}, found {value.dtype}")
         self._grad = value
         for listener in scope.listeners:
             listener.role(None if value is None else value.array, "GRADIENT", self, self)

@@ -46,6 +46,8 @@ class Optimizer:
         ValueError: no parameters, a non-leaf tensor, a parameter in two groups.
     """
 
+    _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
+
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError(
@@ -107,6 +109,7 @@ class Optimizer:
         if args and args[0] is not None:
             with enable_grad():
                 loss = args[0]()
+        self._opt_called = True
         before = scope.local.op
         with scope.phase("optimizer"):
             scope.local.op = f"{type(self).__name__}.step"

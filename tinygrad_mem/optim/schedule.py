@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
@@ -63,6 +64,14 @@ class LRScheduler:
 
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to ``epoch``, and set the rates."""
+        optimizer = self.optimizer
+        ahead = self._step_count == 1 and epoch is None and type(optimizer).step is Optimizer.step
+        if ahead and not optimizer._opt_called:
+            warnings.warn(
+                "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first value of the schedule is skipped. "
+                "Call them in the opposite order.",
+                stacklevel=2,
+            )
         self._step_count += 1
         self._update_lr(epoch)
 
