@@ -1,0 +1,64 @@
+"""Published figures: each script runs as it stands, and its figures are the published ones, or differ as it says."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+FOLDER = Path(__file__).parents[2] / "tutorials" / "published"
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_it_runs_and_is_listed(path: Path):
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True, timeout=60)
+    assert len(ran.stdout.splitlines()) > 2
+    assert f"[`{path.name}`]({path.name})" in (FOLDER / "README.md").read_text()
+
+
+def test_torchinfo_144():
+    it = script("torchinfo_144")
+    found = it.figures()
+    assert found["after the forward"] == found["by formula"] == it.MEASURED_BY_PYTORCH
+    # the weight's gradient, and those of two outputs at once, less the activation that is freed
+    assert found["at the peak"] <= it.MEASURED_BY_PYTORCH + 2 * 10240 * 1024 * 4
+    assert found["at the peak"] > it.MEASURED_BY_PYTORCH
+
+
+def test_adam_costs_four_times():
+    it = script("adam_four_times")
+    for rule, words in (("SGD", 2), ("SGD with momentum", 3), ("Adam", 4)):
+        assert 4 * words <= it.bytes_a_parameter(rule) < 4 * words + 0.01
+
+
+def test_vgg16_is_the_textbooks_table():
+    it = script("vgg16_table")
+    rows = it.figures()
+    assert [(name, numbers, weights) for name, numbers, weights, _, _ in rows] == it.TABLE
+    assert sum(weights + biases for _, _, weights, biases, _ in rows) == 138_357_544
+    assert rows[0][4] == 224 * 224 * 64 * 4  # kept: the output, once
+
+
+def test_a_wide_vocabulary():
+    found = script("wide_vocabulary").figures()
+    assert found["logits"] == found["by formula"] == 4000 << 20
+    assert 2 * found["logits"] <= found["peak of the step"] < 2.1 * found["logits"]
+
+
+def test_zero():
+    it = script("zero_stages")
+    for name, size in it.figures().items():
+        assert abs(size / 1e9 - it.PUBLISHED[name]) < 0.06
