@@ -217,3 +217,23 @@ def test_windows_that_leave_gaps_or_hang_over_the_end_write_every_gradient(n):
 def test_refused(call, message):
     with pytest.raises(tm.errors.ShapeError, match=message):
         flat(call())
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 33, 41), (300, 2, 9, 11)])
+@pytest.mark.parametrize("name", ["adaptive_avg_pool2d", "fold"])
+def test_sums_of_halves_are_rounded_once(name: str, shape: tuple[int, ...]):
+    rng = np.random.default_rng(1)
+    if name == "fold":
+        x = rng.standard_normal((shape[0], shape[1] * 25, (shape[2] - 4) * (shape[3] - 4))).astype(np.float16)
+        run = lambda m, t: m.nn.functional.fold(t, shape[2:], 5)  # noqa: E731
+        found, exact = run(tm, tm.tensor(x)).numpy(), run(torch, torch.tensor(x.astype(np.float64))).numpy()
+    else:
+        gy = rng.standard_normal((*shape[:2], 40, 6)).astype(np.float16)
+        t = tm.zeros(*shape, dtype=tm.float16, requires_grad=True)
+        o = torch.zeros(shape, dtype=torch.float64, requires_grad=True)
+        tm.nn.functional.adaptive_avg_pool2d(t, (40, 6)).backward(tm.tensor(gy))
+        torch.nn.functional.adaptive_avg_pool2d(o, (40, 6)).backward(torch.tensor(gy.astype(np.float64)))
+        assert t.grad is not None
+        assert o.grad is not None
+        found, exact = t.grad.numpy(), o.grad.numpy()
+    np.testing.assert_allclose(found, exact, rtol=2**-11 * 1.01, atol=2e-6)

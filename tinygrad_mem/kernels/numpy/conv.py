@@ -17,6 +17,7 @@ from . import conv_depthwise as _depthwise
 from . import conv_rows as _rows
 from . import conv_winograd as _winograd
 from .conv_geometry import Geometry as _Geometry
+from .pool import _sum_halves
 
 _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
 
@@ -120,6 +121,16 @@ def unfold_windows(x, kernel, stride, low, dilation, out):
 
 def fold_windows(x, kernel, stride, low, dilation, out):
     """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
+    if out.dtype == np.float16 and out.flags.c_contiguous and x.flags.c_contiguous:
+        planes = x.reshape(-1, *x.shape[2:])
+        _sum_halves(
+            lambda number, windows: planes[(windows[0], *np.unravel_index(number, kernel), *windows[1:])],
+            x.shape[2 + len(kernel) :],
+            (kernel, stride, low, dilation),
+            None,
+            out.reshape(-1, *out.shape[2:]),
+        )
+        return
     out.fill(0)
     for tap, of, to in _overlaps(out.shape[2:], x.shape[2 + len(kernel) :], kernel, stride, low, dilation):
         target = out[(slice(None), slice(None), *to)]

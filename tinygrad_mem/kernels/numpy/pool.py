@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod as _prod
 
 import numpy as np
 
@@ -121,7 +122,7 @@ def max_pool(x, geometry, index, out):
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
     if out.dtype == np.float16:
-        _sum_halves(gy, geometry, index, out)
+        _sum_halves(lambda _, windows: gy[windows], gy.shape[1:], geometry, index, out)
         return
     kernel, stride, padding, dilation = geometry
     apart = all(s >= (k - 1) * d + 1 for k, s, d in zip(kernel, stride, dilation, strict=True))
@@ -151,12 +152,13 @@ def max_pool_backward(gy, index, geometry, out):
     _planes(out, gy, run)
 
 
-def _sum_halves(gy, geometry, index, out):
+def _sum_halves(pick, outs, geometry, index, out):
     """out = the gradients of the windows that see each entry, summed in float32; with an index, of those that name it.
 
-    Tiles of out are made from all windows that reach into them.
+    ``pick(number, windows)`` is what windows give to the entry at offset ``number``. Tiles of out are made from all windows
+    that reach into them.
     """
-    offsets = list(_offsets(out.shape[1:], gy.shape[1:], geometry))
+    offsets = list(_offsets(out.shape[1:], outs, geometry))
 
     def part(first, last):
         for tile in _blocks((last - first, *out.shape[1:]), _HALVES):
@@ -170,7 +172,7 @@ def _sum_halves(gy, geometry, index, out):
                     continue
                 here, windows = total[:, *[c[0] for c in cuts]], (planes, *[c[1] for c in cuts])
                 work = _scratch(here.shape, np.float32, 1, 4)
-                np.copyto(work, gy[windows])
+                np.copyto(work, pick(number, windows))
                 if index is not None:
                     flag = _scratch(here.shape, np.bool_, 2, 4)
                     np.equal(index[windows], number, out=flag)
@@ -282,7 +284,7 @@ def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
 
     _planes(out, gy, run)
     if out.dtype == np.float16:
-        _sum_halves(work, geometry, None, out)
+        _sum_halves(lambda _, windows: work[windows], gy.shape[1:], geometry, None, out)
 
 
 def _cells(size, out):
@@ -312,12 +314,35 @@ def adaptive_avg_pool(x, out):
 
 def adaptive_avg_pool_backward(gy, out):
     """out = each cell's gradient, divided by its count, added to every entry of the cell."""
+    if out.dtype == np.float16:
+        _spread_halves(gy, out)
+        return
     out.fill(0)
     for cell, at, count in _each_cell(out, gy):
         here = out[cell]
         small = _scratch(here.shape[:1], out.dtype)
         np.multiply(gy[at], 1.0 / count, out=small)
         np.add(here, small.reshape((-1,) + (1,) * (out.ndim - 1)), out=here)
+
+
+def _spread_halves(gy, out):
+    """:func:`adaptive_avg_pool_backward` summed in float32, a tile of out at a time from the cells that reach into it."""
+    windows = [_cells(size, n) for size, n in zip(out.shape[1:], gy.shape[1:], strict=True)]
+    for tile in _blocks(out.shape, _HALVES):
+        box = _box(tile, out.shape)
+        total = _scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+        small = _scratch((len(total), *[1] * (out.ndim - 1)), np.float32, 1, 4)
+        total.fill(0)
+        for at in np.ndindex(gy.shape[1:]):
+            bounds = [windows[axis][i] for axis, i in enumerate(at)]
+            pairs = zip(bounds, box[1:], strict=True)
+            cuts = [slice(max(a, cut.start) - cut.start, min(b, cut.stop) - cut.start) for (a, b), cut in pairs]
+            if all(cut.start < cut.stop for cut in cuts):
+                np.copyto(small.reshape(-1), gy[(box[0], *at)])
+                np.multiply(small, 1.0 / _prod(stop - start for start, stop in bounds), out=small)
+                here = total[(slice(None), *cuts)]
+                np.add(here, small, out=here)
+        np.copyto(out[tuple(box)], total, casting="unsafe")
 
 
 def adaptive_max_pool(x, index, out):
