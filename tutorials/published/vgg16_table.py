@@ -52,7 +52,6 @@ if __name__ == "__main__":
         print(f"{name:14}{numbers:12,}{their_numbers:12,}{weights:14,}{their_weights:14,}{kept:14,}")
     total, weights, biases = (sum(row[i] for row in rows) for i in (1, 2, 3))
     print(f"{'together':14}{total:12,}{'24M':>12}{weights:14,}{'138M':>14}{sum(row[4] for row in rows):14,}")
-    print(
     numbers = total + 3 * 224 * 224
     print(f"Every row agrees. With the image they add up to {numbers:,} numbers, not to the notes' 24M: {4 * numbers:,} bytes.")
     print(f"With the {biases:,} biases, which the notes leave out, there are {weights + biases:,} parameters.")
