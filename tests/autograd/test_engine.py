@@ -91,6 +91,15 @@ def test_a_chain_of_diamonds_visits_every_node_once(depth, monkeypatch, no_gc):
     assert x.grad.item() == 1
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (2, 0)])
+def test_backward_of_nothing(shape):
+    for loss in (lambda x: (x * 2.0).sum(), lambda x: (x * 2.0).relu().sum(0).sum(), lambda x: (x / 3.0).exp().mean()):
+        x = leaf(*shape)
+        loss(x).backward()
+        assert x.grad is not None
+        assert x.grad.shape == shape
+
+
 def test_many_uses_of_one_tensor_are_added_up(no_gc):
     x = leaf(10)
     total = x * 0.0

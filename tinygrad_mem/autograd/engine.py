@@ -158,8 +158,8 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
 
 
 def _dense(array: Any) -> bool:
-    """Whether every element has memory of its own, to write into (a broadcast view has not)."""
-    return 0 not in array.strides or array.size <= 1 or array.flags.c_contiguous
+    """Whether every element has memory of its own, to write into (a broadcast view has not, nor has what has no elements)."""
+    return array.size > 0 and (0 not in array.strides or array.size == 1 or array.flags.c_contiguous)
 
 
 def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None:
