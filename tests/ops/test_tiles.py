@@ -79,3 +79,16 @@ def test_nothing_is_allocated(name: str, shape: tuple[int, ...], dtype: str):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_layers(name: str, shape: tuple[int, ...]):
     against_torch(_layers(tm, name), _layers(torch, name), [np.random.default_rng(1).standard_normal(shape)])
+
+
+@pytest.mark.parametrize("name", ["l1_loss", "abs"])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_signs_of_zero_and_nan(name: str, dtype: str):
+    x = np.tile(np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1e-4, -2.0, 3.0]), 2000)
+
+    def run(lib: Any, t: Any) -> Any:
+        if name == "abs":
+            return t.abs()
+        return lib.nn.functional.l1_loss(t, t.detach() * 0 + 1, reduction="none")
+
+    against_torch(lambda t: run(tm, t), lambda t: run(torch, t), [x], dtype)

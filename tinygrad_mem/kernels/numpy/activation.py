@@ -13,6 +13,7 @@ from .tiles import _SMALL
 from .tiles import flags as _flags
 from .tiles import keep as _keep
 from .tiles import select as _select
+from .tiles import sign as _sign
 from .tiles import tiled as _tiled
 
 _ROOT_HALF = _math.sqrt(0.5)
@@ -385,10 +386,10 @@ def shrink(x, low, high, shift, out):
     """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
 
     def run(o, x, t, u, v):
-        _outside(x, low, high, v, t)
-        np.sign(x, out=u)
+        _sign(x, t, u)
         np.multiply(u, -shift, out=u)
         np.add(u, x, out=u)
+        _outside(x, low, high, v, t)
         _keep(u, _flags(v), t, o)
 
     _tiled(run, out, x, temps=3)

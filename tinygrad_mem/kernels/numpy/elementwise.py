@@ -10,6 +10,7 @@ from . import erf as _erf
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
 from .tiles import flags as _flags
+from .tiles import sign as _sign
 from .tiles import tiled as _tiled
 
 
@@ -241,7 +242,7 @@ def _chain(*steps: tuple) -> Any:
     return factor
 
 
-absolute_backward = _derivative(_chain((np.sign, "s")), "sign(x)", "x")
+absolute_backward = _derivative(lambda s, t, u: _sign(s, u, t), "sign(x)", "x", temps=2)
 exp2_backward = _derivative(_chain((np.multiply, "s", float(np.log(2)))), "y * ln 2", "y")
 expm1_backward = _derivative(_chain((np.add, "s", 1.0)), "(y + 1)", "y")
 log1p_backward = _derivative(_chain((np.add, "s", 1.0), (np.divide, 1.0, "t")), "1 / (1 + x)", "x")

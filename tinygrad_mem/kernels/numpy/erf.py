@@ -16,6 +16,8 @@ from functools import cache
 
 import numpy as np
 
+from .tiles import sign as _sign
+
 _SMOOTH = (1.12837923, 0.102769054, -0.000191829822, -0.000619785627, 8.76377453e-05, -5.66854987e-06, 1.41856773e-07)
 """g: least squares on ``atanh(erf(x)) / x`` for 0 < x < 4, weighted by what an error does to erf, relative to erf."""
 
@@ -118,7 +120,7 @@ def erfc_tile(out, x, a, b, c, d, e, f):
     """out = erfc(x), which is 2 - erfc(-x) below zero; out may be x."""
     np.copyto(e, x)
     erfc_abs(e, f, a, b, c, d)
-    np.sign(e, out=a)  # 1 above, -1 below zero
+    _sign(e, b, a)  # 1 above, -1 below zero
     np.subtract(1.0, a, out=b)  # 0 above, 2 below
     np.multiply(f, a, out=f)
     np.add(f, b, out=out, casting="unsafe")

@@ -16,6 +16,7 @@ from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
 from .tiles import blocks as _blocks
+from .tiles import sign as _sign
 
 _TILE = 1 << 14  # elements: eight float64 tiles fill the scratch
 
@@ -127,7 +128,7 @@ def l1_loss_backward(gy, x, y, scale, out):
 
     def formula(o, x, y, t, u):
         np.subtract(x, y, out=o)
-        np.sign(o, out=o)
+        _sign(o, t, o)
 
     _gradient(formula, gy, [x, y], scale, out)
 

@@ -69,6 +69,19 @@ def select(x: np.ndarray, y: np.ndarray, flag: np.ndarray, work: np.ndarray, out
     np.bitwise_xor(result, other, out=result)
 
 
+def sign(x: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = 1 where x > 0, -1 where x < 0, else 0 (of nan too, as PyTorch's): ``np.sign`` branches, element by element.
+
+    work is a scratch tile of two bytes an element at least; out may be x.
+    """
+    both = work.reshape(-1).view(np.int8)[: 2 * x.size].reshape(2, *x.shape)
+    above, below = both[0, ...], both[1, ...]  # arrays, even of one number
+    np.greater(x, 0, out=above.view(np.bool_))
+    np.less(x, 0, out=below.view(np.bool_))
+    np.subtract(above, below, out=above)
+    np.copyto(out, above)
+
+
 _INTEGERS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
 
 
