@@ -68,8 +68,8 @@ def on(step: Any, runs: int) -> tuple[float, float, float]:
 
 
 _LONG = """
-import os, sys, time
-from tinygrad_mem.memory import Kind, Log
+import os, resource, sys, time
+from tinygrad_mem.memory import Kind, Log, Track
 log, lines = Log("cpu"), [f"train.py:{i} step" for i in range(50)]
 resident = lambda: int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 10
 before, start = resident(), time.perf_counter()
@@ -80,16 +80,22 @@ for i in range(count // 2):
     log.write((int(Kind.FREE), 2 * i + 1, 512 * (i % 1000 + 1), 0, 1024, *where, "", "", 1))
     if not i & 127:
         log.settle()
-seconds = time.perf_counter() - start
-print(len(log), resident() - before, seconds)
+seconds, written = time.perf_counter() - start, resident() - before
+track = Track.of(log)
+track.peak, track.live("end")
+asked = time.perf_counter() - start - seconds
+print(len(log), written, seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, asked)
 """
 
 
-def long(events: int) -> tuple[int, int, float]:
-    """Write so many events in a process of its own: how many it has, by how many KiB the process grew, in how many seconds."""
+def long(events: int) -> list[float]:
+    """Write so many events in a process of its own, then ask for the peak and for what lives.
+
+    Returns:
+        How many there are; by how many KiB the process grew, in how many seconds; the same at most while it was asked.
+    """
     done = subprocess.run([sys.executable, "-c", _LONG, str(events)], stdout=subprocess.PIPE, text=True, check=True)
-    count, kib, seconds = done.stdout.split()
-    return int(count), int(kib), float(seconds)
+    return [float(number) for number in done.stdout.split()]
 
 
 def main() -> None:
@@ -109,8 +115,9 @@ def main() -> None:
             f"  on: {duration(with_track)}, {with_track / without - 1:+.1%}{bounds[1]}; to begin and to end it {duration(ends)}"
         )
     if options.events:
-        count, kib, seconds = long(options.events)
-        print(f"log: {count:,} events in {kib / 1024:,.0f} MiB (bound: 1,024), {seconds / count * 1e6:.2f} µs each")
+        count, kib, seconds, most, asked = long(options.events)
+        print(f"log: {count:,.0f} events in {kib / 1024:,.0f} MiB (bound: 1,024), {seconds / count * 1e6:.2f} µs each")
+        print(f"  asked for its peak and for what lives: {most / 1024:,.0f} MiB in all, {asked:.1f} s")
 
 
 if __name__ == "__main__":

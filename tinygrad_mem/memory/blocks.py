@@ -84,9 +84,9 @@ def lives(log: Log, attribution: Attribution) -> Iterator[Block]:
 def living(log: Log, attribution: Attribution, at: int) -> list[Block]:
     """The blocks that are alive after event number ``at``, as they are then, largest first."""
     block, after = attribution.block[: at + 1], attribution.after[: at + 1]
-    known = block >= 0
-    dead = np.unique(block[known & (after == NOWHERE)])
-    about = np.flatnonzero(known & ~np.isin(block, dead))
+    dead = np.zeros(len(block) + 1, bool)  # by the block's number; the last, which is -1 too, is where there is none
+    dead[block[after == NOWHERE]] = dead[-1] = True
+    about = np.flatnonzero(~dead[block])
     rows = zip(about.tolist(), log.select(about), block[about].tolist(), after[about].tolist(), strict=True)
     return sorted(_lives(rows), key=lambda b: (-b.rounded, b.born))
 

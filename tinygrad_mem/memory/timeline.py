@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import overload
 
@@ -35,34 +36,45 @@ class Timeline(Sequence[Moment]):
 
     Attributes:
         event: numbers of these events in the log.
-        time: their nanoseconds since the log began.
         used: bytes in use after each.
-        phase: code of each one's phase; ``texts[code]`` is its name.
     """
 
     def __init__(self, log: Log, attribution: Attribution) -> None:
-        changed = np.flatnonzero((attribution.before != attribution.after) & (attribution.size != 0))
-        self.event = changed
+        self._log, self.texts = log, log.texts
+        self._columns = attribution.before, attribution.after, attribution.size
+        changed = (attribution.before != attribution.after) & (attribution.size != 0)
+        self.event = np.flatnonzero(changed).astype(np.int32)
         self.seen = len(attribution.block)  # of the log, when this was made
-        self.texts = log.texts
-        self.time, self.phase = log.column("time")[changed], log.column("phase")[changed]
-        self._before, self._after = attribution.before[changed], attribution.after[changed]
-        self._size = attribution.size[changed]
+        before, after, size = self._changes()
         none = len(CATEGORIES)
-        delta = np.where(self._after < none, self._size, 0) - np.where(self._before < none, self._size, 0)
-        self.used: np.ndarray = np.cumsum(delta)
+        size *= (after < none).astype(np.int8) - (before < none).astype(np.int8)
+        self.used: np.ndarray = np.cumsum(size, out=size)
+
+    def _changes(self, end: int | None = None) -> list[np.ndarray]:
+        """Of each event, or of the first ``end``: the category before and after (as in ``Attribution``), and the bytes."""
+        return [column[self.event[:end]] for column in self._columns]
+
+    @cached_property
+    def time(self) -> np.ndarray:
+        """Nanoseconds of each event since the log began."""
+        return self._log.column("time")[self.event]
+
+    @cached_property
+    def phase(self) -> np.ndarray:
+        """Code of each event's phase; ``texts[code]`` is its name."""
+        return self._log.column("phase")[self.event]
 
     def bytes(self, category: Category) -> np.ndarray:
         """Bytes of one category after each event."""
         code = CATEGORIES.index(category)
-        delta = np.where(self._after == code, self._size, 0)
-        delta -= np.where(self._before == code, self._size, 0)
-        return np.cumsum(delta, out=delta)
+        before, after, size = self._changes()
+        size *= (after == code).astype(np.int8) - (before == code).astype(np.int8)
+        return np.cumsum(size, out=size)
 
     @property
     def categories(self) -> list[Category]:
         """The categories that occur, in the order of :class:`Category`."""
-        found = set(np.unique(self._after).tolist())
+        found = set(np.unique(self._changes()[1]).tolist())
         return [category for code, category in enumerate(CATEGORIES) if code in found]
 
     def peak(self, since: int = 0) -> int:
@@ -101,23 +113,21 @@ class Timeline(Sequence[Moment]):
         if not -len(self) <= position < len(self):
             raise IndexError(f"timeline: moment {position} was asked for, there are {len(self)}")
         end = position % len(self) + 1
+        before, after, size = self._changes(end)
         totals = np.zeros(NOWHERE + 1, np.int64)
-        np.add.at(totals, self._after[:end], self._size[:end])
-        np.subtract.at(totals, self._before[:end], self._size[:end])
-        return self._moment(end - 1, totals.tolist())
+        np.add.at(totals, after, size)
+        np.subtract.at(totals, before, size)
+        event = self._log[int(self.event[end - 1])]
+        return self._moment(end - 1, totals.tolist(), event.phase, event.time)
 
     def __iter__(self) -> Iterator[Moment]:
         totals = [0] * (NOWHERE + 1)
-        for position, (before, after, size) in enumerate(zip(self._before, self._after, self._size.tolist(), strict=True)):
+        columns = (column.tolist() for column in (*self._changes(), self.phase, self.time))
+        for position, (before, after, size, phase, time) in enumerate(zip(*columns, strict=True)):
             totals[before] -= size
             totals[after] += size
-            yield self._moment(position, totals)
+            yield self._moment(position, totals, self.texts[phase], time)
 
-    def _moment(self, position: int, totals: list[int]) -> Moment:
-        return Moment(
-            int(self.event[position]),
-            int(self.used[position]),
-            {category: size for category, size in zip(CATEGORIES, totals, strict=False) if size},
-            self.texts[self.phase[position]],
-            int(self.time[position]),
-        )
+    def _moment(self, position: int, totals: list[int], phase: str, time: int) -> Moment:
+        found = {category: size for category, size in zip(CATEGORIES, totals, strict=False) if size}
+        return Moment(int(self.event[position]), int(self.used[position]), found, phase, time)
