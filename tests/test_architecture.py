@@ -36,6 +36,7 @@ RANKS = {
     "errors": 0,
     "scope": 0,
     "dtypes": 0,
+    "absent": 0,
 }
 SAME_RANK = {("dtypes", "errors"), ("devices", "kernels"), ("io", "safetensors"), ("cli", "models")}  # in this direction only
 PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs

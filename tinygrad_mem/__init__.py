@@ -317,3 +317,9 @@ from .io import load as load
 from .io import save as save
 from .utils.dlpack import from_dlpack as from_dlpack
 from .utils.from_torch import from_torch as from_torch
+
+
+def __getattr__(name: str) -> object:
+    from .absent import why_absent
+
+    raise AttributeError(why_absent(name))

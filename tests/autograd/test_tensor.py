@@ -45,6 +45,13 @@ def test_numpys_functions_of_a_tensor_give_tensors(library):
     assert np.sum(x.numpy()) == 5.0
 
 
+def test_a_tensor_is_a_variable(library):
+    x = library.autograd.Variable(library.ones(2), requires_grad=True)
+    assert x.requires_grad
+    assert isinstance(x, library.autograd.Variable)
+    assert not isinstance(1.0, library.autograd.Variable)
+
+
 def test_sizes_stay_sizes(library):
     size = library.ones(2, 3).shape
     for other in (size[1:], size + (4,), size * 2, 2 * size):  # noqa: RUF005
@@ -149,9 +156,7 @@ def test_a_copy_forgets_where_it_was_made():
 
 def test_a_gradient_has_its_tensors_dtype(library):
     x = library.ones(2, requires_grad=True)
-    with pytest.raises(
-        RuntimeError, match=r"data of a different type|gradient with dtype"
-    ):
+    with pytest.raises(RuntimeError, match=r"data of a different type|gradient with dtype"):
         x.grad = library.ones(2, dtype=library.float64)
     x.grad = library.ones(2)
     model = library.nn.Linear(2, 2)

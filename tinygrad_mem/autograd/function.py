@@ -387,8 +387,15 @@ def once_differentiable(function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-def Variable(data: Tensor, requires_grad: bool = False) -> Tensor:
+class _IsTensor(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor)
+
+
+class Variable(metaclass=_IsTensor):
     """Old listings wrapped tensors in ``Variable``; a tensor is one."""
-    if not isinstance(data, Tensor):
-        raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
-    return data.detach().requires_grad_(requires_grad)
+
+    def __new__(cls, data: Tensor, requires_grad: bool = False) -> Tensor:  # type: ignore[misc]
+        if not isinstance(data, Tensor):
+            raise TypeError(f"Variable data has to be a tensor, but got {type(data).__name__}")
+        return data.detach().requires_grad_(requires_grad)

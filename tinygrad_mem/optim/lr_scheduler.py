@@ -14,6 +14,7 @@ from .cycles import OneCycleLR as OneCycleLR
 from .optimizer import Optimizer
 from .schedule import ChainedScheduler as ChainedScheduler
 from .schedule import LRScheduler as LRScheduler
+from .schedule import LRScheduler as _LRScheduler  # noqa: F401  # the name that older schedules derive from
 from .schedule import ReduceLROnPlateau as ReduceLROnPlateau
 from .schedule import SequentialLR as SequentialLR
 
