@@ -137,17 +137,33 @@ def max_pool_backward(gy, index, geometry, out):
         result, grads, which = out[planes], gy[planes], index[planes]
         if not covered:
             result.fill(0)
-        for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
-            values, places, total = grads[target], which[target], result[source]
-            for cut in _rows(places, out.dtype.itemsize):
-                flag = _flag(places[cut].shape)
-                np.equal(places[cut], number, out=flag)
-                work = _scratch(flag.shape, out.dtype, 1, 2)
-                if apart:
-                    _keep(values[cut], flag, work, total[cut])
-                else:
-                    _keep(values[cut], flag, work, work)
-                    np.add(total[cut], work, out=total[cut])
+        step = _SCRATCH // 2 // out.dtype.itemsize // max(_prod(gy.shape[1:]), 1)
+        for cut in [slice(i, i + step) for i in range(0, len(grads), step)] if step else [slice(None)]:
+            for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
+                (whole if step else by_rows)(number, grads[cut], which[cut], target, result[cut][source])
+
+    def whole(number, grads, which, target, total):
+        """All windows at once, for lines of contiguous planes are long; of these, what belongs to an entry."""
+        flag, work = _flag(which.shape), _scratch(which.shape, out.dtype, 1, 2)
+        np.equal(which, number, out=flag)
+        _keep(grads, flag, work, work)
+        if apart:
+            np.copyto(total, work[target])
+        else:
+            np.add(total, work[target], out=total)
+
+    def by_rows(number, grads, which, target, total):
+        """Of planes larger than the scratch, some rows of windows at once."""
+        values, places = grads[target], which[target]
+        for cut in _rows(places, out.dtype.itemsize):
+            flag = _flag(places[cut].shape)
+            np.equal(places[cut], number, out=flag)
+            work = _scratch(flag.shape, out.dtype, 1, 2)
+            if apart:
+                _keep(values[cut], flag, work, total[cut])
+            else:
+                _keep(values[cut], flag, work, work)
+                np.add(total[cut], work, out=total[cut])
 
     _planes(out, gy, run)
 

@@ -10,7 +10,6 @@ from .threads import split as _split
 from .tiles import blocks as _blocks
 
 _TILE = 1 << 15
-_PIECE = 1 << 8  # numbers of a line that are accumulated together
 
 
 def _mirrored(x, axis, reverse):
@@ -53,10 +52,7 @@ def _shared(run, axis, *arrays):
 
 
 def _accumulate(ufunc, x, axis, out):
-    """Whole rows at a time where they are long, for the sake of vector instructions; along the last axis by doubling."""
-    if axis == x.ndim - 1 and x.shape[axis] >= 64 and x.dtype == out.dtype and out.dtype.kind == "f":
-        _double(ufunc, x, out)
-        return
+    """Whole rows at a time where they are long, for the sake of vector instructions."""
     if axis == x.ndim - 1 or x[(slice(None),) * axis + (0,)].size < 256:
         ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out)
         return
@@ -64,30 +60,6 @@ def _accumulate(ufunc, x, axis, out):
     np.copyto(outs[0], lines[0], casting="unsafe")
     for i in range(1, len(lines)):
         ufunc(outs[i - 1], lines[i], out=outs[i])
-
-
-def _double(ufunc, x, out):
-    """Running results along the last axis, of 1, 2, 4, ... numbers: each step is one operation on whole lines.
-
-    Lines are taken in pieces, which are short, for a step more is a pass more; each goes on where the one before ended.
-    """
-    n = x.shape[-1]
-    for index in _blocks(x.shape[:-1], max(_TILE // n, 1)):
-        lines, results = x[index], out[index]
-        for i in range(0, n, _PIECE):
-            part, total = lines[..., i : i + _PIECE], results[..., i : i + _PIECE]
-            source, target = [_scratch(part.shape, out.dtype, slot, 4) for slot in (0, 1)]
-            np.copyto(source, part)
-            if i:
-                first = source[..., :1]
-                ufunc(first, results[..., i - 1 : i], out=first)
-            width = 1
-            while width < part.shape[-1]:
-                np.copyto(target[..., :width], source[..., :width])
-                ufunc(source[..., width:], source[..., :-width], out=target[..., width:])
-                source, target = target, source
-                width *= 2
-            np.copyto(total, source)
 
 
 def cumsum(x, axis, reverse, out):
