@@ -23,7 +23,7 @@ _FINALISERS = {
 def interrupted(point: int, *modules: ModuleType) -> Iterator[list[str]]:
     """``KeyboardInterrupt`` at the ``point``-th point of the modules' code that runs; the list says where it was.
 
-    Signals are heard at the beginning of functions, at the end of calls and where loops go back, and nowhere else: between a
+    Signals are heard at the beginning of functions, at the end of calls of C and where loops go back: between a
     ``with`` that took a lock and its body there is no such point. Left out are finalisers: Python itself drops what is raised
     there.
     """
@@ -32,6 +32,8 @@ def interrupted(point: int, *modules: ModuleType) -> Iterator[list[str]]:
 
     def trace(frame: FrameType, event: str, arg: Any) -> Any:
         nonlocal count
+        if event == "call" and frame.f_back is not None:
+            called.pop(frame.f_back, None)  # a call of Python's: what it does is seen, and its end is no such point
         if frame.f_code.co_filename not in files:
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False

@@ -141,16 +141,21 @@ class Pool:
         Raises:
             OutOfMemoryError: the limit, or the machine, does not allow it. Nothing was changed.
         """
-        rounded = (size + 511) & -512
-        with self._lock:
-            if self._pending:
-                self._commit()
-            chunk = self._best_fit(rounded)
-        if chunk is None:
-            chunk = self._grow(size, rounded)
-        segment = chunk.segment
-        block = _new_block(Block, (size,), _uint8, segment.memory, chunk.address - segment.address)
-        block.chunk, block.pool = chunk, self
+        rounded, chunk = (size + 511) & -512, None
+        try:
+            with self._lock:
+                if self._pending:
+                    self._commit()
+                chunk = self._best_fit(rounded)
+            if chunk is None:
+                chunk = self._grow(size, rounded)
+            segment = chunk.segment
+            block = _new_block(Block, (size,), _uint8, segment.memory, chunk.address - segment.address)
+            block.chunk, block.pool = chunk, self
+        except BaseException:  # Ctrl-C in the middle
+            if chunk is not None:
+                self._take_back(chunk)
+            raise
         if scope.listeners:
             for listener in scope.listeners:
                 listener.malloc(self.device, chunk.address, size, rounded)
@@ -162,14 +167,17 @@ class Pool:
                 for listener in scope.listeners:
                     listener.free(self.device, chunk.address, chunk.size)
         finally:
-            lock = self._lock
-            if lock.acquire(False):
-                try:
-                    self._release(chunk)
-                finally:
-                    lock.release()
-            else:
-                self._pending.append(chunk)
+            self._take_back(chunk)
+
+    def _take_back(self, chunk: Chunk) -> None:
+        lock = self._lock
+        if lock.acquire(False):
+            try:
+                self._release(chunk)
+            finally:
+                lock.release()
+        else:
+            self._pending.append(chunk)
 
     def _commit(self) -> None:
         """Release the chunks that were freed while the lock was taken."""
@@ -256,30 +264,38 @@ class Pool:
     def _grow(self, size: int, rounded: int) -> Chunk:
         """A new segment; before giving up, give cached segments back, then let the garbage collector run."""
         for attempt in range(3):
+            chunk = None
             if attempt:
                 if attempt == 2:
                     gc.collect()
                 self.free_all_blocks()
-            with self._lock:
-                self._commit()
-                chunk = self._best_fit(rounded) if attempt else None
+            try:
+                with self._lock:
+                    self._commit()
+                    chunk = self._best_fit(rounded) if attempt else None
+                    if chunk is not None:
+                        return chunk
+                    if self._limit and self._total + rounded > self._limit:
+                        continue
+                    try:
+                        memory = _take(rounded, reserve=self.reserve)
+                    except (MemoryError, OSError, ValueError, OverflowError):
+                        continue
+                    chunk = Chunk(Segment(memory, self._next_address, rounded), self._next_address, rounded)
+                    self._next_address += rounded
+                    self._total += rounded
+                    self._used += rounded
+                    if self._used > self.peak_used:  # no call of max: a signal is heard after calls, and these go together
+                        self.peak_used = self._used
+                    if self._total > self.peak_total:
+                        self.peak_total = self._total
+                for listener in scope.listeners:
+                    listener.segment(self.device, chunk.address, rounded)
+                return chunk
+            except BaseException:
                 if chunk is not None:
-                    return chunk
-                if self._limit and self._total + rounded > self._limit:
-                    continue
-                try:
-                    memory = _take(rounded, reserve=self.reserve)
-                except (MemoryError, OSError, ValueError, OverflowError):
-                    continue
-                segment = Segment(memory, self._next_address, rounded)
-                self._next_address += rounded
-                self._total += rounded
-                self._used += rounded
-                self.peak_used = max(self.peak_used, self._used)
-                self.peak_total = max(self.peak_total, self._total)
-            for listener in scope.listeners:
-                listener.segment(self.device, segment.address, rounded)
-            return Chunk(segment, segment.address, rounded)
+                    self._take_back(chunk)
+                raise
         free = self._total - self._used, self.largest_free()
         raise OutOfMemoryError(
             self.device, size, self._used, self._total, self._limit, free, scope.ask_autopsy(self.device, size)
