@@ -92,3 +92,23 @@ def test_signs_of_zero_and_nan(name: str, dtype: str):
         return lib.nn.functional.l1_loss(t, t.detach() * 0 + 1, reduction="none")
 
     against_torch(lambda t: run(tm, t), lambda t: run(torch, t), [x], dtype)
+
+
+@pytest.mark.parametrize("zeros", [1, 2])
+@pytest.mark.parametrize("dims", [(0,), (1,), (0, 1)])
+def test_products_of_lines_with_zeros(zeros: int, dims: tuple[int, ...]):
+    x = 1 + np.random.default_rng(1).standard_normal((60, 700)) / 4096
+    x[3, :zeros] = x[9, 500] = 0
+    x[20:, 600] = 0
+
+    def run(t: Any) -> Any:
+        return t.prod(dims[0]) if len(dims) == 1 else t.prod()
+
+    against_torch(run, run, [x])
+    for _ in range(2):
+        [t] = ours([x], "float64")
+        y = run(t)
+        gy = tm.ones_like(y)
+        with numpy_allocations() as sizes:
+            y.backward(gy)
+    assert [n for n in sizes if n > BUFFERS] == []

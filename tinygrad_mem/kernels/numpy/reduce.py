@@ -168,17 +168,28 @@ def prod_backward(gy, x, y, axes, out):
         return
     count = len(axes)
     last = tuple(range(x.ndim - count, x.ndim))
-    lines, outs, totals, grads = [np.moveaxis(a, axes, last) for a in (x, out, y, np.broadcast_to(gy, y.shape))]
+    lines, outs, grads = [np.moveaxis(a, axes, last) for a in (x, out, np.broadcast_to(gy, y.shape))]
     for index in np.ndindex(lines.shape[: x.ndim - count]):
-        values = lines[(*index, ...)]
-        if totals[(*index, *[0] * count)] == 0 or not values.all():
-            zeros = np.argwhere(values == 0)
-            if len(zeros) == 0:
-                continue
-            outs[(*index, ...)] = 0
-            if len(zeros) == 1:
-                rest = np.multiply.reduce(values[values != 0].astype(np.float64))
-                outs[(*index, *zeros[0])] = rest * float(grads[(*index, *[0] * count)])
+        values, result = lines[(*index, ...)], outs[(*index, ...)]
+        zeros = values.size - np.count_nonzero(values)
+        if zeros:
+            result.fill(0)
+        if zeros == 1:
+            _to_the_zero(values, float(grads[(*index, *[0] * count)]), result)
+
+
+def _to_the_zero(x, factor, out):
+    """out at the only 0 of x = ``factor`` times the product of the others."""
+    for key in _blocks(x.shape, _TILE):
+        tile, flag = _scratch(x[key].shape, np.float64, 0, 4), _scratch(x[key].shape, np.bool_, 1, 4)
+        np.copyto(tile, x[key])
+        np.equal(tile, 0, out=flag)
+        np.copyto(tile, 1, where=flag)
+        factor *= float(np.multiply.reduce(tile, axis=None))
+    for key in _blocks(x.shape, _TILE):
+        flag = _scratch(x[key].shape, np.bool_, 1, 4)
+        np.equal(x[key], 0, out=flag)
+        np.copyto(out[key], factor, where=flag, casting="unsafe")
 
 
 def extremum_share(gy, x, y, axes, count, out):
