@@ -310,22 +310,24 @@ def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: li
         assert track.timeline()[-1].used == pool.used_bytes()
 
 
+@pytest.mark.parametrize("where", ["cpu", "meta"])
 @settings(max_examples=15)
-@given(st.lists(programs, min_size=2, max_size=4))
-def test_threads_lose_no_event(work: list):
-    pool = device("cpu").pool
+@given(work=st.lists(programs, min_size=2, max_size=4))
+def test_threads_lose_no_event(where: str, work: list):
+    pool = device(where).pool
     base = pool.used_bytes()
     errors: list[BaseException] = []
 
     def thread(program: list) -> None:
         try:
-            run = Program("cpu")
-            for what, a, b in program:
-                run.run(what, a, b)
+            with tm.device(where):
+                run = Program(where)
+                for what, a, b in program:
+                    run.run(what, a, b)
         except BaseException as error:
             errors.append(error)
 
-    with memory.track() as track:
+    with memory.track(where) as track:
         threads = [threading.Thread(target=thread, args=(program,)) for program in work]
         for each in threads:
             each.start()
