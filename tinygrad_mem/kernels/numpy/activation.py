@@ -6,7 +6,7 @@ import math as _math
 
 import numpy as np
 
-from .erf import erf_scaled as _erf_scaled
+from .erf import normal_tile as _normal_tile
 from .erf import tiles as _erf_tiles
 from .erf import wide as _wide
 from .tiles import _SMALL
@@ -16,7 +16,6 @@ from .tiles import select as _select
 from .tiles import sign as _sign
 from .tiles import tiled as _tiled
 
-_ROOT_HALF = _math.sqrt(0.5)
 _TANH = _math.sqrt(2 / _math.pi)
 
 
@@ -120,12 +119,12 @@ def gelu(x, tanh, out):
 
 
 def _normal_part(x, tiles):
-    """The last of the tiles = Phi(x) = (1 + erf(x / sqrt(2))) / 2."""
+    """The last of the tiles = Phi(x)."""
     t = tiles[-1]
-    np.copyto(t, x)
-    _erf_scaled(t, _ROOT_HALF, *tiles[:-1], t)
-    np.add(t, 1, out=t)
-    np.multiply(t, 0.5, out=t)
+    if x.dtype != t.dtype:
+        np.copyto(t, x)
+        x = t
+    _normal_tile(x, *tiles)
     return t
 
 
@@ -143,8 +142,7 @@ def gelu_backward(gy, x, tanh, out):
 
     def exact(o, gy, x, *tiles):
         t, u = _normal_part(x, tiles), tiles[0]
-        np.copyto(u, x)
-        np.multiply(u, u, out=u)
+        np.multiply(x, x, out=u, dtype=u.dtype)
         np.multiply(u, -0.5, out=u)
         np.exp(u, out=u)
         np.multiply(u, x, out=u)

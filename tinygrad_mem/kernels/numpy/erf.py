@@ -21,8 +21,6 @@ from .tiles import sign as _sign
 _SMOOTH = (1.12837923, 0.102769054, -0.000191829822, -0.000619785627, 8.76377453e-05, -5.66854987e-06, 1.41856773e-07)
 """g: least squares on ``atanh(erf(x)) / x`` for 0 < x < 4, weighted by what an error does to erf, relative to erf."""
 
-_FLAT = 16.0  # x**2 beyond which erf is 1 in float32; g is kept from growing there
-
 _TERMS = {"float64": 40, "float32": 14}
 
 
@@ -43,7 +41,7 @@ def wide(out):
 
 
 def tiles(out, more):
-    """How many scratch tiles ``erf_scaled`` wants besides ``more``."""
+    """How many scratch tiles the error function wants besides ``more``."""
     return more + (5 if out.dtype == np.float64 else 2)
 
 
@@ -82,38 +80,49 @@ def erfc_abs(x, out, a, b, c, d):
     np.multiply(out, d, out=out)
 
 
-def _erf_smooth(x, scale, t, u, out):
-    """out = erf(scale * x) in float32; out may be x."""
+def _smooth(x, scale, t, u):
+    """t = x * g(x**2) with x stretched by ``scale``, in float32; g is positive, so what is far away needs no care."""
+    *rest, first = [c * scale ** (2 * k + 1) for k, c in enumerate(_SMOOTH)]
     np.multiply(x, x, out=u)
-    np.minimum(u, _FLAT / scale**2, out=u)
-    first, second, *rest = [c * scale ** (2 * k + 1) for k, c in reversed([*enumerate(_SMOOTH)])]
     np.multiply(u, first, out=t)
-    np.add(t, second, out=t)
-    for c in rest:
-        np.multiply(t, u, out=t)
-        np.add(t, c, out=t)
-    np.multiply(t, x, out=t)
-    np.tanh(t, out=out)
+    while rest:
+        np.add(t, rest.pop(), out=t)
+        np.multiply(t, u if rest else x, out=t)
 
 
-def erf_scaled(x, scale, *tiles):
-    """The last of the tiles = erf(scale * x), computed in it; before it two others if it is float32, five if float64."""
-    out = tiles[-1]
-    if out.dtype != np.float64:
-        _erf_smooth(x, scale, tiles[0], tiles[1], out)
-        return
-    a, b, c, d, e = tiles[:-1]
+def _erf(x, scale, a, b, c, d, e, out):
+    """out = erf(scale * x) in float64; out may be x."""
     np.multiply(x, scale, out=e)
     erfc_abs(e, out, a, b, c, d)
     np.subtract(1.0, out, out=out)
     np.copysign(out, e, out=out)
 
 
+def normal_tile(x, *tiles):
+    """The last of the tiles = the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2; x has their dtype."""
+    out = tiles[-1]
+    if out.dtype == np.float64:
+        _erf(x, math.sqrt(0.5), *tiles)
+        np.add(out, 1, out=out)
+        np.multiply(out, 0.5, out=out)
+        return
+    _smooth(x, math.sqrt(0.5), tiles[0], tiles[1])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
+    np.multiply(tiles[0], -2, out=tiles[0])
+    np.exp(tiles[0], out=tiles[0])
+    np.add(tiles[0], 1, out=tiles[0])
+    np.divide(1, tiles[0], out=out)
+
+
 def erf_tile(out, x, *tiles):
     """out = erf(x); out may be x; the last of the tiles is for the result, before it is rounded to half precision."""
-    np.copyto(tiles[-1], x)
-    erf_scaled(tiles[-1], 1.0, *tiles)
-    np.copyto(out, tiles[-1], casting="unsafe")
+    e = tiles[-1]
+    np.copyto(e, x)
+    if e.dtype == np.float64:
+        _erf(e, 1.0, *tiles)
+        np.copyto(out, e)
+    else:
+        _smooth(e, 1.0, *tiles[:-1])
+        np.tanh(tiles[0], out=out, casting="unsafe")
 
 
 def erfc_tile(out, x, a, b, c, d, e, f):
