@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-
 BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
 
 
