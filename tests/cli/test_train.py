@@ -42,6 +42,12 @@ def test_the_same_seed_gives_the_same_run():
     assert re.findall(pattern, first.stdout) == re.findall(pattern, second.stdout)
 
 
+def test_a_training_of_one_step_has_a_table_too():
+    done = train("--batch-size", "1437", "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+    assert "│ parameters" in done.stdout
+
+
 def write_cifar10(folder: Path) -> None:
     rng = np.random.default_rng(0)
     for name in [*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"]:

@@ -137,17 +137,18 @@ def _train(
     done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
     columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
     with Progress(*columns, console=console) as progress:  # on a narrow terminal, only the bar gives way
-        task = progress.add_task("train", total=epochs * len(batches), epoch=1, text="")
-        steps = 0
+        total = epochs * len(batches)
+        task = progress.add_task("train", total=total, epoch=1, text="")
+        steps, tracked = 0, min(TRACKED_STEPS, total)
         for epoch in range(1, epochs + 1):
             losses = 0.0
             for images, labels in batches:
                 losses += _step(model, rule, images.to(device), labels.to(device))
                 schedule.step()
                 steps += 1
-                if steps == 1:
-                    watch.mark()
-                if steps == TRACKED_STEPS or (watch.running and steps == epochs * len(batches)):
+                if steps == tracked - 1:
+                    watch.mark()  # the table tells of the last step that is tracked
+                if steps == tracked:
                     watch.__exit__()
                 progress.update(task, advance=1, epoch=epoch)
             right = accuracy(model, held_out, device)
@@ -160,5 +161,5 @@ def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Pat
     pool = where.pool
     console.print(f"the pool has reserved {bytes_text(pool.total_bytes())} from the machine so far", highlight=False)
     if picture is not None:
-        watch.plot(picture, title=f"Making the model, then {TRACKED_STEPS} training steps, batch {batch_size}")
+        watch.plot(picture, title=f"Making the model, then the first training steps, batch {batch_size}")
         console.print(f"wrote {picture}")
