@@ -80,9 +80,9 @@ def erfc_abs(x, out, a, b, c, d):
     np.multiply(out, d, out=out)
 
 
-def _smooth(x, scale, t, u):
-    """t = x * g(x**2) with x stretched by ``scale``, in float32; g is positive, so what is far away needs no care."""
-    *rest, first = [c * scale ** (2 * k + 1) for k, c in enumerate(_SMOOTH)]
+def _smooth(x, scale, factor, t, u):
+    """t = factor * x * g(x**2) with x stretched by ``scale``, in float32; g is positive, so what is far away needs no care."""
+    *rest, first = [factor * c * scale ** (2 * k + 1) for k, c in enumerate(_SMOOTH)]
     np.multiply(x, x, out=u)
     np.multiply(u, first, out=t)
     while rest:
@@ -106,8 +106,7 @@ def normal_tile(x, *tiles):
         np.add(out, 1, out=out)
         np.multiply(out, 0.5, out=out)
         return
-    _smooth(x, math.sqrt(0.5), tiles[0], tiles[1])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
-    np.multiply(tiles[0], -2, out=tiles[0])
+    _smooth(x, math.sqrt(0.5), -2.0, tiles[0], tiles[1])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
     np.exp(tiles[0], out=tiles[0])
     np.add(tiles[0], 1, out=tiles[0])
     np.divide(1, tiles[0], out=out)
@@ -121,7 +120,7 @@ def erf_tile(out, x, *tiles):
         _erf(e, 1.0, *tiles)
         np.copyto(out, e)
     else:
-        _smooth(e, 1.0, *tiles[:-1])
+        _smooth(e, 1.0, 1.0, *tiles[:-1])
         np.tanh(tiles[0], out=out, casting="unsafe")
 
 
