@@ -135,7 +135,7 @@ class BCELoss(_WeightedLoss):
         return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
 
 
-class BCEWithLogitsLoss(_Loss):
+class BCEWithLogitsLoss(_WeightedLoss):
     """Cross entropy of the sigmoid of the input, computed together.
 
     Args:
@@ -143,7 +143,6 @@ class BCEWithLogitsLoss(_Loss):
         pos_weight: of the positive class; broadcast.
     """
 
-    weight: Tensor | None
     pos_weight: Tensor | None
 
     def __init__(
@@ -154,8 +153,7 @@ class BCEWithLogitsLoss(_Loss):
         reduction: str = "mean",
         pos_weight: Tensor | None = None,
     ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.register_buffer("weight", weight)
+        super().__init__(weight, size_average, reduce, reduction)
         self.register_buffer("pos_weight", pos_weight)
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

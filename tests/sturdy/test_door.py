@@ -1,0 +1,44 @@
+"""What the door of public functions leaves alone, and what it puts into words."""
+
+from __future__ import annotations
+
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import errors
+from tinygrad_mem.nn import functional as F
+
+
+def test_an_error_of_the_callers_own_code_comes_through_as_it_is():
+    def distance(a: tm.Tensor, b: tm.Tensor) -> tm.Tensor:
+        raise TypeError("mine")
+
+    x = tm.ones(2, 3)
+    with pytest.raises(TypeError, match=r"^mine$") as caught:
+        F.triplet_margin_with_distance_loss(x, x, x, distance_function=distance)
+    assert not isinstance(caught.value, errors.TinygradMemError)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: tm.sum(x, dim="a"), r"sum\(\): argument 'dim' \(position 2\) must be|sum\(\): argument 'dim' must be"),
+        (lambda x: tm.exp("a"), r"exp\(\): argument 'input' \(position 1\) must be Tensor, not str"),
+        (lambda x: tm.exp(x, 1, 2), r"exp\(\) takes 1 positional argument"),
+        (lambda x: tm.exp(y=x), r"exp\(\) got an unexpected keyword argument 'y'"),
+        (lambda x: tm.add(x, tm.ones(4)), "do not broadcast"),
+        (lambda x: tm.cat([x, 3]), r"cat\(\): argument 'tensors' \(position 1\) must be tuple of Tensors"),
+    ],
+)
+def test_accidents_are_put_into_words_that_one_class_catches(call, message: str):
+    with pytest.raises(errors.TinygradMemError, match=message):
+        call(tm.ones(2, 3))
+
+
+def test_what_is_no_accident_of_arguments_is_not_described():
+    def distance(a: tm.Tensor, b: tm.Tensor) -> tm.Tensor:
+        raise KeyboardInterrupt
+
+    x = tm.ones(2, 3)
+    with pytest.raises(KeyboardInterrupt):
+        F.triplet_margin_with_distance_loss(x, x, x, distance_function=distance)
