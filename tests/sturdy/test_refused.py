@@ -9,6 +9,8 @@ import pytest
 
 import tinygrad_mem as tm
 
+HALF: Any = 0.5
+
 
 @pytest.mark.parametrize(
     ("call", "words"),
@@ -22,6 +24,16 @@ import tinygrad_mem as tm
         (
             lambda: tm.masked_select(tm.ones(3), tm.tensor([1, 0, 1])),
             "masked_select: expected BoolTensor for mask, found int64",
+        ),
+        (lambda: tm.randint_like(tm.ones(3), HALF, 2), r"randint_like\(\): argument 'low' .* must be int, not float"),
+        (
+            lambda: tm.scatter(tm.ones(3, 4), 1, tm.zeros(3, 3, dtype=tm.int64), tm.ones(3, 2)),
+            r"Expected index \[3, 3\] to be no larger than self .* no larger size than src \[3, 2\]",
+        ),
+        (lambda: tm.zeros(3).scatter_add_(0, tm.zeros(4, dtype=tm.int64), tm.ones(3)), "no larger size than src"),
+        (
+            lambda: tm.zeros(3).scatter_add_(0, tm.zeros(1, dtype=tm.int64), None),  # type: ignore[arg-type]
+            "argument 'src'.* must be Tensor, not NoneType",
         ),
         (lambda: tm.randint(0, 2.5, (3,)), r"randint\(\): bounds must be integers, found 2.5 \(float\)"),
         (lambda: tm.randint(0, 5, (3,), dtype=tm.bool), r"from=0 or to - 1=4 is out of bounds for bool: 0 to 1"),

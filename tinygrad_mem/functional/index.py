@@ -279,6 +279,19 @@ def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tens
     return axis, wrapped(index, input.size(axis) if input.ndim else 1, axis, negative=False)
 
 
+def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> None:
+    """A source has an element for each of the index."""
+    if not isinstance(src, Tensor):
+        return
+    if src.ndim != index.ndim:
+        raise ShapeError(f"{name}(): Index tensor must have the same number of dimensions as src tensor, found {src.ndim}")
+    if any(i > n for i, n in zip(index.shape, src.shape, strict=True)):
+        raise ShapeError(
+            f"Expected index {list(index.shape)} to be no larger than self {list(input.shape)} apart from dimension {axis} "
+            f"and to be no larger size than src {list(src.shape)}"
+        )
+
+
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index."""
     axis, index = _along(input, dim, index, "gather")
@@ -327,18 +340,28 @@ def scatter_(
 
     Raises:
         ValueError: another reduction.
+        ShapeError: the index is larger than the source.
     """
     if reduce not in (None, "add"):
         raise ArgumentError(f"scatter: reduce must be None or 'add', found {reduce!r}; see scatter_reduce")
     axis, index = _along(input, dim, index, "scatter")
     if src is None and value is None:
         raise ArgumentTypeError("scatter_(): expected src, a tensor, or value, a number; found neither")
+    _enough(input, axis, index, src, "scatter")
     return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
 
 
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
-    """``input[index[i][j]][j] += src[i][j]`` for ``dim`` 0. Saves: index."""
+    """``input[index[i][j]][j] += src[i][j]`` for ``dim`` 0. Saves: index.
+
+    Raises:
+        ArgumentTypeError: the source is no tensor.
+        ShapeError: the index is larger than the source.
+    """
     axis, index = _along(input, dim, index, "scatter_add")
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"scatter_add_(): argument 'src' must be Tensor, not {type(src).__name__}")
+    _enough(input, axis, index, src, "scatter_add")
     return apply_(ops.Scatter, input, index, src, axis=axis, add=True)
 
 

@@ -108,8 +108,7 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
-    if not hasattr(high, "__index__"):
-        raise ArgumentTypeError(f"randint(): bounds must be integers, found {high!r} ({type(high).__name__})")
+    _whole("randint", low, high)
     if high <= low:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
@@ -140,9 +139,16 @@ def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any
         ArgumentError: the range is empty, or wider than the dtype.
     """
     first, last = (0, low) if high is None else (low, high)
+    _whole("randint_like", first, last)
     if last <= first:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={first} >= to={last}")
     return random_(creation.empty_like(input, dtype=dtype, device=device), first, last)
+
+
+def _whole(name: str, *bounds: Any) -> None:
+    for bound in bounds:
+        if not hasattr(bound, "__index__"):
+            raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
 
 
 def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:
