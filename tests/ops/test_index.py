@@ -103,3 +103,13 @@ def test_what_is_known_is_checked_on_every_device(device: str):
 def test_an_index_of_a_scalar():
     x = torch.tensor(2.0).scatter(0, torch.tensor(0), torch.tensor(3.0))
     assert tm.tensor(2.0).scatter(0, tm.tensor(0), tm.tensor(3.0)).item() == x.item()
+
+
+@pytest.mark.parametrize("name", ["scatter", "scatter_add"])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_a_source_has_an_element_for_each_of_the_index(name: str, device: str):
+    x, index = tm.zeros(3, 4, device=device), tm.zeros(3, 3, dtype=tm.int64, device=device)
+    with pytest.raises(tm.errors.ShapeError, match=r"index \[3, 3\].* no larger size than src \[3, 2\]"):
+        getattr(x, name)(1, index, tm.ones(3, 2, device=device))
+    with pytest.raises(tm.errors.ShapeError, match="same number of dimensions as src"):
+        getattr(x, name)(1, index, tm.ones(3, device=device))
