@@ -247,6 +247,7 @@ def test_tensors_from_outside_are_refused_and_unharmed():
 
 
 def test_errors_of_the_step_come_through_and_all_is_as_before():
+    used = tm.device("meta").pool.used_bytes()
     for error in (ZeroDivisionError, KeyboardInterrupt):
 
         def run(error: type = error) -> None:
@@ -256,4 +257,4 @@ def test_errors_of_the_step_come_through_and_all_is_as_before():
         with pytest.raises(error):
             memory.predict(run)
         assert tm.ones(1).device.type == "cpu"
-        assert tm.device("meta").pool.used_bytes() == 0
+        assert tm.device("meta").pool.used_bytes() == used
