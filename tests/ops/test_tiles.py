@@ -112,3 +112,16 @@ def test_products_of_lines_with_zeros(zeros: int, dims: tuple[int, ...]):
         with numpy_allocations() as sizes:
             y.backward(gy)
     assert [n for n in sizes if n > BUFFERS] == []
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (2, 4, 0), (3, 0), (0, 5)])
+def test_norms_of_nothing(shape: tuple[int, ...]):
+    x = tm.zeros(*shape, requires_grad=True)
+    size = shape[1] if len(shape) == 3 else shape[-1]
+    weight, bias = (tm.ones(size, requires_grad=True) for _ in range(2))
+    f = tm.nn.functional
+    y = f.group_norm(x, 2, weight, bias) if len(shape) == 3 else f.layer_norm(x, (size,), weight, bias)
+    y.sum().backward()
+    for t in (x, weight, bias):
+        assert t.grad is not None
+        assert not t.grad.numpy().any()

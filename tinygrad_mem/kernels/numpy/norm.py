@@ -341,7 +341,7 @@ def _sum(x, out, first):
     total = out if first else _scratch(out.shape, out.dtype, 3, 4)
     count = x.shape[2] * x.shape[3]
     if x.dtype == out.dtype and x.flags.c_contiguous and total.flags.c_contiguous and count <= _RUN:
-        np.matmul(x.reshape(-1, count), _ONES[x.dtype][:count], out=total.reshape(-1))
+        np.matmul(x.reshape(total.size, count), _ONES[x.dtype][:count], out=total.reshape(-1))
     else:
         np.add.reduce(x, axis=(2, 3), dtype=out.dtype, out=total)
     _add(total, out)
@@ -452,10 +452,10 @@ def _add_reduced(x, total):
     axes = (0, *[i for i in range(1, 4) if total.shape[i - 1] == 1 and x.shape[i] != 1])
     small, ones = _scratch((1, *total.shape), total.dtype, 2, 4), _ONES[x.dtype]
     if axes == (0,) and len(x) <= _RUN:
-        np.matmul(ones[: len(x)], x.reshape(len(x), -1), out=small.reshape(-1))
+        np.matmul(ones[: len(x)], x.reshape(len(x), small.size), out=small.reshape(-1))
     elif axes == (0, 3) and x.shape[3] <= _RUN:
         lines = _scratch((*x.shape[:3], 1), total.dtype, 3, 4)
-        np.matmul(x.reshape(-1, x.shape[3]), ones[: x.shape[3]], out=lines.reshape(-1))
+        np.matmul(x.reshape(lines.size, x.shape[3]), ones[: x.shape[3]], out=lines.reshape(-1))
         np.add.reduce(lines, axis=0, keepdims=True, out=small)
     else:
         np.add.reduce(x, axis=axes, keepdims=True, out=small)
