@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks``: time ratios to PyTorch, both engines interleaved in one process; no test depends on them.
 
-Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. Between two steps is
-a pause: the threads of the other engine's libraries wait in a loop for more work for up to 25 ms, on cores that are not theirs.
+Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. The engines take turns
+of several steps, and the first of a turn do not count: threads of the other's libraries wait in a loop for up to 25 ms.
 """
 
 from __future__ import annotations
@@ -16,21 +16,27 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
-PAUSE = 0.05  # seconds
+TURN = 0.06  # seconds of steps, at least, that do not count, and again that do
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
 
 
 def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> tuple[float, float]:
-    """Median seconds of one call of each, called in turn for about ``seconds`` in all, after two calls of warm-up."""
+    """Median seconds of one call of each, in turns for about ``seconds`` in all; a turn begins with calls that do not count."""
     times: tuple[list[float], list[float]] = ([], [])
     began = time.perf_counter()
-    while len(times[0]) < 5 or time.perf_counter() - began < seconds:
+    while len(times[0]) < 4 or time.perf_counter() - began < seconds:
         for run, row in zip((ours, theirs), times, strict=True):
-            time.sleep(PAUSE)
-            start = time.perf_counter()
-            run()
-            row.append(time.perf_counter() - start)
-    return median(times[0][2:]), median(times[1][2:])
+            for counts in (False, True):
+                turn = time.perf_counter()
+                while True:
+                    start = time.perf_counter()
+                    run()
+                    end = time.perf_counter()
+                    if counts:
+                        row.append(end - start)
+                    if end - turn > TURN:
+                        break
+    return median(times[0]), median(times[1])
 
 
 def networks(device: str, seconds: float, only: str) -> list[dict]:
