@@ -1,7 +1,7 @@
 """``python -m tests.benchmarks``: time ratios to PyTorch, both engines interleaved in one process; no test depends on them.
 
-Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. The engines take turns
-of several steps, and the first of a turn do not count: threads of the other's libraries wait in a loop for up to 25 ms.
+Each setting of BLAS is a process of its own, because OpenBLAS chooses its kernels when NumPy is imported. Engines take turns of
+several steps, and the first of a turn do not count: threads of the other's libraries wait in a loop for up to 25 ms.
 """
 
 from __future__ import annotations
