@@ -1,7 +1,7 @@
 """The tensor: an array of a device, and its place on the tape.
 
 This class knows no op. The methods that compute (``t.add``, ``t.sum``, ``t + u``) are the functions of
-``tinygrad_mem.functional``; the table in ``functional/methods.py`` puts them here.
+``tinygrad_mem.functional``; the table in ``functional/methods`` puts them here.
 """
 
 from __future__ import annotations

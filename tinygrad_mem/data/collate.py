@@ -56,7 +56,7 @@ def _stack(batch: Sequence[Tensor]) -> Tensor:
                 f"{list(other.shape)} at another; pad them in a collate_fn"
             )
     if any(t.requires_grad for t in batch):
-        from ..functional.shape import stack
+        from ..functional.join import stack
 
         return stack(list(batch))
     where, dtype = first.device, first.dtype

@@ -7,7 +7,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..ops import activation as ops
-from . import elementwise
+from . import choose, compare, elementwise, unary
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -142,7 +142,7 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
 
 def tanhshrink(input: Tensor) -> Tensor:
     """``input - tanh(input)``. Saves: tanh's output."""
-    return elementwise.sub(input, elementwise.tanh(input))
+    return elementwise.sub(input, unary.tanh(input))
 
 
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
@@ -170,7 +170,7 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     from .creation import empty_like
 
     slopes = empty_like(input).uniform_(lower, upper)
-    slope = elementwise.where(elementwise.gt(input.detach(), 0), 1.0, slopes)
+    slope = choose.where(compare.gt(input.detach(), 0), 1.0, slopes)
     return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
 
 
@@ -191,8 +191,8 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     if input.size(dim) % 2:
         raise ShapeError(f"Halving dimension must be even, but dimension {dim} is size {input.size(dim)}")
     a, b = chunk(input, 2, dim)
-    return elementwise.mul(a, elementwise.sigmoid(b))
+    return elementwise.mul(a, unary.sigmoid(b))
 
 
-tanh = elementwise.tanh
-sigmoid = elementwise.sigmoid
+tanh = unary.tanh
+sigmoid = unary.sigmoid

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
-from . import elementwise, join
+from . import choose, compare, elementwise, join, unary
 from .loss import _reduce, reduction_of
 from .reduce import norm
 
@@ -25,7 +25,7 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 def _at_least(x: Tensor, low: float) -> Tensor:
     """``x``, but ``low`` where it is below: the value is clamped, the gradient is not, as PyTorch has it."""
-    return elementwise.add(x, elementwise.clamp(elementwise.sub(low, x.detach()), min=0))
+    return elementwise.add(x, choose.clamp(elementwise.sub(low, x.detach()), min=0))
 
 
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
@@ -57,9 +57,9 @@ def cosine_embedding_loss(
     # PyTorch adds a small number to both squared norms instead of clamping them
     square1 = elementwise.add(elementwise.mul(input1, input1).sum(-1), 1e-12)
     square2 = elementwise.add(elementwise.mul(input2, input2).sum(-1), 1e-12)
-    cos = elementwise.div(elementwise.mul(input1, input2).sum(-1), elementwise.sqrt(elementwise.mul(square1, square2)))
-    same = elementwise.where(elementwise.eq(target, 1), elementwise.sub(1.0, cos), 0.0)
-    apart = elementwise.where(elementwise.eq(target, -1), elementwise.clamp(elementwise.sub(cos, margin), min=0), 0.0)
+    cos = elementwise.div(elementwise.mul(input1, input2).sum(-1), unary.sqrt(elementwise.mul(square1, square2)))
+    same = choose.where(compare.eq(target, 1), elementwise.sub(1.0, cos), 0.0)
+    apart = choose.where(compare.eq(target, -1), choose.clamp(elementwise.sub(cos, margin), min=0), 0.0)
     return _reduce(elementwise.add(same, apart), reduction)
 
 
@@ -83,8 +83,8 @@ def margin_ranking_loss(
             "margin_ranking_loss : All input tensors should have same dimension but got sizes: "
             f"input1: {list(input1.shape)}, input2: {list(input2.shape)}, target: {list(target.shape)}"
         )
-    apart = elementwise.mul(elementwise.neg(target), elementwise.sub(input1, input2))
-    return _reduce(elementwise.clamp(elementwise.add(apart, margin), min=0), reduction)
+    apart = elementwise.mul(unary.neg(target), elementwise.sub(input1, input2))
+    return _reduce(choose.clamp(elementwise.add(apart, margin), min=0), reduction)
 
 
 def hinge_embedding_loss(
@@ -97,8 +97,8 @@ def hinge_embedding_loss(
 ) -> Tensor:
     """``input`` where target is 1, ``max(0, margin - input)`` where it is -1. Saves: what its parts save."""
     reduction = reduction_of(reduction, size_average, reduce)
-    far = elementwise.where(elementwise.ne(target, 1), elementwise.clamp(elementwise.sub(margin, input), min=0), 0.0)
-    near = elementwise.where(elementwise.ne(target, -1), input, 0.0)
+    far = choose.where(compare.ne(target, 1), choose.clamp(elementwise.sub(margin, input), min=0), 0.0)
+    near = choose.where(compare.ne(target, -1), input, 0.0)
     return _reduce(elementwise.add(far, near), reduction)
 
 
@@ -113,7 +113,7 @@ def soft_margin_loss(
     from .activation import softplus
 
     reduction = reduction_of(reduction, size_average, reduce)
-    return _reduce(softplus(elementwise.mul(elementwise.neg(target), input), threshold=math.inf), reduction)
+    return _reduce(softplus(elementwise.mul(unary.neg(target), input), threshold=math.inf), reduction)
 
 
 def triplet_margin_loss(
@@ -164,7 +164,7 @@ def triplet_margin_with_distance_loss(
     if swap:
         far = elementwise.minimum(far, distance(positive, negative))
     near = distance(anchor, positive)
-    return _reduce(elementwise.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
+    return _reduce(choose.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
 
 
 def poisson_nll_loss(
@@ -183,15 +183,15 @@ def poisson_nll_loss(
     """
     reduction = reduction_of(reduction, size_average, reduce)
     if log_input:
-        losses = elementwise.sub(elementwise.exp(input), elementwise.mul(target, input))
+        losses = elementwise.sub(unary.exp(input), elementwise.mul(target, input))
     else:
-        losses = elementwise.sub(input, elementwise.mul(target, elementwise.log(elementwise.add(input, eps))))
+        losses = elementwise.sub(input, elementwise.mul(target, unary.log(elementwise.add(input, eps))))
     if full:
-        many = elementwise.gt(target, 1)
-        safe = elementwise.where(many, target, 1.0)
-        term = elementwise.sub(elementwise.mul(safe, elementwise.log(safe)), safe)
-        term = elementwise.add(term, elementwise.mul(elementwise.log(elementwise.mul(safe, 2 * math.pi)), 0.5))
-        losses = elementwise.add(losses, elementwise.where(many, term, 0.0))
+        many = compare.gt(target, 1)
+        safe = choose.where(many, target, 1.0)
+        term = elementwise.sub(elementwise.mul(safe, unary.log(safe)), safe)
+        term = elementwise.add(term, elementwise.mul(unary.log(elementwise.mul(safe, 2 * math.pi)), 0.5))
+        losses = elementwise.add(losses, choose.where(many, term, 0.0))
     return _reduce(losses, reduction)
 
 
@@ -223,8 +223,8 @@ def gaussian_nll_loss(
         elif not (input.shape[:-1] == var.shape[:-1] and var.shape[-1] == 1):
             raise ArgumentError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
     safe = _at_least(var, eps)
-    square = elementwise.square(elementwise.sub(input, target))
-    losses = elementwise.mul(elementwise.add(elementwise.log(safe), elementwise.div(square, safe)), 0.5)
+    square = unary.square(elementwise.sub(input, target))
+    losses = elementwise.mul(elementwise.add(unary.log(safe), elementwise.div(square, safe)), 0.5)
     if full:
         losses = elementwise.add(losses, 0.5 * math.log(2 * math.pi))
     return _reduce(losses, reduction)

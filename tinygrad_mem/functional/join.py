@@ -1,4 +1,4 @@
-"""Stacking, cutting and turning: compositions of views and ``cat``, whose memory is that of their parts."""
+"""Tensors put together and cut apart: views, and ``cat``, whose memory is that of their parts."""
 
 from __future__ import annotations
 
@@ -9,9 +9,54 @@ from typing import Any
 import numpy as np
 
 from ..autograd.shape import normalize_dim
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
+from ..ops import join as ops
 from . import creation, shape
+
+
+def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors one behind the other along ``dim``. Saves nothing; gradients are views of one.
+
+    Raises:
+        ShapeError: no tensors, or other dimensions differ.
+    """
+    parts = [x for x in tensors if x.array.shape != (0,)]
+    if not tensors:
+        raise ShapeError("torch.cat(): expected a non-empty list of Tensors")
+    if not parts:
+        return tensors[0]
+    return apply(ops.Cat, *parts, axis=normalize_dim(dim, parts[0].ndim))
+
+
+def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+    """Tensors of one shape along a new dimension. Saves nothing.
+
+    Raises:
+        ShapeError: no tensors, or shapes differ.
+    """
+    if not tensors:
+        raise ShapeError("stack expects a non-empty TensorList")
+    for i, x in enumerate(tensors):
+        if x.array.shape != tensors[0].array.shape:
+            raise ShapeError(
+                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
+                f"{list(x.shape)} at entry {i}"
+            )
+    axis = normalize_dim(dim, tensors[0].ndim + 1)
+    return cat([shape.unsqueeze(x, axis) for x in tensors], axis)
+
+
+def hstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Columns side by side."""
+    rows = [shape.atleast_1d(x) for x in tensors]
+    return cat(rows, 0 if rows[0].ndim == 1 else 1)
+
+
+def vstack(tensors: Sequence[Tensor]) -> Tensor:
+    """Rows one below the other."""
+    return cat([x if x.ndim > 1 else shape.reshape(x, (1, -1)) for x in tensors], 0)
 
 
 def atleast_2d(input: Tensor) -> Tensor:
@@ -28,12 +73,12 @@ def atleast_3d(input: Tensor) -> Tensor:
 
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors behind one another, along the third dimension."""
-    return shape.cat([atleast_3d(x) for x in tensors], 2)
+    return cat([atleast_3d(x) for x in tensors], 2)
 
 
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Vectors as columns, matrices side by side."""
-    return shape.hstack([x if x.ndim > 1 else shape.reshape(x, (-1, 1)) for x in tensors])
+    return hstack([x if x.ndim > 1 else shape.reshape(x, (-1, 1)) for x in tensors])
 
 
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
@@ -102,26 +147,6 @@ def _split_along(name: str, input: Tensor, cuts: int | Sequence[int], dim: int, 
     return tensor_split(input, cuts, dim)
 
 
-def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """Turned by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
-
-    Raises:
-        ShapeError: ``dims`` is not two different dimensions.
-    """
-    if len(dims) != 2:
-        raise ShapeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
-    a, b = (normalize_dim(d, input.ndim) for d in dims)
-    if a == b:
-        raise ShapeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
-    turns = k % 4
-    if turns == 0:
-        return input.clone()  # type: ignore[attr-defined]
-    if turns == 2:
-        return shape.flip(input, (a, b))
-    flipped = shape.flip(input, (b if turns == 1 else a,))
-    return shape.transpose(flipped, a, b).clone()  # type: ignore[attr-defined]
-
-
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """How often each value of a vector of non-negative integers occurs, int64, or the sum of its ``weights``.
 
@@ -143,4 +168,5 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return out.index_add_(0, input.long(), weights.detach())  # type: ignore[attr-defined]
 
 
-row_stack = shape.vstack
+concat = concatenate = cat
+row_stack = vstack

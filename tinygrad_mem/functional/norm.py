@@ -10,7 +10,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from ..ops import norm as ops
-from . import elementwise, pool, reduce, shape
+from . import choose, elementwise, pool, rearrange, reduce, shape
 
 
 def batch_norm(
@@ -167,7 +167,7 @@ def instance_norm(
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the p-norm along ``dim``, not taken below ``eps``. Saves: what its parts save."""
-    length = elementwise.clamp(reduce.norm(input, p, dim, keepdim=True), min=eps)
+    length = choose.clamp(reduce.norm(input, p, dim, keepdim=True), min=eps)
     return elementwise.div(input, length.expand_as(input))
 
 
@@ -184,6 +184,6 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     if input.ndim < 3:
         raise ShapeError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
     squares = shape.reshape(elementwise.mul(input, input), (input.size(0), 1, input.size(1), -1))
-    padded = shape.pad(squares, (0, 0, size // 2, (size - 1) // 2))
+    padded = rearrange.pad(squares, (0, 0, size // 2, (size - 1) // 2))
     mean = shape.reshape(pool.avg_pool2d(padded, (size, 1), stride=1), tuple(input.shape))
     return elementwise.div(input, elementwise.pow(elementwise.add(elementwise.mul(mean, alpha), k), beta))

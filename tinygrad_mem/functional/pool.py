@@ -10,7 +10,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
-from . import creation, elementwise, index
+from . import creation, elementwise, gather, unary
 from .activation import relu
 
 Sizes = int | Sequence[int]
@@ -236,7 +236,7 @@ def _max_unpool(n: int) -> Any:
         planes = _planes(input, n, name)
         flat, places = planes.reshape(planes.size(0), -1), indices.reshape(planes.size(0), -1)
         whole = creation.zeros(planes.size(0), math.prod(sizes), dtype=input.dtype, device=input.device)
-        return index.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
+        return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
     max_unpool.__name__ = max_unpool.__qualname__ = name
     max_unpool.__doc__ = f"""The values of a max_pool{n}d back at their ``indices``, 0 elsewhere. Saves: the indices.
@@ -259,10 +259,10 @@ def _lp_pool(n: int) -> Any:
         kernel = _tuple(kernel_size, n, f"lp_pool{n}d: kernel_size")
         if math.isinf(norm_type):
             sign = math.copysign(1, norm_type)
-            size = elementwise.mul(elementwise.abs(input), sign)
+            size = elementwise.mul(unary.abs(input), sign)
             return elementwise.mul(_MAX[n](size, kernel, stride, 0, 1, ceil_mode), sign)
         mean = _AVG[n](elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode)
-        mean = elementwise.mul(elementwise.sign(mean), relu(elementwise.abs(mean)))  # a sum of 0 has the gradient 0, not nan
+        mean = elementwise.mul(unary.sign(mean), relu(unary.abs(mean)))  # a sum of 0 has the gradient 0, not nan
         return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
 
     lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{n}d"

@@ -11,7 +11,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
-from . import elementwise
+from . import choose, compare, elementwise
 from .sort import ValuesIndices
 from .sort import median as median
 
@@ -182,7 +182,7 @@ def count_nonzero(input: Tensor, dim: Dim = None) -> Tensor:
 
 def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum of those that are not nan. Saves: a mask, one byte an element."""
-    return sum(elementwise.masked_fill(input, elementwise.isnan(input.detach()), 0), dim, keepdim, dtype=dtype)
+    return sum(choose.masked_fill(input, compare.isnan(input.detach()), 0), dim, keepdim, dtype=dtype)
 
 
 def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
@@ -193,7 +193,7 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     """
     if input.dtype.kind != "f":
         raise DTypeError(f"nanmean(): expected input to have floating point dtype but got {input.dtype}; mean() takes others")
-    there = sum(elementwise.logical_not(elementwise.isnan(input.detach())), dim, keepdim)
+    there = sum(compare.logical_not(compare.isnan(input.detach())), dim, keepdim)
     return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from . import convert, elementwise, scan
+from . import choose, compare, convert, elementwise, scan, unary
 
 
 def _rewrites(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -31,21 +31,21 @@ def _rewrites(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 floor_divide_ = _rewrites(elementwise.floor_divide)
 fmod_ = _rewrites(elementwise.fmod)
-frac_ = _rewrites(elementwise.frac)
+frac_ = _rewrites(unary.frac)
 atan2_ = _rewrites(elementwise.atan2)
-xlogy_ = _rewrites(elementwise.xlogy)
-nan_to_num_ = _rewrites(elementwise.nan_to_num)
-clamp_min_ = _rewrites(elementwise.clamp_min)
-clamp_max_ = _rewrites(elementwise.clamp_max)
+xlogy_ = _rewrites(choose.xlogy)
+nan_to_num_ = _rewrites(choose.nan_to_num)
+clamp_min_ = _rewrites(choose.clamp_min)
+clamp_max_ = _rewrites(choose.clamp_max)
 cumprod_ = _rewrites(scan.cumprod)
-eq_ = _rewrites(elementwise.eq)
-ne_ = _rewrites(elementwise.ne)
-lt_ = _rewrites(elementwise.lt)
-le_ = _rewrites(elementwise.le)
-gt_ = _rewrites(elementwise.gt)
-ge_ = _rewrites(elementwise.ge)
-logical_and_ = _rewrites(elementwise.logical_and)
-logical_or_ = _rewrites(elementwise.logical_or)
-logical_xor_ = _rewrites(elementwise.logical_xor)
-logical_not_ = _rewrites(elementwise.logical_not)
-bitwise_not_ = _rewrites(elementwise.bitwise_not)
+eq_ = _rewrites(compare.eq)
+ne_ = _rewrites(compare.ne)
+lt_ = _rewrites(compare.lt)
+le_ = _rewrites(compare.le)
+gt_ = _rewrites(compare.gt)
+ge_ = _rewrites(compare.ge)
+logical_and_ = _rewrites(compare.logical_and)
+logical_or_ = _rewrites(compare.logical_or)
+logical_xor_ = _rewrites(compare.logical_xor)
+logical_not_ = _rewrites(compare.logical_not)
+bitwise_not_ = _rewrites(compare.bitwise_not)

@@ -6,13 +6,11 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
-from ..ops import convert, join
+from ..errors import ArgumentTypeError, DimensionError, ShapeError
+from ..ops import convert
 from ..ops import shape as ops
 
 
@@ -261,7 +259,7 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
         sections = [min(step, size - i) for i in range(0, size, step)] if step and size else [size]
     else:
         sections = list(split_size_or_sections)
-        if builtin_sum(sections) != size:
+        if sum(sections) != size:
             raise ShapeError(
                 f"split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's size at dimension {axis}), "
                 f"but got split_sizes={sections}"
@@ -271,9 +269,6 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
         pieces.append(narrow(input, axis, start, length))
         start += length
     return tuple(pieces)
-
-
-builtin_sum = sum
 
 
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
@@ -304,217 +299,9 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return apply(ops.Windows, input, axis=axis, size=size, step=step)
 
 
-def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one behind the other along ``dim``. Saves nothing; gradients are views of one.
-
-    Raises:
-        ShapeError: no tensors, or other dimensions differ.
-    """
-    parts = [x for x in tensors if x.array.shape != (0,)]
-    if not tensors:
-        raise ShapeError("torch.cat(): expected a non-empty list of Tensors")
-    if not parts:
-        return tensors[0]
-    return apply(join.Cat, *parts, axis=normalize_dim(dim, parts[0].ndim))
-
-
-def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape along a new dimension. Saves nothing.
-
-    Raises:
-        ShapeError: no tensors, or shapes differ.
-    """
-    if not tensors:
-        raise ShapeError("stack expects a non-empty TensorList")
-    for i, x in enumerate(tensors):
-        if x.array.shape != tensors[0].array.shape:
-            raise ShapeError(
-                f"stack expects each tensor to be equal size, but got {list(tensors[0].shape)} at entry 0 and "
-                f"{list(x.shape)} at entry {i}"
-            )
-    axis = normalize_dim(dim, tensors[0].ndim + 1)
-    return cat([unsqueeze(x, axis) for x in tensors], axis)
-
-
 def atleast_1d(input: Tensor) -> Tensor:
     """With one dimension at least."""
     return input if input.ndim else reshape(input, 1)
-
-
-def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Columns side by side."""
-    rows = [atleast_1d(x) for x in tensors]
-    return cat(rows, 0 if rows[0].ndim == 1 else 1)
-
-
-def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Rows one below the other."""
-    return cat([x if x.ndim > 1 else reshape(x, (1, -1)) for x in tensors], 0)
-
-
-def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """The tensor repeated along each dimension: a copy. Saves nothing."""
-    times = sizes_of(repeats)
-    if len(times) < input.ndim:
-        raise ShapeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
-    shape = (1,) * (len(times) - input.ndim) + tuple(input.shape)
-    x = reshape(input, [m for n in shape for m in (1, n)])
-    x = expand(x, [m for k, n in zip(times, shape, strict=True) for m in (k, n)])
-    return reshape(apply(convert.Clone, x), [k * n for k, n in zip(times, shape, strict=True)])
-
-
-def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
-    """:func:`repeat`, with missing leading counts taken as 1."""
-    dims = sizes_of((dims, *more))
-    return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
-
-
-def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Every entry repeated, one behind the other."""
-    if dim is None:
-        return repeat_interleave(reshape(input, -1), repeats, 0)
-    axis = normalize_dim(dim, input.ndim)
-    if isinstance(repeats, int):
-        x = unsqueeze(input, axis + 1)
-        x = apply(convert.Clone, expand(x, *x.shape[: axis + 1], repeats, *x.shape[axis + 2 :]))
-        return flatten(x, axis, axis + 1)
-    from .creation import tensor
-    from .index import index_select
-
-    counts = repeats.tolist()
-    return index_select(input, axis, tensor([i for i, k in enumerate(counts) for _ in range(k)], dtype="int64"))
-
-
-def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-    """Entries moved round: what leaves at one end comes back at the other."""
-    if dims is None:
-        return reshape(roll(reshape(input, -1), shifts, 0), input.shape)
-    moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
-    axes = (dims,) if isinstance(dims, int) else tuple(dims)
-    if len(moves) != len(axes):
-        raise ShapeError(f"shifts and dimensions must align. shifts: {len(moves)}, dims: {len(axes)}")
-    pairs = list(zip(moves, axes, strict=True))
-    for shift, dim in pairs:
-        size = input.size(dim)
-        k = shift % size if size else 0
-        if k:
-            input = cat([narrow(input, dim, size - k, k), narrow(input, dim, 0, size - k)], dim)
-    return input.clone() if all(s % max(input.size(d), 1) == 0 for s, d in pairs) else input
-
-
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    """Dimensions in reverse order: a copy. Saves nothing."""
-    axes = tuple(normalize_dim(d, input.ndim) for d in sizes_of(dims))
-    return apply(join.Flip, input, axes=axes)
-
-
-def fliplr(input: Tensor) -> Tensor:
-    """Columns in reverse order."""
-    return flip(input, 1)
-
-
-def flipud(input: Tensor) -> Tensor:
-    """Rows in reverse order."""
-    return flip(input, 0)
-
-
-def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
-    """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` in a row; of bools, whether they differ.
-
-    Saves nothing.
-
-    Raises:
-        ArgumentError: ``n`` is negative.
-    """
-    if n < 0:
-        raise ArgumentError(f"diff: order must be non-negative but got {n}")
-    row = [t for t in (prepend, input, append) if t is not None]
-    input = cat(row, dim) if len(row) > 1 else input
-    for _ in range(min(n, input.size(dim))):
-        rest = max(input.size(dim) - 1, 0)
-        late, early = narrow(input, dim, input.size(dim) - rest, rest), narrow(input, dim, 0, rest)
-        input = late.ne(early) if input.dtype == np.bool_ else late - early
-    return input
-
-
-def tril(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The part on and below a diagonal, 0 elsewhere. Saves nothing."""
-    return apply(join.Triangle, input, diagonal=diagonal, lower=True)
-
-
-def triu(input: Tensor, diagonal: int = 0) -> Tensor:
-    """The part on and above a diagonal, 0 elsewhere. Saves nothing."""
-    return apply(join.Triangle, input, diagonal=diagonal, lower=False)
-
-
-def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """A matrix with this diagonal, or the diagonal of a matrix."""
-    if input.ndim == 2:
-        return apply(convert.Clone, diagonal_of(input, diagonal))
-    from .creation import zeros
-
-    size = input.numel() + abs(diagonal)
-    out = zeros(size, size, dtype=input.dtype, device=input.device)
-    diagonal_of(out, diagonal).copy_(input)
-    return out
-
-
-diagonal_of = diagonal
-
-
-def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Entries put around the last dimensions: ``pad`` has (before, after) from the last dimension backwards; negative crops.
-
-    Modes: constant, reflect, replicate, circular. Saves nothing.
-
-    Raises:
-        ValueError: an unknown mode.
-        ShapeError: ``pad`` has an odd length, is too long, or reaches further than the data.
-    """
-    amounts = tuple(pad)
-    if len(amounts) % 2 or len(amounts) // 2 > input.ndim:
-        raise ShapeError(f"Padding length must be divisible by 2 and at most {2 * input.ndim}, found {list(amounts)}")
-    if mode not in ("constant", "reflect", "replicate", "circular"):
-        raise ArgumentError(f"pad: unrecognised padding mode {mode!r}; use constant, reflect, replicate or circular")
-    pairs = [(0, 0)] * (input.ndim - len(amounts) // 2) + [
-        (amounts[i], amounts[i + 1]) for i in range(len(amounts) - 2, -2, -2)
-    ]
-    if mode == "constant":
-        return apply(join.Pad, input, pairs=tuple(pairs), value=0 if value is None else value)
-    if value is not None:
-        raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
-    for axis, (before, after) in enumerate(pairs):
-        if before or after:
-            input = _pad_with_data(input, axis, before, after, mode)
-    return input
-
-
-def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
-    """One axis padded with entries of the tensor itself."""
-    size = x.size(axis)
-    most = size - 1 if mode == "reflect" else size
-    if mode != "replicate" and max(before, after) > most:
-        raise ShapeError(
-            f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, {after}) at "
-            f"dimension {axis} of input {list(x.shape)}"
-        )
-    crop = narrow(x, axis, max(-before, 0), size + min(before, 0) + min(after, 0))
-    parts = [crop]
-    if before > 0:
-        if mode == "reflect":
-            parts.insert(0, flip(narrow(x, axis, 1, before), axis))
-        elif mode == "circular":
-            parts.insert(0, narrow(x, axis, size - before, before))
-        else:
-            parts.insert(0, expand(narrow(x, axis, 0, 1), *[before if i == axis else -1 for i in range(x.ndim)]))
-    if after > 0:
-        if mode == "reflect":
-            parts.append(flip(narrow(x, axis, size - 1 - after, after), axis))
-        elif mode == "circular":
-            parts.append(narrow(x, axis, 0, after))
-        else:
-            parts.append(expand(narrow(x, axis, size - 1, 1), *[after if i == axis else -1 for i in range(x.ndim)]))
-    return cat(parts, axis)
 
 
 @property
@@ -539,5 +326,4 @@ def iterate(input: Tensor) -> Any:
 
 
 swapaxes = swapdims = transpose
-concat = concatenate = cat
 moveaxis = movedim

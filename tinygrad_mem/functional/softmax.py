@@ -9,7 +9,7 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..ops import softmax as ops
-from . import elementwise
+from . import elementwise, unary
 
 
 def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
@@ -38,14 +38,14 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """:func:`softmax` of the negative."""
-    return softmax(elementwise.neg(input), dim, dtype=dtype)
+    return softmax(unary.neg(input), dim, dtype=dtype)
 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A sample of the Gumbel-softmax distribution; ``hard`` makes it one-hot and keeps the soft gradient."""
     from .creation import empty_like, zeros_like
 
-    noise = elementwise.neg(elementwise.log(empty_like(logits).exponential_()))
+    noise = unary.neg(unary.log(empty_like(logits).exponential_()))
     soft = softmax(elementwise.div(elementwise.add(logits, noise), tau), dim)
     if not hard:
         return soft

@@ -4,46 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
-from ..ops import join
-from . import creation, elementwise, shape
+from . import choose, elementwise, shape
 from . import index as indexing
 
 Number = int | float | bool
-
-
-def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """In-place :func:`tril`."""
-    return apply_(join.Triangle, input, diagonal=diagonal, lower=True)
-
-
-def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """In-place :func:`triu`."""
-    return apply_(join.Triangle, input, diagonal=diagonal, lower=False)
-
-
-def fill_diagonal_(input: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
-    """The main diagonal set to a number; of more than two dimensions, which must be equal, the entries of equal indices.
-
-    Args:
-        wrap: in a matrix with more rows than columns, begin again after a row left out.
-
-    Raises:
-        ShapeError: fewer than two dimensions, or more of unequal size.
-    """
-    if input.ndim < 2:
-        raise ShapeError(f"fill_diagonal_: dimensions must larger than 1, found shape {list(input.shape)}")
-    if input.ndim == 2:
-        height, width = input.shape
-        for first in range(0, height if wrap else min(height, 1), width + 1):
-            shape.diagonal(shape.narrow(input, 0, first, min(width, height - first))).fill_(fill_value)
-        return input
-    if len(set(input.shape)) > 1:
-        raise ShapeError(f"fill_diagonal_: all dimensions of input must be of equal length, found shape {list(input.shape)}")
-    each = creation.arange(input.size(0), device=input.device)
-    return indexing.index_put_(input, (each,) * input.ndim, creation.tensor(fill_value, dtype=input.dtype, device=input.device))
 
 
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
@@ -101,8 +67,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     if not input.ndim:
         raise ArgumentError("put_: a 0-d tensor has one entry: use copy_() or add_()")
     at = shape.reshape(index, (-1,))
-    at = elementwise.where(at < 0, at + input.numel(), at)
-    at = elementwise.where(at < 0, input.numel(), at)  # still negative: out of range, which index_put_ reports
+    at = choose.where(at < 0, at + input.numel(), at)
+    at = choose.where(at < 0, input.numel(), at)  # still negative: out of range, which index_put_ reports
     places: list[Tensor] = []
     for size in reversed(input.shape[1:]):
         places.insert(0, elementwise.remainder(at, size))

@@ -34,7 +34,7 @@ from ..functional.dropout import feature_alpha_dropout as feature_alpha_dropout
 # --- linear
 from ..functional.embedding import embedding as embedding
 from ..functional.embedding import embedding_bag as embedding_bag
-from ..functional.index import one_hot as one_hot
+from ..functional.gather import one_hot as one_hot
 from ..functional.linalg import bilinear as bilinear
 from ..functional.linalg import linear as linear
 from ..functional.loss import binary_cross_entropy as binary_cross_entropy
@@ -73,12 +73,12 @@ from ..functional.pool import max_pool3d as max_pool3d
 from ..functional.pool import max_unpool1d as max_unpool1d
 from ..functional.pool import max_unpool2d as max_unpool2d
 from ..functional.pool import max_unpool3d as max_unpool3d
+from ..functional.rearrange import pad as pad
 from ..functional.resize import channel_shuffle as channel_shuffle
 from ..functional.resize import interpolate as interpolate
 from ..functional.resize import pixel_shuffle as pixel_shuffle
 from ..functional.resize import pixel_unshuffle as pixel_unshuffle
 from ..functional.resize import upsample as upsample
-from ..functional.shape import pad as pad
 
 # --- softmax
 from ..functional.softmax import *  # noqa: F403

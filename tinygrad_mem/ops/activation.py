@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..errors import ShapeError
 from .base import Op
-from .elementwise import Unary
+from .unary import Unary
 
 
 class ReLU(Op):

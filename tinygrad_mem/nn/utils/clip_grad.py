@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
-from ...functional import creation, elementwise, reduce, shape
+from ...functional import choose, creation, join, reduce
 
 Tensors = Tensor | Iterable[Tensor]
 
@@ -39,7 +39,7 @@ def get_total_norm(
         return creation.tensor(0.0)
     norm_type = float(norm_type)
     norms = [reduce.norm(t.detach(), norm_type).to(every[0].device) for t in every]
-    total = reduce.norm(shape.stack(norms), norm_type)
+    total = reduce.norm(join.stack(norms), norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(
             f"The total norm of order {norm_type} for gradients from `parameters` is non-finite, so it cannot be clipped. "
@@ -51,7 +51,7 @@ def get_total_norm(
 @no_grad()
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
     """Scale all gradients by ``max_norm / total_norm`` where that is below 1."""
-    factor = elementwise.clamp(max_norm / (total_norm + 1e-6), max=1.0)  # type: ignore[operator]
+    factor = choose.clamp(max_norm / (total_norm + 1e-6), max=1.0)  # type: ignore[operator]
     for grad in _gradients(parameters):
         grad.mul_(factor.to(grad.device))
 

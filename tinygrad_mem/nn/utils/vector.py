@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ...autograd.tensor import Tensor
 from ...errors import DeviceError, ShapeError
-from ...functional import shape
+from ...functional import join
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
@@ -18,7 +18,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
     every = list(parameters)
     if any(p.device is not every[0].device for p in every):
         raise DeviceError("Found two parameters on different devices, this is currently not supported.")
-    return shape.cat([p.reshape(-1) for p in every])
+    return join.cat([p.reshape(-1) for p in every])
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:

@@ -1,0 +1,107 @@
+"""Elements kept, bounded or replaced: by a condition, a mask, or their own value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..autograd.inplace import apply_
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ArgumentTypeError
+from ..ops import choose as ops
+from .compare import eq, gt, isnan, logical_and, logical_not, lt
+from .elementwise import Number, mul
+from .unary import log
+
+
+def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
+    """``input`` within ``[min, max]``. Saves: input; for bounds that are tensors one byte an element and bound.
+
+    Raises:
+        ValueError: neither bound is given.
+    """
+    if isinstance(min, Tensor) or isinstance(max, Tensor):
+        low = input if min is None else where(lt(input, min), min, input)
+        return low if max is None else where(gt(low, max), max, low)
+    return apply(ops.Clamp, input, low=_bounds(min, max), high=max)
+
+
+def clamp_(input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
+    """In-place :func:`clamp` with numbers for bounds."""
+    return apply_(ops.Clamp, input, low=_bounds(min, max), high=max)
+
+
+def _bounds(low: Any, high: Any) -> Any:
+    if low is None and high is None:
+        raise ArgumentError("clamp: At least one of 'min' or 'max' must not be None")
+    for name, bound in (("min", low), ("max", high)):
+        if not isinstance(bound, (int, float, np.number, type(None))):
+            raise ArgumentTypeError(f"clamp(): argument '{name}' must be Number, not {type(bound).__name__}")
+    return low
+
+
+def clamp_min(input: Tensor, min: Tensor | Number) -> Tensor:
+    """``input``, not below ``min``. Saves: input."""
+    return clamp(input, min=min)
+
+
+def clamp_max(input: Tensor, max: Tensor | Number) -> Tensor:
+    """``input``, not above ``max``. Saves: input."""
+    return clamp(input, max=max)
+
+
+def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor | Number | None = None) -> Any:
+    """``input`` where ``condition``, else ``other``; with the condition alone, the indices where it holds.
+
+    Saves: the condition, one byte an element.
+
+    Raises:
+        TypeError: one of input and other alone.
+    """
+    if input is None and other is None:
+        from .index import nonzero
+
+        return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        raise ArgumentTypeError("where(): expected both input and other, or neither of them, found one")
+    return apply(ops.Where, condition, input, other)
+
+
+def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
+    """``input`` with ``value`` where ``mask``. Saves: the mask, one byte an element."""
+    if isinstance(value, Tensor):
+        return where(mask, value, input)
+    return apply(ops.MaskedFill, input, mask, value=value)
+
+
+def masked_fill_(input: Tensor, mask: Tensor, value: Number) -> Tensor:
+    """In-place :func:`masked_fill`."""
+    return apply_(ops.MaskedFill, input, mask, value=value.item() if isinstance(value, Tensor) else value)
+
+
+def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """nan, inf and -inf replaced, infinities by the dtype's largest values unless given. Saves: input."""
+    if not input.is_floating_point():
+        return input.clone()
+    info = np.finfo(input.dtype)
+    high = float(info.max) if posinf is None else posinf
+    low = float(info.min) if neginf is None else neginf
+    return apply(ops.NanToNum, input, nan=nan, high=high, low=low)
+
+
+def fill_(input: Tensor, value: Tensor | Number) -> Tensor:
+    """Every element becomes ``value``."""
+    return apply_(ops.Fill, input, value=value.item() if isinstance(value, Tensor) else value)
+
+
+def zero_(input: Tensor) -> Tensor:
+    """Every element becomes 0."""
+    return apply_(ops.Fill, input, value=0)
+
+
+def xlogy(input: Tensor, other: Tensor) -> Tensor:
+    """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
+    zero = logical_and(eq(input, 0), logical_not(isnan(other)))
+    return mul(input, log(where(zero, 1.0, other)))

@@ -1,0 +1,229 @@
+"""Entries of one dimension by a tensor of indices: read, written, added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
+from ..ops import index as ops
+from . import elementwise, shape
+from .creation import tensor
+from .elementwise import Number
+from .index import same_dtype, wrapped
+
+
+def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tensor]:
+    axis = normalize_dim(dim, input.ndim)
+    if index.dtype != dtypes.int64:
+        raise DTypeError(f"{name}(): Expected dtype int64 for index, found {index.dtype}")
+    if index.ndim != input.ndim:
+        raise ShapeError(f"{name}(): Index tensor must have the same number of dimensions as input tensor, found {index.ndim}")
+    for a in range(input.ndim):
+        if a != axis and index.size(a) > input.size(a):
+            raise ShapeError(
+                f"Size does not match at dimension {a} expected index {list(index.shape)} to be no larger than self "
+                f"{list(input.shape)} apart from dimension {axis}"
+            )
+    return axis, wrapped(index, input.size(axis) if input.ndim else 1, axis, negative=False)
+
+
+def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> None:
+    """A source has an element for each of the index."""
+    if not isinstance(src, Tensor):
+        return
+    if src.ndim != index.ndim:
+        raise ShapeError(f"{name}(): Index tensor must have the same number of dimensions as src tensor, found {src.ndim}")
+    if any(i > n for i, n in zip(index.shape, src.shape, strict=True)):
+        raise ShapeError(
+            f"Expected index {list(index.shape)} to be no larger than self {list(input.shape)} apart from dimension {axis} "
+            f"and to be no larger size than src {list(src.shape)}"
+        )
+
+
+def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
+    """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index."""
+    axis, index = _along(input, dim, index, "gather")
+    if input.ndim == 0:
+        return input.clone()
+    return apply(ops.Gather, input, index, axis=axis)
+
+
+def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
+    """:func:`gather` with broadcasting of the other dimensions."""
+    if dim is None:
+        return gather(input.reshape(-1), 0, indices.reshape(-1))
+    axis = normalize_dim(dim, input.ndim)
+    wanted = list(np.broadcast_shapes(*[[1 if a == axis else n for a, n in enumerate(x.shape)] for x in (input, indices)]))
+    both = []
+    for x in (input, indices):
+        sizes = list(wanted)
+        sizes[axis] = x.size(axis)
+        both.append(x.expand(*sizes))
+    return gather(both[0], axis, both[1])
+
+
+def scatter(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """``out[index[i][j]][j] = src[i][j]`` for ``dim`` 0, on a copy. Saves: index."""
+    return scatter_(input.clone(), dim, index, src, value=value, reduce=reduce)
+
+
+def scatter_(
+    input: Tensor,
+    dim: int,
+    index: Tensor,
+    src: Tensor | Number | None = None,
+    *,
+    value: Number | None = None,
+    reduce: str | None = None,
+) -> Tensor:
+    """In-place :func:`scatter`; ``reduce`` may be ``"add"``.
+
+    Raises:
+        ValueError: another reduction.
+        ShapeError: the index is larger than the source.
+    """
+    if reduce not in (None, "add"):
+        raise ArgumentError(f"scatter: reduce must be None or 'add', found {reduce!r}; see scatter_reduce")
+    axis, index = _along(input, dim, index, "scatter")
+    if src is None and value is None:
+        raise ArgumentTypeError("scatter_(): expected src, a tensor, or value, a number; found neither")
+    _enough(input, axis, index, src, "scatter")
+    return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
+
+
+def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """``input[index[i][j]][j] += src[i][j]`` for ``dim`` 0. Saves: index.
+
+    Raises:
+        ArgumentTypeError: the source is no tensor.
+        ShapeError: the index is larger than the source.
+    """
+    axis, index = _along(input, dim, index, "scatter_add")
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"scatter_add_(): argument 'src' must be Tensor, not {type(src).__name__}")
+    _enough(input, axis, index, src, "scatter_add")
+    return apply_(ops.Scatter, input, index, src, axis=axis, add=True)
+
+
+def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
+    """:func:`scatter_add_` on a copy."""
+    return scatter_add_(input.clone(), dim, index, src)
+
+
+def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
+    """Entries of ``dim`` by a vector of indices. Saves: index."""
+    axis = normalize_dim(dim, input.ndim)
+    if index.ndim > 1 or index.dtype.kind not in "iu":
+        raise DimensionError("index_select(): Index is supposed to be a vector of integers")
+    found = wrapped(index.to(dtypes.int64).reshape(-1), input.size(axis), axis, negative=False)
+    if axis == 0:
+        return apply(ops.Take, input, found)
+    moved = shape.transpose(input, 0, axis)
+    return shape.transpose(apply(ops.Take, moved, found), 0, axis).contiguous()
+
+
+_ONE_VALUE: Any = object()  # instead of a source: one value
+
+
+def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> tuple[Tensor, tuple]:
+    """The index, checked against input and source, and the key of the entries of ``dim`` that it names."""
+    axis = normalize_dim(dim, input.ndim)
+    if index.dtype.name not in ("int64", "int32"):
+        raise DTypeError(f"{name}(): Expected dtype int32/int64 for index but got: {index.dtype}; use index.long()")
+    if index.ndim > 1:
+        raise DimensionError(f"{name}(): Index is supposed to be a vector, but got {list(index.shape)}")
+    if source is not _ONE_VALUE:
+        same_dtype(name, input, source)
+        wanted = [index.numel() if a == axis else n for a, n in enumerate(input.shape)]
+        if list(source.shape) != wanted and (source.ndim or index.numel() != 1 or input.ndim > 1):
+            raise DimensionError(
+                f"{name}(): expected source to have one entry of dim {axis} an index, and self's shape elsewhere: {wanted} for "
+                f"{index.numel()} indices into {list(input.shape)}, found {list(source.shape)}"
+            )
+    found = wrapped(shape.reshape(index.to(dtypes.int64), (-1,)), input.size(axis), axis, negative=source is _ONE_VALUE)
+    return found, tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
+
+
+def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """``input`` entries of ``dim`` += ``alpha * source``. Saves: index.
+
+    Raises:
+        ShapeError, DTypeError, DimensionError: index and source are not of input's shape, but for ``dim``, and dtype.
+    """
+    found, key = _entries("index_add_", input, dim, index, source)
+    value = source if alpha == 1 else elementwise.mul(source, alpha)
+    return apply_(ops.IndexPut, input, value, found, key=key, accumulate=True)
+
+
+def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
+    """:func:`index_add_` on a copy."""
+    return index_add_(input.clone(), dim, index, source, alpha=alpha)
+
+
+def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """``input`` entries of ``dim`` = ``source``. Saves: index. Raises: as :func:`index_add_`."""
+    found, key = _entries("index_copy_", input, dim, index, source)
+    return apply_(ops.IndexPut, input, source, found, key=key, accumulate=False)
+
+
+def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
+    """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`."""
+    found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
+    number = value if isinstance(value, Tensor) else tensor(value, dtype=input.dtype, device=input.device)
+    return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
+
+
+def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
+    """:func:`index_copy_` on a copy."""
+    return index_copy_(input.clone(), dim, index, source)  # type: ignore[attr-defined]
+
+
+def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
+    """:func:`index_fill_` on a copy."""
+    return index_fill_(input.clone(), dim, index, value)  # type: ignore[attr-defined]
+
+
+def take(input: Tensor, index: Tensor) -> Tensor:
+    """Elements by position in row-major order. Saves: index.
+
+    Raises:
+        DTypeError: the index is not int64.
+    """
+    if index.dtype != dtypes.int64:
+        raise DTypeError(f"take(): Expected a long tensor for index, but got {index.dtype}; convert it with .long()")
+    flat = input.reshape(-1)
+    return apply(ops.Take, flat, wrapped(index, flat.numel(), 0))
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """A last dimension of ``num_classes`` with 1 at the class, int64.
+
+    Raises:
+        DTypeError: not integers.
+        ValueError: a class is negative or too large.
+    """
+    if tensor.dtype != dtypes.int64:
+        raise DTypeError(f"one_hot is only applicable to index tensor of type int64, found {tensor.dtype}")
+    if num_classes == -1:
+        num_classes = int(tensor.max().item()) + 1
+    if tensor.numel() and not tensor.is_meta:
+        low, high = tensor.min().item(), tensor.max().item()
+        if low < 0 or high >= num_classes:
+            raise ArgumentError(f"Class values must be non-negative and smaller than num_classes: found {low} to {high}")
+    out = tensor.new_zeros(*tensor.shape, num_classes)
+    return scatter_(out, -1, shape.unsqueeze(tensor, -1), value=1)

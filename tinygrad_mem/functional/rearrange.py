@@ -1,0 +1,177 @@
+"""Entries in other places, repeated or padded: copies, which save nothing for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..autograd.shape import normalize_dim
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ShapeError
+from ..ops import convert
+from ..ops import join as ops
+from . import shape
+from .join import cat
+
+
+def repeat(input: Tensor, *repeats: Any) -> Tensor:
+    """The tensor repeated along each dimension: a copy. Saves nothing."""
+    times = shape.sizes_of(repeats)
+    if len(times) < input.ndim:
+        raise ShapeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
+    sizes = (1,) * (len(times) - input.ndim) + tuple(input.shape)
+    x = shape.reshape(input, [m for n in sizes for m in (1, n)])
+    x = shape.expand(x, [m for k, n in zip(times, sizes, strict=True) for m in (k, n)])
+    return shape.reshape(apply(convert.Clone, x), [k * n for k, n in zip(times, sizes, strict=True)])
+
+
+def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
+    """:func:`repeat`, with missing leading counts taken as 1."""
+    dims = shape.sizes_of((dims, *more))
+    return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
+
+
+def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
+    """Every entry repeated, one behind the other."""
+    if dim is None:
+        return repeat_interleave(shape.reshape(input, -1), repeats, 0)
+    axis = normalize_dim(dim, input.ndim)
+    if isinstance(repeats, int):
+        x = shape.unsqueeze(input, axis + 1)
+        x = apply(convert.Clone, shape.expand(x, *x.shape[: axis + 1], repeats, *x.shape[axis + 2 :]))
+        return shape.flatten(x, axis, axis + 1)
+    from .creation import tensor
+    from .gather import index_select
+
+    counts = repeats.tolist()
+    return index_select(input, axis, tensor([i for i, k in enumerate(counts) for _ in range(k)], dtype="int64"))
+
+
+def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
+    """Entries moved round: what leaves at one end comes back at the other."""
+    if dims is None:
+        return shape.reshape(roll(shape.reshape(input, -1), shifts, 0), input.shape)
+    moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
+    axes = (dims,) if isinstance(dims, int) else tuple(dims)
+    if len(moves) != len(axes):
+        raise ShapeError(f"shifts and dimensions must align. shifts: {len(moves)}, dims: {len(axes)}")
+    pairs = list(zip(moves, axes, strict=True))
+    for shift, dim in pairs:
+        size = input.size(dim)
+        k = shift % size if size else 0
+        if k:
+            input = cat([shape.narrow(input, dim, size - k, k), shape.narrow(input, dim, 0, size - k)], dim)
+    return input.clone() if all(s % max(input.size(d), 1) == 0 for s, d in pairs) else input
+
+
+def flip(input: Tensor, *dims: Any) -> Tensor:
+    """Dimensions in reverse order: a copy. Saves nothing."""
+    axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(dims))
+    return apply(ops.Flip, input, axes=axes)
+
+
+def fliplr(input: Tensor) -> Tensor:
+    """Columns in reverse order."""
+    return flip(input, 1)
+
+
+def flipud(input: Tensor) -> Tensor:
+    """Rows in reverse order."""
+    return flip(input, 0)
+
+
+def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
+    """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` in a row; of bools, whether they differ.
+
+    Saves nothing.
+
+    Raises:
+        ArgumentError: ``n`` is negative.
+    """
+    if n < 0:
+        raise ArgumentError(f"diff: order must be non-negative but got {n}")
+    row = [t for t in (prepend, input, append) if t is not None]
+    input = cat(row, dim) if len(row) > 1 else input
+    for _ in range(min(n, input.size(dim))):
+        rest = max(input.size(dim) - 1, 0)
+        late, early = shape.narrow(input, dim, input.size(dim) - rest, rest), shape.narrow(input, dim, 0, rest)
+        input = late.ne(early) if input.dtype == np.bool_ else late - early
+    return input
+
+
+def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
+    """Entries put around the last dimensions: ``pad`` has (before, after) from the last dimension backwards; negative crops.
+
+    Modes: constant, reflect, replicate, circular. Saves nothing.
+
+    Raises:
+        ValueError: an unknown mode.
+        ShapeError: ``pad`` has an odd length, is too long, or reaches further than the data.
+    """
+    amounts = tuple(pad)
+    if len(amounts) % 2 or len(amounts) // 2 > input.ndim:
+        raise ShapeError(f"Padding length must be divisible by 2 and at most {2 * input.ndim}, found {list(amounts)}")
+    if mode not in ("constant", "reflect", "replicate", "circular"):
+        raise ArgumentError(f"pad: unrecognised padding mode {mode!r}; use constant, reflect, replicate or circular")
+    pairs = [(0, 0)] * (input.ndim - len(amounts) // 2) + [
+        (amounts[i], amounts[i + 1]) for i in range(len(amounts) - 2, -2, -2)
+    ]
+    if mode == "constant":
+        return apply(ops.Pad, input, pairs=tuple(pairs), value=0 if value is None else value)
+    if value is not None:
+        raise ArgumentError(f"Padding mode {mode!r} doesn't take in value argument")
+    for axis, (before, after) in enumerate(pairs):
+        if before or after:
+            input = _pad_with_data(input, axis, before, after, mode)
+    return input
+
+
+def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
+    """One axis padded with entries of the tensor itself."""
+    size = x.size(axis)
+    most = size - 1 if mode == "reflect" else size
+    if mode != "replicate" and max(before, after) > most:
+        raise ShapeError(
+            f"Padding size should be less than the corresponding input dimension, but got: padding ({before}, {after}) at "
+            f"dimension {axis} of input {list(x.shape)}"
+        )
+    crop = shape.narrow(x, axis, max(-before, 0), size + min(before, 0) + min(after, 0))
+    parts = [crop]
+    if before > 0:
+        if mode == "reflect":
+            parts.insert(0, flip(shape.narrow(x, axis, 1, before), axis))
+        elif mode == "circular":
+            parts.insert(0, shape.narrow(x, axis, size - before, before))
+        else:
+            parts.insert(0, shape.expand(shape.narrow(x, axis, 0, 1), *[before if i == axis else -1 for i in range(x.ndim)]))
+    if after > 0:
+        if mode == "reflect":
+            parts.append(flip(shape.narrow(x, axis, size - 1 - after, after), axis))
+        elif mode == "circular":
+            parts.append(shape.narrow(x, axis, 0, after))
+        else:
+            parts.append(shape.expand(shape.narrow(x, axis, size - 1, 1), *[after if i == axis else -1 for i in range(x.ndim)]))
+    return cat(parts, axis)
+
+
+def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
+    """Turned by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
+
+    Raises:
+        ShapeError: ``dims`` is not two different dimensions.
+    """
+    if len(dims) != 2:
+        raise ShapeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
+    a, b = (normalize_dim(d, input.ndim) for d in dims)
+    if a == b:
+        raise ShapeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
+    turns = k % 4
+    if turns == 0:
+        return input.clone()  # type: ignore[attr-defined]
+    if turns == 2:
+        return flip(input, (a, b))
+    flipped = flip(input, (b if turns == 1 else a,))
+    return shape.transpose(flipped, a, b).clone()  # type: ignore[attr-defined]

@@ -1,0 +1,129 @@
+"""Elements kept, bounded or replaced: by a condition, a mask, or their own value."""
+
+from __future__ import annotations
+
+from .. import dtypes
+from ..dtypes import result_type
+from ..errors import DTypeError
+from .base import Op, broadcast
+from .unary import no_gradient
+
+
+class Clamp(Op):
+    """x within [low, high], numbers or None. Saves x."""
+
+    saves = ("x",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, *, low, high):
+        bounds = [b for b in (low, high) if b is not None]
+        y = ctx.output(x.shape, result_type(x, *bounds))
+        if ctx.needs[0]:
+            ctx.save(x=x)
+        ctx.low, ctx.high = low, high
+        ctx.kernels.clamp(x, low, high, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        ctx.kernels.clamp_backward(gy, ctx.take("x"), ctx.low, ctx.high, out=gx)
+        return gx
+
+
+class Where(Op):
+    """x where condition, else y. Saves the condition: one byte an element."""
+
+    saves = ("condition",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, condition, x, y):
+        if condition.dtype != dtypes.bool:
+            raise DTypeError(f"where expected condition to be a boolean tensor, but got a tensor with dtype {condition.dtype}")
+        shape = broadcast("where", *[z.shape for z in (condition, x, y) if hasattr(z, "shape")])
+        out = ctx.output(shape, result_type(x, y))
+        if any(ctx.needs):
+            ctx.save(condition=condition)
+        ctx.kernels.where(condition, x, y, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        condition = ctx.take("condition")
+        gx = gz = None
+        if ctx.needs[1]:
+            gx = ctx.zeros(gy.shape, gy.dtype)
+            ctx.kernels.masked_copy(gy, condition, out=gx)
+        if ctx.needs[2]:
+            gz = ctx.grad_buffer(gy)
+            if gz is not gy:
+                ctx.kernels.copy(gy, out=gz)
+            ctx.kernels.masked_fill(0, condition, out=gz)
+        return None, gx, gz
+
+
+class MaskedFill(Op):
+    """x with ``value`` where mask. Saves the mask: one byte an element."""
+
+    saves = ("mask",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, mask, *, value):
+        if mask.dtype != dtypes.bool:
+            raise DTypeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        y = ctx.output(broadcast("masked_fill", x.shape, mask.shape), x.dtype)
+        if ctx.needs[0]:
+            ctx.save(mask=mask)
+        if y is not x:
+            ctx.kernels.copy(x, out=y)
+        ctx.kernels.masked_fill(value, mask, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = ctx.grad_buffer(gy)
+        if gx is not gy:
+            ctx.kernels.copy(gy, out=gx)
+        ctx.kernels.masked_fill(0, ctx.take("mask"), out=gx)
+        return gx, None
+
+
+class NanToNum(Op):
+    """x with nan and infinities replaced. Saves x."""
+
+    saves = ("x",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, *, nan, high, low):
+        y = ctx.output_like(x)
+        if ctx.needs[0]:
+            ctx.save(x=x)
+        ctx.kernels.nan_to_num(x, nan, high, low, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        x = ctx.take("x")
+        finite = ctx.empty(x.shape, dtypes.bool)
+        ctx.kernels.isfinite(x, out=finite)
+        gx = ctx.zeros(gy.shape, gy.dtype)
+        ctx.kernels.masked_copy(gy, finite, out=gx)
+        return gx
+
+
+class Fill(Op):
+    """Every element becomes ``value``. Saves nothing; the gradient is zero."""
+
+    @staticmethod
+    def forward(ctx, x, *, value):
+        y = ctx.output_like(x)
+        ctx.kernels.fill(value, out=y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        return no_gradient(ctx, gy)

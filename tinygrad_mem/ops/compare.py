@@ -1,0 +1,64 @@
+"""Comparison, logic and bits: bools and integers, which have no gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .. import dtypes
+from ..errors import DTypeError
+from .base import Op, broadcast
+from .elementwise import binary_output
+
+
+class Compare(Op):
+    """A comparison or a logical op, by the kernel's name: bool, no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, y, *, kernel):
+        shape = broadcast(kernel, *[z.shape for z in (x, y) if hasattr(z, "shape")])
+        out = ctx.output(shape, dtypes.bool)
+        getattr(ctx.kernels, kernel)(x, y, out=out)
+        return out
+
+
+class Classify(Op):
+    """isnan, isinf, isfinite or logical_not, by the kernel's name: bool, no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, kernel):
+        out = ctx.output(x.shape, dtypes.bool)
+        getattr(ctx.kernels, kernel)(x, out=out)
+        return out
+
+
+class Bitwise(Op):
+    """and, or, xor and shifts of integers and bools, by the kernel's name: no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, y, *, kernel):
+        for z in (x, y):
+            if getattr(z, "dtype", np.dtype(int)).kind == "f" or isinstance(z, float):
+                raise DTypeError(f"{kernel}: expected integers or bools, found {getattr(z, 'dtype', type(z).__name__)}")
+        out = binary_output(ctx, kernel, x, y)
+        getattr(ctx.kernels, kernel)(x, y, out=out)
+        return out
+
+
+class BitwiseNot(Op):
+    """~x of integers and bools: no gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x):
+        if x.dtype.kind == "f":
+            raise DTypeError(f"bitwise_not: expected integers or bools, found {x.dtype}")
+        out = ctx.output_like(x)
+        ctx.kernels.bitwise_not(x, out=out)
+        return out
