@@ -40,7 +40,7 @@ RANKS = {
 }
 SAME_RANK = {("dtypes", "errors"), ("devices", "kernels"), ("io", "safetensors"), ("cli", "models")}  # in this direction only
 PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs
-LONGEST_FILE, LONGEST_FUNCTION = 700, 80
+LONGEST_FILE, LONGEST_FUNCTION = 420, 80
 LONG_FILES: dict[str, str] = {}
 LONG_FUNCTIONS: dict[str, str] = {}
 

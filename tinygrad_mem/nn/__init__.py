@@ -34,8 +34,6 @@ from .activation import Tanhshrink as Tanhshrink
 from .activation import Threshold as Threshold
 from .containers import ModuleDict as ModuleDict
 from .containers import ModuleList as ModuleList
-from .containers import ParameterDict as ParameterDict
-from .containers import ParameterList as ParameterList
 from .containers import Sequential as Sequential
 from .conv import Conv1d as Conv1d
 from .conv import Conv2d as Conv2d
@@ -103,6 +101,8 @@ from .padding import ZeroPad1d as ZeroPad1d
 from .padding import ZeroPad2d as ZeroPad2d
 from .padding import ZeroPad3d as ZeroPad3d
 from .parameter import Parameter as Parameter
+from .parameter_containers import ParameterDict as ParameterDict
+from .parameter_containers import ParameterList as ParameterList
 from .pooling import AdaptiveAvgPool1d as AdaptiveAvgPool1d
 from .pooling import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from .pooling import AdaptiveAvgPool3d as AdaptiveAvgPool3d

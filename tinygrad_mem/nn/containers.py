@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from typing import Any, Self
 
-from ..autograd.tensor import Tensor
-from ..functional import convert
 from .module import Module, _indent
-from .parameter import Parameter
 
 
-def _position(index: Any, length: int) -> int:
+def position(index: Any, length: int) -> int:
     """``index`` counted from the front."""
     index = index.__index__()
     if not -length <= index < length:
@@ -26,17 +23,17 @@ class _Listed(Module):
     def __getitem__(self, idx: Any) -> Any:
         if isinstance(idx, slice):
             return self._like(list(self._modules.items())[idx])
-        return list(self._modules.values())[_position(idx, len(self))]
+        return list(self._modules.values())[position(idx, len(self))]
 
     def _like(self, items: list[tuple[str, Any]]) -> Any:
         return self.__class__(module for _, module in items)  # type: ignore[call-arg]
 
     def __setitem__(self, idx: int, module: Module) -> None:
-        setattr(self, list(self._modules)[_position(idx, len(self))], module)
+        setattr(self, list(self._modules)[position(idx, len(self))], module)
 
     def __delitem__(self, idx: int | slice) -> None:
         names = list(self._modules)
-        for name in names[idx] if isinstance(idx, slice) else [names[_position(idx, len(self))]]:
+        for name in names[idx] if isinstance(idx, slice) else [names[position(idx, len(self))]]:
             delattr(self, name)
         self._renumber(list(self._modules.values()))
 
@@ -163,21 +160,21 @@ class ModuleList(_Listed):
         return f"{self._get_name()}(\n  " + "\n  ".join(_indent(line) for line in lines) + "\n)"
 
 
-def _pairs(name: str, given: Any) -> list[tuple[str, Any]]:
+def pairs(name: str, given: Any) -> list[tuple[str, Any]]:
     """The items of a mapping, of a dict-like module, or of an iterable of pairs."""
-    if isinstance(given, Mapping | ModuleDict | ParameterDict):
+    if isinstance(given, Mapping) or (isinstance(given, Module) and hasattr(given, "items")):
         return list(given.items())
     if not isinstance(given, Iterable):
         raise TypeError(f"{name}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}")
-    pairs = []
+    found = []
     for i, pair in enumerate(given):
         if not isinstance(pair, Iterable):
             raise TypeError(f"{name} update sequence element #{i} should be Iterable; is {type(pair).__name__}")
         pair = tuple(pair)
         if len(pair) != 2:
             raise ValueError(f"{name} update sequence element #{i} has length {len(pair)}; 2 is required")
-        pairs.append(pair)
-    return pairs
+        found.append(pair)
+    return found
 
 
 class ModuleDict(Module):
@@ -232,186 +229,5 @@ class ModuleDict(Module):
         Raises:
             TypeError, ValueError: neither a mapping nor an iterable of pairs.
         """
-        for key, module in _pairs("ModuleDict", modules):
+        for key, module in pairs("ModuleDict", modules):
             self[key] = module
-
-
-def _lines(items: Iterable[tuple[Any, Any]], type_of: Callable[[Tensor], Any]) -> str:
-    """One line an entry of a list or dict of parameters; PyTorch names the dtype in the first and the class in the second."""
-    lines = []
-    for name, value in items:
-        if isinstance(value, Tensor):
-            kind = "Parameter" if isinstance(value, Parameter) else "Tensor"
-            sizes = "x".join(str(n) for n in value.shape)
-            where = f" ({value.device})" if value.device.type == "cuda" else ""
-            lines.append(f"  ({name}): {kind} containing: [{type_of(value)} of size {sizes}{where}]")
-        else:
-            lines.append(f"  ({name}): Object of type: {type(value).__name__}")
-    return "\n".join(lines)
-
-
-def _as_parameter(value: Any) -> Any:
-    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
-
-
-class ParameterList(Module):
-    """A list whose tensors are parameters; plain tensors become parameters, other values are kept as they are."""
-
-    def __init__(self, values: Iterable[Any] | None = None) -> None:
-        super().__init__()
-        self._size = 0
-        if values is not None:
-            self.extend(values)
-
-    def __getitem__(self, idx: Any) -> Any:
-        if isinstance(idx, slice):
-            return self.__class__(self[i] for i in range(*idx.indices(len(self))))
-        return getattr(self, str(_position(idx, len(self))))
-
-    def __setitem__(self, idx: int, param: Any) -> None:
-        setattr(self, str(_position(idx, len(self))), _as_parameter(param))
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter([self[i] for i in range(len(self))])
-
-    def __iadd__(self, parameters: Iterable[Any]) -> Self:
-        return self.extend(parameters)
-
-    def __dir__(self) -> list[str]:
-        return [name for name in super().__dir__() if not name.isdigit()]
-
-    def append(self, value: Any) -> Self:
-        """Add one value at the end."""
-        self._size += 1
-        self[self._size - 1] = value
-        return self
-
-    def extend(self, values: Iterable[Any]) -> Self:
-        """Add several values at the end.
-
-        Raises:
-            TypeError: one tensor, or what cannot be iterated.
-        """
-        if not isinstance(values, Iterable) or isinstance(values, Tensor):
-            raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
-        for value in list(values):
-            self.append(value)
-        return self
-
-    def extra_repr(self) -> str:
-        return _lines(enumerate(self), lambda t: t.dtype)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("ParameterList should not be called.")
-
-
-class ParameterDict(Module):
-    """A dict whose tensors are parameters; plain tensors become parameters, other values are kept as they are."""
-
-    def __init__(self, parameters: Any = None) -> None:
-        super().__init__()
-        self._keys: dict[str, None] = {}
-        if parameters is not None:
-            self.update(parameters)
-
-    def __getitem__(self, key: str) -> Any:
-        if key not in self._keys:
-            raise KeyError(key)
-        return getattr(self, key)
-
-    def __setitem__(self, key: str, value: Any) -> None:
-        if not isinstance(key, str):
-            raise TypeError(f"ParameterDict keys are strings, found {key!r} of type {type(key).__name__}")
-        if key not in self._keys and hasattr(self, key):
-            raise KeyError(f"attribute '{key}' already exists; choose another key")
-        self._keys[key] = None
-        setattr(self, key, _as_parameter(value))
-
-    def __delitem__(self, key: str) -> None:
-        del self._keys[key]
-        delattr(self, key)
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
-
-    def __reversed__(self) -> Iterator[str]:
-        return reversed(list(self._keys))
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
-    def copy(self) -> ParameterDict:
-        """Another dict of the same parameters."""
-        return ParameterDict(list(self.items()))
-
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value at ``key``, which is ``default`` if there was none."""
-        if key not in self:
-            self[key] = default
-        return self[key]
-
-    def clear(self) -> None:
-        """Take all values away."""
-        for key in list(self._keys):
-            del self[key]
-
-    def pop(self, key: str) -> Any:
-        """Take one value away and return it."""
-        value = self[key]
-        del self[key]
-        return value
-
-    def popitem(self) -> tuple[str, Any]:
-        """Take the last value away and return it with its key."""
-        key = next(reversed(self))
-        return key, self.pop(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value at ``key``, or ``default``."""
-        return self[key] if key in self else default  # noqa: SIM401 (this is get)
-
-    def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
-        """A dict with these keys and one value."""
-        return ParameterDict([(key, default) for key in keys])
-
-    def keys(self) -> KeysView[str]:
-        """The keys."""
-        return self._keys.keys()
-
-    def items(self) -> Any:
-        """Keys and values."""
-        return [(key, self[key]) for key in self._keys]
-
-    def values(self) -> Any:
-        """The values."""
-        return [self[key] for key in self._keys]
-
-    def update(self, parameters: Any) -> None:
-        """Add or replace values.
-
-        Raises:
-            TypeError, ValueError: neither a mapping nor an iterable of pairs.
-        """
-        for key, value in _pairs("ParameterDict", parameters):
-            self[key] = value
-
-    def extra_repr(self) -> str:
-        return _lines(self.items(), lambda t: convert.type(t).rpartition(".")[2])
-
-    def __or__(self, other: ParameterDict) -> ParameterDict:
-        joined = self.copy()
-        joined.update(other)
-        return joined
-
-    def __ior__(self, other: ParameterDict) -> Self:
-        self.update(other)
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise RuntimeError("ParameterDict should not be called.")

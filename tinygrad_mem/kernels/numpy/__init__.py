@@ -11,6 +11,7 @@ from .linalg import *
 from .loss import *
 from .norm import *
 from .optim import *
+from .piecewise import *
 from .pool import *
 from .random import *
 from .reduce import *

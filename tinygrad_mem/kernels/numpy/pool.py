@@ -11,6 +11,12 @@ from math import prod as _prod
 
 import numpy as np
 
+from .cells import PLACES as _PLACES
+from .cells import cells as _cells
+from .cells import each_cell as _each_cell
+from .cells import largest as _largest
+from .cells import largest_by_rows as _largest_by_rows
+from .cells import unravel as _unravel
 from .threads import GRAIN as _GRAIN
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
@@ -19,7 +25,6 @@ from .tiles import blocks as _blocks
 from .tiles import keep as _keep
 
 _TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
-_PLACES = 1 << 16  # int64 places in half of the scratch
 _HALVES = 1 << 14  # elements of a tile whose sums are made in float32: it and three others share the scratch
 
 
@@ -303,22 +308,6 @@ def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
         _sum_halves(lambda _, windows: work[windows], gy.shape[1:], geometry, None, out)
 
 
-def _cells(size, out):
-    """Adaptive pooling's windows along one axis: start and stop of each output."""
-    return [(i * size // out, -(-(i + 1) * size // out)) for i in range(out)]
-
-
-def _each_cell(inside, outside):
-    """For each cell, and each chunk of planes whose values fit the scratch: the index of its entries, its own, its size."""
-    windows = [_cells(size, n) for size, n in zip(inside.shape[1:], outside.shape[1:], strict=True)]
-    for at in np.ndindex(outside.shape[1:]):
-        bounds = [windows[axis][i] for axis, i in enumerate(at)]
-        count = int(np.prod([stop - start for start, stop in bounds]))
-        for i in range(0, inside.shape[0], _PLACES << 1):
-            planes = slice(i, i + (_PLACES << 1))
-            yield (planes, *[slice(*b) for b in bounds]), (planes, *at), count
-
-
 def adaptive_avg_pool(x, out):
     """out = the mean of each of out's cells."""
     for cell, at, count in _each_cell(x, out):
@@ -379,40 +368,6 @@ def adaptive_max_pool(x, index, out):
             else:  # a cell larger than the scratch: row by row
                 _largest_by_rows(cell[i], best, place)
             _unravel(place, cell.shape[1:], [b[0] for b in bounds], x.shape[1:])
-
-
-def _largest(rows, best, place):
-    """The largest of each row and the first place where it stands."""
-    np.maximum.reduce(rows, axis=1, out=best)
-    found = _scratch(place.shape, np.intp, 1, 2)
-    np.argmax(rows, axis=1, out=found)
-    np.copyto(place, found)
-
-
-def _largest_by_rows(cell, best, place):
-    """The same of one cell, without a copy of the cell."""
-    width, value = cell.shape[-1], _scratch((1,), cell.dtype, 0, 4)
-    best.fill(-np.inf if cell.dtype.kind == "f" else np.iinfo(cell.dtype).min)
-    place.fill(0)
-    for number, at in enumerate(np.ndindex(cell.shape[:-1])):
-        np.maximum.reduce(cell[at], out=value.reshape(()))
-        if value[0] > best[0] or (value[0] != value[0] and best[0] == best[0]):
-            best[0] = value[0]
-            place[0] = number * width + int(np.argmax(cell[at]))
-
-
-def _unravel(place, inner, starts, sizes):
-    """In place: a position in a cell of shape ``inner`` that begins at ``starts`` becomes one in the plane."""
-    rest, part = _scratch(place.shape, np.int64, 0, 2), _scratch(place.shape, np.int64, 1, 2)
-    np.copyto(rest, place)
-    place.fill(0)
-    weight = 1
-    for k, start, size in zip(reversed(inner), reversed(starts), reversed(sizes), strict=True):
-        np.divmod(rest, k, out=(rest, part))
-        np.add(part, start, out=part)
-        np.multiply(part, weight, out=part)
-        np.add(place, part, out=place)
-        weight *= size
 
 
 def unpool(gy, index, out):

@@ -1,0 +1,67 @@
+"""Who holds the gradients that a user's backward returns: what may be written in place, and what must not."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+from . import tape
+from .engine import copy
+from .shape import root_of
+
+
+class Sharing:
+    """Who else sees the memory of the gradients that a user's backward returned.
+
+    The engine writes into gradients that nobody else sees. A user may return a saved tensor, or keep a gradient on ctx: what
+    anybody still refers to, by itself or through a view, is copied before the engine gets it.
+    """
+
+    def __init__(self, incoming: list) -> None:
+        self.grads = incoming  # held until the end: the counts before and after are taken alike
+        self.incoming = {id(g): g for g in incoming}
+        self.roots = {id(r): r for r in map(root_of, incoming)}
+        self.before = {key: _references([r]) for key, r in self.roots.items()}
+        self.tensors: list[weakref.ref] = []
+
+    def watch(self, tensors: list) -> None:
+        """Note tensors that are about to be forgotten: who is still there later is kept by the user."""
+        self.tensors.extend(weakref.ref(t) for t in tensors if t is not None)
+
+    def own(self, result: list, node: tape.Node) -> tuple:
+        """The arrays of ``result``, copied where somebody else sees them; forgets the tensors."""
+        arrays = [None if r is None or edge is None else r.array for r, edge in zip(result, node.edges, strict=True)]
+        refs = [None if r is None else weakref.ref(r) for r in result]
+        result.clear()
+        kept = any(ref() is not None for ref in self.tensors) or self._grew(arrays)
+        for i in range(len(arrays)):  # (enumerate's own tuple would count as a reference)
+            array = arrays[i]
+            if array is None:
+                continue
+            ref, alone = refs[i], _references([array]) <= _ALONE + 2  # arrays and array
+            root = root_of(array)
+            if id(root) in self.roots:
+                shared = kept
+            else:
+                shared = not alone or (ref is not None and ref() is not None)
+                shared = shared or (root is not array and _references([root]) > _ALONE + 2)  # array.base and root
+            del root
+            if shared:
+                arrays[i] = copy(node.edges[i][0].device, array)
+        return tuple(arrays)
+
+    def _grew(self, arrays: list) -> bool:
+        """Whether the incoming gradients are referred to from more places than before, those of ``arrays`` apart."""
+        for key, root in self.roots.items():
+            mine = {id(a): 1 for a in arrays if a is not None and a.base is root and id(a) not in self.incoming}
+            more = len(mine) + sum(a is root for a in arrays)
+            if _references([root]) > self.before[key] + more:
+                return True
+        return False
+
+
+def _references(one: list) -> int:
+    return sys.getrefcount(one[0])
+
+
+_ALONE = _references([object()])  # of an object that only the list refers to
