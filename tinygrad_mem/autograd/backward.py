@@ -142,7 +142,7 @@ def grad(
 def _or_zeros(grad: Tensor | None, of: Tensor) -> Tensor:
     if grad is not None:
         return grad
-    array = of.device.empty(of.array.shape, of.array.dtype)
+    array = of.device.empty(of.array.shape, of._dtype_of_grad(of.array))
     of.device.kernels.fill(0, out=array)
     return Tensor._wrap(array, of.device)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import GraphError, ShapeError
+from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local, settle_numpy
 from .shape import root_of
 from .tape import Node, run_backward
@@ -171,8 +171,7 @@ def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None
     if isinstance(target, Node):
         shape, dtype = target.shapes[index]
     else:
-        array = target.array
-        shape, dtype = array.shape, array.dtype
+        shape, dtype = target.array.shape, target._dtype_of_grad(grad)
     if grad.shape != shape:
         grad, owned = _unbroadcast(device, grad, shape), True
     if grad.dtype != dtype:
@@ -261,6 +260,8 @@ def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bo
             continue
         if not isinstance(answer, Tensor) or answer.shape != grad.shape:
             raise ShapeError(f"a tensor hook must return None or a tensor of shape {list(grad.shape)}, found {answer!r}")
+        if answer.array.dtype != grad.dtype:
+            raise DTypeError(f"a tensor hook has changed the type of the gradient: expected {grad.dtype}, found {answer.dtype}")
         grad = answer.array
     return grad, False
 

@@ -360,4 +360,6 @@ def _replace(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> None:
     told(parameter, "PARAMETER")
     if grad is not None:
         grad.data = fn(grad.data)
+        if parameter.grad_dtype not in (None, grad.dtype):  # set by the user: it does not follow the parameter's
+            grad.data = grad.data.to(parameter.grad_dtype)
         parameter.grad = grad

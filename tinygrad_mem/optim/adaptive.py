@@ -16,6 +16,7 @@ class RMSprop(Optimizer):
         params: parameters or groups.
         lr, alpha, eps, weight_decay, momentum, centered, maximize: as in PyTorch.
         capturable, foreach: accepted and stored; the update is one fused pass here in any case.
+        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a negative rate.
@@ -34,6 +35,8 @@ class RMSprop(Optimizer):
         foreach: bool | None = None,
         maximize: bool = False,
         differentiable: bool = False,
+        *,
+        master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay)
         if not momentum >= 0.0:
@@ -72,6 +75,7 @@ class Adagrad(Optimizer):
         params: parameters or groups.
         lr, lr_decay, weight_decay, initial_accumulator_value, eps, maximize: as in PyTorch.
         foreach, fused: accepted and stored; the update is one fused pass here in any case.
+        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a negative rate.
@@ -92,6 +96,7 @@ class Adagrad(Optimizer):
         maximize: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
+        master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay)
         if not lr_decay >= 0.0:
@@ -121,6 +126,7 @@ class Adadelta(Optimizer):
         params: parameters or groups.
         lr, rho, eps, weight_decay, maximize: as in PyTorch.
         foreach, capturable: accepted and stored; the update is one fused pass here in any case.
+        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range.
@@ -140,6 +146,7 @@ class Adadelta(Optimizer):
         capturable: bool = False,
         maximize: bool = False,
         differentiable: bool = False,
+        master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay)
         if not 0.0 <= rho <= 1.0:

@@ -16,6 +16,8 @@ from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..errors import NotOfferedError
+from . import state as states
+from .state import MASTER, OURS, Kept, has_master
 
 
 class _Required:
@@ -33,6 +35,13 @@ class Optimizer:
     (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype (float32 for float16, whose
     range squares of gradients would leave); an update makes no temporaries of a parameter's size.
 
+    **Master weights.** A group with ``master_weights=True`` (of any optimizer; apex's name) keeps a float32 copy of each of its
+    float16 parameters in its state, under ``"master_weight"``: 4 bytes a parameter. A step updates the copy, in float32, and
+    rounds it once into the parameter: what is below half an ulp of the parameter adds up instead of vanishing. The parameter
+    is the truth and the copy its finer digits: where somebody wrote the parameter since (``load_state_dict``, a clamp), the
+    copy takes over what was written, element by element, before the next update. Float32 and wider parameters have no copy.
+    Gradients are float16, or float32 where ``parameter.grad_dtype`` says so.
+
     Args:
         params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of their own.
         defaults: option -> value for groups that do not set it.
@@ -46,6 +55,8 @@ class Optimizer:
         ValueError: no parameters, a non-leaf tensor, a parameter in two groups.
     """
 
+    half_state = False  # whether ``state_dtype`` is offered
+    squares: tuple[str, ...] = ()  # which state arrays are means of squares: kept in float16, they are kept as roots
     _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
@@ -77,6 +88,12 @@ class Optimizer:
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The arrays of a parameter's size that the rule keeps under the group's options."""
         return ()
+
+    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+        """Everything that the rule keeps of ``p``: for rules whose arrays are not all like :meth:`state_names` says."""
+        dtype = np.dtype(group.get("state_dtype") or states.wide(p.dtype))
+        value = self.initial(group)
+        return {name: Kept(p.array.shape, dtype, value, name in self.squares) for name in self.state_names(group)}
 
     def initial(self, group: dict[str, Any]) -> float:
         """What new state arrays are filled with."""
@@ -123,44 +140,59 @@ class Optimizer:
 
     def _step(self, name: str) -> None:
         fresh = self._fresh()
-        for p, states in fresh.items():
-            self.state[p].update(states)
+        for p, made in fresh.items():
+            self.state[p].update(made)
         for group in self.param_groups:
             for p in group["params"]:
                 grad = p._grad
                 if grad is None:
                     continue
-                device = p.device
                 state = self.state.get(p, {})
-                arguments = (device.kernels, group, p.array, grad.array, state, p in fresh)
-                if device.index:
-                    with device.current():
-                        scope.local.run(self.update, *arguments)
+                first = not fresh.get(p, {}).keys().isdisjoint(self.state_names(group))
+                arguments = (group, p, grad.array, state, first)
+                if p.device.index:
+                    with p.device.current():
+                        scope.local.run(self._update, *arguments)
                 else:
-                    scope.local.run(self.update, *arguments)
+                    scope.local.run(self._update, *arguments)
                 if state and p not in self.state:
                     self.state[p] = state
                 p.storage.written(name)
+
+    def _update(self, group: dict[str, Any], p: Tensor, g: Any, state: dict[str, Any], first: bool) -> None:
+        """One parameter: :meth:`update` of it, or of its master, which is then rounded into it."""
+        kernels = p.device.kernels
+        if not has_master(group, p):
+            self.update(kernels, group, p.array, g, state, first)
+            return
+        master = state[MASTER].array
+        kernels.renew_master(p.array, out=master)
+        self.update(kernels, group, master, g, state, first)
+        kernels.copy(master, out=p.array)
 
     def _fresh(self) -> dict[Tensor, dict[str, Tensor]]:
         """The state that is missing, made but not yet kept by anybody else."""
         fresh: dict[Tensor, dict[str, Tensor]] = {}
         try:
             for group in self.param_groups:
-                names = self.state_names(group)
-                for p in group["params"] if names else ():
-                    kept = self.state.get(p, {})
-                    if p._grad is not None and p not in fresh:
-                        for name in names:
-                            if kept.get(name) is None:
-                                fresh.setdefault(p, {})[name] = state = _state_like(p, self.initial(group))
-                                for listener in scope.listeners:
-                                    listener.role(state.array, "OPTIMIZER_STATE", state, p)
-                                del state
+                for p in group["params"]:
+                    if p._grad is None or p in fresh:
+                        continue
+                    present = self.state.get(p, {})
+                    for name, kept in self._kept(group, p).items():
+                        if present.get(name) is None:
+                            fresh.setdefault(p, {})[name] = states.made(kept, p, name)
         except BaseException:
             fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
             raise
         return fresh
+
+    def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+        """What the rule keeps of ``p``, and its master."""
+        kept = self.kept(group, p)
+        if has_master(group, p):
+            kept[MASTER] = Kept(p.array.shape, states.wide(p.dtype), None)
+        return kept
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (their memory is free at once), or, with ``set_to_none=False``, fill them with zeros."""
@@ -204,6 +236,7 @@ class Optimizer:
             if default is required and name not in param_group:
                 raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
             param_group.setdefault(name, default)
+        states.check(param_group, self.half_state, type(self).__name__)
         ids = {id(p) for p in params}
         if len(ids) != len(params):
             warnings.warn("optimizer contains a parameter group with duplicate parameters: each is updated twice", stacklevel=3)
@@ -239,8 +272,11 @@ class Optimizer:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over options and state; tensors (of any framework) are copied to each parameter's device.
 
+        A dict without masters loads too: they are made of the parameters at the next step. Mean squares are turned into roots,
+        and back, where the dict was saved under another ``state_dtype``.
+
         Raises:
-            ValueError: the groups do not match; nothing was changed then.
+            ValueError: the groups, or the shapes of what is kept, do not match; nothing was changed then.
         """
         saved = [dict(group) for group in state_dict["param_groups"]]
         if len(saved) != len(self.param_groups):
@@ -249,21 +285,30 @@ class Optimizer:
             raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
         numbers = chain.from_iterable(group["params"] for group in saved)
         mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
-        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
-        for number, values in state_dict["state"].items():
-            p = mine.get(number)
-            state[number if p is None else p] = {k: _loaded(k, v, p) for k, v in values.items()} if p is not None else values
-        groups = []
+        groups, group_of = [], {}
         for group, new in zip(self.param_groups, saved, strict=True):
             new = {key: copy.deepcopy(value) for key, value in new.items() if key != "params"}
             if "param_names" in group:
                 new.setdefault("param_names", group["param_names"])
-            groups.append({"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **new})
+            ours = {k: group[k] for k in OURS if k in group and k not in new}
+            groups.append(
+                {"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **ours, **new}
+            )
+            states.check(groups[-1], self.half_state, type(self).__name__)
+            group_of.update(dict.fromkeys(group["params"], groups[-1]))
+        state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
+        for number, values in state_dict["state"].items():
+            p = mine.get(number)
+            if p is None:
+                state[number] = values
+                continue
+            kept = self._kept(group_of[p], p)
+            state[p] = {name: states.loaded(name, value, p, kept.get(name)) for name, value in values.items()}
         self.state, self.param_groups = state, groups
-        for p, states in state.items():
-            for value in states.values():
-                for listener in scope.listeners if isinstance(value, Tensor) else ():
-                    listener.role(value.array, "OPTIMIZER_STATE", value, p if isinstance(p, Tensor) else None)
+        for p, values in state.items():
+            for name, value in values.items() if isinstance(p, Tensor) else ():
+                if isinstance(value, Tensor):
+                    states.told(value, p, name)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
@@ -302,38 +347,16 @@ def _parameters(params: Any) -> tuple[list[Tensor], list[str]]:
     return tensors, names
 
 
-def _state_dtype(p: Tensor) -> np.dtype:
-    """float32 for half precision: the square of a gradient of 1e-4 is 0 in float16."""
-    return np.dtype(np.float32) if p.dtype == np.float16 else p.dtype
-
-
-def _state_like(p: Tensor, value: float) -> Tensor:
-    array = p.device.empty(p.array.shape, _state_dtype(p))
-    p.device.kernels.fill(value, out=array)
-    return Tensor._wrap(array, p.device)
-
-
-def _loaded(key: str, value: Any, p: Tensor) -> Any:
-    """One entry of a parameter's state: numbers stay numbers, tensors and arrays are copied to where ``p`` lives."""
-    if not hasattr(value, "shape"):
-        return value
-    if key in ("step", "mu_product"):
-        return float(value)
-    array = p.device.empty(tuple(value.shape), _state_dtype(p))
-    if isinstance(value, Tensor) and value.device is p.device:
-        p.device.kernels.copy(value.array, out=array)
-    elif p.device.type != "meta":
-        host = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
-        p.device.upload(host.astype(array.dtype), array)
-    return Tensor._wrap(array, p.device)
-
-
 # --- what the rules share ---------------------------------------------------------------------------------------------------
 
 
 def options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The ``locals()`` of a constructor as a group's options: every argument but the parameters is one."""
-    return {name: value for name, value in arguments.items() if name not in ("self", "params", "__class__")}
+    """The ``locals()`` of a constructor as a group's options: every argument but the parameters is one.
+
+    Options of ours that were left alone are none: groups, and what prints them, are PyTorch's then.
+    """
+    none = ("self", "params", "__class__", *[name for name in OURS if not arguments.get(name)])
+    return {name: value for name, value in arguments.items() if name not in none}
 
 
 def tick(state: dict[str, Any]) -> int:

@@ -16,6 +16,8 @@ class SGD(Optimizer):
         params: parameters or groups.
         lr, momentum, dampening, weight_decay, nesterov, maximize: as in PyTorch.
         foreach, fused: accepted and stored; the update is one fused pass here in any case.
+        master_weights: float32 copies of float16 parameters, 4 bytes each more: see :class:`Optimizer`.
+        state_dtype: keep the momentum in this dtype: ``float16`` halves it. It is computed in float32, rounded to nearest.
 
     Raises:
         ValueError: a negative rate, or Nesterov without momentum or with dampening.
@@ -36,6 +38,8 @@ class SGD(Optimizer):
         foreach: bool | None = None,
         differentiable: bool = False,
         fused: bool | None = None,
+        master_weights: bool = False,
+        state_dtype: Any = None,
     ) -> None:
         if lr < 0.0:
             raise ValueError(f"Invalid learning rate: {lr}")
@@ -46,6 +50,8 @@ class SGD(Optimizer):
         if nesterov and (momentum <= 0 or dampening != 0):
             raise ValueError("Nesterov momentum requires a momentum and zero dampening")
         super().__init__(params, options(locals()))
+
+    half_state = True
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()

@@ -12,19 +12,30 @@ def _kernel(name, inputs, outputs, body):
     return _cupy.ElementwiseKernel(inputs, outputs, body, name)  # pyright: ignore
 
 
-def _update(name, p, g, states, numbers, body):
+def _update(name, p, g, states, numbers, body, roots=()):
     """Run ``body`` on every element: W is the dtype of the arithmetic, d the gradient to follow, x the parameter.
 
-    ``states`` and ``numbers`` are name -> array and name -> number; ``None`` among the states is left out.
+    ``states`` and ``numbers`` are name -> array and name -> number; ``None`` among the states is left out. A state in half
+    precision is widened, and rounded to nearest when it is written; those named in ``roots`` are kept as square roots then.
     """
     wide = "float64" if p.dtype.char == "d" else "float32"
     kept = {key: a for key, a in states.items() if a is not None}
+    half = [key for key, a in kept.items() if a.dtype.char == "e"]
     inputs = ", ".join([f"{g.dtype.name} g", *[f"{wide} {key}" for key in numbers]])
-    outputs = ", ".join([f"{p.dtype.name} p", *[f"{a.dtype.name} {key}" for key, a in kept.items()]])
+    outputs = [f"{p.dtype.name} p", *[f"{a.dtype.name} {key}{'_' * (key in half)}" for key, a in kept.items()]]
     head = f"typedef {'double' if wide == 'float64' else 'float'} W; W x = (W)p; W d = (W)g;\n"
     tail = f"\np = ({'double' if p.dtype.char == 'd' else 'float'})x;"
-    kernel = _kernel(name, inputs, outputs, head + body + tail)
+    for key in half:
+        head += f"W {key} = (float){key}_; " + (f"{key} *= {key};\n" if key in roots else "\n")
+        tail += f" {key}_ = (float)({f'sqrt({key})' if key in roots else key});"
+    kernel = _kernel(name, inputs, ", ".join(outputs), head + body + tail)
     kernel(g, *[float(n) for n in numbers.values()], p, *kept.values())
+
+
+def renew_master(p, out):
+    """out = p where p is not out rounded: what others have written to a parameter since enters its float32 copy."""
+    body = "float16 rounded = (float)master; if (!((float)rounded == (float)p)) master = (float)p;"
+    _kernel("renew_master", "float16 p", "float32 master", body)(p, out)
 
 
 def _decayed(weight_decay, maximize):
@@ -51,7 +62,8 @@ def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay,
     body += "" if top is None else "top = max(top, v); "
     body += f"x -= step_size * m / (sqrt({square}) / root + eps);"
     numbers = {"step_size": step_size, "beta1": beta1, "beta2": beta2, "eps": eps, "root": root}
-    _update("adam_step", p, g, {"m": m, "v": v, "top": top}, {**numbers, "weight_decay": weight_decay, "shrink": shrink}, body)
+    numbers |= {"weight_decay": weight_decay, "shrink": shrink}
+    _update("adam_step", p, g, {"m": m, "v": v, "top": top}, numbers, body, roots=("v", "top"))
 
 
 def rmsprop_step(p, g, v, buf, mean, lr, alpha, eps, momentum, weight_decay, maximize):

@@ -1,6 +1,6 @@
 """Update rules of optimizers: one pass over a parameter in tiles, nothing of its size besides its state.
 
-``p`` and the state arrays are written, ``g`` is read. Half-precision parameters and gradients are computed in float32 tiles.
+``p`` and the state arrays are written, ``g`` is read. What is half precision is computed in float32 tiles.
 Scalars (bias corrections, step sizes) are computed by the caller, in Python.
 """
 
@@ -11,21 +11,48 @@ import numpy as np
 from .tiles import tiled as _tiled
 
 
-def _update(run, temps, p, g, *states):
-    """``run(p, g, *states, *scratch)`` over tiles, all in p's dtype or float32, whichever is wider."""
-    wide = np.float64 if p.dtype == np.float64 else np.float32
-    if p.dtype == wide and g.dtype == wide:
-        _tiled(run, p, g, *states, temps=temps)
+def _update(run, temps, p, g, *states, roots=()):
+    """``run(p, g, *states, *scratch)`` over tiles, all in p's dtype or float32, whichever is wider.
+
+    What is narrower is widened tile by tile, and rounded to nearest where it is written. Of the states, those at the places
+    ``roots`` are means of squares: in float16 they are kept as square roots.
+    """
+    wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+    arrays = (p, g, *states)
+    narrow = [i for i, a in enumerate(arrays) if a is not None and a.dtype != wide]
+    if not narrow:
+        _tiled(run, *arrays, temps=temps)
         return
+    rooted = [i + 2 for i in roots if states[i] is not None and states[i].dtype == np.float16]
 
-    def cast(p, g, *rest):
-        *rest, wide_p, wide_g = rest
-        np.copyto(wide_p, p)
-        np.copyto(wide_g, g, casting="unsafe")
-        run(wide_p, wide_g, *rest)
-        np.copyto(p, wide_p, casting="unsafe")
+    def widened(*tiles):
+        given, work = list(tiles[: len(arrays)]), tiles[len(arrays) :]
+        for i, tile in zip(narrow, work[temps:], strict=True):
+            np.copyto(tile, given[i], casting="unsafe")
+            if i in rooted:
+                np.multiply(tile, tile, out=tile)
+            given[i] = tile
+        run(*given, *work[:temps])
+        for i in narrow:
+            if i in rooted:
+                np.sqrt(given[i], out=given[i])
+            if i != 1:  # the gradient is read, and the rest written
+                np.copyto(tiles[i], given[i], casting="unsafe")
 
-    _tiled(cast, p, g, *states, temps=temps + 2, dtype=wide)
+    _tiled(widened, *arrays, temps=temps + len(narrow), dtype=wide)
+
+
+def renew_master(p, out):
+    """out = p where p is not out rounded: what others have written to a parameter since enters its float32 copy."""
+
+    def run(master, p, work):
+        rounded = work.reshape(-1).view(np.float16)[: work.size].reshape(work.shape)
+        flag = work.reshape(-1).view(np.bool_)[2 * work.size : 3 * work.size].reshape(work.shape)
+        np.copyto(rounded, master, casting="unsafe")
+        np.not_equal(rounded.view(np.uint16), p.view(np.uint16), out=flag)  # bits: nan too is what it was
+        np.copyto(master, p, where=flag)
+
+    _tiled(run, out, p, temps=1)
 
 
 def _decayed(p, g, t, weight_decay, maximize):
@@ -105,7 +132,7 @@ def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay,
         np.multiply(u, size, out=u)
         np.subtract(p, u, out=p)
 
-    _update(run, 2, p, g, m, v, top)
+    _update(run, 2, p, g, m, v, top, roots=(1, 2))
 
 
 def rmsprop_step(p, g, v, buf, mean, lr, alpha, eps, momentum, weight_decay, maximize):

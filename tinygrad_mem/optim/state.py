@@ -1,0 +1,115 @@
+"""What an optimizer keeps of a parameter: the arrays that there should be, how they are made, and how they are read back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .. import scope
+from ..autograd.tensor import Tensor
+from ..dtypes import as_dtype, is_floating
+from ..errors import ArgumentError, DTypeError, NotOfferedError
+
+MASTER = "master_weight"
+"""The key of a parameter's float32 copy in its state."""
+
+OURS = ("master_weights", "state_dtype")
+"""Options that PyTorch's optimizers have not: a group has them only where they are set, so that state dicts stay PyTorch's."""
+
+
+class Kept(NamedTuple):
+    """An array that is to be kept of a parameter.
+
+    Attributes:
+        value: what it begins with; ``None``: the parameter's own values.
+        root: where it is kept in float16, it is kept as its square root. Means of squares are: the square of a gradient of
+            1e-4 is 0 in float16, its root is 1e-4 again.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    value: float | None = 0.0
+    root: bool = False
+
+
+def wide(dtype: np.dtype) -> np.dtype:
+    """The dtype of the arithmetic and of state, unless told otherwise: float32 for half precision."""
+    return np.dtype(np.float32) if dtype == np.float16 else dtype
+
+
+def has_master(group: dict[str, Any], p: Tensor) -> bool:
+    """Whether the group wants a float32 copy of ``p``: one that is float32 or wider is its own."""
+    return bool(group.get("master_weights")) and p.dtype == np.float16
+
+
+def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
+    """Refuse options of ours that make no sense, and write the dtype by its name, which files can hold.
+
+    Raises:
+        DTypeError: ``state_dtype`` is not floating.
+        NotOfferedError: the rule keeps nothing that may be kept in half precision.
+        ArgumentError: ``master_weights`` is not a bool.
+    """
+    if not isinstance(group.get("master_weights", False), bool):
+        raise ArgumentError(f"master_weights: expected True or False, found {group['master_weights']!r}")
+    if group.get("state_dtype") is None:
+        return
+    if not half_state:
+        raise NotOfferedError(f"{rule}: state_dtype is not offered; it is for SGD with momentum, Adam and AdamW")
+    dtype = as_dtype(group["state_dtype"])
+    if not is_floating(dtype):
+        raise DTypeError(f"state_dtype: expected a floating dtype, found {dtype}")
+    group["state_dtype"] = dtype.name
+
+
+def made(kept: Kept, p: Tensor, name: str) -> Tensor:
+    """A new array of a parameter's state, and the tracker told what it is."""
+    array = p.device.empty(kept.shape, kept.dtype)
+    if kept.value is None:
+        p.device.kernels.copy(p.array, out=array)
+    else:
+        p.device.kernels.fill(kept.value, out=array)
+    return told(Tensor._wrap(array, p.device), p, name)
+
+
+def told(state: Tensor, p: Tensor | None, name: str) -> Tensor:
+    """``state``, once listeners know that it is ``p``'s."""
+    for listener in scope.listeners:
+        listener.role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
+    return state
+
+
+def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
+    """One entry of a state dict: numbers stay numbers, tensors (of any framework) are copied to where ``p`` lives.
+
+    Raises:
+        ValueError: the array is not of the shape that the rule keeps.
+    """
+    if not hasattr(value, "shape"):
+        return value
+    if name in ("step", "mu_product"):
+        return float(value)
+    if kept is None:
+        kept = Kept(tuple(value.shape), wide(p.dtype))
+    if tuple(value.shape) != kept.shape:
+        raise ValueError(
+            f"loaded state dict: {name} of a parameter of shape {list(p.shape)} should have shape {list(kept.shape)}, "
+            f"found {list(value.shape)}"
+        )
+    array = p.device.empty(kept.shape, kept.dtype)
+    turned = kept.root and (
+        _half(value) != (kept.dtype == np.float16)
+    )  # a root where a square is wanted, or a square for a root
+    if isinstance(value, Tensor) and value.device is p.device and not turned:
+        p.device.kernels.copy(value.array, out=array)
+    elif p.device.type != "meta":
+        host = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        if turned:
+            host = np.square(host, dtype=kept.dtype) if _half(value) else np.sqrt(host)
+        p.device.upload(host.astype(array.dtype), array)
+    return Tensor._wrap(array, p.device)
+
+
+def _half(value: Any) -> bool:
+    return str(value.dtype).endswith("float16")
