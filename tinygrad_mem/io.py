@@ -50,7 +50,11 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """A new file beside ``path`` that takes its place when all is written, and vanishes when it was not."""
+    """A new file beside ``path`` that takes its place when all is written, and vanishes when it was not.
+
+    Raises:
+        OSError: it cannot be written; the error names ``path``.
+    """
     target = os.path.realpath(path)
     temporary = f"{target}.{secrets.token_hex(4)}.tmp"
     try:
@@ -59,9 +63,11 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, target)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
         raise
 
 

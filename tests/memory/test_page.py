@@ -90,7 +90,9 @@ def test_a_long_run_stays_a_small_page(tmp_path: Path):
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert f"The 1,000 largest of {len(list(track.blocks())):,} blocks" in text
     assert len(track.live("peak")) > len(kept)
-    assert f"{len(track.live('peak')) - renderer.ROWS:,} smaller blocks" in text
+    rest = track.live("peak")[renderer.ROWS :]
+    for category in {block.category for block in rest}:
+        assert f"{sum(block.category is category for block in rest):,} smaller blocks" in text
     assert f'<b class="sum">{track.peak:,}</b>' in text
     assert len(json.dumps(figures(tmp_path / "page.html"))) < 1 << 20
 
@@ -102,7 +104,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         tm.zeros(3)
     with pytest.raises(ValueError, match="2 runs have 2 titles"):
         track.to_html(tmp_path / "none.html", track, titles=["one"])
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(FileNotFoundError, match=r"no/page\.html'"):
         track.to_html(tmp_path / "no" / "page.html")
     (tmp_path / "page.html").write_text("what was there")
     monkeypatch.setattr(renderer, "_asset", lambda name: 1 / 0)
@@ -144,7 +146,7 @@ def opened(chromium: Any, path: Path, width: int = 1280, scheme: str = "light") 
         "request", lambda request: None if request.url.startswith(("file:", "data:", "blob:")) else wrong.append(request.url)
     )
     view.goto(path.as_uri())
-    view.wait_for_selector("#run0-peak .treemaplayer text")
+    view.wait_for_selector("#run0-peak .treemaplayer text", state="attached")
     return view, wrong
 
 
@@ -210,12 +212,58 @@ def test_sorting_and_searching(chromium: Any, runs: tuple, pages: tuple):
     assert wrong == []
 
 
+def test_searching_a_long_table_counts_what_is_not_shown_one_by_one(chromium: Any, tmp_path: Path):
+    with memory.track() as track:
+        layer = nn.Linear(400, 400)
+        kept = [tm.zeros(10 + i % 200) for i in range(renderer.ROWS + 100)]
+        halves = [layer.weight[i].clone() for i in range(100)]
+    assert len(kept) + len(halves) > renderer.ROWS
+    track.to_html(tmp_path / "page.html")
+    view, wrong = opened(chromium, tmp_path / "page.html")
+    for category, size in track.by_category("peak").items():
+        view.fill(".filter input", category.value)
+        assert view.text_content(".sum") == f"{size:,}"
+    view.fill(".filter input", "clone")
+    assert "found by what they are, not by name" in view.text_content(".shown")
+    assert wrong == []
+
+
+def test_a_peak_at_either_end_keeps_its_label(chromium: Any, tmp_path: Path):
+    for name, sizes in (("late", [1000, 1 << 20]), ("early", [1 << 20, 1000])):
+        with memory.track() as track:
+            for size in sizes:
+                x = tm.zeros(size)
+            del x
+        track.to_html(tmp_path / f"{name}.html")
+        view, wrong = opened(chromium, tmp_path / f"{name}.html", 400)
+        label, figure = (
+            view.locator(f"#run0-timeline {part}").first.bounding_box() for part in (".annotation-text-g", ".main-svg")
+        )
+        assert figure["x"] <= label["x"]
+        assert label["x"] + label["width"] <= figure["x"] + figure["width"]
+        assert wrong == []
+
+
+def test_a_tile_says_its_modules_name_as_text(chromium: Any, tmp_path: Path):
+    with memory.track() as track:
+        model = nn.Sequential()
+        model.add_module("<b>bold</b>", nn.Linear(300, 300))
+        model(tm.ones(1, 300))
+    track.to_html(tmp_path / "page.html")
+    view, wrong = opened(chromium, tmp_path / "page.html")
+    view.hover("#run0-peak .treemaplayer .slice:has-text('weight') path")
+    label = view.wait_for_selector("#run0-peak .hoverlayer text").text_content()
+    assert "<b>bold</b>" in label
+    assert wrong == []
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [400, 1280])
 @pytest.mark.parametrize("number", [0, 1])
 def test_nothing_is_cut_off_or_asked_for(chromium: Any, pages: tuple, number: int, width: int, scheme: str):
     view, wrong = opened(chromium, pages[number], width, scheme)
     assert view.evaluate("document.documentElement.scrollWidth") <= width
+    assert view.evaluate("[...document.querySelectorAll('.run .scroll')].every(box => box.scrollWidth <= box.clientWidth + 1)")
     assert view.locator(".run").count() == number + 1
     ground = view.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (ground == "rgb(255, 255, 255)") == (scheme == "light")

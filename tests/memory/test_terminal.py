@@ -52,8 +52,41 @@ def test_lines_fit_and_names_are_text(track: memory.Track):
     assert "[red]x[/red]" in other.table("module")
 
 
+def test_marks_and_the_most_between_them():
+    with memory.track() as track:
+        older = memory.memory_allocated()
+        kept = tm.zeros(1024)
+        memory.mark("kept")
+        tm.zeros(4096)
+        memory.mark("gone")
+        memory.mark("")
+    rows = [re.findall(r"│ +([\d,]+)(?= │)", line) for line in track.table("mark").splitlines() if line.startswith("│")]
+    assert kept.nbytes == 4096
+    found = [[int(number.replace(",", "")) - older for number in row] for row in rows]
+    assert found == [[4096, 4096], [4096, 20480], [4096, 4096]]
+    assert "(no text)" in track.table("mark")
+
+
+def test_a_comparison_adds_up():
+    tracks = []
+    for batch in (64, 16):
+        with memory.track() as track:
+            model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(10)])
+            model(tm.randn(batch, 64)).sum().backward()
+        tracks.append(track)
+    found = tracks[0].compare(tracks[1])
+    rows = [re.findall(r"│ +([+-]?[\d,]+)(?= │)", line) for line in found.table(("large", "small"), rows=3).splitlines()]
+    numbers = [[int(number.replace(",", "")) for number in row] for row in rows if row]
+    assert numbers[0] == [found.peak.before, found.peak.after, found.peak.change]
+    assert numbers[1][2] == found.saved.change
+    assert len(numbers) == 3 + 3 + 1
+    assert sum(row[2] for row in numbers[3:]) == found.peak.change
+    assert "smaller changes" in found.table(rows=3)
+    assert "smaller changes" not in found.table(rows=100)
+
+
 def test_refusals(track: memory.Track, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(ValueError, match="'module', 'op' or 'line', found 'colour'"):
+    with pytest.raises(ValueError, match="'op', 'line' or 'mark', found 'colour'"):
         track.table("colour")
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

@@ -11,6 +11,8 @@ from .limit import limit as limit
 from .log import Event as Event
 from .log import Kind as Kind
 from .log import Log as Log
+from .moments import Mark as Mark
+from .moments import PoolState as PoolState
 from .predict import predict as predict
 from .replay import Replay as Replay
 from .saved import Saved as Saved
@@ -29,8 +31,6 @@ from .stats import reclaim as reclaim
 from .stats import reset_peak_memory_stats as reset_peak_memory_stats
 from .timeline import Moment as Moment
 from .timeline import Timeline as Timeline
-from .track import Mark as Mark
-from .track import PoolState as PoolState
 from .track import Track as Track
 from .track import load as load
 from .track import mark as mark

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..nn import Module
 from .attribution import Category
-from .track import When
+from .moments import When
 
 if TYPE_CHECKING:
     from .blocks import Block

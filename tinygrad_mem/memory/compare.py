@@ -86,6 +86,16 @@ class Comparison:
                 lines.append(f"{title:9}  {bytes_text(change.bytes):>12}  {change.owner}  ({what})")
         return "\n".join(lines)
 
+    def table(self, titles: tuple[str, str] = ("before", "after"), rows: int = 12) -> str:
+        """The three numbers of both runs, then the owners that changed most, as a table to print; the rest are one row.
+
+        Raises:
+            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+        """
+        from .render.terminal import comparison_table, text
+
+        return text(comparison_table(self, titles, rows))
+
 
 def compare(before: Track, after: Track) -> Comparison:
     """What changed from ``before`` to ``after``."""

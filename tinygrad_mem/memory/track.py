@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from .export import native
 from .export import save as export
 from .listener import OUTSIDE, Recorder
 from .log import Kind, Log
+from .moments import Mark, PoolState, When
 from .replay import Replay, replay
 from .stats import where
 from .timeline import Moment, Timeline
@@ -29,39 +30,6 @@ from .uncounted import Ears
 from .variables import variables
 
 _running: tuple[Track, ...] = ()
-
-
-class Mark(NamedTuple):
-    """A moment that the user named."""
-
-    index: int
-    time: int
-    text: str
-
-
-class PoolState(NamedTuple):
-    """Bytes at one moment.
-
-    Attributes:
-        requested: what callers asked for, in all live blocks.
-        rounded: these, each rounded up to 512.
-        used: what the pool counts as in use: ``rounded``, and on ``cuda`` blocks older than the track.
-        reserved: what the pool has taken from the machine.
-    """
-
-    requested: int
-    rounded: int
-    used: int
-    reserved: int
-
-    @property
-    def fragmentation(self) -> float:
-        """The share of the reserved bytes that no block uses."""
-        return 1 - self.used / self.reserved if self.reserved else 0.0
-
-
-When = int | Mark | Moment | str | None
-"""A moment: an event's number, a mark or its text, a ``Moment``, ``"peak"``, ``"end"``; ``None`` is the peak."""
 
 
 class Track:
@@ -275,15 +243,19 @@ class Track:
     def table(self, by: str = "category", at: When = None, rows: int = 20) -> str:
         """The bytes at a moment by ``"category"``, ``"module"``, ``"op"`` or ``"line"``, as a table to print.
 
-        The largest come first; those beyond ``rows`` are one row, so that the rows add up to what was in use.
+        The largest come first; those beyond ``rows`` are one row, so that the rows add up to what was in use. By ``"mark"``:
+        a row for each mark of the run, with the most that was in use since the mark before.
 
         Raises:
             ValueError: there is no such way to tell bytes apart.
             ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
         """
-        if by not in ("category", "module", "op", "line"):
-            raise ValueError(f"table: by is 'category', 'module', 'op' or 'line', found {by!r}")
-        from .render.terminal import bytes_table, text
+        if by not in ("category", "module", "op", "line", "mark"):
+            raise ValueError(f"table: by is 'category', 'module', 'op', 'line' or 'mark', found {by!r}")
+        from .render.terminal import bytes_table, marks_table, text
+
+        if by == "mark":
+            return text(marks_table(self, f"{self.device} at its marks"))
 
         sizes = {str(name): size for name, size in getattr(self, f"by_{by}")(at).items()}
         named = at.text if isinstance(at, Mark) else at if isinstance(at, str) else f"event {self._event(at)}"

@@ -57,7 +57,10 @@ def timeline(track: Track) -> dict[str, Any]:
     for _, start, stop in stretches[1::2]:
         figure.add_vrect(x0=start, x1=stop, fillcolor="#808080", opacity=0.14, line_width=0, layer="below")
     height = int(line.used[top])
-    figure.add_annotation(x=top, y=height, text=f"peak {bytes_text(height)}", showarrow=True, arrowhead=2, ax=0, ay=-26)
+    side = "right" if 4 * top > 3 * len(line) else "left" if 4 * top < len(line) else "center"  # the label stays inside
+    figure.add_annotation(
+        x=top, y=height, text=f"peak {bytes_text(height)}", showarrow=True, arrowhead=2, ax=0, ay=-26, xanchor=side
+    )
     figure.update_layout(
         hovermode="x unified",
         margin=_MARGIN,
@@ -170,6 +173,7 @@ def peak(track: Track) -> dict[str, Any]:
     from plotly import graph_objects
 
     sizes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)  # bytes of each colour
+    kinds: dict[tuple[str, ...], str] = {}
     blocks = track.live("peak")
     least = LEAST * sum(block.rounded for block in blocks)
     for block in blocks:
@@ -178,23 +182,25 @@ def peak(track: Track) -> dict[str, Any]:
         leaf = (*path, "smaller blocks" if block.rounded < least else f"{block.category.value}: {what}")
         for node in (leaf, *_above(leaf)):
             sizes[node][COLOURS[block.category]] += block.rounded
+        kinds[leaf] = block.category.value  # its colour says it
     nodes = list(sizes)
     figure = graph_objects.Figure(
         graph_objects.Treemap(
             ids=["/".join(node) for node in nodes],
             parents=["/".join(next(_above(node))) if node else "" for node in nodes],
-            labels=[escaped(node[-1]) if node else "peak" for node in nodes],
+            labels=[escaped(node[-1].removeprefix(f"{kinds.get(node)}: ")) if node else "peak" for node in nodes],
             values=[sizes[node].total() for node in nodes],
             branchvalues="total",
             marker={"colors": [sizes[node].most_common(1)[0][0] for node in nodes], "line": {"width": 0.5}},
             customdata=[int("" in node) for node in nodes],  # the page shows modules in a paler colour than what is in them
-            texttemplate="%{label}<br>%{value:,d} B",
-            hovertemplate="<b>%{value:,d} B</b><br>%{id}<br>%{percentRoot:.2%} of the peak<extra></extra>",
+            texttemplate=["%{label}<br>%{value:,d} B" if "" in node else "%{label}" for node in nodes],
+            text=[escaped("/".join(filter(None, node))) for node in nodes],  # ids are shown as HTML
+            hovertemplate="<b>%{value:,d} B</b><br>%{text}<br>%{percentRoot:.2%} of the peak<extra></extra>",
             tiling={"pad": 1},
             meta="tiles",
         )
     )
-    figure.update_layout(margin={"l": 4, "r": 4, "t": 8, "b": 4})
+    figure.update_layout(margin={"l": 4, "r": 4, "t": 8, "b": 4}, uniformtext={"minsize": 10, "mode": "hide"})
     return figure.to_plotly_json()
 
 

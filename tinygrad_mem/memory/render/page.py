@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -18,7 +19,7 @@ from . import figures, needs
 if TYPE_CHECKING:
     from ..track import Track
 
-ROWS = 500  # blocks of the peak in the table, one by one; the rest are one row
+ROWS = 500  # blocks of the peak in the table, one by one; the rest are one row a category
 CHANGES = 12  # owners of a comparison
 _COLUMNS = ("bytes", "asked for", "what", "whose", "op", "made in", "line")
 
@@ -105,18 +106,19 @@ def _bytes(count: int) -> str:
 
 
 def _table(blocks: list[Block]) -> str:
-    """The blocks of the peak, largest first, the smallest in one row; the page sorts and filters it."""
+    """The blocks of the peak, largest first, the smallest in one row a category; the page sorts and filters it."""
     rows = [_row(block) for block in blocks[:ROWS]]
-    rest = blocks[ROWS:]
-    if rest:
-        rows.append(
-            _cells((sum(b.rounded for b in rest), sum(b.requested for b in rest), f"{len(rest):,} smaller blocks", *[""] * 4))
-        )
+    rest: defaultdict[str, list[Block]] = defaultdict(list)
+    for block in blocks[ROWS:]:
+        rest[block.category.value].append(block)
+    for what, some in rest.items():
+        sizes = sum(b.rounded for b in some), sum(b.requested for b in some)
+        rows.append(_cells((*sizes, what, f"{len(some):,} smaller blocks", "", "", ""), "rest"))
     total = sum(block.rounded for block in blocks)
     head = "".join(f'<th aria-sort="none"><button type="button">{name}</button></th>' for name in _COLUMNS)
     return f"""<label class="filter">Only rows with <input type="search" placeholder="conv1, gradients, model.py:12"></label>
 <p class="shown">{len(blocks):,} blocks, <b class="sum">{total:,}</b> B</p>
-<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>
+<div class="scroll"><table class="blocks"><thead><tr>{head}</tr></thead><tbody>
 {"".join(rows)}</tbody></table></div>"""
 
 
@@ -125,9 +127,9 @@ def _row(block: Block) -> str:
     return _cells((block.rounded, block.requested, block.category.value, whose, block.op, block.phase, block.line))
 
 
-def _cells(values: tuple) -> str:
+def _cells(values: tuple, kind: str = "") -> str:
     cells = [f'<td data-n="{v}">{v:,}</td>' if isinstance(v, int) else f"<td>{_breakable(v)}</td>" for v in values]
-    return f"<tr>{''.join(cells)}</tr>\n"
+    return f'<tr class="{kind}">{"".join(cells)}</tr>\n'
 
 
 def _breakable(path: str) -> str:

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from . import needs
+
+if TYPE_CHECKING:
+    from ..compare import Comparison
+    from ..track import Track
 
 needs("rich", "cli")
 from rich.console import Console  # noqa: E402 (first the sentence that says how to get it)
@@ -37,6 +44,43 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
         table.add_row(Text(name or "(none)"), f"{size:,}", bytes_text(size), f"{size / total:.1%}" if total else "")
     table.add_section()
     table.add_row("in use", f"{total:,}", bytes_text(total), "100.0%" if total else "", style="bold")
+    return table
+
+
+def marks_table(track: Track, title: str) -> Table:
+    """A row a mark: what was in use there, and the most since the mark before."""
+    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table.add_column("mark", overflow="fold")
+    for name in ("in use", "most until there", ""):
+        table.add_column(name, justify="right", no_wrap=True)
+    line, start = track.timeline(), 0
+    for mark in track.marks:
+        end = int(np.searchsorted(line.event, mark.index))  # moments before the mark
+        used = int(line.used[end - 1]) if end else 0
+        most = int(line.used[start:end].max(initial=used))
+        table.add_row(Text(mark.text or "(no text)"), f"{used:,}", f"{most:,}", bytes_text(most))
+        start = end
+    return table
+
+
+def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12) -> Table:
+    """What two runs needed, then the owners whose bytes at the peak changed most; those beyond ``rows`` are one row."""
+    table = Table(title=Text(f"{titles[0]} and {titles[1]}"), title_justify="left", title_style="bold")
+    table.add_column("", overflow="fold")
+    for name in (*titles, "change"):
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    for name, effect in (("peak", found.peak), ("saved for backward", found.saved), ("transient", found.transient)):
+        table.add_row(name, f"{effect.before:,}", f"{effect.after:,}", f"{effect.change:+,}", style="bold")
+    table.add_section()
+    changes = sorted([*found.appeared, *found.vanished, *found.moved], key=lambda change: -abs(change.bytes))
+    for change in changes[:rows]:
+        before, after = sum(change.before.values()), sum(change.after.values())
+        what = ", ".join(sorted({*change.before, *change.after}))
+        table.add_row(Text(f"{change.owner} ({what})"), f"{before:,}", f"{after:,}", f"{change.bytes:+,}")
+    rest = changes[rows:]
+    if rest:
+        sides = [sum(sum(getattr(change, side).values()) for change in rest) for side in ("before", "after")]
+        table.add_row(f"{len(rest):,} smaller changes", *[f"{side:,}" for side in sides], f"{sides[1] - sides[0]:+,}")
     return table
 
 

@@ -12,7 +12,7 @@ function painted(trace, narrow) {
   if (trace.meta !== "tiles") return trace;
   const colours = trace.marker.colors.map((own, i) => (trace.customdata[i] ? own : mixed(own, colour("--ground"), 0.25)));
   const marker = { ...trace.marker, colors: colours, line: { ...trace.marker.line, color: colour("--ground") } };
-  const pad = { t: narrow ? 14 : 17, l: 2, r: 2, b: 2 };
+  const pad = { t: narrow ? 19 : 21, l: 2, r: 2, b: 2 };
   return { ...trace, maxdepth: narrow ? 4 : -1, marker: { ...marker, pad }, textfont: { color: colours.map(legible) } };
 }
 
@@ -89,20 +89,23 @@ function sort(header) {
   header.setAttribute("aria-sort", up ? "ascending" : "descending");
 }
 
-/** Hides the rows without the words, and says how many are left and their bytes. */
+/** Hides the rows without the words, and says how many are left and their bytes; rows of many blocks know what these are only. */
 function filter(input) {
   const run = input.closest(".run");
   const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let [rows, bytes] = [0, 0];
+  let [rows, bytes, unsearched] = [0, 0, false];
   for (const row of run.querySelector("table").tBodies[0].rows) {
     row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
     if (!row.hidden) {
       rows += 1;
       bytes += Number(row.cells[0].dataset.n);
+    } else if (row.className === "rest") {
+      unsearched = true;
     }
   }
   const shown = run.querySelector(".shown");
   shown.replaceChildren(`${rows.toLocaleString("en")} rows, `, Object.assign(document.createElement("b"), { className: "sum" }), " B");
+  if (unsearched) shown.append(" (the smaller blocks are found by what they are, not by name)");
   shown.querySelector(".sum").textContent = bytes.toLocaleString("en");
 }
 
