@@ -91,6 +91,9 @@ PHRASES: dict[str, Formula | None] = {
     "both halves' views and the sigmoid": lambda x, y, how: x[0].nbytes + y[0].nbytes,
     "the difference and the norm": lambda x, y, how: x[0].nbytes + (y[0].nbytes if how.get("p") != 1 else 0),
     "the target and 4 bytes": lambda x, y, how: whole(x) + 4,
+    "query, key, value, the mask, the output, and one number a row": lambda x, y, how: (
+        every(x) + every(y) + 4 * y[0].numel() // y[0].size(-1)
+    ),
     "both and their norms": None,
     "the input, the target, and 4 bytes a sample": None,
     "a mask, one byte an element, and what a division saves": None,

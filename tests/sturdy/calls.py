@@ -223,6 +223,9 @@ LAYERS = [
     _c("F.unfold", IMAGE, 2, 1, 1, 2),
     _c("F.fold", f(2, 8, 12), (4, 5), (2, 2)),
     _c("F.channel_shuffle", IMAGE, 2),
+    _c("F.scaled_dot_product_attention", IMAGE, f(2, 4, 5, 7), f(2, 4, 5, 3), f(6, 5), 0.0, False, scale=0.5),
+    _c("F.scaled_dot_product_attention", IMAGE, IMAGE, IMAGE, b(6, 6)),
+    _c("F.scaled_dot_product_attention", M, M, M, is_causal=True),
 ]
 LOSSES = [
     *_each(_LOSSES, X, X),

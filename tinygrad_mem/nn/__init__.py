@@ -1,6 +1,7 @@
 """Layers, containers, parameters: ``torch.nn``'s names."""
 
 # the public names, nothing else
+from . import attention as attention
 from . import functional as functional
 from . import init as init
 from . import utils as utils

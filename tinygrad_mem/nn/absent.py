@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _SEQUENCES = "write the recurrence with Linear layers, a step at a time"
-_ATTENTION = "write softmax(q @ k.mT / sqrt(d)) @ v with Linear layers for q, k and v"
+_ATTENTION = "use functional.scaled_dot_product_attention with Linear layers for q, k and v"
 _FRACTIONAL = "use adaptive max pooling, whose windows are regular"
 _MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
 _ONE_PROCESS = "one process computes here: "
@@ -33,7 +33,6 @@ ABSENT = {
         "SyncBatchNorm": _ONE_PROCESS + "use BatchNorm2d",
         "UninitializedBuffer": "give the layer its sizes, and use Module.register_buffer",
         "UninitializedParameter": "give the layer its sizes, and use Parameter",
-        "attention": _ATTENTION,
         "factory_kwargs": "pass device= and dtype= to the layer",
         "parallel": _ONE_PROCESS + "call the module itself",
         **dict.fromkeys(("RNN", "RNNBase", "RNNCell", "RNNCellBase", "LSTM", "LSTMCell", "GRU", "GRUCell"), _SEQUENCES),
@@ -63,7 +62,6 @@ ABSENT = {
         "multilabel_soft_margin_loss": "use binary_cross_entropy_with_logits, which averages over the classes as well",
         "native_channel_shuffle": "use channel_shuffle",
         "pdist": "use pairwise_distance of x[:, None] and x",
-        "scaled_dot_product_attention": _ATTENTION,
         "upsample_bilinear": "use interpolate(..., mode='bilinear', align_corners=True)",
         "upsample_nearest": "use interpolate",
         **dict.fromkeys(("grouped_mm", "scaled_mm", "scaled_grouped_mm"), _MATMUL),

@@ -3,6 +3,9 @@
 # --- activations
 from ..functional.activation import *  # noqa: F403
 
+# --- attention
+from ..functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
+
 # --- convolution
 from ..functional.conv import conv1d as conv1d
 from ..functional.conv import conv2d as conv2d

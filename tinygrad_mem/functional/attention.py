@@ -1,0 +1,211 @@
+"""Scaled dot-product attention: memory linear in the number of tokens, not quadratic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, DTypeError, ShapeError
+from ..ops import attention as ops
+
+_NO_TICKET = (0, 0)
+
+
+def _dropout(input: Tensor, p: float) -> tuple[float, tuple[int, int]]:
+    """The probability and its ticket.
+
+    Raises:
+        ArgumentError: ``p`` is no probability.
+    """
+    if not 0.0 <= p <= 1.0:
+        raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
+    return float(p), input.device.generator.ticket() if p > 0.0 else _NO_TICKET
+
+
+def _scale(query: Tensor, scale: float | None) -> float:
+    return 1.0 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+
+
+def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
+    return f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
+
+
+def _batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[tuple[int, ...], list[Tensor]]:
+    """The leading axes of the result, and all three as (batch, heads, tokens, numbers)."""
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if t.ndim < 2:
+            raise ShapeError(
+                f"scaled_dot_product_attention: Expected query, key, and value to all be at least 2 dimensional, but got "
+                f"{name} {list(t.shape)}: tokens and numbers are the last two"
+            )
+    given = (query, key, value)
+    depth = max(t.ndim for t in given)
+    leads = [(1,) * (depth - t.ndim) + tuple(t.shape[:-2]) for t in given]
+    if key.shape[-2] != value.shape[-2]:
+        raise ShapeError(f"scaled_dot_product_attention: key and value have one number of tokens: {_shapes(*given)}")
+    grouped = enable_gqa and depth > 2 and leads[0][-1] != leads[1][-1]
+    try:
+        if grouped:
+            outer = np.broadcast_shapes(*(lead[:-1] for lead in leads))
+            full = [(*outer, lead[-1]) for lead in leads]
+        else:
+            full = [tuple(np.broadcast_shapes(*leads))] * 3
+    except ValueError:
+        hint = "" if enable_gqa else "; heads of keys that several heads of queries share need enable_gqa=True"
+        raise ShapeError(
+            f"scaled_dot_product_attention: the batch dimensions do not broadcast: {_shapes(*given)}{hint}"
+        ) from None
+    return full[0], [_four(t, lead) for t, lead in zip(given, full, strict=True)]
+
+
+def _four(t: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """``t`` with the leading axes ``lead``, as (batch, heads, ., .): without a copy where its memory allows."""
+    shape = (*lead, *t.shape[-2:])
+    if tuple(t.shape) != shape:
+        t = t.expand(*shape)
+    heads = lead[-1] if lead else 1
+    four = (math.prod(lead[:-1]), heads, *shape[-2:])
+    return t if len(shape) == 4 else t.reshape(four)
+
+
+def _mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The mask as (batch or 1, heads or 1, rows or 1, columns or 1), where the scores have ``shape``."""
+    if mask.dtype != np.bool_ and mask.dtype != query.dtype:
+        raise DTypeError(
+            "scaled_dot_product_attention: Expected attn_mask dtype to be bool or to match query dtype, but got "
+            f"attn_mask.dtype: {mask.dtype} and query.dtype: {query.dtype} instead."
+        )
+    found = (1,) * (len(shape) - mask.ndim) + tuple(mask.shape)
+    if mask.ndim > len(shape) or any(m not in (1, n) for m, n in zip(found, shape, strict=True)):
+        raise ShapeError(
+            f"scaled_dot_product_attention: attn_mask {list(mask.shape)} does not broadcast to the scores {list(shape)}: "
+            "queries times keys behind the batch dimensions"
+        )
+    lead = found[:-2]
+    if any(n > 1 for n in lead[:-1]):
+        lead = (*shape[:-3], lead[-1])
+    whole = (*lead, *found[-2:])
+    if tuple(mask.shape) != whole:
+        mask = mask.reshape(found).expand(*whole)
+    return mask.reshape(math.prod(lead[:-1]), lead[-1] if lead else 1, *found[-2:])
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """``softmax(query @ key.mT * scale + mask) @ value``, without the matrix of scores: memory is linear in the tokens.
+
+    query (..., heads, L, E), key (..., heads, S, E), value (..., heads, S, Ev) -> (..., heads, L, Ev); leading axes broadcast.
+    float16 is computed in float32. The scores are made in tiles of a fixed size, forward, and once more in backward.
+
+    Args:
+        attn_mask: broadcasts to (..., heads, L, S): bool, where False hides a key, or of query's dtype, added to the scores; a
+            floating mask that requires a gradient gets one, of (L, S) for each of its batches and heads.
+        dropout_p: applied to the softmax whenever it is not 0: give 0 in evaluation.
+        is_causal: query i sees keys up to i, counted from the first; tiles that nobody sees are skipped.
+        scale: ``1 / sqrt(E)`` unless given.
+        enable_gqa: heads of key and value are fewer, each shared by as many neighbouring heads of query.
+
+    A query that sees no key gets 0, and gives no gradient.
+
+    Saves: query, key, value, the mask, the output, and one number a row. No mask of dropout: it is drawn again.
+
+    Raises:
+        ShapeError: shapes that do not fit, or both a mask and ``is_causal``.
+        DTypeError: different dtypes, or a mask of another one.
+        ValueError: ``dropout_p`` is no probability.
+
+    Source: Dao et al., *FlashAttention*, 2022; Rabe and Staats, *Self-attention does not need O(n^2) memory*, 2021.
+    """
+    if attn_mask is not None and is_causal:
+        raise ShapeError(
+            "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True; put the triangle into it"
+        )
+    lead, (q, k, v) = _batch(query, key, value, enable_gqa)
+    rows, columns = query.shape[-2], key.shape[-2]
+    mask = None if attn_mask is None else _mask(attn_mask, query, (*lead, rows, columns))
+    p, ticket = _dropout(query, dropout_p)
+    window = (None, 0 if is_causal else None)
+    y = apply(ops.Attention, q, k, v, mask, scale=_scale(query, scale), window=window, p=p, ticket=ticket)
+    shape = (*lead, rows, value.shape[-1])
+    return y if len(shape) == 4 else y.reshape(shape)
+
+
+def varlen_attn(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seq_q: Tensor,
+    cu_seq_k: Tensor,
+    max_q: int,
+    max_k: int,
+    *,
+    scale: float | None = None,
+    window_size: Sequence[int] = (-1, -1),
+    enable_gqa: bool = False,
+    dropout_p: float = 0.0,
+) -> Tensor:
+    """:func:`scaled_dot_product_attention` of sequences of any lengths, one behind the other: nothing is padded.
+
+    query (T, heads, E), key (S, heads, E), value (S, heads, Ev) -> (T, heads, Ev), where T and S are the tokens of all
+    sequences together. Tokens of a sequence see those of their own only.
+
+    Args:
+        cu_seq_q, cu_seq_k: cumulative lengths, int32 or int64: sequence n lasts from ``cu_seq_q[n]`` to ``cu_seq_q[n + 1]``;
+            the first is 0, the last the number of tokens. A sequence may be empty.
+        max_q, max_k: the longest lengths, or any bound of them.
+        window_size: how many keys before and behind its own a query sees, -1 for all: (-1, 0) is causal. Where a sequence has
+            more keys than queries, the last query is at the last key.
+        enable_gqa: heads of key and value are fewer, each shared by as many neighbouring heads of query.
+        dropout_p: applied to the softmax whenever it is not 0.
+
+    Saves: query, key, value, the output, the cumulative lengths, and one number a row and head.
+
+    Raises:
+        ShapeError: shapes that do not fit; cumulative lengths that do not begin with 0 or do not end with the tokens.
+        ValueError: cumulative lengths that decrease, a sequence beyond ``max_q`` or ``max_k``; ``dropout_p`` is no probability.
+        DTypeError: different dtypes; cumulative lengths that are no integers.
+
+    Source: Dao, *FlashAttention-2*, 2023.
+    """
+    for name, t in (("query", query), ("key", key), ("value", value)):
+        if t.ndim != 3:
+            raise ShapeError(f"varlen_attn: {name} must be (tokens, heads, numbers), found {list(t.shape)}")
+    if key.shape[0] != value.shape[0]:
+        raise ShapeError(f"varlen_attn: key and value have one number of tokens: {_shapes(query, key, value)}")
+    if not enable_gqa and query.shape[1] != key.shape[1]:
+        raise ShapeError(
+            f"varlen_attn: different numbers of heads: {_shapes(query, key, value)}; heads that are shared need enable_gqa=True"
+        )
+    for name, t in (("cu_seq_q", cu_seq_q), ("cu_seq_k", cu_seq_k)):
+        if t.ndim != 1 or t.dtype.kind not in "iu":
+            raise DTypeError(f"varlen_attn: {name} must be a vector of int32 or int64, found {t.dtype} {list(t.shape)}")
+    if cu_seq_q.shape != cu_seq_k.shape:
+        raise ShapeError(
+            f"varlen_attn: cu_seq_q and cu_seq_k are of the same sequences, found {cu_seq_q.numel()} and {cu_seq_k.numel()} "
+            "offsets"
+        )
+    if len(window_size) != 2 or min(window_size) < -1:
+        raise ArgumentError(f"varlen_attn: window_size is (keys before, keys behind), -1 for all, found {tuple(window_size)}")
+    left, right = (None if n == -1 else n for n in window_size)
+    p, ticket = _dropout(query, dropout_p)
+    return apply(
+        ops.VarlenAttention,
+        *(query, key, value, cu_seq_q, cu_seq_k),
+        longest=(max_q, max_k),
+        scale=_scale(query, scale),
+        window=(left, right),
+        p=p,
+        ticket=ticket,
+    )

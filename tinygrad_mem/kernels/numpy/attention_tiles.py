@@ -1,0 +1,290 @@
+"""What the attention kernels are made of: jobs cut into tiles, the scores of one tile, and where its numbers lie.
+
+A tile is some batches, some heads that share a key head each, some rows (queries) and some columns (keys). All that a tile
+needs lies in the scratch of the running thread, so that the memory of attention does not depend on the number of tokens.
+How a job is cut depends on its shapes only: forward and backward, and any number of threads, see the same tiles, and so
+draw the same dropout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .threads import SCRATCH, scratch
+
+_TILE = 1 << 16  # scores of one tile in float32: 256 KiB, of which there are two
+_ROWS, _COLUMNS = 128, 512  # at most
+_COUNT = np.arange(max(_ROWS, _COLUMNS))
+_STREAM = 2  # of Philox's counter: dropout of activations has 1
+_ONES = {size: np.ones((_COLUMNS, 1), f"f{size}") for size in (4, 8)}
+_CALM = 40.0  # scores up to which e**score is summed as it is, without looking for the largest first
+_LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min)}
+
+
+class Plan(NamedTuple):
+    """How many of each are in one tile."""
+
+    batches: int
+    heads: int
+    rows: int
+    columns: int
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attention of dense arrays, seen by key head: q (batch, head, group, row, E), k and v (batch, head, column, E or Ev).
+
+    Attributes:
+        mask: the same five axes, each of full size or 1; bool (True takes part) or what is added to the scores; or ``None``.
+        window: how many columns before and after its own a row sees, ``None`` for all; row i is at column i + ``offset``.
+        p: the probability of dropout; ``ticket`` and ``first``, the number of the first tile, give its masks.
+        width: Ev; v may be ``None`` in backward.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    mask: Any
+    scale: float
+    window: tuple[int | None, int | None]
+    offset: int
+    p: float
+    ticket: tuple[int, int]
+    width: int
+    first: int = 0
+
+    @property
+    def wide(self) -> np.dtype:
+        """What is computed in: float32, or float64 for float64."""
+        return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
+
+    @cached_property
+    def plan(self) -> Plan:
+        return plan(self.q.shape, self.k.shape[2], self.width, self.q.dtype)
+
+    def tiles(self) -> int:
+        """How many tiles the job has, skipped ones as well."""
+        cut = self.plan
+        counts = (*self.q.shape[:4], self.k.shape[2])
+        sizes = (cut.batches, cut.heads, 1, cut.rows, cut.columns)
+        return int(np.prod([-(-n // size) for n, size in zip(counts, sizes, strict=True)]))
+
+    def number(self, at: Spot, columns: slice) -> int:
+        """The number of a tile."""
+        cut, (_, heads, groups, rows, _), total = self.plan, self.q.shape, self.k.shape[2]
+        found = at.batch.start // cut.batches
+        found = found * -(-heads // cut.heads) + at.head.start // cut.heads
+        found = found * groups + at.group
+        found = found * -(-rows // cut.rows) + at.rows.start // cut.rows
+        return self.first + found * -(-total // cut.columns) + columns.start // cut.columns
+
+    def blocks(self) -> list[tuple[slice, slice]]:
+        """The batches and heads of each tile."""
+        batches, heads = self.q.shape[:2]
+        return [(b, h) for b in cuts(batches, self.plan.batches) for h in cuts(heads, self.plan.heads)]
+
+    def spots(self, batch: slice, head: slice) -> Iterator[Spot]:
+        """The rows of a block, tile by tile."""
+        for group in range(self.q.shape[2]):
+            for rows in cuts(self.q.shape[3], self.plan.rows):
+                yield Spot(batch, head, group, rows)
+
+    def columns(self, rows: slice) -> list[slice]:
+        """The tiles of columns that some of these rows see."""
+        (left, right), size, total = self.window, self.plan.columns, self.k.shape[2]
+        low = 0 if left is None else min(max(rows.start + self.offset - left, 0), total)
+        high = total if right is None else min(max(rows.stop + self.offset + right, 0), total)
+        return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
+
+
+class Spot(NamedTuple):
+    """Where the rows of a tile are."""
+
+    batch: slice
+    head: slice
+    group: int
+    rows: slice
+
+
+def cuts(count: int, size: int) -> list[slice]:
+    """``range(count)`` in pieces of ``size``."""
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+@lru_cache
+def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype) -> Plan:
+    """The largest tile whose numbers fit into the scratch of a thread: whole batches, else some heads, rows and columns."""
+    batches, heads, _, rows, depth = (max(n, 1) for n in q_shape)
+    columns, rows, width = min(max(total, 1), _COLUMNS), min(rows, _ROWS), max(width, 1)
+    most = _TILE * 4 // max(dtype.itemsize, 4)
+
+    def fits(count: int) -> bool:
+        return count * rows * columns <= most and needed(count, rows, columns, depth, width, dtype) <= SCRATCH
+
+    while not fits(1):
+        if columns > rows:
+            columns = -(-columns // 2)
+        else:
+            rows = -(-rows // 2)
+    count = next(n for n in range(min(heads * batches, 1 << 10), 0, -1) if fits(n))
+    return Plan(max(count // heads, 1), min(count, heads), rows, columns)
+
+
+def needed(count: int, rows: int, columns: int, depth: int, width: int, dtype: np.dtype) -> int:
+    """Bytes of scratch for a tile of ``count`` matrices: two of scores, the queries, a product, statistics, flags.
+
+    Half precision has casts of all that is read, and sums of its own.
+    """
+    numbers = 2 * rows * columns + rows * depth + max(rows, columns) * max(depth, width) + 6 * rows
+    if dtype == np.float16:
+        numbers += rows * (depth + 2 * width) + 2 * columns * (depth + width)
+    return count * (max(dtype.itemsize, 4) * numbers + rows * columns) + 8 * rows + 32 * 64
+
+
+class Space:
+    """The scratch of the running thread, handed out piece by piece."""
+
+    def __init__(self, used: int = 0) -> None:
+        self.buffer, self.used = scratch((SCRATCH,), np.uint8), used
+
+    def take(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An uninitialised piece."""
+        found = np.ndarray(shape, dtype, self.buffer, self.used)
+        self.used += -(-found.nbytes // 64) * 64
+        return found
+
+    def cast(self, x: np.ndarray, wide: np.dtype) -> np.ndarray:
+        """``x`` itself where it is in the wide dtype, else a copy that is."""
+        if x.dtype == wide:
+            return x
+        found = self.take(x.shape, wide)
+        np.copyto(found, x)
+        return found
+
+
+class Sight:
+    """The scores of one tile of rows against one tile of columns after another."""
+
+    def __init__(self, job: Job, at: Spot, space: Space) -> None:
+        self.job, self.at, self.wide = job, at, job.wide
+        q = job.q[at.batch, at.head, at.group, at.rows]
+        columns = min(job.plan.columns, job.k.shape[2])
+        self.lead = q.shape[:3]  # batches, heads, rows
+        self.query = space.take(q.shape, self.wide)  # scaled
+        np.multiply(q, job.scale, out=self.query, dtype=self.wide)
+        self._scores, self._spare = (space.take((*self.lead, columns), self.wide) for _ in range(2))
+        self._flags = space.take((*self.lead, columns), np.bool_)
+        self._rows = space.take((self.lead[2], 1), np.int64)
+
+    def scores(self, key: np.ndarray, columns: slice) -> np.ndarray:
+        """query @ key.T with all that masks say: -inf where a row does not see a column."""
+        found = self._part(self._scores, columns)
+        np.matmul(self.query, key.swapaxes(-1, -2), out=found)
+        mask = self._mask(columns)
+        if mask is not None:
+            np.add(found, mask, out=found)
+        for compare, shift in self._limits(columns):
+            bias = self.spare(columns)[0, 0]
+            flags = self._part(self._flags, columns)[0, 0]
+            np.add(_COUNT[: self.lead[2], None], shift, out=self._rows)
+            compare(_COUNT[: bias.shape[1]], self._rows, out=flags)
+            np.log(flags, out=bias, dtype=self.wide)  # 0, or -inf
+            np.add(found, bias, out=found)
+        return found
+
+    def calm(self, columns: list[slice]) -> bool:
+        """Whether no score of these rows can be large, by the lengths of the longest query and the longest key: e**score is
+        then summed as it is, without a look for the largest."""
+        job, at = self.job, self.at
+        added = job.mask is not None and job.mask.dtype != np.bool_
+        if added or not columns or job.q.dtype != self.wide or self.lead[2] < 16:
+            return False
+        longest = max(self._longest(job.k[at.batch, at.head, cut]) for cut in columns)
+        return longest * self._longest(self.query) <= _CALM**2
+
+    def _longest(self, x: np.ndarray) -> float:
+        """The largest squared length of a row."""
+        squares = self._scores.reshape(-1)[: int(np.prod(x.shape[:3]))].reshape(x.shape[:3])
+        np.vecdot(x, x, out=squares)
+        return float(np.maximum.reduce(squares, axis=None))
+
+    def spare(self, columns: slice) -> np.ndarray:
+        """A second tile of scores, of any content."""
+        return self._part(self._spare, columns)
+
+    def _part(self, buffer: np.ndarray, columns: slice) -> np.ndarray:
+        """The front of a buffer as a tile without gaps."""
+        count = columns.stop - columns.start
+        if count == buffer.shape[3]:
+            return buffer
+        shape = (*self.lead, count)
+        return buffer.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+
+    def _mask(self, columns: slice) -> np.ndarray | None:
+        """What is added to the scores; it broadcasts."""
+        mask, at = self.job.mask, self.at
+        if mask is None:
+            return None
+        part = mask[mask_index(mask, at, columns)]
+        if part.dtype != np.bool_:
+            return part
+        bias = self.spare(columns).reshape(-1)[: part.size].reshape(part.shape)
+        np.log(part, out=bias, dtype=self.wide)  # 0, or -inf
+        return bias
+
+    def _limits(self, columns: slice) -> list[tuple[Any, int]]:
+        """The comparisons of a column's number in the tile with a row's number plus a shift that cut this tile."""
+        (left, right), rows = self.job.window, self.at.rows
+        shift = rows.start + self.job.offset - columns.start
+        found: list[tuple[Any, int]] = []
+        if right is not None and columns.stop - columns.start - 1 > shift + right:
+            found.append((np.less_equal, shift + right))
+        if left is not None and rows.stop - rows.start - 1 + shift - left > 0:
+            found.append((np.greater_equal, shift - left))
+        return found
+
+    def kept(self, columns: slice) -> np.ndarray:
+        """The dropout mask of a tile: True is kept. Its numbers are drawn in the spare tile."""
+        seed, call = self.job.ticket
+        shape = (*self.lead, columns.stop - columns.start)
+        uniform = self.spare(columns).reshape(-1).view(np.float32)[: int(np.prod(shape))].reshape(shape)
+        counter = [0, self.job.number(self.at, columns), call, _STREAM]
+        np.random.Generator(np.random.Philox(key=seed, counter=counter)).random(dtype=np.float32, out=uniform)
+        flags = self._part(self._flags, columns)
+        np.greater_equal(uniform, self.job.p, out=flags)
+        return flags
+
+
+def mask_index(mask: np.ndarray, at: Spot, columns: slice) -> tuple:
+    """The index of a tile's part of a mask whose axes of size 1 are for all."""
+    wanted = (at.batch, at.head, slice(at.group, at.group + 1), at.rows, columns)
+    index = [slice(0, 1) if n == 1 else part for n, part in zip(mask.shape, wanted, strict=True)]
+    return (index[0], index[1], 0 if mask.shape[2] == 1 else at.group, index[3], index[4])
+
+
+def drop(x: np.ndarray, kept: np.ndarray, p: float, out: np.ndarray) -> None:
+    """out = x / (1 - p) where kept, else 0."""
+    np.multiply(x, kept, out=out)
+    np.multiply(out, 0.0 if p == 1.0 else 1.0 / (1.0 - p), out=out)
+
+
+def exponentials(scores: np.ndarray, shift: np.ndarray) -> None:
+    """scores = e**(scores - shift), in place."""
+    np.subtract(scores, shift, out=scores)
+    np.exp(scores, out=scores)
+
+
+def add_up(x: np.ndarray, out: np.ndarray) -> None:
+    """out = the sum of each row, as a product with ones: several times faster than a reduction."""
+    np.matmul(x, _ONES[x.itemsize][: x.shape[-1]], out=out)
+
+
+def largest(scores: np.ndarray, out: np.ndarray) -> None:
+    """out = the largest score of each row, a finite number where the row sees nothing."""
+    np.maximum.reduce(scores, axis=-1, keepdims=True, out=out)
+    np.maximum(out, _LOWEST[out.dtype.itemsize], out=out)

@@ -1,0 +1,3 @@
+"""``torch.nn.attention``'s names: attention of sequences without padding."""
+
+from . import varlen as varlen

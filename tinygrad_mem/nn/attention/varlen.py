@@ -1,0 +1,3 @@
+"""``torch.nn.attention.varlen``'s names."""
+
+from ...functional.attention import varlen_attn as varlen_attn

@@ -1,0 +1,176 @@
+"""Attention without the matrix of scores: two ops, of a batch and of sequences one behind the other.
+
+Both save what the scores can be made of again, and one number a row. Results and gradients lie in memory as the inputs that
+they belong to do (heads before or behind tokens), so that what follows needs no copy: the projection behind attention
+saves the same memory as attention does.
+"""
+
+from __future__ import annotations
+
+from ..errors import DTypeError, ShapeError
+from .base import Op
+from .cross_entropy import wide_dtype
+
+MOST = 8192  # numbers a head: what the kernels' tiles are made for
+
+
+def _readable(ctx, x):
+    """``x`` where products can read its rows in place, else a copy."""
+    size = x.itemsize
+    rows = x.shape[-2] < 2 or x.strides[-2] >= size * x.shape[-1]
+    if x.size == 0 or ((x.strides[-1] == size or x.shape[-1] == 1) and rows):
+        return x
+    return ctx.contiguous(x)
+
+
+def _laid_out_as(ctx, x, shape):
+    """An uninitialised buffer of ``shape`` whose axes but the last lie in memory in the order of ``x``'s."""
+    order = [*sorted(range(x.ndim - 1), key=lambda axis: -x.strides[axis]), x.ndim - 1]
+    out = ctx.empty(tuple(shape[axis] for axis in order), x.dtype)
+    return out if order == list(range(x.ndim)) else out.transpose([order.index(axis) for axis in range(x.ndim)])
+
+
+def _check(q, k, v, heads, name):
+    """Dtypes, sizes, and heads that are shared evenly."""
+    if not q.dtype == k.dtype == v.dtype:
+        raise DTypeError(
+            f"{name}: Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype} "
+            f"key.dtype: {k.dtype} and value.dtype: {v.dtype} instead."
+        )
+    if q.dtype.kind != "f":
+        raise DTypeError(f"{name}: expected floating query, key and value, found {q.dtype}; cast them")
+    if q.shape[-1] != k.shape[-1]:
+        raise ShapeError(
+            f"{name}: query has {q.shape[-1]} numbers a head and key {k.shape[-1]}; they are multiplied: {_all(q, k, v)}"
+        )
+    if max(q.shape[-1], v.shape[-1]) > MOST:
+        raise ShapeError(f"{name}: {MOST} numbers a head at most, found {_all(q, k, v)}; use softmax(q @ k.mT) @ v")
+    if k.shape[heads] != v.shape[heads] or q.shape[heads] % max(k.shape[heads], 1):
+        raise ShapeError(
+            f"{name}: key and value have one number of heads, by which that of query can be divided: {_all(q, k, v)}"
+        )
+
+
+def _all(q, k, v):
+    return f"query {list(q.shape)}, key {list(k.shape)}, value {list(v.shape)}"
+
+
+def _workspace(ctx, q_shape, k_shape, v_shape, dtype, backward):
+    size = ctx.kernels.attention_workspace(q_shape, k_shape, v_shape, dtype, backward)
+    return ctx.workspace(size) if size else None
+
+
+def _keep(ctx, q, k, v, y, lse, **others):
+    """Save what the wanted gradients need; the scores' need v and y."""
+    if any(ctx.needs):
+        ctx.save(q=q, k=k, lse=lse, **{name: x for name, x in others.items() if x is not None})
+        if ctx.scored:
+            ctx.save(v=v, y=y)
+
+
+class Attention(Op):
+    """softmax(q @ k.T * scale + mask) @ v, of q (B, heads, L, E), k (B, key heads, S, E), v (B, key heads, S, Ev).
+
+    ``window``: how many columns before and after its own each row sees, ``None`` for all; the first row is at the first column.
+    ``p``: dropout of the softmax, whose mask the ticket gives again. Neither the scores nor the softmax are kept: backward
+    computes them again, tile by tile.
+
+    Saves q, k, mask if given, lse (``math.prod(y.shape[:3]) * max(4, y.itemsize)`` bytes), v if
+    ``needs["q"] or needs["k"] or needs["mask"]``, and y if ``needs["q"] or needs["k"] or needs["mask"]``; lse is the logarithm
+    of the sum of e**score, a number a row.
+
+    Source: Dao, *FlashAttention-2*, 2023; Rabe and Staats, *Self-attention does not need O(n^2) memory*, 2021.
+    """
+
+    saves = ("q", "k", "v", "mask", "y", "lse")
+
+    @staticmethod
+    def forward(ctx, q, k, v, mask, *, scale, window, p, ticket):
+        _check(q, k, v, 1, "scaled_dot_product_attention")
+        ctx.settings = (scale, window, p, ticket)
+        ctx.scored = ctx.needs[0] or ctx.needs[1] or ctx.needs[3]
+        ctx.value_shape = v.shape
+        batch, heads, rows, _ = q.shape
+        y = _laid_out_as(ctx, q, (batch, heads, rows, v.shape[3]))
+        lse = ctx.empty((batch, heads, rows), wide_dtype(q))
+        _keep(ctx, q, k, v, y, lse, mask=mask)
+        if y.size == 0:
+            return y
+        parts = [_readable(ctx, x) for x in (q, k, v)]
+        ctx.kernels.attention(*parts, mask, *ctx.settings, _workspace(ctx, q.shape, k.shape, v.shape, q.dtype, False), y, lse)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        q, k, lse = ctx.take("q"), ctx.take("k"), ctx.take("lse")
+        v, y = (ctx.take(name) if name in ctx.saved else None for name in ("v", "y"))
+        gq, gk = (_laid_out_as(ctx, x, x.shape) if need else None for x, need in zip((q, k), ctx.needs, strict=False))
+        gv = _laid_out_as(ctx, k if v is None else v, ctx.value_shape) if ctx.needs[2] else None
+        mask = gmask = None
+        if "mask" in ctx.saved:
+            mask = ctx.take("mask")
+            if ctx.needs[3]:
+                gmask = ctx.zeros((*mask.shape[:2], q.shape[2], k.shape[2]), lse.dtype)
+        parts = [x if x is None else _readable(ctx, x) for x in (gy, q, k, v)]
+        if gy.size == 0:
+            for g in (gq, gk, gv):
+                if g is not None:
+                    ctx.kernels.fill(0, out=g)
+            return gq, gk, gv, gmask
+        work = _workspace(ctx, q.shape, k.shape, ctx.value_shape, q.dtype, True)
+        ctx.kernels.attention_backward(*parts, mask, y, lse, *ctx.settings, work, gq, gk, gv, gmask)
+        return gq, gk, gv, gmask
+
+
+class VarlenAttention(Op):
+    """:class:`Attention` of sequences one behind the other: q (T, heads, E), k (S, key heads, E), v (S, key heads, Ev).
+
+    ``cu_q`` and ``cu_k``, int32, say where the sequences begin, and where the last ends. The last row of a sequence is at its
+    last column. Nothing is padded: a sequence of n tokens costs n rows of memory, and its own n * n scores of time.
+
+    Saves q, k, cu_q, cu_k, lse (``math.prod(y.shape[:2]) * max(4, y.itemsize)`` bytes), v if ``needs["q"] or needs["k"]``, and
+    y if ``needs["q"] or needs["k"]``.
+
+    Source: Dao, *FlashAttention-2*, 2023.
+    """
+
+    saves = ("q", "k", "v", "cu_q", "cu_k", "y", "lse")
+
+    @staticmethod
+    def forward(ctx, q, k, v, cu_q, cu_k, *, longest, scale, window, p, ticket):
+        _check(q, k, v, 1, "varlen_attn")
+        ctx.settings = (scale, window, p, ticket)
+        ctx.longest, ctx.value_shape = longest, v.shape
+        ctx.scored = ctx.needs[0] or ctx.needs[1]
+        for name, cu, x, most in (("cu_seq_q", cu_q, q, longest[0]), ("cu_seq_k", cu_k, k, longest[1])):
+            ctx.kernels.check_offsets(name, cu, x.shape[0], most)
+        y = ctx.empty((*q.shape[:2], v.shape[2]), q.dtype)
+        lse = ctx.empty((q.shape[1], q.shape[0]), wide_dtype(q))
+        _keep(ctx, q, k, v, y, lse, cu_q=cu_q, cu_k=cu_k)
+        if y.size:
+            parts = [_readable(ctx, x) for x in (q, k, v)]
+            work = _workspace(ctx, *_one_sequence(q, k, v.shape, longest), q.dtype, False)
+            ctx.kernels.varlen_attention(*parts, cu_q, cu_k, *ctx.settings, work, y, lse)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        q, k, lse, cu_q, cu_k = (ctx.take(name) for name in ("q", "k", "lse", "cu_q", "cu_k"))
+        v, y = (ctx.take(name) if name in ctx.saved else None for name in ("v", "y"))
+        shapes = (q.shape, k.shape, ctx.value_shape)
+        grads = [ctx.empty(shape, q.dtype) if need else None for shape, need in zip(shapes, ctx.needs, strict=False)]
+        if gy.size == 0:
+            for g in grads:
+                if g is not None:
+                    ctx.kernels.fill(0, out=g)
+            return (*grads, None, None)
+        parts = [x if x is None else _readable(ctx, x) for x in (gy, q, k, v)]
+        work = _workspace(ctx, *_one_sequence(q, k, ctx.value_shape, ctx.longest), q.dtype, True)
+        ctx.kernels.varlen_attention_backward(*parts, cu_q, cu_k, y, lse, *ctx.settings, work, *grads)
+        return (*grads, None, None)
+
+
+def _one_sequence(q, k, v_shape, longest):
+    """The shapes of attention over the longest of the sequences, which needs the largest workspace."""
+    (rows, columns), heads = longest, k.shape[1]
+    return (1, q.shape[1], rows, q.shape[2]), (1, heads, columns, k.shape[2]), (1, heads, columns, v_shape[2])
