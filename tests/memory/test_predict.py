@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -166,6 +167,48 @@ def test_devices_by_name_are_meta_inside_and_themselves_outside():
     assert track.peak == memory.predict(script("cpu")).peak
     assert tm.device("cpu").type == "cpu"
     assert tm.ones(2).device.type == "cpu"
+
+
+def conv_step() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.Conv2d(64, 64, 3, padding=1))
+    model(tm.randn(4, 3, 32, 32)).square().mean().backward()
+
+
+def workspaces(track: memory.Track) -> list[int]:
+    return [block.requested for block in track.blocks() if any(c.value == "workspace" for _, c in block.categories)]
+
+
+def test_like_a_gpu_differs_in_workspaces_and_in_nothing_else():
+    """What the CUDA kernels say that they want, and no other byte, tells the two predictions apart."""
+    cupy = pytest.importorskip("cupy")
+    from tinygrad_mem.kernels import cupy as kernels
+
+    assert cupy is not None
+    gpu, cpu = memory.predict(conv_step, like="cuda"), memory.predict(conv_step)
+    x, w, y, ones = (4, 64, 32, 32), (64, 64, 3, 3), (4, 64, 32, 32), (1, 1)
+    wanted = [kernels.conv_workspace(kind, x, w, y, ones, ones, ones, 1, np.dtype("f4")) for kind in ("forward", "weight")]
+    assert set(wanted) <= set(workspaces(gpu))
+    assert set(workspaces(gpu)) != set(workspaces(cpu))
+    rest = [
+        sorted(b.requested for b in track.blocks() if not any(c.value == "workspace" for _, c in b.categories))
+        for track in (gpu, cpu)
+    ]
+    assert rest[0] == rest[1]
+    found = gpu.replay()
+    assert found.used == gpu.peak <= found.low <= found.high <= 2 * gpu.peak
+    assert memory.predict(conv_step).peak == cpu.peak  # and afterwards meta is as it was
+
+
+def test_like_a_gpu_without_cupy_and_like_nothing(monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(DeviceError, match="'cpu' or 'cuda', found 'tpu'"):
+        memory.predict(conv_step, like="tpu")
+    for name in [name for name in sys.modules if name.startswith("tinygrad_mem.kernels.cupy")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr("tinygrad_mem.kernels.cupy", raising=False)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(DeviceError, match=r"without a GPU too: pip install 'tinygrad_mem\[cuda\]'"):
+        memory.predict(conv_step, like="cuda")
+    assert memory.predict(conv_step).peak > 0
 
 
 def test_workers_are_in_it_too():

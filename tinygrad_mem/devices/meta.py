@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import DataDependenceError
+from ..errors import DataDependenceError, DeviceError
 from .base import device
 from .cpu import CPU
 from .pool import Pool
@@ -39,8 +39,27 @@ class Meta(CPU, kind="meta"):
 
     def _open(self) -> None:
         self.xp = np
-        self.kernels = NullKernels(device("cpu").kernels)
+        self.kernels = self.kernels_like("cpu")
         self.pool = Pool("meta", reserve=False)
+
+    def kernels_like(self, kind: str) -> NullKernels:
+        """What stands for the kernels of another kind of device: they want the workspaces that those want, and do nothing.
+
+        Raises:
+            DeviceError: ``kind`` is neither ``"cpu"`` nor ``"cuda"``, or CuPy, which says what CUDA kernels want, is missing.
+        """
+        if kind == "cpu":
+            return NullKernels(device("cpu").kernels)
+        if kind != "cuda":
+            raise DeviceError(f"meta can be like 'cpu' or 'cuda', found {kind!r}")
+        try:
+            from ..kernels import cupy as kernels
+        except ImportError as error:
+            raise DeviceError(
+                f"what a GPU would need is asked of CuPy's kernels ({error}); CuPy installs and imports without a GPU too: "
+                "pip install 'tinygrad_mem[cuda]'"
+            ) from None
+        return NullKernels(kernels)
 
     def upload(self, source: np.ndarray, out: np.ndarray) -> None:
         pass

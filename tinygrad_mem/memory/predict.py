@@ -14,21 +14,27 @@ from .source import is_engine, source_name
 from .track import Track
 
 
-def predict(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Track:
+def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: Any) -> Track:
     """Run ``run(*args, **kwargs)`` without memory and without arithmetic, and say what it would have needed.
 
     ``run`` makes all that it uses (model, optimizer, data) and takes its steps, as a training script does. Every device that it
-    names, ``cpu`` and ``cuda`` alike, is ``meta`` here, whose pool and ops ask for the same bytes in the same order as the
-    cpu's. ``loss.item()`` is a number that is not known: it may be logged and summed.
+    names, ``cpu`` and ``cuda`` alike, is ``meta`` here, whose pool and ops ask for the same bytes in the same order as those of
+    ``like``. ``loss.item()`` is a number that is not known: it may be logged and summed.
+
+    Args:
+        like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces. CuPy must be installed for that; a GPU is not
+            needed. On a GPU CuPy chooses among equal free blocks in a way that nobody can foretell, so reserved bytes are an
+            interval, which :meth:`Track.replay` gives; what libraries take beside the pool is in ``kernels/uncounted.py``.
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
 
     Raises:
         DataDependenceError: which way the program goes depends on values; the message says where.
-        DeviceError: it uses a tensor that was made before, and elsewhere.
+        DeviceError: it uses a tensor that was made before, and elsewhere; ``like`` is no such device, or CuPy is missing.
     """
     meta = Device("meta")
+    kernels, meta.kernels = meta.kernels, meta.kernels_like(like)  # type: ignore[attr-defined]
     pool, meta.pool = meta.pool, Pool("meta", reserve=False)  # an empty one: what lives on meta is no part of the run
     track = Track(meta)
     before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
@@ -47,7 +53,7 @@ def predict(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Track:
             f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
         ) from error
     finally:
-        meta.pool = pool
+        meta.pool, meta.kernels = pool, kernels
         Generator.first_seed = first_seed
         for generator, state in generators.items():
             generator.state = state
