@@ -38,6 +38,7 @@ class Workload:
 
     Attributes:
         published: PyTorch's peak for two such steps, in bytes, as measured on another machine; ours is measured again.
+        tokens: inputs are whole numbers below this, and so is what each position should give.
     """
 
     name: str
@@ -46,10 +47,13 @@ class Workload:
     arguments: dict[str, Any]
     shape: tuple[int, ...]
     adam: bool
-    published: int
+    published: int = 0
+    tokens: int = 0
 
     def data(self) -> tuple[np.ndarray, np.ndarray]:
         rng = np.random.default_rng(1)
+        if self.tokens:
+            return rng.integers(0, self.tokens, self.shape), rng.integers(0, self.tokens, self.shape)
         return rng.standard_normal(self.shape, dtype=np.float32), rng.integers(0, 10, self.shape[0])
 
     def build(self, framework: Any, device: str = "cpu") -> Step:
@@ -75,7 +79,12 @@ class Step:
 
     def __call__(self) -> Any:
         self.optimizer.zero_grad()
-        loss = self.framework.nn.functional.cross_entropy(self.model(self.x), self.y)
+        output = self.model(self.x)
+        if self.y.ndim == 2:  # a class for each token
+            loss = self.framework.nn.functional.cross_entropy(output.flatten(0, 1), self.y.flatten())
+        else:
+            loss = self.framework.nn.functional.cross_entropy(output, self.y)
+        del output
         loss.backward()
         self.optimizer.step()
         return loss
@@ -93,6 +102,17 @@ WORKLOADS = [
     Workload("VGG16-BN 32x32", "vgg", "vgg16_bn_cifar", {}, (32, 3, 32, 32), False, 253_016_040),
     Workload("VGG16 224x224", "vgg", "vgg16", {}, (4, 3, 224, 224), False, 1_947_131_144),
 ]
+
+
+MORE = [
+    Workload("ResNet-50 224x224", "resnet", "resnet50", {}, (4, 3, 224, 224), False),
+    Workload("ResNet-1001 32x32", "resnet", "resnet1001", {}, (4, 3, 32, 32), False),
+    Workload("MobileNetV2 224x224", "mobilenet", "mobilenet_v2", {}, (4, 3, 224, 224), False),
+    Workload("DenseNet-121 224x224", "densenet", "densenet121", {}, (4, 3, 224, 224), False),
+    Workload("SqueezeNet 224x224", "squeezenet", "squeezenet", {}, (4, 3, 224, 224), False),
+    Workload("GPT-2 small, 256 tokens", "gpt", "gpt", {}, (2, 256), True, tokens=50257),
+]
+"""Networks whose bytes are compared too (``python -m tests.benchmarks --memory``); no goal was set for them."""
 
 
 def our_peak(workload: Workload, device: str = "cpu", steps: int = 2) -> int:

@@ -106,20 +106,22 @@ def show(results: dict[str, list[dict]], where: str) -> None:
 
 
 def memory() -> None:
-    """Peak bytes of two steps from the model's construction on: PyTorch's run on the cpu, ours predicted on meta."""
+    """Peak bytes of two steps, the model's construction included: PyTorch's and ours on the cpu, and ours predicted."""
     import torch
     from rich.console import Console
     from rich.table import Table
 
-    from tests.networks import WORKLOADS, our_peak, run_under
+    from tests.networks import MORE, WORKLOADS, our_peak, run_under
     from tests.pytorch_memory import pytorch_peak
 
     table = Table(title="peak bytes of a training step, tinygrad_mem against PyTorch eager")
-    for column in ("workload", "ours", "PyTorch", "ratio"):
+    for column in ("workload", "predicted", "measured", "PyTorch", "ratio"):
         table.add_column(column, justify="left" if column == "workload" else "right")
-    for workload in WORKLOADS:
-        ours, theirs = our_peak(workload, "meta"), pytorch_peak(run_under(torch, workload))
-        table.add_row(workload.name, f"{ours:,}", f"{theirs:,}", f"{ours / theirs:.3f}")
+    for workload in [*WORKLOADS, *MORE]:
+        predicted, measured = our_peak(workload, "meta"), our_peak(workload, "cpu")
+        theirs = pytorch_peak(run_under(torch, workload))
+        table.add_row(workload.name, *(f"{n:,}" for n in (predicted, measured, theirs)), f"{measured / theirs:.3f}")
+        print(f"  {workload.name} done", file=sys.stderr, flush=True)
     Console().print(table)
 
 

@@ -58,6 +58,27 @@ def test_a_wide_vocabulary():
     assert 2 * found["logits"] <= found["peak of the step"] < 2.1 * found["logits"]
 
 
+def test_a_batch_of_images():
+    it = script("batch_of_images")
+    track, (images, first) = it.figures()
+    inputs = {block.requested for block in track.live("forward ends") if block.category.value == "inputs"}
+    assert it.PUBLISHED in inputs
+    at_end, at_peak = track.by_category("forward ends"), track.by_category()
+    bytes_of = {category.value: size for category, size in at_end.items()}
+    assert 138_357_544 * 4 <= bytes_of["parameters"] < 138_357_544 * 4 + 32 * 512
+    kept = sum(
+        256 * 4 * c * n * n * convs for c, n, convs in ((64, 100, 2), (128, 50, 2), (256, 25, 3), (512, 12, 3), (512, 6, 3))
+    )
+    by_op = track.by_op("forward ends")
+    assert kept <= by_op["Conv"] < kept + 13 * 512  # the output of each, shared by its ReLU and the next layer
+    assert 1.1 < track.peak / sum(at_end.values()) < 1.2
+    assert "gradients" in {category.value for category in at_peak}
+    assert images.startswith("It is 30,720,000 bytes of inputs")
+    assert "Conv in Sequential.0 keeps it as 'x'" in images
+    assert "655,360,000 bytes of activations, made by Conv" in first
+    assert "ReLU" in first
+
+
 def test_zero():
     it = script("zero_stages")
     for name, size in it.figures().items():
