@@ -19,6 +19,7 @@ RANKS = {
     "cli": 8,
     "models": 8,
     "memory": 7,
+    "techniques": 6,
     "utils": 6,
     "linalg": 6,
     "cuda": 6,

@@ -15,7 +15,7 @@ from .. import scope
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
-from ..errors import NotOfferedError
+from ..errors import GraphError, NotOfferedError
 from . import state as states
 from .state import MASTER, OURS, Kept, has_master
 
@@ -58,6 +58,7 @@ class Optimizer:
     half_state = False  # whether ``state_dtype`` is offered
     squares: tuple[str, ...] = ()  # which state arrays are means of squares: kept in float16, they are kept as roots
     _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
+    _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -113,7 +114,9 @@ class Optimizer:
 
         Raises:
             OutOfMemoryError: there is no room for the state.
+            GraphError: ``optimizer_in_backward`` is on: there are no gradients left to step with.
         """
+        self.refuse_in_backward(f"{type(self).__name__}.step()")
         args = () if closure is None else (closure,)
         for hook in list(self._before.values()):
             answer = hook(self, args, {})
@@ -127,37 +130,47 @@ class Optimizer:
             with enable_grad():
                 loss = args[0]()
         self._opt_called = True
-        before = scope.local.op
-        with scope.phase("optimizer"):
-            scope.local.op = f"{type(self).__name__}.step"
-            try:
-                self._step(scope.local.op)
-            finally:
-                scope.local.op = before
+        self._step([(group, p) for group in self.param_groups for p in group["params"] if p._grad is not None])
         for hook in list(self._after.values()):
             hook(self, args, {})
         return loss
 
-    def _step(self, name: str) -> None:
-        fresh = self._fresh()
-        for p, made in fresh.items():
-            self.state[p].update(made)
-        for group in self.param_groups:
-            for p in group["params"]:
-                grad = p._grad
-                if grad is None:
-                    continue
-                state = self.state.get(p, {})
-                first = not fresh.get(p, {}).keys().isdisjoint(self.state_names(group))
-                arguments = (group, p, grad.array, state, first)
-                if p.device.index:
-                    with p.device.current():
-                        scope.local.run(self._update, *arguments)
-                else:
-                    scope.local.run(self._update, *arguments)
-                if state and p not in self.state:
-                    self.state[p] = state
-                p.storage.written(name)
+    def refuse_in_backward(self, what: str) -> None:
+        """Raise GraphError while :class:`~tinygrad_mem.techniques.optimizer_in_backward` is on: ``what`` wants gradients."""
+        if self._in_backward is not None:
+            raise GraphError(
+                f"{what}: this optimizer updates each parameter in backward and frees its gradient there "
+                "(optimizer_in_backward), so nothing is left to step, clip, unscale or accumulate with. Take this call out, or "
+                "remove() the other."
+            )
+
+    def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
+        """Update the parameters of ``due``, each with its group and a gradient: all of them, or none when memory runs out."""
+        before, name = scope.local.op, f"{type(self).__name__}.step"
+        with scope.phase("optimizer"):
+            scope.local.op = name
+            try:
+                fresh = self._fresh(due)
+                for p, made in fresh.items():
+                    self.state[p].update(made)
+                for group, p in due:
+                    self._step_one(group, p, fresh.get(p, {}))
+                    p.storage.written(name)
+            finally:
+                scope.local.op = before
+
+    def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
+        assert p._grad is not None
+        state = self.state.get(p, {})
+        first = not fresh.keys().isdisjoint(self.state_names(group))
+        arguments = (group, p, p._grad.array, state, first)
+        if p.device.index:
+            with p.device.current():
+                scope.local.run(self._update, *arguments)
+        else:
+            scope.local.run(self._update, *arguments)
+        if state and p not in self.state:
+            self.state[p] = state
 
     def _update(self, group: dict[str, Any], p: Tensor, g: Any, state: dict[str, Any], first: bool) -> None:
         """One parameter: :meth:`update` of it, or of its master, which is then rounded into it."""
@@ -170,18 +183,15 @@ class Optimizer:
         self.update(kernels, group, master, g, state, first)
         kernels.copy(master, out=p.array)
 
-    def _fresh(self) -> dict[Tensor, dict[str, Tensor]]:
+    def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
         """The state that is missing, made but not yet kept by anybody else."""
         fresh: dict[Tensor, dict[str, Tensor]] = {}
         try:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    if p._grad is None or p in fresh:
-                        continue
-                    present = self.state.get(p, {})
-                    for name, kept in self._kept(group, p).items():
-                        if present.get(name) is None:
-                            fresh.setdefault(p, {})[name] = states.made(kept, p, name)
+            for group, p in due:
+                present = self.state.get(p, {})
+                for name, kept in self._kept(group, p).items() if p not in fresh else ():
+                    if present.get(name) is None:
+                        fresh.setdefault(p, {})[name] = states.made(kept, p, name)
         except BaseException:
             fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
             raise
@@ -225,7 +235,9 @@ class Optimizer:
 
         Raises:
             TypeError, ValueError: as the constructor.
+            GraphError: ``optimizer_in_backward`` is on, which would not know of the new parameters.
         """
+        self.refuse_in_backward("add_param_group()")
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
         params, names = _parameters(param_group["params"])
@@ -312,7 +324,7 @@ class Optimizer:
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)
-        for name in ("_before", "_after"):  # hooks are the process's, as in PyTorch
+        for name in ("_before", "_after", "_in_backward"):  # hooks are the process's, as in PyTorch
             kept.pop(name, None)
         return kept
 

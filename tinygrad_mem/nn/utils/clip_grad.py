@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
+from ...errors import GraphError
 from ...functional import choose, creation, join, reduce
 
 Tensors = Tensor | Iterable[Tensor]
@@ -17,7 +18,13 @@ def _list(tensors: Tensors) -> list[Tensor]:
 
 
 def _gradients(parameters: Tensors) -> list[Tensor]:
-    return [p.grad for p in _list(parameters) if p.grad is not None]
+    every = _list(parameters)
+    if any(p._stepped_in_backward for p in every):
+        raise GraphError(
+            "clipping: optimizer_in_backward has used and freed these gradients as they arrived, each before the others were "
+            "known. Clip with a plain step, or remove() the optimizer_in_backward."
+        )
+    return [p.grad for p in every if p.grad is not None]
 
 
 @no_grad()
@@ -67,6 +74,7 @@ def clip_grad_norm_(
 
     Raises:
         RuntimeError: see :func:`get_total_norm`.
+        GraphError: an optimizer updates the parameters in backward.
     """
     every = _list(parameters)
     total = get_total_norm(_gradients(every), norm_type, error_if_nonfinite, foreach)

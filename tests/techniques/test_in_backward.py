@@ -1,0 +1,248 @@
+"""Optimizer in backward: bit for bit a plain step, one gradient at a time, and conflicts in words."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+
+import tinygrad_mem as tm
+from tests.pytorch_memory import pytorch_peak
+from tests.techniques import training
+from tests.techniques.training import Plan
+from tinygrad_mem import memory, nn
+from tinygrad_mem.errors import GraphError
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.techniques import accumulate, optimizer_in_backward
+
+
+def train(plan: Plan, *, in_backward: bool) -> list:
+    model = plan.model()
+    optimizer, losses = plan.rule(model), []
+    if in_backward:
+        optimizer_in_backward(optimizer)
+    for x, y in plan.batches():
+        loss = training.loss_of(model, x, y)
+        losses.append(loss.item())
+        loss.backward()
+        if in_backward:
+            assert all(p.grad is None for p in model.parameters())
+        else:
+            optimizer.step()
+            optimizer.zero_grad()
+    return training.outcome(model, optimizer, losses)
+
+
+@given(training.plans())
+@settings(max_examples=40)
+def test_equal_to_a_plain_step_bit_for_bit(plan: Plan):
+    training.assert_identical(train(plan, in_backward=True), train(plan, in_backward=False))
+
+
+def test_tied_weights_are_updated_once_when_all_their_gradients_have_come():
+    def run(in_backward: bool) -> list:
+        tm.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        model[2].weight = model[0].weight
+        optimizer = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        handle = optimizer_in_backward(optimizer) if in_backward else None
+        for _ in range(3):
+            model(tm.ones(2, 4)).sum().backward()
+            if handle is None:
+                optimizer.step()
+                optimizer.zero_grad()
+        return training.outcome(model, optimizer, [])
+
+    training.assert_identical(run(True), run(False))
+
+
+# --- bytes
+
+
+LAYERS, WIDTH = 8, 128
+WEIGHT = WIDTH * WIDTH * 4
+
+
+def step(batch: int, in_backward: bool, steps: int = 2) -> None:
+    """Linear layers and ReLUs, without biases; ``state`` arrays of a weight's size a weight: Adam's two."""
+    model = nn.Sequential(*[m for _ in range(LAYERS) for m in (nn.Linear(WIDTH, WIDTH, bias=False), nn.ReLU())])
+    optimizer = tm.optim.Adam(model.parameters())
+    if in_backward:
+        optimizer_in_backward(optimizer)
+    for _ in range(steps):
+        loss = model(tm.ones(batch, WIDTH)).sum()
+        loss.backward()
+        if not in_backward:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("batch", [1, 8, 16, 64, 256])
+def test_bytes_by_formula(batch: int):
+    """The peak is the highest backward of a layer: early ones have more gradients behind them, late ones more activations."""
+    a, fixed = max(batch * WIDTH * 4, 512), 3 * LAYERS * WEIGHT + 2 * 512  # weights and Adam's two; the loss and its gradient
+
+    def at(layer: int, gradients: int) -> int:
+        """While it runs: the batch, the outputs below, the gradients of output, weight and (but for layer 0) input."""
+        return fixed + (1 + layer + 1 + (layer > 0)) * a + gradients * WEIGHT + WEIGHT
+
+    plain = max(at(i, LAYERS - 1 - i) for i in range(LAYERS))
+    ours = max(at(i, 0) for i in range(LAYERS))
+    found = [training.assert_foretold(lambda b=b: step(batch, b)).peak for b in (False, True)]
+    assert found == [plain, ours], (found, plain, ours)
+    if batch == 1:
+        assert plain - ours == (LAYERS - 1) * (WEIGHT - a) - a, "all gradients but one: the peak has moved to the last layer"
+
+
+@pytest.mark.parametrize("name", training.BIG)
+def test_bytes_of_the_big_networks(name: str):
+    """No gradient is left at the end, and the peak is never higher."""
+    named, (batch, sample) = training.NETWORKS[name], training.BIG[name]
+
+    alive: list = []
+
+    def run(in_backward: bool) -> None:
+        model = named.make()
+        optimizer = tm.optim.SGD(model.parameters(), lr=0.1)
+        alive[:] = [model, optimizer]
+        if in_backward:
+            optimizer_in_backward(optimizer)
+        x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
+        model(x).square().mean().backward()
+
+    plain = memory.predict(run, False)
+    alive.clear()
+    ours = memory.predict(run, True)
+    parameters = plain.by_category("end")[memory.Category.GRADIENT]
+    assert parameters == plain.by_category("end")[memory.Category.PARAMETER]
+    assert memory.Category.GRADIENT not in ours.by_category("end")
+    assert ours.peak <= plain.peak
+    assert plain.peak - ours.peak <= parameters
+    assert ours.pool("end").used == plain.pool("end").used - parameters
+
+
+def pytorch_step(batch: int) -> Any:
+    """PyTorch's own recipe: an optimizer a parameter, stepped by a hook."""
+    layers = [m for _ in range(LAYERS) for m in (torch.nn.Linear(WIDTH, WIDTH, bias=False), torch.nn.ReLU())]
+    model = torch.nn.Sequential(*layers)
+    rules = {p: torch.optim.Adam([p], foreach=False) for p in model.parameters()}
+
+    def hook(p: Any) -> None:
+        rules[p].step()
+        rules[p].zero_grad()
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(hook)
+    for _ in range(2):
+        loss = model(torch.ones(batch, WIDTH)).sum()
+        loss.backward()
+    return model
+
+
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_never_above_pytorch_with_the_same_technique(batch: int):
+    theirs, ours = pytorch_peak(lambda: pytorch_step(batch)), training.requested(memory.predict(step, batch, True))
+    assert 0.6 * theirs <= ours <= theirs, (ours, theirs)
+
+
+def test_nothing_is_left_behind():
+    pool = tm.device("cpu").pool
+    gc.collect()
+    gc.disable()
+    try:
+        before = pool.used_bytes()
+        step(4, True)
+        assert pool.used_bytes() == before, "the hooks hold the optimizer, which holds the parameters, which hold the hooks"
+    finally:
+        gc.enable()
+
+
+# --- conflicts, in words
+
+
+def made() -> tuple[nn.Module, Any]:
+    model = nn.Linear(3, 2)
+    return model, tm.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_what_wants_gradients_afterwards_is_refused():
+    model, optimizer = made()
+    handle = optimizer_in_backward(optimizer)
+    model(tm.ones(1, 3)).sum().backward()
+    with pytest.raises(GraphError, match=r"SGD.step\(\): this optimizer updates each parameter in backward"):
+        optimizer.step()
+    with pytest.raises(GraphError, match=r"accumulate: this optimizer updates each parameter in backward"):
+        accumulate(model, optimizer, 2)
+    with pytest.raises(GraphError, match=r"add_param_group\(\): this optimizer updates"):
+        optimizer.add_param_group({"params": [nn.Parameter(tm.ones(2))]})
+    for clip in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
+        with pytest.raises(GraphError, match="clipping: optimizer_in_backward has used and freed these gradients"):
+            clip(model.parameters(), 1.0)
+    with pytest.raises(GraphError, match="steps in backward already"):
+        optimizer_in_backward(optimizer)
+    with pytest.raises(GraphError, match="updated in backward by another optimizer"):
+        optimizer_in_backward(tm.optim.SGD(model.parameters(), lr=0.1))
+    handle.remove()
+    handle.remove()
+    model(tm.ones(1, 3)).sum().backward()
+    assert nn.utils.clip_grad_norm_(model.parameters(), 1.0).item() > 0
+    optimizer.step()
+
+
+def test_a_window_that_was_open_before_is_refused_too():
+    model, optimizer = made()
+    window = accumulate(model, optimizer, 2)
+    with optimizer_in_backward(optimizer), pytest.raises(GraphError, match="accumulate: this optimizer updates"):
+        window.backward(model(tm.ones(1, 3)).sum(), 1)
+
+
+def test_gradients_from_before_are_refused():
+    model, optimizer = made()
+    model(tm.ones(1, 3)).sum().backward()
+    with pytest.raises(GraphError, match=r"shape \[2, 3\] has a gradient from before"):
+        optimizer_in_backward(optimizer)
+    optimizer.zero_grad()
+    optimizer_in_backward(optimizer).remove()
+
+
+def test_a_second_backward_through_the_graph_sees_that_weights_have_changed():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 2))
+    optimizer = tm.optim.SGD(model.parameters(), lr=0.1)
+    with optimizer_in_backward(optimizer):
+        loss = model(tm.ones(1, 3)).sum()
+        loss.backward(retain_graph=True)
+        with pytest.raises(GraphError, match=r"modified by an inplace operation: .*SGD\.step has written it"):
+            loss.backward()
+
+
+def test_frozen_parameters_schedules_copies_and_the_end_of_the_optimizer():
+    model, _ = made()
+    model.bias.requires_grad = False
+    optimizer = tm.optim.SGD(model.parameters(), lr=0.5)
+    schedule = tm.optim.lr_scheduler.StepLR(optimizer, 1)
+    optimizer_in_backward(optimizer)
+    model(tm.ones(1, 3)).sum().backward()
+    schedule.step()  # no warning: a step was made
+    for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        twin.step()  # a copy has parameters of its own, without hooks
+    del optimizer, schedule, twin
+    gc.collect()
+    model(tm.ones(1, 3)).sum().backward()
+    assert model.weight.grad is not None, "nobody uses it any more"
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_predicted_with_chunks_and_clipping_is_still_an_error_on_meta():
+    def run() -> None:
+        model, optimizer = made()
+        optimizer_in_backward(optimizer)
+        F.mse_loss(model(tm.ones(4, 3)), tm.ones(4, 2)).backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    with pytest.raises(GraphError, match="clipping"):
+        memory.predict(run)

@@ -1,0 +1,9 @@
+"""What makes a training step smaller: each technique a small module of its own, built from hooks that a reader knows already.
+
+``TABLE`` says of each what it does, what it costs, whether the numbers stay the same, and where it is.
+"""
+
+from .accumulation import accumulate as accumulate
+from .in_backward import optimizer_in_backward as optimizer_in_backward
+from .table import TABLE as TABLE
+from .table import Technique as Technique

@@ -1,0 +1,222 @@
+"""Gradient accumulation: several small backwards, one step, and the gradient of the large batch."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from numbers import Real
+from typing import Any
+
+from ..autograd.grad_mode import no_grad
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
+from ..functional import creation
+from ..nn.module import Module
+from ..nn.utils.clip_grad import clip_grad_norm_
+from ..optim.optimizer import Optimizer
+
+
+class accumulate:
+    """Windows of ``steps`` micro-batches, each with a backward of its own, and one step of ``optimizer`` a window.
+
+    Args:
+        model: whose gradients are accumulated; :meth:`split` calls it.
+        optimizer: stepped once a window, and its gradients freed right after.
+        steps: micro-batches in a window.
+        max_norm: clip the window's gradient to this norm, once, after it was unscaled and averaged.
+        scheduler: stepped once a window, and not when the optimizer was not.
+        scaler: a ``GradScaler``: an inf in one micro-batch skips the whole window.
+
+    Memory:
+        Parameters, state, *all* gradients, and the activations of one micro-batch: of a batch in ``k`` parts, one ``k``-th. One
+        graph is alive at a time; summing losses first would keep all of them and save nothing. From the second part on the
+        gradients are there while activations are highest: where weights outweigh activations the peak *grows*.
+    Price:
+        More and smaller kernels. Batch norm sees micro-batches: its statistics are theirs, and its running statistics move
+        ``steps`` times a window, so that with it the result is *not* that of the large batch.
+
+    Do not use when:
+        The network has batch norm and the large batch's numbers are wanted, or weights outweigh activations.
+
+    What is equal: the window's gradient is ``sum(weight * gradient) / sum(weight)`` over its micro-batches, whose losses are
+    means over ``weight`` samples (or tokens). Gradients are added with the weights relative to the first micro-batch's, and the
+    sum is scaled once at the end. So, bit for bit: a window of one micro-batch is a plain step; micro-batches of one weight are
+    added as plain ``backward()`` calls add them, and scaled by ``1 / k``, which for k a power of 2 is also
+    ``(loss / k).backward()``; a last, partial window is a window of that many steps. The gradient of the large batch differs by
+    the rounding of sums alone.
+
+    In a ``with`` block the last, partial window is stepped at the end; elsewhere call :meth:`step`. When something raises, the
+    window's gradients are forgotten and the next micro-batch begins a new one: parameters and state are as they were.
+
+    Raises:
+        ArgumentError: ``steps`` is not a positive whole number, ``max_norm`` not a positive number.
+        GraphError: the optimizer steps in backward.
+
+    >>> with accumulate(model, optimizer, steps=4) as window:
+    ...     for x, y in loader:
+    ...         window.backward(F.cross_entropy(model(x), y), weight=len(x))
+    """
+
+    def __init__(
+        self,
+        model: Module,
+        optimizer: Optimizer,
+        steps: int,
+        *,
+        max_norm: float | None = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+    ) -> None:
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+            raise ArgumentError(f"accumulate: steps is how many micro-batches make a step, expected 1 or more, found {steps!r}")
+        if max_norm is not None and not max_norm > 0:
+            raise ArgumentError(f"accumulate: max_norm must be positive, or None for no clipping, found {max_norm!r}")
+        optimizer.refuse_in_backward("accumulate")
+        self.model, self.optimizer, self.steps = model, optimizer, steps
+        self.max_norm, self.scheduler, self.scaler = max_norm, scheduler, scaler
+        self._begin()
+
+    def _begin(self) -> None:
+        self._done = 0  # micro-batches of this window
+        self._unit = self._total = 0.0  # the first weight, and the sum of all
+
+    def _parameters(self) -> list[Tensor]:
+        stepped = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return list(dict.fromkeys([*self.model.parameters(), *stepped]))
+
+    def _forget_gradients(self) -> None:
+        for p in self._parameters():
+            p.grad = None
+
+    @contextlib.contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Inside, an exception makes the window begin anew: half a gradient must never be stepped."""
+        try:
+            yield
+        except BaseException:
+            self._forget_gradients()
+            self._begin()
+            raise
+
+    def backward(self, loss: Tensor, weight: float) -> bool:
+        """Add the gradient of ``loss`` to the window's, and step when the window is full.
+
+        Args:
+            loss: one number, a mean over ``weight`` samples or tokens.
+            weight: how many: ``len(x)``, or the targets that count. 0 leaves the micro-batch out: the mean of nothing is nan.
+
+        Returns:
+            Whether the optimizer made a step.
+
+        Raises:
+            ArgumentError: ``weight`` is negative, or not finite. GraphError: as ``loss.backward()``.
+        """
+        _check_weight(weight)
+        self.optimizer.refuse_in_backward("accumulate")
+        with self._whole():
+            self._add(loss, weight)
+        return self.step() if self._done == self.steps else False
+
+    def _add(self, loss: Tensor, weight: float) -> None:
+        if self._total == 0:
+            self._forget_gradients()
+        if weight > 0:
+            self._unit = self._unit or float(weight)
+            share = weight / self._unit
+            scaled = loss if self.scaler is None else self.scaler.scale(loss)
+            seed = None if share == 1 else creation.full(tuple(scaled.shape), share, dtype=scaled.dtype, device=scaled.device)
+            scaled.backward(seed)
+            self._total += weight
+        self._done += 1
+
+    def step(self) -> bool:
+        """End the window now, full or not: average, clip, step, free. Says whether the optimizer made a step."""
+        if self._total == 0:
+            self._begin()
+            return False
+        made: list = []
+        with self._whole(), self.optimizer.register_step_post_hook(lambda *_: made.append(True)):
+            self._average()
+            if self.scaler is None:
+                self.optimizer.step()
+            else:
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+            if made and self.scheduler is not None:
+                self.scheduler.step()
+        self._forget_gradients()
+        self._begin()
+        return bool(made)
+
+    def _average(self) -> None:
+        if self.scaler is not None:
+            self.scaler.unscale_(self.optimizer)
+        share = self._unit / self._total
+        with no_grad():
+            for p in self._parameters() if share != 1 else []:
+                if p.grad is not None:
+                    p.grad.mul_(share)
+        if self.max_norm is not None:
+            clip_grad_norm_(self._parameters(), self.max_norm)
+
+    def split(
+        self,
+        inputs: Tensor,
+        targets: Tensor,
+        loss: Callable[[Any, Tensor], Tensor],
+        weight: Callable[[Tensor, Tensor], float] | None = None,
+    ) -> Tensor:
+        """One window from one batch: cut into ``steps`` parts, each forward and backward before the next begins.
+
+        Args:
+            inputs: (N, ...); the model is called with parts of at most ``ceil(N / steps)`` samples.
+            targets: (N, ...).
+            loss: of the model's output and the targets, a mean; its gradient's weight is the part's samples, unless
+            weight: says otherwise, of a part's inputs and targets: for means over tokens, how many targets count.
+
+        Returns:
+            The loss of the batch, 0-d, without a graph: the weighted mean of the parts'.
+
+        Raises:
+            ShapeError: inputs and targets of different lengths, or empty. GraphError: a window of ``backward()`` calls is open.
+        """
+        if self._done:
+            raise GraphError(f"accumulate.split: a window of {self._done} backward() calls is open; step() first")
+        if inputs.ndim == 0 or targets.ndim == 0 or len(inputs) != len(targets) or not len(inputs):
+            raise ShapeError(
+                f"accumulate.split: expected inputs and targets of as many samples, found {list(inputs.shape)} and "
+                f"{list(targets.shape)}"
+            )
+        self.optimizer.refuse_in_backward("accumulate")
+        total: Any = 0.0
+        with self._whole():
+            for x, y in zip(inputs.chunk(self.steps), targets.chunk(self.steps), strict=True):
+                counted = len(x) if weight is None else weight(x, y)
+                _check_weight(counted)
+                found = loss(self.model(x), y)
+                self._add(found, counted)
+                total = total + found.detach() * counted if counted else total
+                del found  # the last of its graph: the next part begins without it
+            counted = self._total
+        self.step()
+        return total / counted if counted else creation.full((), math.nan, device=inputs.device)
+
+    def __enter__(self) -> accumulate:
+        return self
+
+    def __exit__(self, kind: type | None, *exc: object) -> None:
+        if kind is None:
+            self.step()
+        else:
+            self._forget_gradients()
+            self._begin()
+
+
+def _check_weight(weight: Any) -> None:
+    if not isinstance(weight, Real) or isinstance(weight, bool):
+        raise ArgumentTypeError(
+            f"accumulate: weight is how many samples or tokens the loss is a mean over, a number, found {type(weight).__name__}"
+        )
+    if not 0 <= float(weight) < math.inf:
+        raise ArgumentError(f"accumulate: weight is how many samples or tokens the loss is a mean over, found {weight}")
