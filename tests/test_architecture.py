@@ -20,6 +20,7 @@ RANKS = {
     "models": 8,
     "memory": 7,
     "techniques": 6,
+    "recompute": 6,
     "utils": 6,
     "linalg": 6,
     "cuda": 6,
@@ -39,7 +40,13 @@ RANKS = {
     "dtypes": 0,
     "absent": 0,
 }
-SAME_RANK = {("dtypes", "errors"), ("devices", "kernels"), ("io", "safetensors"), ("cli", "models")}  # in this direction only
+SAME_RANK = {
+    ("dtypes", "errors"),
+    ("devices", "kernels"),
+    ("io", "safetensors"),
+    ("cli", "models"),
+    ("utils", "recompute"),
+}  # in this direction only
 PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80
 LONG_FILES: dict[str, str] = {}

@@ -44,6 +44,14 @@ class GraphError(TinygradMemError, RuntimeError):
     """A request that the recorded graph cannot serve: freed, overwritten, not recorded, second order."""
 
 
+class CheckpointError(TinygradMemError, RuntimeError):
+    """A checkpointed function did something else when it was run again than it had done the first time."""
+
+
+class RecomputationStoppedError(TinygradMemError, RuntimeError):
+    """Ends a recomputation as soon as all that backward needs is there. Let it pass: nobody outside of it ever sees it."""
+
+
 class GradcheckError(TinygradMemError, RuntimeError):
     """``gradcheck`` found a gradient that is not the derivative, or that changes from run to run."""
 

@@ -6,9 +6,10 @@ Kept at the bottom so that every room may read it; the switches that users turn 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -44,12 +45,15 @@ class _Local(threading.local):
     grad_enabled: bool = True
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
+    saving: Any = None  # while a pack hook runs: (node, name) of what it is given
+    walk: Any = None  # the engine's walk that is under way: what hooks make for it alone is kept there
     default_device: Any = None  # None: the cpu
     dry: Any = None  # in a dry run, the device that every name of a device stands for
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     birth: str = ""  # the role of what is allocated now, where the one who asks knows it
     op: str = ""
     module: str = ""
+    caller: Any = None  # the module whose forward runs, known only while somebody listens
     line: str = ""  # the user's source line that runs the op, known only while somebody listens
 
 
@@ -89,6 +93,9 @@ class Listener:
 
     def called(self, module: Any) -> None:
         """A module that no other module runs in is about to run."""
+
+    def spared(self, node: Any) -> None:
+        """The op of ``node``, that was about to run, need not: what it gave in the forward was kept."""
 
 
 autopsy: Callable[[str, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
@@ -132,3 +139,24 @@ class phase:
 
     def __exit__(self, *exc: object) -> None:
         local.phase = self.before
+
+
+SWITCHES = ("grad_enabled", "inference", "default_device", "dry", "module", "caller")
+
+
+def switches() -> tuple:
+    """What the thread's switches say now, for :func:`switched`."""
+    return tuple([getattr(local, name) for name in SWITCHES])
+
+
+@contextlib.contextmanager
+def switched(to: tuple) -> Iterator[None]:
+    """Inside, the switches say what they said when ``to`` was taken: for code that must find what it found then."""
+    before = switches()
+    for name, value in zip(SWITCHES, to, strict=True):
+        setattr(local, name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(SWITCHES, before, strict=True):
+            setattr(local, name, value)

@@ -7,6 +7,7 @@ A buffer is *owned* when nobody else can see it: then it is added into, or writt
 from __future__ import annotations
 
 import heapq
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,20 @@ class Pending:
         self.owned = [False] * outputs
 
 
+class Walk:
+    """One run of the engine, as hooks find it in ``scope.local.walk``: what they make for it is dropped when it ends.
+
+    Attributes:
+        kept: whatever a hook keeps for the rest of the walk, under an object whose end is its end too.
+    """
+
+    __slots__ = ("keeps_graph", "kept")
+
+    def __init__(self, keeps_graph: bool) -> None:
+        self.keeps_graph = keeps_graph
+        self.kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+
 def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     """Send gradients from ``roots`` down the graph.
 
@@ -50,8 +65,8 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     for edge, _, _ in roots:
         _arrive(pending, ready, edge[0], wanted)
     del roots, edge, grad  # the walk alone holds them now
-    before = local.phase, local.op, local.module, local.line
-    local.phase = "backward"
+    before = local.phase, local.op, local.module, local.line, local.walk
+    local.phase, local.walk = "backward", Walk(keep_graph)
     try:
         with np.errstate():
             settle_numpy()
@@ -59,7 +74,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
                 node = heapq.heappop(ready)[1]
                 _step(node, pending, ready, keep_graph, wanted)
     finally:
-        local.phase, local.op, local.module, local.line = before
+        local.phase, local.op, local.module, local.line, local.walk = before
     return [] if inputs is None or wanted is None else [wanted[_key(edge)] for edge in inputs]
 
 
@@ -113,6 +128,8 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
     grads, owned = state.grads, state.owned
     if node.hooks or node.retained or wanted is not None:
         _observe(node, grads, owned, wanted)
+    if wanted is not None and not any(edge is not None and id(edge[0]) in pending for edge in node.edges):
+        return  # its gradient was asked for, and nothing beyond it: it stays as it is
     node.open(keep_graph)
     if all(g is None for g in grads) or all(edge is None for edge in node.edges):
         result: tuple = (None,) * len(node.edges)

@@ -302,7 +302,9 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
         name, storage = str(i), tensor.storage
         node.saved[name], node.storages[name] = tensor.array, storage
         if hooks:
-            node.saved[name] = saved.pack(hooks[-1], tensor if _is_in(tensor, args) else None, tensor.array, tensor.device)
+            node.saved[name] = saved.pack(
+                hooks[-1], node, name, tensor if _is_in(tensor, args) else None, tensor.array, tensor.device
+            )
             node.packed = True
         else:
             versions.append((name, storage, storage.version))

@@ -46,7 +46,7 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
         if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
             if owner is not None and any(owner is t for t in outputs):
                 owner = None  # an output that its own node kept would be a cycle
-            node.saved[name] = pack(hooks[-1], owner, array, node.device)
+            node.saved[name] = pack(hooks[-1], node, name, owner, array, node.device)
             node.packed = True
         elif owner is not None:
             storage = owner._storage
@@ -135,14 +135,37 @@ class Packed:
         return array
 
 
-def pack(hooks: tuple, owner: Any, array: Any, device: Any) -> Packed:
+def pack(hooks: tuple, node: Node, name: str, owner: Any, array: Any, device: Any) -> Packed:
+    """Let a pack hook make of ``array``, which ``node`` saves as ``name``, what it likes."""
     pack_hook, unpack_hook = hooks
     tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
-    before, local.saved_hooks = local.saved_hooks, ()  # a hook's own ops are not packed again
+    before = local.saved_hooks, local.saving
+    local.saved_hooks, local.saving = (), (node, name)  # a hook's own ops are not packed again
     try:
         return Packed(pack_hook(tensor), unpack_hook, array, device)
     finally:
-        local.saved_hooks = before
+        local.saved_hooks, local.saving = before
+
+
+def unpack(node: Node) -> None:
+    """Let ``node`` have arrays in the place of what hooks packed.
+
+    Where the graph is not kept, each packed thing is let go as soon as it is an array again, so that the op's backward holds
+    the arrays alone, and lets go of each when it needs it no longer.
+    """
+    kept, node.saved = node.saved, {}
+    try:
+        for name in list(kept):
+            value = kept[name]
+            node.saved[name] = value.array() if isinstance(value, Packed) else value
+            if not node.keeps_graph:
+                kept.pop(name)
+            del value
+    except BaseException:
+        node.saved.update(kept)  # nothing is lost: backward may be tried again
+        raise
+    if scope.listeners:
+        tell_saved(node)
 
 
 _Tensor: Any = None  # set by tensor.py

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import scope
 from ..errors import DeviceError, GraphError, let_go
 from ..ops.base import Context, Op
-from .saved import Packed, contents, remember
+from .saved import contents, remember, unpack
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -254,14 +254,15 @@ def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
 
 def run_backward(node: Node, *grads: Any, owned: bool) -> tuple:
     """Call the op's backward on an opened node, with packed arrays unpacked; always a tuple, one entry an input."""
+    kept = None
     if node.packed:
-        kept = node.saved
-        node.saved = {name: x.array() if isinstance(x, Packed) else x for name, x in kept.items()}
+        kept = node.saved if node.keeps_graph else None
+        unpack(node)
     node.owns_grad = owned
     try:
         result = node.op.backward(node, *grads)
     finally:
-        if node.packed and node.keeps_graph:
+        if kept is not None:
             node.saved = kept
     return result if type(result) is tuple else (result,)
 

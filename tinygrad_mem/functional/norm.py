@@ -10,6 +10,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from ..ops import norm as ops
+from ..scope import local
 from . import choose, elementwise, pool, rearrange, reduce, shape
 
 
@@ -25,6 +26,8 @@ def batch_norm(
 ) -> Tensor:
     """Normalise each channel (axis 1) over all other axes; in training move the running statistics, outside use them.
 
+    Where a checkpointed function is recomputed in backward, the statistics stay where its forward has moved them.
+
     Saves: input, 2 numbers a channel, and weight.
 
     Raises:
@@ -39,6 +42,8 @@ def batch_norm(
     if not training and (running_mean is None or running_var is None):
         raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
     _check_statistics(input, running_mean, running_var, (momentum, eps))
+    if training and local.phase == "recompute":
+        running_mean = running_var = None  # the forward has moved them
     out = apply(
         ops.BatchNorm,
         input,
@@ -158,7 +163,7 @@ def instance_norm(
     n, channels = input.shape[:2]
     if math.prod(input.shape[2:]) <= 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
-    if running_mean is not None and running_var is not None:
+    if running_mean is not None and running_var is not None and local.phase != "recompute":
         x = input.detach().reshape(n, channels, -1)
         for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
             statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)

@@ -5,7 +5,6 @@ A child does not know its parent, so deleting a module frees its memory at once.
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Self
@@ -24,15 +23,6 @@ from . import state
 from .hooks import call_with_hooks, hooked
 from .parameter import Parameter, told, told_no_more
 from .tree import Tree
-
-
-class _Running(threading.local):
-    """The module whose forward runs in this thread, known only while somebody listens."""
-
-    module: Module | None = None
-
-
-_running = _Running()
 
 
 def _no_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -66,16 +56,16 @@ class Module(Tree):
 
     def _listened(self, args: tuple, kwargs: dict) -> Any:
         """The call while somebody listens: ``scope.local.module`` says where in the network we are."""
-        outer = _running.module, local.module, local.phase
+        outer = local.caller, local.module, local.phase
         if outer[0] is None:
             for listener in scope.listeners:
                 listener.called(self)
-        _running.module, local.module = self, self._path_in(*outer[:2])
+        local.caller, local.module = self, self._path_in(*outer[:2])
         local.phase = "forward" if outer[2] == "user" else outer[2]
         try:
             return call_with_hooks(self, args, kwargs) if hooked(self) else self.forward(*args, **kwargs)
         finally:
-            _running.module, local.module, local.phase = outer
+            local.caller, local.module, local.phase = outer
 
     def _path_in(self, parent: Module | None, path: str) -> str:
         """This module's dotted path: the outermost module's class name, then attribute names."""

@@ -8,6 +8,7 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..functional import creation
+from ..scope import local
 from . import functional as F
 from . import init
 from .module import Module
@@ -122,7 +123,7 @@ class _BatchNorm(_RunningNorm):
         if self.training and not self.track_running_stats:
             mean = var = None
         out = F.batch_norm(input, mean, var, self.weight, self.bias, batch, weigh, self.eps)
-        if count is not None:  # after the statistics: a forward that fails has counted no batch
+        if count is not None and local.phase != "recompute":  # after the statistics: a forward that fails counts no batch
             with no_grad():
                 count.add_(1)
         return out

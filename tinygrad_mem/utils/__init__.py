@@ -1,4 +1,5 @@
-"""PyTorch's places: ``utils.data`` and ``utils.dlpack``."""
+"""PyTorch's places: ``utils.data``, ``utils.dlpack`` and ``utils.checkpoint``."""
 
+from . import checkpoint as checkpoint
 from . import data as data
 from . import dlpack as dlpack

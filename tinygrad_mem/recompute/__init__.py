@@ -1,0 +1,14 @@
+"""Recomputation: activations that are not kept, but computed again in backward."""
+
+from .checkpoint import checkpoint as checkpoint
+from .checkpoint import checkpoint_sequential as checkpoint_sequential
+from .checkpoint import checkpointed as checkpointed
+from .checkpoint import noop_context_fn as noop_context_fn
+from .checkpoint import set_checkpoint_debug_enabled as set_checkpoint_debug_enabled
+from .checkpoint import set_checkpoint_early_stop as set_checkpoint_early_stop
+from .selective import CheckpointPolicy as CheckpointPolicy
+from .selective import SelectiveCheckpointContext as SelectiveCheckpointContext
+from .selective import create_selective_checkpoint_contexts as create_selective_checkpoint_contexts
+from .wrapper import Checkpointed as Checkpointed
+from .wrapper import apply_activation_checkpointing as apply_activation_checkpointing
+from .wrapper import checkpoint_wrapper as checkpoint_wrapper

@@ -1,0 +1,181 @@
+"""``checkpoint``: a function whose activations are not kept, but computed again in backward.
+
+Source: Chen et al., *Training deep nets with sublinear memory cost*, 2016; Griewank, *Achieving logarithmic growth of temporal
+and spatial complexity in reverse automatic differentiation*, 1992.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+from ..autograd.graph import saved_tensors_hooks
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, let_go
+from ..nn import Sequential
+from ..scope import local
+from .frame import Frame
+
+Contexts = tuple[AbstractContextManager[Any], AbstractContextManager[Any]]
+
+
+class _Override(threading.local):
+    early_stop: bool | None = None
+    debug: bool | None = None
+
+
+_override = _Override()
+
+
+def noop_context_fn() -> Contexts:
+    """Two contexts that do nothing: what ``context_fn`` is unless given."""
+    return nullcontext(), nullcontext()
+
+
+class _overriding:
+    """Overrides one option of every checkpoint called inside."""
+
+    name: str
+
+    def __init__(self, value: bool | None) -> None:
+        self.value = value
+
+    def __enter__(self) -> None:
+        self.before = getattr(_override, self.name)
+        setattr(_override, self.name, self.value)
+
+    def __exit__(self, *exc: object) -> None:
+        setattr(_override, self.name, self.before)
+
+
+class set_checkpoint_early_stop(_overriding):
+    """``with set_checkpoint_early_stop(False):`` checkpoints called inside recompute to their end, whatever they were told."""
+
+    name = "early_stop"
+
+
+class set_checkpoint_debug_enabled(_overriding):
+    """``with set_checkpoint_debug_enabled(True):`` checkpoints called inside have ``debug=True``; None: as they were told."""
+
+    name = "debug"
+
+
+def checkpoint(
+    function: Callable[..., Any],
+    *args: Any,
+    use_reentrant: bool | None = False,
+    context_fn: Callable[[], Contexts] = noop_context_fn,
+    determinism_check: str = "default",
+    debug: bool = False,
+    preserve_rng_state: bool = True,
+    early_stop: bool = True,
+    **kwargs: Any,
+) -> Any:
+    """Call ``function(*args, **kwargs)`` and keep nothing for its backward but its inputs: backward calls it again.
+
+    Memory: between forward and backward, the tensors among the arguments (also in tuples, lists and dicts), each once. In
+    backward, what the function saves, from when it is recomputed; each array goes when its node has used it.
+
+    Price: the function's forward once more, up to the last op that saves something.
+
+    Gradients, buffers and generators are bit for bit what they are without it: random numbers are drawn again from the same
+    counters, batch norm moves its statistics in the forward only, and autocast, grad mode, the default device and the module's
+    path are what they were. Checkpoints nest to any depth; every way of walking backward works, also ``autograd.grad`` and
+    ``retain_graph=True``, where every walk recomputes.
+
+    Do not use when: the function saves little beside its inputs (print_saved says what), or writes into its inputs in place.
+
+    Args:
+        use_reentrant: taken, and without effect. PyTorch's re-entrant variant gives these very gradients wherever it works; it
+            loses those of parameters where no input requires one, and takes neither keywords nor ``autograd.grad``.
+        context_fn: returns two contexts, for the forward and for the recomputation: see
+            :func:`create_selective_checkpoint_contexts`.
+        determinism_check: ``"default"`` compares each saved array's op, name, shape and dtype with the forward's;
+            ``"none"`` does not.
+        debug: an error lists all that was saved in both runs, with source lines.
+        preserve_rng_state: False lets the recomputation draw other random numbers than the forward, as in PyTorch.
+        early_stop: False recomputes to the end of the function.
+
+    Returns:
+        What the function returns.
+
+    Raises:
+        ArgumentError: ``determinism_check`` is neither of the two.
+        CheckpointError: in backward, the function did something else than in the forward; the message says what.
+        GraphError: in backward, an input was overwritten in place since.
+    """
+    if determinism_check not in ("default", "none"):
+        raise ArgumentError(f"determinism_check should be one of ['default', 'none'], found {determinism_check!r}")
+    if not local.grad_enabled:
+        return function(*args, **kwargs)
+    stop = early_stop if _override.early_stop is None else _override.early_stop
+    debug = debug if _override.debug is None else _override.debug
+    forward, again = context_fn()
+    try:
+        check = determinism_check == "default"
+        frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)
+        with forward, saved_tensors_hooks(frame.note, frame.hand_out):
+            del frame
+            return function(*args, **kwargs)
+    except BaseException as error:
+        let_go(error)
+        del args, kwargs  # the traceback refers to this frame: it must not keep the inputs
+        raise
+
+
+def checkpointed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
+    """:func:`checkpoint` as a decorator: ``@checkpointed``, or ``@checkpointed(early_stop=False)``."""
+    if function is None:
+        return functools.partial(checkpointed, **options)
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return checkpoint(function, *args, **options, **kwargs)
+
+    return wrapper
+
+
+def checkpoint_sequential(
+    functions: Sequential | Iterable[Callable[[Any], Any]],
+    segments: int,
+    input: Tensor,
+    use_reentrant: bool | None = False,
+    **kwargs: Any,
+) -> Any:
+    """Call ``functions`` one after another, in ``segments`` parts of equal length, all but the last of them checkpointed.
+
+    Memory: between forward and backward the inputs of the segments, and what the last segment saves; in backward, what one
+    segment saves. For n alike functions the peak is least near ``sqrt(n)`` segments.
+
+    Price: all but the last segment's forward once more.
+
+    Args:
+        functions: a Sequential, or modules or functions of one argument.
+        segments: into how many parts; the last one takes what is left over.
+        input: of the first function.
+        use_reentrant, kwargs: as in :func:`checkpoint`.
+
+    Raises:
+        ArgumentError: fewer than one segment, or more than there are functions.
+        TypeError: an argument that checkpoint does not take.
+    """
+    if not kwargs.keys() <= {"preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}:
+        raise TypeError(f"checkpoint_sequential: unexpected keyword arguments {', '.join(kwargs)}")
+    chain = list(functions.children()) if isinstance(functions, Sequential) else list(functions)
+    if not 1 <= segments <= max(len(chain), 1):
+        raise ArgumentError(f"checkpoint_sequential: expected 1 to {len(chain)} segments, found {segments}")
+    length = len(chain) // segments
+    cut = length * (segments - 1)
+    for start in range(0, cut, length):
+        part = functools.partial(_run, chain[start : start + length])
+        input = checkpoint(part, input, use_reentrant=use_reentrant, **kwargs)
+    return _run(chain[cut:], input)
+
+
+def _run(functions: list, input: Any) -> Any:
+    for function in functions:
+        input = function(input)
+    return input

@@ -1,0 +1,292 @@
+"""One call of a checkpointed function: what it was called with, what it did not keep, and how that is made again.
+
+In the forward a pack hook puts a :class:`Wanted` in the place of every array that an op saves, so that the array goes when the
+forward needs it no longer. When backward asks for the first of them, the function runs again, and what its ops save then is
+handed out by number.
+"""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack, suppress
+from typing import Any, ClassVar, NamedTuple
+
+from .. import scope
+from ..autograd.graph import saved_tensors_hooks
+from ..autograd.saved import Kept, Packed, remember
+from ..autograd.tape import Node, observed
+from ..autograd.tensor import Tensor
+from ..devices import Generator, opened
+from ..errors import CheckpointError, RecomputationStoppedError
+from ..ops.base import Op
+from ..scope import local
+
+
+class Checkpoint(Op):
+    """Keeps one input of a checkpointed function until its backward. Saves x."""
+
+    saves: ClassVar[tuple[str, ...]] = ("x",)
+    differentiable: ClassVar[bool] = False
+
+    @staticmethod
+    def forward(ctx: Any, x: Any) -> Any:
+        ctx.save(x=x)
+        return x
+
+
+class Wanted:
+    """Stands, in the node that saved it, for an array that was not kept; nobody wants the array when this is gone."""
+
+    __slots__ = ("__weakref__", "index")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+
+class Row(NamedTuple):
+    """What an op saved, to be compared with what it saves when it runs again."""
+
+    op: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    line: str
+
+    @classmethod
+    def of(cls, tensor: Tensor, debug: bool) -> Row:
+        node, name = local.saving
+        array = tensor.array
+        return cls(node.op.__name__, name, tuple(array.shape), str(array.dtype), users_line() if debug else "")
+
+    def __str__(self) -> str:
+        where = f" at {self.line}" if self.line else ""
+        return f"{self.op} saved {self.name}, shape {list(self.shape)}, {self.dtype}{where}"
+
+
+class Frame:
+    """A call of a checkpointed function, as long as a node wants something of it.
+
+    The nodes that it recorded refer to it, and it refers to none of them, nor to what it returned. Its inputs are kept by nodes
+    of their own, so that they are counted, checked for in-place writes, and packed by a checkpoint around this one.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        args: tuple,
+        kwargs: dict,
+        again: Any,
+        rng: bool,
+        stop: bool,
+        check: bool,
+        debug: bool,
+    ) -> None:
+        tensors: list[Tensor] = []
+        generators: list[Generator] = []
+        self.function, self.again = function, again
+        self.layout = _take_out((args, kwargs), tensors, generators)
+        self.stop, self.check, self.debug = stop, check, debug
+        self.switches = scope.switches()
+        self.states: list[tuple[Generator, Any]] = []
+        if rng:
+            drawn_from = [*generators, *(device.generator for device in opened())]
+            self.states = [(generator, generator.state) for generator in drawn_from]
+        self.rows: list[Row] = []
+        self.wanted: list[weakref.ref[Wanted]] = []
+        self.inputs = [_keep(tensor) for tensor in tensors]
+        self.needs = [tensor.requires_grad for tensor in tensors]
+
+    def note(self, tensor: Tensor) -> Wanted:
+        """The forward's pack hook: the array is not kept."""
+        wanted = Wanted(len(self.rows))
+        self.rows.append(Row.of(tensor, self.debug))
+        self.wanted.append(weakref.ref(wanted))
+        return wanted
+
+    def hand_out(self, wanted: Wanted) -> Tensor:
+        """The forward's unpack hook: the array, which is not kept here any longer."""
+        kept = {} if local.walk is None else local.walk.kept
+        values = kept.get(self)
+        if values is None or wanted.index not in values:
+            values = kept[self] = self.recompute()
+        device, held = values.pop(wanted.index)
+        (array,) = held.values()
+        return Tensor._wrap(array, device)
+
+    def recompute(self) -> dict[int, tuple]:
+        """Run the function again, up to the last array that is still wanted.
+
+        Raises:
+            CheckpointError: it did something else than in the forward.
+        """
+        run = Rerun(self)
+        with ExitStack() as stack:
+            stack.callback(_set_states, [(generator, generator.state) for generator, _ in self.states])
+            _set_states(self.states)
+            stack.enter_context(scope.switched(self.switches))
+            stack.enter_context(scope.phase("recompute"))
+            stack.enter_context(_no_op())
+            args, kwargs = _put_in(self.layout, self._twins())
+            stack.enter_context(self.again)
+            stack.enter_context(saved_tensors_hooks(run.take, run.give))
+            with suppress(RecomputationStoppedError):
+                self.function(*args, **kwargs)
+        run.finish()
+        return run.values
+
+    def _twins(self) -> list[Tensor]:
+        """The inputs, cut off the tape, requiring gradients where they did."""
+        twins = []
+        for node, need in zip(self.inputs, self.needs, strict=True):
+            node.open(True)
+            value = node.saved["x"]
+            twin = Tensor._wrap(value.array() if isinstance(value, Packed) else value, node.device)
+            twin._storage = next((storage for _, storage, _ in node.versions), None)
+            twin._requires_grad = need
+            twins.append(twin)
+        return twins
+
+
+class Rerun:
+    """A recomputation under way: what its ops save is compared with the forward, and kept where it is wanted."""
+
+    def __init__(self, frame: Frame) -> None:
+        self.frame, self.rows = frame, frame.rows
+        self.values: dict[int, tuple] = {}
+        self.error: CheckpointError | None = None
+        self.count = 0
+        self.last = max((i for i, wanted in enumerate(frame.wanted) if wanted() is not None), default=-1)
+        self.trace: list[Row] = []
+
+    def take(self, tensor: Tensor) -> Tensor:
+        """The pack hook."""
+        index, frame = self.count, self.frame
+        self.count += 1
+        if frame.check or frame.debug:
+            self._compare(index, Row.of(tensor, frame.debug))
+        if index < len(frame.wanted) and frame.wanted[index]() is not None:
+            node, name = local.saving
+            self.values[index] = tensor.device, _held(node, name, tensor.array)
+        if frame.stop and index == self.last:
+            raise RecomputationStoppedError("all that backward needs has been recomputed")
+        return tensor
+
+    @staticmethod
+    def give(tensor: Tensor) -> Tensor:
+        """The unpack hook: the function walks backward itself, inside."""
+        return tensor
+
+    def _compare(self, index: int, row: Row) -> None:
+        if self.frame.debug:
+            self.trace.append(row)
+        if not self.frame.check or self.error is not None:
+            return
+        if index >= len(self.rows):
+            self._differs(f"the forward saved {len(self.rows)} arrays, the recomputation has saved more: {row}")
+        elif row[:4] != self.rows[index][:4]:
+            self._differs(f"at saved array {index + 1} of {len(self.rows)}: in the forward {self.rows[index]}; now {row}")
+
+    def _differs(self, what: str) -> None:
+        message = (
+            f"checkpoint: the function did something else when it was recomputed, {what}. It must do the same both times: "
+            "draw random numbers from the package's generators, and not depend on what changes in between."
+        )
+        if self.frame.debug:
+            for title, rows in (("the forward", self.rows), ("the recomputation, so far", self.trace)):
+                message += "\n".join([f"\n{title}:", *(f"  {i + 1}. {row}" for i, row in enumerate(rows))])
+        self.error = CheckpointError(message)
+        raise self.error
+
+    def finish(self) -> None:
+        """All that is wanted must be there."""
+        if self.error is None and (self.count <= self.last or (not self.frame.stop and self.count < len(self.rows))):
+            missing = self.rows[self.count]
+            with_first = f"the forward saved {len(self.rows)} arrays, the recomputation {self.count}: in the forward {missing}"
+            self._differs(with_first)
+        if self.error is not None:  # the function has swallowed it
+            raise self.error
+
+
+def _held(node: Node, name: str, array: Any) -> dict:
+    """An array that is saved for ``node``'s twin on the tape, and told as that while it is here."""
+    if not scope.listeners:
+        return {name: array}
+    held = Kept({name: array})
+    held.op, held.module, held.line = node.op.__name__, node.module, node.line
+    for listener in scope.listeners:
+        listener.saved(node, name, array)
+    return held
+
+
+def _keep(tensor: Tensor) -> Node:
+    """A node that keeps an input; it is on no tape."""
+    node = Node(tensor.device, (False,))
+    node.op = Checkpoint
+    (observed if scope.listeners else local.run)(Checkpoint.forward, node, tensor.array)
+    remember(node, (tensor,), ())
+    return node
+
+
+class _Place(NamedTuple):
+    """Where a tensor stood among the arguments."""
+
+    index: int
+
+
+def _take_out(value: Any, tensors: list, generators: list) -> Any:
+    """``value`` with places instead of tensors, also inside tuples, lists and dicts; a tensor that is there twice has one."""
+    if isinstance(value, Tensor):
+        for index, tensor in enumerate(tensors):
+            if tensor is value:
+                return _Place(index)
+        tensors.append(value)
+        return _Place(len(tensors) - 1)
+    if isinstance(value, Generator):
+        generators.append(value)
+    return _rebuilt(value, lambda item: _take_out(item, tensors, generators))
+
+
+def _put_in(value: Any, tensors: list) -> Any:
+    """The inverse of :func:`_take_out`."""
+    if type(value) is _Place:
+        return tensors[value.index]
+    return _rebuilt(value, lambda item: _put_in(item, tensors))
+
+
+def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
+    if type(value) is dict:
+        return {key: each(item) for key, item in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)([each(item) for item in value])
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*[each(item) for item in value])
+    return value
+
+
+def _set_states(states: list) -> None:
+    for generator, state in states:
+        generator.state = state
+
+
+class _no_op(AbstractContextManager):
+    """Inside, no op is running: backward's own is told again afterwards."""
+
+    def __enter__(self) -> None:
+        self.before = local.op, local.line
+        local.op = local.line = ""
+
+    def __exit__(self, *exc: object) -> None:
+        local.op, local.line = self.before
+
+
+def users_line() -> str:
+    """``"train.py:12 forward"``: the innermost frame on the stack that is not the engine's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        room = frame.f_globals.get("__name__", "").split(".")
+        if room[0] != "tinygrad_mem" or room[1:2] in (["models"], ["cli"]):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+        frame = frame.f_back
+    return ""

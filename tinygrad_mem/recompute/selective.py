@@ -1,0 +1,218 @@
+"""Selective recomputation: what some ops gave is kept, the others run again.
+
+Source: Korthikanti et al., *Reducing activation recomputation in large transformer models*, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import Any
+
+from .. import scope
+from ..autograd.saved import tell_saved
+from ..autograd.shape import root_of
+from ..autograd.tape import Node
+from ..errors import ArgumentError, CheckpointError, NotOfferedError
+from ..ops.base import Op
+from ..scope import local
+
+
+class CheckpointPolicy(Enum):
+    """What becomes of an op's result: kept from the forward, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
+
+    MUST_SAVE = 0
+    PREFER_SAVE = 1
+    MUST_RECOMPUTE = 2
+    PREFER_RECOMPUTE = 3
+    MUST_CPU_OFFLOAD = 4
+    PREFER_CPU_OFFLOAD = 5
+
+
+_SAVE = (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+_OFFLOAD = (CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFLOAD)
+
+
+class SelectiveCheckpointContext:
+    """What a policy is given first.
+
+    Attributes:
+        is_recompute: False in the forward.
+    """
+
+    def __init__(self, *, is_recompute: bool) -> None:
+        self.is_recompute = is_recompute
+
+
+Policy = Callable[..., CheckpointPolicy | bool]
+
+
+def create_selective_checkpoint_contexts(
+    policy_fn_or_list: Policy | Iterable[str | type[Op]], allow_cache_entry_mutation: bool = False
+) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
+    """The two contexts of a checkpoint that keeps what some ops give: ``checkpoint(f, x, context_fn=...)``.
+
+    Memory: the kept ops' results, and what those ops save beside their inputs, from the forward until the op is met in the
+    recomputation. Price: the forward of all other ops. Views and ops in place always run again: they cost no memory.
+
+    Args:
+        policy_fn_or_list: the ops to keep, by the names that reports give them (``"Linear"``, ``"Conv"``, ...), or
+            ``policy(ctx, op, *arrays, **params)``, called before each op in both runs: ``op`` is its class, ``arrays`` are its
+            raw inputs; it answers with a :class:`CheckpointPolicy`, or True to keep.
+        allow_cache_entry_mutation: do not mind that an op in place wrote into a kept result. Outside of the function none may.
+
+    Raises:
+        ArgumentError: there is no such op.
+        CheckpointError: in backward, a kept result was written in place, or the ops came in another order.
+        NotOfferedError: the policy wants an op's result on the cpu.
+    """
+    policy = policy_fn_or_list if callable(policy_fn_or_list) else _named(policy_fn_or_list)
+    kept: list[Kept | None] = []
+    return Keeping(policy, kept), Giving(policy, kept, allow_cache_entry_mutation)
+
+
+def _named(ops: Iterable[str | type[Op]]) -> Policy:
+    names = {op if isinstance(op, str) else getattr(op, "__name__", repr(op)) for op in ops}
+    unknown = sorted(names - Op.registry.keys())
+    if unknown:
+        known = ", ".join(sorted(Op.registry))
+        raise ArgumentError(f"create_selective_checkpoint_contexts: no op {', '.join(unknown)}; there are {known}")
+    return lambda ctx, op, *arrays, **params: op.__name__ in names
+
+
+class Kept:
+    """One run of an op: what it gave, and where what it saved came from: an input, a result, or a buffer of its own."""
+
+    __slots__ = ("attributes", "node", "op", "outputs", "several", "sources", "writer")
+
+    def __init__(self, node: Node, before: set[str], arrays: tuple, out: Any) -> None:
+        self.op, self.several, self.writer = node.op, type(out) is tuple, ""
+        self.outputs = outputs = out if self.several else (out,)
+        self.attributes = {name: value for name, value in vars(node).items() if name not in before}
+        self.sources = {name: _source(array, arrays, outputs) or ("own", array) for name, array in node.saved.items()}
+        keeper = self.node = Node(node.device, node.needs)  # on no tape: it tells listeners what is kept
+        keeper.op, keeper.module, keeper.line = node.op, node.module, node.line
+        keeper.saved = {f"result {i}": array for i, array in enumerate(outputs)}
+        keeper.saved.update({name: array for name, (where, array) in self.sources.items() if where == "own"})
+        if scope.listeners:
+            tell_saved(keeper)
+
+    def give(self, node: Node, arrays: tuple) -> Any:
+        """What the op gave; ``node`` is as the op left it."""
+        vars(node).update(self.attributes)
+        places = {"input": arrays, "result": self.outputs}
+        node.saved = {n: at if where == "own" else places[where][at] for n, (where, at) in self.sources.items()}
+        return self.outputs if self.several else self.outputs[0]
+
+
+def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None:
+    """Where an array that an op saved came from, with its number there."""
+    for where, among in (("input", arrays), ("result", outputs)):
+        for i, candidate in enumerate(among):
+            if candidate is array:
+                return where, i
+    return None
+
+
+class _Between(AbstractContextManager):
+    """Stands between the tape and the ops that run in this thread."""
+
+    is_recompute = False
+
+    def __init__(self, policy: Policy, kept: list[Kept | None]) -> None:
+        self.policy, self.kept = policy, kept
+        self.about = SelectiveCheckpointContext(is_recompute=self.is_recompute)
+
+    def __enter__(self) -> None:
+        self.run = local.run
+        local.run = self.between
+
+    def __exit__(self, *exc: object) -> None:
+        local.run = self.run
+        del self.run
+
+    def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+        """What the engine runs: an op's forward on a node and arrays, or something else."""
+        raise NotImplementedError
+
+    def keeps(self, args: tuple, params: dict) -> bool:
+        """Whether this is an op whose result is kept."""
+        node = args[0] if args else None
+        if not isinstance(node, Node) or node.target is not None or node.op.view or not node.op.differentiable:
+            return False
+        answer = self.policy(self.about, node.op, *args[1:], **params)
+        if answer in _OFFLOAD:
+            raise NotOfferedError(f"{answer}: a policy that offloads is not offered; keep the result, or compute it again")
+        return answer is True or answer in _SAVE
+
+
+class Keeping(_Between):
+    """The forward: keeps what the chosen ops give."""
+
+    def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+        if not self.keeps(args, params):
+            node = args[0] if args else None
+            if isinstance(node, Node) and node.target is not None:
+                self._written(node)
+            return self.run(function, *args, **params)
+        before = {*vars(args[0]), "saved"}
+        out = self.run(function, *args, **params)
+        self.kept.append(Kept(args[0], before, args[1:], out))
+        return out
+
+    def _written(self, node: Node) -> None:
+        """An op is about to write into its first input: note it on what was kept of that memory."""
+        root = root_of(node.target)
+        for entry in self.kept:
+            if entry is not None and any(root_of(array) is root for array in entry.outputs):
+                entry.writer = node.op.__name__
+
+
+class Giving(_Between):
+    """The recomputation: gives what was kept, in the order in which it was kept, and lets it go unless the graph is kept."""
+
+    is_recompute = True
+
+    def __init__(self, policy: Policy, kept: list[Kept | None], mutation: bool) -> None:
+        super().__init__(policy, kept)
+        self.mutation = mutation
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self.next = 0
+
+    def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+        if not self.keeps(args, params):
+            return self.run(function, *args, **params)
+        node, index = args[0], self.next
+        self.next += 1
+        entry = self._entry(index, node)
+        if entry is None:  # it was given to an earlier walk, which did not keep the graph
+            return self.run(function, *args, **params)
+        if local.walk is None or not local.walk.keeps_graph:
+            self.kept[index] = None
+        for listener in scope.listeners:
+            listener.spared(node)
+        return entry.give(node, args[1:])
+
+    def _entry(self, index: int, node: Node) -> Kept | None:
+        if index >= len(self.kept):
+            raise CheckpointError(
+                f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and wants one more of "
+                f"{node.op.__name__} in the recomputation: it must answer alike both times"
+            )
+        entry = self.kept[index]
+        if entry is None:
+            return None
+        if entry.op is not node.op:
+            raise CheckpointError(
+                f"selective checkpoint: result {index + 1} was kept of {entry.op.__name__}, the recomputation runs "
+                f"{node.op.__name__} there: function and policy must do the same both times"
+            )
+        if entry.writer and not self.mutation:
+            raise CheckpointError(
+                f"selective checkpoint: the result of {entry.op.__name__} that was kept has been written in place by "
+                f"{entry.writer}: keep another op's, use the op that makes a new tensor, or say allow_cache_entry_mutation=True"
+            )
+        return entry

@@ -1,0 +1,53 @@
+"""Modules whose forward is checkpointed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ..nn import Module
+from .checkpoint import checkpoint
+
+M = TypeVar("M", bound=Module)
+
+
+class Checkpointed(Module):
+    """What every module that :func:`checkpoint_wrapper` has wrapped is an instance of, besides its own class.
+
+    Attributes:
+        checkpoint_options: what :func:`checkpoint` is told.
+    """
+
+    checkpoint_options: dict[str, Any]
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:  # type: ignore[override]
+        return checkpoint(super().forward, *args, **self.checkpoint_options, **kwargs)
+
+
+def checkpoint_wrapper(module: M, **options: Any) -> M:
+    """Let ``module``'s forward be checkpointed from now on, and return it.
+
+    It is the same object: its names, parameters, buffers and state dict stay. Its hooks run around the checkpoint, once.
+
+    Args:
+        options: of :func:`checkpoint`.
+    """
+    cls = type(module)
+    if not isinstance(module, Checkpointed):
+        module.__class__ = type(f"Checkpointed{cls.__name__}", (Checkpointed, cls), {"__module__": cls.__module__})
+    module.checkpoint_options = options  # type: ignore[attr-defined]
+    return module
+
+
+def apply_activation_checkpointing(
+    model: Module,
+    checkpoint_wrapper_fn: Callable[[Module], Module] = checkpoint_wrapper,
+    check_fn: Callable[[Module], bool] = lambda module: True,
+) -> None:
+    """Checkpoint every module inside ``model`` for which ``check_fn(module)`` is true.
+
+    >>> apply_activation_checkpointing(model, check_fn=lambda module: isinstance(module, Block))
+    """
+    for module in list(model.modules()):
+        if module is not model and check_fn(module):
+            checkpoint_wrapper_fn(module)
