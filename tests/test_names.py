@@ -27,6 +27,8 @@ from torch.utils.data.dataset import Dataset, Subset, TensorDataset
 from torch.utils.data.sampler import RandomSampler, Sampler, SubsetRandomSampler
 from torch.utils.data.dataloader import DataLoader, default_collate
 from torch.utils.dlpack import from_dlpack, to_dlpack
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential, noop_context_fn, set_checkpoint_early_stop
+from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 import torch.backends.cudnn as cudnn
 import torch.nn.functional as F
 """.strip().splitlines()

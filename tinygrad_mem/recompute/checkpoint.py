@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from ..autograd.graph import saved_tensors_hooks
@@ -35,32 +35,24 @@ def noop_context_fn() -> Contexts:
     return nullcontext(), nullcontext()
 
 
-class _overriding:
-    """Overrides one option of every checkpoint called inside."""
-
-    name: str
-
-    def __init__(self, value: bool | None) -> None:
-        self.value = value
-
-    def __enter__(self) -> None:
-        self.before = getattr(_override, self.name)
-        setattr(_override, self.name, self.value)
-
-    def __exit__(self, *exc: object) -> None:
-        setattr(_override, self.name, self.before)
-
-
-class set_checkpoint_early_stop(_overriding):
+@contextmanager
+def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
     """``with set_checkpoint_early_stop(False):`` checkpoints called inside recompute to their end, whatever they were told."""
+    before, _override.early_stop = _override.early_stop, enable
+    try:
+        yield
+    finally:
+        _override.early_stop = before
 
-    name = "early_stop"
 
-
-class set_checkpoint_debug_enabled(_overriding):
+@contextmanager
+def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
     """``with set_checkpoint_debug_enabled(True):`` checkpoints called inside have ``debug=True``; None: as they were told."""
-
-    name = "debug"
+    before, _override.debug = _override.debug, enabled
+    try:
+        yield
+    finally:
+        _override.debug = before
 
 
 def checkpoint(
