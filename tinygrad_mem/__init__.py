@@ -51,8 +51,8 @@ from . import errors as errors
 from . import memory as memory
 from . import nn as nn
 from . import optim as optim
-from . import techniques as techniques
 from . import recompute as recompute
+from . import techniques as techniques
 from . import utils as utils
 from .functional.activation import celu as celu
 from .functional.activation import hardshrink as hardshrink
