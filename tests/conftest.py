@@ -43,6 +43,7 @@ def sealed() -> Iterator[None]:
     assert tm.is_grad_enabled(), "the test left gradients off"
     assert scope.listeners == (), "the test left a listener"
     assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"
+    assert scope.local.autocast is None, "the test left a region of autocast"
     assert scope.local.default_device is None, "the test left a default device"
     assert scope.local.phase == "user"
     assert not scope.local.op, f"the test left the op {scope.local.op!r} running"

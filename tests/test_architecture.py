@@ -21,6 +21,7 @@ RANKS = {
     "memory": 7,
     "techniques": 6,
     "recompute": 6,
+    "amp": 6,
     "utils": 6,
     "linalg": 6,
     "cuda": 6,

@@ -44,6 +44,7 @@ from .dtypes import uint8 as uint8
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
+from . import amp as amp
 from . import backends as backends
 from . import cuda as cuda
 from . import data as data
@@ -54,6 +55,11 @@ from . import optim as optim
 from . import recompute as recompute
 from . import techniques as techniques
 from . import utils as utils
+from .amp.autocast_mode import autocast as autocast
+from .amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
+from .amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
+from .amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
+from .amp.autocast_mode import is_autocast_enabled as is_autocast_enabled
 from .functional.activation import celu as celu
 from .functional.activation import hardshrink as hardshrink
 from .functional.activation import prelu as prelu

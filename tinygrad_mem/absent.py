@@ -7,7 +7,6 @@ _ONE_PROCESS = "one process computes here"
 _NOT_YET = "it is planned"
 
 INSTEAD = {
-    **dict.fromkeys(("amp", "autocast"), _NOT_YET + "; model.half() trains in float16 until then"),
     **dict.fromkeys(("bfloat16", "complex64", "complex128", "cfloat", "cdouble"), _DTYPES),
     **dict.fromkeys(
         ("FloatTensor", "DoubleTensor", "HalfTensor", "LongTensor", "IntTensor", "ShortTensor", "ByteTensor", "BoolTensor"),

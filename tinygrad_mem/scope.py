@@ -47,6 +47,7 @@ class _Local(threading.local):
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
     saving: Any = None  # while a pack hook runs: (node, name) of what it is given
     walk: Any = None  # the engine's walk that is under way: what hooks make for it alone is kept there
+    autocast: Any = None  # in a region of amp.autocast, what says in which dtype each public function runs
     default_device: Any = None  # None: the cpu
     dry: Any = None  # in a dry run, the device that every name of a device stands for
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these

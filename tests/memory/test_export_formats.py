@@ -334,10 +334,12 @@ def test_pytorchs_own_viewer_reads_categories_frames_and_names(lenet: Track, tmp
 
 
 def test_every_category_has_one_of_the_pages_ten_colours():
-    shown = [c for c in Category if c is not Category.UNCOUNTED]
+    shown = [c for c in Category if c not in (Category.UNCOUNTED, Category.WEIGHT_CAST)]
     rows = [row(Kind.MALLOC, 512 * (i + 1), 512, c.name) for i, c in enumerate(shown)]
     (trace,) = snapshot(Track.of(write(rows)))["device_traces"]
     assert len({event["category"] for event in trace}) == len(shown) == 10
+    (trace,) = snapshot(Track.of(write([row(Kind.MALLOC, 512, 512, "WEIGHT_CAST")])))["device_traces"]
+    assert trace[0]["category"] == "activation"
 
 
 def test_a_log_that_does_not_know_its_segments():

@@ -107,6 +107,8 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     """
     if input.ndim == 0 or other.ndim == 0:
         return elementwise.mul(input, other)
+    if input.ndim == other.ndim == 1:
+        return dot(input, other)
     return tensordot(input, other, ([-1], [-1]))
 
 
@@ -259,7 +261,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     inner = _count(a.size(d) for d in left)
     x = shape.reshape(shape.permute(a, *free_a, *left), (_count(a.size(d) for d in free_a), inner))
     y = shape.reshape(shape.permute(b, *right, *free_b), (inner, _count(b.size(d) for d in free_b)))
-    return shape.reshape(apply(ops.MatMul, x, y), [a.size(d) for d in free_a] + [b.size(d) for d in free_b])
+    return shape.reshape(mm(x, y), [a.size(d) for d in free_a] + [b.size(d) for d in free_b])
 
 
 def trace(input: Tensor) -> Tensor:
@@ -368,9 +370,8 @@ def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: se
     size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
     for c, n in zip(left, a.shape, strict=True):
         size[c] = max(size.get(c, 1), n) if n and size.get(c, 1) else 0
-    product = apply(
-        ops.MatMul, _arranged(a, left, batch, [rows, inner], size), _arranged(b, right, batch, [inner, columns], size)
-    )
+    x, y = _arranged(a, left, batch, [rows, inner], size), _arranged(b, right, batch, [inner, columns], size)
+    product = matmul(x, y) if inner else apply(ops.MatMul, x, y)  # without a sum it is no product that autocast casts
     return batch + rows + columns, _shaped(product, [size[c] for c in batch + rows + columns])
 
 

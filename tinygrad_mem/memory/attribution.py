@@ -24,6 +24,7 @@ class Category(StrEnum):
     BUFFER = "buffers"
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradients"
+    WEIGHT_CAST = "casts of weights"  # under autocast
     INPUT = "inputs"
     ACTIVATION = "activations"
     WORKSPACE = "workspace"

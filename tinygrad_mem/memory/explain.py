@@ -12,6 +12,7 @@ _IS = {
     "BUFFER": "a module holds it as a buffer",
     "OPTIMIZER_STATE": "the optimizer keeps it as state",
     "GRADIENT": "it is a gradient",
+    "WEIGHT_CAST": "it is autocast's copy of a weight",
     "WORKSPACE": "a kernel works in it",
 }
 
@@ -44,6 +45,8 @@ def _reason(holder: Event) -> str:
         return f"it is the gradient of {holder.note}"
     if holder.role == "OPTIMIZER_STATE" and holder.note:
         return f"the optimizer keeps it as state of {holder.note}"
+    if holder.role == "WEIGHT_CAST" and holder.note:
+        return f"it is autocast's copy of {holder.note}"
     return _IS.get(holder.role, f"it is {holder.role}")
 
 

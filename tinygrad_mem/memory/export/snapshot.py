@@ -28,7 +28,8 @@ _ACTIONS = {Kind.OLDER: "alloc", Kind.MALLOC: "alloc", Kind.FREE: "free_requeste
 _ACTIONS |= {Kind.RESERVE: "segment_alloc", Kind.RELEASE: "segment_free"}
 _COMPLETED = "free_completed"
 _UNKNOWN = CATEGORIES.index(Category.UNTRACKED)
-_NAMES = ["unknown" if code == _UNKNOWN else category.name.lower() for code, category in enumerate(CATEGORIES)]
+_PAGES = {Category.UNTRACKED: "unknown", Category.WEIGHT_CAST: "activation"}  # the page has ten colours
+_NAMES = [_PAGES.get(category, category.name.lower()) for category in CATEGORIES]
 # what is known of a block or a mark, in one number: four times a text's code, and which of these it is
 _TENSOR, _GRADIENT, _STATE, _MARKED = range(4)
 _OF = {_TENSOR: "", _GRADIENT: "gradient of ", _STATE: "state of "}

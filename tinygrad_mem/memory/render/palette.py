@@ -16,6 +16,7 @@ COLOURS = {
     Category.BUFFER: "#999999",
     Category.OPTIMIZER_STATE: "#56B4E9",
     Category.GRADIENT: "#D55E00",
+    Category.WEIGHT_CAST: "#332288",
     Category.INPUT: "#882255",
     Category.ACTIVATION: "#009E73",
     Category.WORKSPACE: "#CC79A7",

@@ -1,0 +1,138 @@
+"""Under autocast, every public function gives the dtypes that PyTorch's gives, on the CPU's lists and on CUDA's."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.amp.oracle import MIXES, dtypes_of, ours, outcome, pytorchs, theirs
+from tests.sturdy.calls import CALLS, Call, Of, f
+from tinygrad_mem import memory
+from tinygrad_mem.amp.policies import POLICIES
+from tinygrad_mem.functional import door  # noqa: F401  (the doors are in place)
+from tinygrad_mem.nn import functional as F
+
+DIFFERENCES = {
+    ("cpu", "F.pad"): "padding by reflection only moves numbers: it stays in half precision, at half the bytes",
+    ("cpu", "normal"): "drawn in the promoted dtype of float32 and the arguments, outside of autocast too",
+    ("cuda", "normal"): "the same",
+    ("cuda", "index_add"): "mixed dtypes are refused, as PyTorch does where it computes: its fake tensors do not look",
+    ("cuda", "T.index_add_"): "the same",
+    ("cuda", "index_copy"): "the same",
+    ("cuda", "T.index_copy_"): "the same",
+    ("cuda", "T.index_put_"): "the same",
+    ("cuda", "T.addmm_"): "the same",
+}
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict:
+    return {device: (ours(CALLS, device), theirs(CALLS, device)) for device in ("cpu", "cuda")}
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str):
+    mine, other = outcomes[device]
+    wrong = set()
+    for (i, mix), expected in other.items():
+        if not isinstance(expected, Exception) and mine[i, mix] != expected:
+            wrong.add((device, CALLS[i].name))
+            assert (device, CALLS[i].name) in DIFFERENCES, f"{CALLS[i]} of {mix}: {mine[i, mix]!r}, PyTorch {expected}"
+    assert wrong == {key for key in DIFFERENCES if key[0] == device}, "a difference is no more"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_comparison_is_of_something(outcomes: dict, device: str):
+    answered = [key for key, value in outcomes[device][1].items() if not isinstance(value, Exception)]
+    assert len(answered) > 0.8 * len(CALLS) * len(MIXES)
+    mixed = {CALLS[i].name for (i, mix) in answered if "float16" in outcomes[device][1][i, mix] and mix == ("float32",)}
+    assert {"matmul", "F.linear", "F.conv2d"} <= mixed, "nothing was cast"
+
+
+def listed() -> list[tuple[str, str]]:
+    """(device, function) of the lists, where we offer the function."""
+    found = [(device, name) for device, policies in POLICIES.items() for name in policies]
+    return [(d, n) for d, n in found if hasattr(tm, n) or hasattr(F, n)]
+
+
+@pytest.mark.parametrize(("device", "name"), listed())
+def test_every_listed_function_that_is_offered_is_called(device: str, name: str):
+    aliases = {"arccos": "acos", "arcsin": "asin", "arctan2": "atan2", "upsample": "interpolate"}
+    names = {call.name.removeprefix("F.").removeprefix("T.") for call in CALLS}
+    assert aliases.get(name, name) in names, "a function of the lists that tests/sturdy/calls.py does not call"
+
+
+def test_lists_name_functions_of_pytorch():
+    places = (torch, torch.nn.functional, torch.linalg, torch.Tensor)
+    for policies in POLICIES.values():
+        unknown = {name for name in policies if not any(hasattr(place, name) for place in places)}
+        assert unknown <= {"rpow"}, "Tensor.__rpow__"
+
+
+def test_the_loss_that_does_not_fit_half_precision_is_refused_on_cuda():
+    loss = Call("F.binary_cross_entropy", (f(3, 4), f(3, 4)))
+    with pytorchs("cuda"):
+        theirs = outcome(loss, ("float32",), torch, "cuda")
+    assert "unsafe to autocast" in str(theirs)
+    mine = ours([loss], "cuda")[0, ("float32",)]
+    assert isinstance(mine, RuntimeError)
+    assert re.search("binary_cross_entropy and nn.BCELoss are unsafe to autocast.*_with_logits", str(mine))
+    assert ours([loss], "cpu")[0, ("float16",)] == ["float32"]
+
+    def within_a_disabled_region() -> None:
+        p = tm.rand(3, device="cuda")
+        with tm.autocast("cuda"), tm.autocast("cuda", enabled=False):
+            assert F.binary_cross_entropy(p, p).dtype == tm.float32
+
+    memory.predict(within_a_disabled_region)
+
+
+SEQUENCES = [
+    Call("cat", ([f(2, 3), f(2, 3)],)),
+    Call("stack", ((f(2, 3), f(2, 3)),)),
+    Call("einsum", ("bi,bi->b", [f(2, 3), f(2, 3)])),
+]
+
+
+@pytest.mark.parametrize("call", SEQUENCES, ids=str)
+def test_tensors_in_lists_are_cast(call: Call):
+    mine, other = ours([call], "cpu"), theirs([call], "cpu")
+    assert {key: value for key, value in mine.items() if not isinstance(other[key], Exception)} == {
+        key: value for key, value in other.items() if not isinstance(value, Exception)
+    }
+
+
+NAMED = [
+    Call("sum", (Of((3, 4)),), {"dtype": "float64"}),
+    Call("cumsum", (Of((3, 4)), 1), {"dtype": "float64"}),
+    Call("F.softmax", (Of((3, 4)), 1, 3, "float64")),
+    Call("softmax", (Of((3, 4)), 1)),
+]
+
+
+@pytest.mark.parametrize("call", NAMED, ids=str)
+def test_a_dtype_that_the_call_names_stands(call: Call):
+    assert ours([call], "cuda") == theirs([call], "cuda")
+
+
+def test_operators_are_functions_too():
+    x, w = tm.randn(2, 3), tm.randn(3, 4)
+    with tm.autocast("cpu"):
+        assert (x @ w).dtype == tm.float16
+        assert (x.half() * 2 + x.half()).dtype == tm.float16
+        assert (x.half() + x).dtype == tm.float32
+        assert dtypes_of(tm.nn.Linear(3, 4)(x)) == ["float16"]
+
+
+def test_in_place_functions_are_not_cast():
+    total = tm.zeros(2, 4)
+    with tm.autocast("cpu"):
+        total.addmm_(tm.ones(2, 3), tm.ones(3, 4))
+        assert total.dtype == tm.float32
+        with pytest.raises(RuntimeError, match="same dtype"):
+            total.addmm_(tm.ones(2, 3).half(), tm.ones(3, 4))
+        x = tm.ones(3).half()
+        assert x.exp_().dtype == tm.float16

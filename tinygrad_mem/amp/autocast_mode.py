@@ -1,0 +1,398 @@
+"""``autocast``: in its region, public functions run in the dtype that suits each, and weights are cast once.
+
+A region is one object, :class:`Region`, at ``scope.local.autocast``; the door of the public functions asks it. Casts are ops on
+the tape: what a product saves is in half precision, and a parameter's gradient comes back in the parameter's dtype.
+"""
+
+from __future__ import annotations
+
+import functools
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from .. import scope
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..devices import cuda_problem
+from ..dtypes import as_dtype, float16, float32, is_floating
+from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError, NotOfferedError
+from ..ops.convert import Cast
+from ..scope import local
+from .policies import POLICIES, Policy
+
+F = TypeVar("F", bound=Callable[..., Any])
+_DEVICES = ("cpu", "cuda", "meta")
+
+
+class _Cached(NamedTuple):
+    """A leaf's cast, and what must still hold when it is used again."""
+
+    leaf: weakref.ref
+    storage: Any
+    version: int
+    inference: bool
+    tensor: Tensor
+
+
+class _Setting(NamedTuple):
+    """What a region says of one type of device."""
+
+    enabled: bool
+    dtype: np.dtype
+
+
+_OUTSIDE: dict[str, _Setting] = {name: _Setting(False, float16) for name in _DEVICES}
+
+
+class Region:
+    """The state of autocast in a thread, within one region: what it was outside, and the weights cast so far.
+
+    Attributes:
+        settings: device type -> whether functions are cast, and to what. Tensors on ``meta`` stand for those of the device that
+            the innermost region names.
+        cache: leaf's id -> its cast, the same dict for all regions within the outermost.
+        outer: the region around this one; ``None`` for the outermost.
+    """
+
+    __slots__ = ("cache", "cache_enabled", "outer", "policies", "settings")
+
+    def __init__(self, outer: Region | None, device_type: str, setting: _Setting, cache_enabled: bool) -> None:
+        self.outer, self.cache_enabled = outer, cache_enabled
+        self.settings = {**(_OUTSIDE if outer is None else outer.settings), device_type: setting, "meta": setting}
+        self.policies = {} if outer is None else dict(outer.policies)
+        for name in (device_type, "meta"):
+            self.policies[name] = POLICIES.get(device_type, POLICIES["cpu"]) if setting.enabled else {}
+        self.cache: dict[int, _Cached] = {} if outer is None else outer.cache
+
+    def anew(self) -> Region:
+        """The same state with a cache of its own, for code that runs later as if it were here, such as a recompute.
+
+        ``kept = local.autocast`` in the forward; later ``before, local.autocast = local.autocast, kept and kept.anew()``, and
+        ``local.autocast = before`` in a ``finally``. The casts go with the new region.
+        """
+        region = object.__new__(Region)
+        region.outer, region.cache_enabled, region.cache = None, self.cache_enabled, {}
+        region.settings, region.policies = self.settings, self.policies
+        return region
+
+    # --- what the door asks ---------------------------------------------------------------------------------------------
+
+    def prepared(self, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+        """The arguments with which ``function`` is to run, nothing inside it being cast; ``None``: as it is called.
+
+        Raises:
+            DTypeError: the function does not run under autocast.
+        """
+        name = function.__name__
+        if not any(name in policies for policies in self.policies.values()):
+            return None
+        first = _first_tensor((*args, *kwargs.values()))
+        policy = None if first is None else self.policies.get(first.device.type, {}).get(name)
+        if first is None or policy is None:
+            return None
+        if policy is Policy.REFUSED:
+            raise DTypeError(
+                f"nn.functional.{name} and nn.BCELoss are unsafe to autocast: in half precision a probability of "
+                "nearly 1 is 1. Leave out the sigmoid before it and use binary_cross_entropy_with_logits or BCEWithLogitsLoss, "
+                "or compute it in float32 within autocast(enabled=False)."
+            )
+        kind = first.device.type
+        if policy is Policy.AS_IS:
+            return args, kwargs
+        if policy is Policy.FLOAT32_RESULT:
+            return self._with_dtype(function, first, args, kwargs)
+        lower = self.settings[kind].dtype
+        dtype = lower if policy is Policy.LOWER else float32
+        if policy is Policy.WIDEST:
+            dtype = _widest((*args, *kwargs.values()), kind, lower)
+        return self._cast(args, kind, dtype), {key: self._cast(value, kind, dtype) for key, value in kwargs.items()}
+
+    def _with_dtype(self, function: Any, first: Tensor, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
+        """The call with ``dtype=float32``, where it names none and its first tensor is in half precision."""
+        code = function.__code__
+        named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount].index("dtype") < len(args)
+        if named or kwargs.get("dtype") is not None or not _eligible(first, first.device.type):
+            return args, kwargs
+        return args, {**kwargs, "dtype": float32}
+
+    def _cast(self, value: Any, kind: str, dtype: np.dtype) -> Any:
+        """``value``, a tensor or a list or tuple of them, in ``dtype``; what is no floating tensor of ``kind`` stays."""
+        if isinstance(value, Tensor):
+            return self._cast_tensor(value, dtype) if _eligible(value, kind) and value.array.dtype != dtype else value
+        if type(value) in (list, tuple):
+            return type(value)([self._cast(each, kind, dtype) for each in value])
+        return value
+
+    def _cast_tensor(self, x: Tensor, dtype: np.dtype) -> Tensor:
+        """A leaf that wants a gradient is a weight: its cast is kept, and used again while the leaf's values are the same.
+
+        A cast that was recorded serves where nothing is recorded too, but never the other way round.
+        """
+        weight = x.array.dtype == float32 and x._requires_grad and x._node is None and x._view is None
+        if not weight or dtype == float32:
+            return apply(Cast, x, dtype=dtype)
+        found = self.cache.get(id(x))
+        if found is not None and self._serves(found, x, dtype):
+            return found.tensor
+        before, local.birth = local.birth, "WEIGHT_CAST"
+        try:
+            cast = apply(Cast, x, dtype=dtype)
+        finally:
+            local.birth = before
+        for listener in scope.listeners:
+            listener.role(cast.array, "WEIGHT_CAST", cast, x)
+        if self.cache_enabled:
+            self.cache[id(x)] = _Cached(weakref.ref(x), x.storage, x.storage.version, local.inference, cast)
+        return cast
+
+    def _serves(self, found: _Cached, x: Tensor, dtype: np.dtype) -> bool:
+        return (
+            self.cache_enabled
+            and found.leaf() is x
+            and found.storage is x.storage
+            and found.version == x.storage.version
+            and found.inference == local.inference
+            and found.tensor.array.dtype == dtype
+            and (found.tensor._requires_grad or not local.grad_enabled)
+        )
+
+
+def _first_tensor(values: Iterable) -> Tensor | None:
+    """The tensor whose device decides: the first, also in a list or a tuple."""
+    for value in values:
+        if isinstance(value, Tensor):
+            return value
+        if type(value) in (list, tuple) and (inside := _first_tensor(value)) is not None:
+            return inside
+    return None
+
+
+def _eligible(x: Tensor, kind: str) -> bool:
+    """Whether autocast may cast it: floating, not float64, and on the device in question."""
+    dtype = x.array.dtype
+    return dtype.kind == "f" and dtype.itemsize < 8 and x.device.type == kind
+
+
+def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
+    """float32 where any tensor that may be cast is float32, else the region's dtype."""
+    for value in values:
+        if isinstance(value, Tensor):
+            if _eligible(value, kind) and value.array.dtype == float32:
+                return float32
+        elif type(value) in (list, tuple) and _widest(value, kind, lower) == float32:
+            return float32
+    return lower
+
+
+# --- the region -------------------------------------------------------------------------------------------------------------
+
+
+def is_autocast_available(device_type: str) -> bool:
+    """Whether :class:`autocast` knows ``device_type``: ``cpu``, ``cuda``, and ``meta`` for predictions.
+
+    Raises:
+        ArgumentTypeError: it is not a string.
+    """
+    return _type_of(device_type) in _DEVICES
+
+
+def _type_of(device_type: Any) -> str:
+    if not isinstance(device_type, str):
+        raise ArgumentTypeError(f"expected device_type of type str, such as 'cuda', found {type(device_type).__name__}")
+    return device_type.partition(":")[0]
+
+
+def _known(device_type: Any) -> str:
+    kind = _type_of(device_type)
+    if kind not in _DEVICES:
+        raise DeviceError(
+            f"User specified an unsupported autocast device_type '{device_type}': expected one of {', '.join(_DEVICES)}"
+        )
+    return kind
+
+
+def _dtype_of(dtype: Any) -> np.dtype:
+    if "bfloat16" in str(dtype):
+        raise NotOfferedError("autocast: bfloat16 is not offered, NumPy has none: use dtype=float16, with a GradScaler")
+    return as_dtype(dtype)
+
+
+class autocast:
+    """``with autocast("cuda"):`` or ``@autocast("cuda")``: functions inside run in half precision where PyTorch's do.
+
+    Products and convolutions run in ``dtype``, sums and losses in float32, the rest in the dtype that they meet; the lists
+    differ by device as PyTorch's do (``amp.policies``). Wrap the forward and the loss; call backward outside. In-place
+    functions are not cast. Regions nest; the state is the thread's own.
+
+    Memory: activations that a product saves are half as large. Each float32 weight that a product uses is cast once and kept
+    until the outermost region ends, 2 bytes an element (category *casts of weights*), unless ``cache_enabled=False``; backward
+    needs most of them afterwards. In a prediction the same bytes, whatever device is named.
+
+    Price: a pass over each weight a step, and over each activation that changes its dtype.
+
+    Do not use when: parameters are most of the memory; ``half()`` with float32 masters in the optimizer saves the copies. In
+    float16, small gradients become 0 without a :class:`GradScaler`.
+
+    Args:
+        device_type: ``"cpu"``, ``"cuda"`` or ``"meta"``; tensors on other devices are left alone, but for those on ``meta``,
+            which stand for the device that is named.
+        dtype: float16, which is also the default on every device, as there is no bfloat16 here (PyTorch's default on the CPU).
+            Any other is refused with a warning, and autocast is off; on CUDA float32 is taken.
+        enabled: False makes a region in which nothing is cast.
+        cache_enabled: keep the casts of weights; ``None`` keeps what holds outside.
+
+    Raises:
+        ValueError: ``device_type`` is not a string.
+        DeviceError: there is no autocast on that device.
+        NotOfferedError: ``dtype`` is bfloat16.
+
+    Source: Micikevicius et al., *Mixed precision training*, 2018.
+    """
+
+    def __init__(self, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None) -> None:
+        if not isinstance(device_type, str):
+            raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+        self.device = _known(device_type)
+        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else _dtype_of(dtype)
+        self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else bool(cache_enabled)
+        self._enabled = bool(enabled) and self._possible()
+
+    def _possible(self) -> bool:
+        """Whether it can be switched on; if not, PyTorch's warning."""
+        if self.device == "cuda":
+            if local.dry is None and cuda_problem() is not None:
+                warnings.warn("CUDA is not available. Disabling autocast.", stacklevel=3)
+                return False
+            if not is_floating(self.fast_dtype):
+                raise DTypeError(f"autocast: expected a floating dtype, found {self.fast_dtype}; use float16")
+        elif self.fast_dtype != float16:
+            name = self.device.upper()
+            warnings.warn(
+                f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"
+                f"{name} Autocast only supports dtypes of float16 currently.",
+                stacklevel=3,
+            )
+            return False
+        return True
+
+    def __enter__(self) -> autocast:
+        setting = _Setting(self._enabled, self.fast_dtype)
+        local.autocast = Region(local.autocast, self.device, setting, self._cache_enabled)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        region = local.autocast
+        if region is None:
+            raise GraphError("autocast: left more often than entered; use it in a with statement")
+        local.autocast = region.outer
+        if region.outer is None:
+            region.cache.clear()
+
+    def __call__(self, func: F) -> F:
+        if not callable(func):
+            raise TypeError(
+                f"autocast()(func) requires a callable, but got {type(func).__name__}. "
+                "Did you mean `with autocast(device_type=...):`?"
+            )
+
+        @functools.wraps(func)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return func(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+
+def _setting(device_type: str) -> _Setting:
+    kind = _known(device_type)
+    return (_OUTSIDE if local.autocast is None else local.autocast.settings)[kind]
+
+
+def is_autocast_enabled(device_type: str = "cuda") -> bool:
+    """Whether functions on ``device_type`` are cast here."""
+    return _setting(device_type).enabled
+
+
+def get_autocast_dtype(device_type: str) -> np.dtype:
+    """The dtype that products on ``device_type`` run in under autocast: float16 unless a region says otherwise."""
+    return _setting(device_type).dtype
+
+
+def is_autocast_cache_enabled() -> bool:
+    """Whether casts of weights are kept until the outermost region ends."""
+    return True if local.autocast is None else local.autocast.cache_enabled
+
+
+def clear_autocast_cache() -> None:
+    """Forget the casts of weights that the running region keeps."""
+    if local.autocast is not None:
+        local.autocast.cache.clear()
+
+
+# --- custom functions -------------------------------------------------------------------------------------------------------
+
+
+def _cast(value: Any, device_type: str, dtype: np.dtype) -> Any:
+    """Floating tensors in ``value`` in ``dtype``, in mappings and iterables too."""
+    if isinstance(value, Tensor):
+        return value.to(dtype) if _eligible(value, device_type) or _eligible(value, "meta") else value
+    if isinstance(value, (str, bytes, np.ndarray)):
+        return value
+    if isinstance(value, Mapping):
+        return {_cast(key, device_type, dtype): _cast(each, device_type, dtype) for key, each in value.items()}
+    if isinstance(value, Iterable):
+        each = (_cast(each, device_type, dtype) for each in value)
+        return type(value)(each) if isinstance(value, (list, tuple)) else each  # type: ignore[call-arg]
+    return value
+
+
+def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
+    """Decorate ``forward`` of an ``autograd.Function`` for use under autocast.
+
+    Args:
+        device_type: whose autocast is meant.
+        cast_inputs: in a region, cast floating tensors to this dtype and run forward with autocast off; ``None`` runs it in the
+            region as it is. Outside of a region, nothing is done.
+
+    Raises:
+        ValueError: ``device_type`` is not a string.
+    """
+    if not isinstance(device_type, str):
+        raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    if fwd is None:
+        return functools.partial(custom_fwd, device_type=device_type, cast_inputs=cast_inputs)
+
+    @functools.wraps(fwd)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        ctx, inside = args[0], is_autocast_enabled(device_type)
+        ctx._dtype = get_autocast_dtype(device_type)
+        ctx._fwd_used_autocast = inside and cast_inputs is None
+        if not inside or cast_inputs is None:
+            return fwd(*args, **kwargs)
+        with autocast(device_type, enabled=False):
+            return fwd(*_cast(args, device_type, cast_inputs), **_cast(kwargs, device_type, cast_inputs))
+
+    return wrapper
+
+
+def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
+    """Decorate ``backward`` of an ``autograd.Function``: it runs in the state of autocast that its forward ran in.
+
+    Raises:
+        ValueError: ``device_type`` is not a string.
+    """
+    if not isinstance(device_type, str):
+        raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
+    if bwd is None:
+        return functools.partial(custom_bwd, device_type=device_type)
+
+    @functools.wraps(bwd)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with autocast(device_type, enabled=args[0]._fwd_used_autocast, dtype=args[0]._dtype):
+            return bwd(*args, **kwargs)
+
+    return wrapper
