@@ -148,6 +148,29 @@ _LOSS = {**words, "reduction": reduction}
 _MARGIN = {"margin": st.sampled_from([0.0, 0.3])}
 _DROP = {"p": probability, "inplace": flag}
 
+
+def _recurrent(name: str) -> Drawn:
+    def make(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndarray]:
+        x = rng.standard_normal((*draw(st.sampled_from([(5, 3), (1, 2), (3, 1), (6,)])), 4))
+        if name == "LSTM" or not draw(flag):  # its states are a pair: tests/nn/test_rnn.py
+            return [x]
+        count = options["num_layers"] * (1 + options["bidirectional"])
+        batch = () if x.ndim == 2 else (x.shape[0 if options["batch_first"] else 1],)
+        return [x, rng.standard_normal((count, *batch, options["hidden_size"]))]
+
+    options = {
+        "input_size": st.just(4),
+        "hidden_size": st.integers(1, 5),
+        "num_layers": st.integers(1, 3),
+        "bias": flag,
+        "batch_first": flag,
+        "dropout": st.sampled_from([0.0, 1.0]),
+        "bidirectional": flag,
+    }
+    more = {"RNN": {"nonlinearity": st.sampled_from(["tanh", "relu"])}, "LSTM": {"proj_size": st.just(0)}}
+    return Drawn({**options, **more.get(name, {})}, make)
+
+
 LAYERS: dict[str, Drawn] = {
     "Identity": Drawn({}, anything),
     "Linear": Drawn({"in_features": st.just(4), "out_features": st.integers(1, 5), "bias": flag}, of((3, 4), (2, 3, 4), (4,))),
@@ -266,6 +289,19 @@ LAYERS: dict[str, Drawn] = {
     "ChannelShuffle": Drawn({"groups": st.sampled_from([1, 2, 4])}, of((2, 4, 3, 2), (1, 8, 2))),
     **{f"ConstantPad{n}d": _pad(n, value=factor) for n in (1, 2, 3)},
     **{f"{kind}Pad{n}d": _pad(n) for kind in ("Zero", "Reflection", "Replication", "Circular") for n in (1, 2, 3)},
+    **{name: _recurrent(name) for name in ("RNN", "LSTM", "GRU")},
+    **{
+        f"{name}Cell": Drawn(
+            {
+                "input_size": st.just(4),
+                "hidden_size": st.integers(1, 5),
+                "bias": flag,
+                **({"nonlinearity": st.sampled_from(["tanh", "relu"])} if name == "RNN" else {}),
+            },
+            of((3, 4), (4,), (0, 4)),
+        )
+        for name in ("RNN", "LSTM", "GRU")
+    },
     "CosineSimilarity": Drawn({"dim": st.sampled_from([0, -1]), "eps": eps}, _PAIRS),
     "PairwiseDistance": Drawn({"p": st.sampled_from([1.0, 2.0, 3.0]), "eps": eps, "keepdim": flag}, _PAIRS),
     **{name: Drawn(_LOSS, _PAIRS) for name in ("L1Loss", "MSELoss")},

@@ -225,6 +225,18 @@ OTHERS = [
     _r("CosineSimilarity", of=_PAIR),
     _r("PairwiseDistance", keepdim=True, of=_PAIR),
 ]
+RECURRENT = [
+    *[_r(name, 4, 5, of=normal((6, 3, 4))) for name in ("RNN", "LSTM", "GRU")],
+    *[_r(name, 4, 5, 2, bidirectional=True, batch_first=True, of=normal((6, 3, 4))) for name in ("RNN", "LSTM", "GRU")],
+    *[_r(name, 4, 5, 3, dropout=0.3, random=True, of=normal((6, 3, 4))) for name in ("RNN", "LSTM", "GRU")],
+    *[_r(name, 4, 5, bias=False, of=normal((6, 4))) for name in ("RNN", "LSTM", "GRU")],
+    *[_r(name, 4, 5, 2, of=normal((6, 3, 4), (2, 3, 5))) for name in ("RNN", "GRU")],
+    _r("RNN", 4, 5, 2, "relu", of=normal((6, 3, 4))),
+    *[_r(name, 4, 5) for name in ("RNNCell", "LSTMCell", "GRUCell")],
+    *[_r(name, 4, 5, False, of=normal((4,))) for name in ("RNNCell", "LSTMCell", "GRUCell")],
+    *[_r(name, 4, 5, of=normal((3, 4), (3, 5))) for name in ("RNNCell", "GRUCell")],
+    _r("RNNCell", 4, 5, nonlinearity="relu"),
+]
 LOSS = [
     *[_r(name, of=_PAIR) for name in ("L1Loss", "MSELoss", "SmoothL1Loss", "HuberLoss")],
     _r("MSELoss", reduction="sum", of=_PAIR),
@@ -253,4 +265,4 @@ LOSS = [
     _r("TripletMarginLoss", 0.5, 1.5, 0.1, True, of=_TRIPLE),
     _r("TripletMarginWithDistanceLoss", margin=0.5, swap=True, of=_TRIPLE),
 ]
-ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *LOSS]
+ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *RECURRENT, *LOSS]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import tinygrad_mem as tm
+from tests.case import flat
 from tests.networks import under_pytorch
 from tests.nn.rows import ROWS, Row
 from tinygrad_mem import from_torch, memory
@@ -19,7 +20,7 @@ from tinygrad_mem.errors import NotOfferedError
 
 
 def outputs(result: Any) -> list[np.ndarray]:
-    return [part.detach().numpy() for part in (result if isinstance(result, tuple) else (result,))]
+    return [part.detach().numpy() for part in flat(result)]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=str)
@@ -137,14 +138,14 @@ def test_a_pytorch_users_own_network_is_predicted():
 
 
 def test_all_that_cannot_be_converted_is_said_at_once():
-    model = nn.Sequential(nn.LSTM(3, 3), nn.Linear(3, 3), nn.Sequential(nn.MultiheadAttention(4, 2)))
+    model = nn.Sequential(nn.LSTM(3, 3, proj_size=2), nn.Linear(3, 3), nn.Sequential(nn.MultiheadAttention(4, 2)))
     model[1].weight = nn.Parameter(model[1].weight.detach().bfloat16())
     model[1].register_forward_hook(lambda *_: None)
     with pytest.raises(NotOfferedError) as caught:
         from_torch(model)
     text = str(caught.value)
     for line in (
-        "0: there is no LSTM here",
+        "0: its projections (proj_size): there are none here",
         "1: its hooks",
         "1.weight: there is no bfloat16 here",
         "2.0: there is no Multihead",

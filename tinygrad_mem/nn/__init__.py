@@ -128,6 +128,12 @@ from .resize import PixelUnshuffle as PixelUnshuffle
 from .resize import Upsample as Upsample
 from .resize import UpsamplingBilinear2d as UpsamplingBilinear2d
 from .resize import UpsamplingNearest2d as UpsamplingNearest2d
+from .rnn import GRU as GRU
+from .rnn import LSTM as LSTM
+from .rnn import RNN as RNN
+from .rnn import GRUCell as GRUCell
+from .rnn import LSTMCell as LSTMCell
+from .rnn import RNNCell as RNNCell
 
 
 def __getattr__(name: str) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-_SEQUENCES = "write the recurrence with Linear layers, a step at a time"
 _ATTENTION = "use functional.scaled_dot_product_attention with Linear layers for q, k and v"
 _FRACTIONAL = "use adaptive max pooling, whose windows are regular"
 _MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
@@ -35,7 +34,7 @@ ABSENT = {
         "UninitializedParameter": "give the layer its sizes, and use Parameter",
         "factory_kwargs": "pass device= and dtype= to the layer",
         "parallel": _ONE_PROCESS + "call the module itself",
-        **dict.fromkeys(("RNN", "RNNBase", "RNNCell", "RNNCellBase", "LSTM", "LSTMCell", "GRU", "GRUCell"), _SEQUENCES),
+        **dict.fromkeys(("RNNBase", "RNNCellBase"), _INNER),
         **dict.fromkeys(
             (
                 "Transformer",

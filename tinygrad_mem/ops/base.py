@@ -37,9 +37,11 @@ class Context:
         saved: name -> array, filled by :meth:`save`, emptied when backward has run.
         owns_grad: True in ``backward`` when the incoming gradient belongs to nobody else and may be overwritten.
         target: the array to write into when the op runs in place, else ``None``.
+        packed: True where a saved-tensor hook has what was saved: what it gives back may be somebody's, and is not written.
     """
 
     owns_grad = False
+    packed = False
     target: Array | None = None
     keeps_graph = False
     saved: dict[str, Array]

@@ -64,6 +64,8 @@ class _Conversion:
             where, kind = path or "the network itself", type(part)
             if self._is_torchs(kind) and self._ours(kind) is None:
                 found.append(f"{where}: there is no {kind.__name__} here")
+            if getattr(part, "proj_size", 0) and self._is_torchs(kind):
+                found.append(f"{where}: its projections (proj_size): there are none here")
             if any(getattr(part, f"_{hooks}") for hooks in ("forward_hooks", "forward_pre_hooks", "backward_hooks")):
                 found.append(f"{where}: its hooks are functions of PyTorch's; add your own to the result")
         for path, tensor in [*module.named_parameters(), *module.named_buffers()]:

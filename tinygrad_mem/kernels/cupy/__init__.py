@@ -14,6 +14,7 @@ from .optim import *
 from .piecewise import *
 from .pool import *
 from .random import *
+from .recurrent import *
 from .reduce import *
 from .resize import *
 from .scan import *

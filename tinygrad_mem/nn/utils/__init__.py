@@ -1,5 +1,6 @@
-"""``torch.nn.utils``'s names: clipping gradients, and all parameters as one vector."""
+"""``torch.nn.utils``'s names: clipping gradients, all parameters as one vector, packed sequences."""
 
+from . import rnn as rnn
 from .clip_grad import clip_grad_norm_ as clip_grad_norm_
 from .clip_grad import clip_grad_value_ as clip_grad_value_
 from .clip_grad import clip_grads_with_norm_ as clip_grads_with_norm_

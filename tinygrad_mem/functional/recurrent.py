@@ -1,0 +1,95 @@
+"""Recurrent layers: one op a layer, for all its time steps and directions; and single steps of them, as ``torch`` has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError
+from ..ops import recurrent as ops
+from ..ops.recurrent_run import chunk_steps
+
+_KINDS = {"RNN_TANH": ops.RNN, "RNN_RELU": ops.RNN, "LSTM": ops.LSTM, "GRU": ops.GRU}
+
+
+def recurrent_layer(
+    mode: str, input: Tensor, states: Sequence[Any], weights: Sequence[Any], sizes: Any, recompute: int = 0
+) -> tuple[Tensor, ...]:
+    """All time steps of a layer: rows (sum of sizes, features) -> rows (the same, directions * H), and the last states.
+
+    Args:
+        mode: RNN_TANH, RNN_RELU, LSTM or GRU.
+        input: packed rows: the first steps of all sequences, then their second steps, and so on.
+        states: the state before the first step (directions, sequences, H), of an LSTM that and the cell; or nothing: zeros.
+        weights: w_ih, w_hh, b_ih and b_hh, of a second direction four more; biases may be ``None``.
+        sizes: how many sequences each step has; never more than the step before.
+        recompute: make the gates again in backward, so many steps at a time, instead of keeping them; 0 keeps them.
+
+    Saves: of an LSTM and of a GRU four numbers a row, unit and direction, and of an LSTM the cells once every chunk of steps
+    (1,024 rows); with ``recompute`` the cells alone; further input, output and weights. The ops' docstrings say it in bytes.
+
+    Raises:
+        ShapeError, DTypeError: the parts do not fit each other.
+    """
+    sizes = tuple(sizes)
+    steps = recompute or chunk_steps(sizes)
+    hx, cx = (*states, None, None)[:2]
+    options = {"sizes": sizes, "steps": steps, "remake": bool(recompute) and mode in ("LSTM", "GRU")}
+    return apply(_KINDS[mode], input, hx, cx, *weights, relu=mode == "RNN_RELU", **options)
+
+
+def _cell(mode: str, input: Tensor, hx: Any, weights: tuple) -> tuple[Tensor, ...]:
+    """One step: input (N, features), states (N, H) -> states."""
+    if input.ndim != 2:
+        raise ArgumentError(f"expected an input of 2 dimensions (batch, features), found {list(input.shape)}")
+    states = [None if state is None else state.unsqueeze(0) for state in hx]
+    _, *last = recurrent_layer(mode, input, states, weights, (input.shape[0],))
+    return tuple(state.squeeze(0) for state in last)
+
+
+def rnn_tanh_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """``tanh(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh)``: (N, features), (N, H) -> (N, H).
+
+    Saves: input, both states and weights.
+    """
+    return _cell("RNN_TANH", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
+
+
+def rnn_relu_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """``relu(input @ w_ih.T + b_ih + hx @ w_hh.T + b_hh)``: (N, features), (N, H) -> (N, H).
+
+    Saves: input, both states and weights.
+    """
+    return _cell("RNN_RELU", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
+
+
+def gru_cell(
+    input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
+) -> Tensor:
+    """One step of a gated recurrent unit: (N, features), (N, H) -> (N, H).
+
+    Saves: input, both states, weights and four numbers a unit.
+    """
+    return _cell("GRU", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
+
+
+def lstm_cell(
+    input: Tensor,
+    hx: Sequence[Tensor],
+    w_ih: Tensor,
+    w_hh: Tensor,
+    b_ih: Tensor | None = None,
+    b_hh: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """One step of long short-term memory: (N, features), and a state and a cell (N, H) -> a state and a cell.
+
+    Saves: input, both states, weights and five numbers a unit.
+    """
+    h, c = _cell("LSTM", input, hx, (w_ih, w_hh, b_ih, b_hh))
+    return h, c

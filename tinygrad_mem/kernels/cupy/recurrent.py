@@ -1,0 +1,190 @@
+"""The steps of recurrent layers over packed rows. As in ``kernels/numpy/recurrent.py``.
+
+A step is one product of cuBLAS, which adds to the gates where they are, and one fused kernel, a thread a unit.
+"""
+
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+import numpy as _np
+
+from . import blas as _blas
+
+_THREADS = 256
+
+_SOURCE = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {Y} Y;
+typedef long long wide;
+__device__ T sigmoid(T x) {{ return 1 / (1 + exp(-x)); }}
+
+#define UNIT const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; \\
+    if (at >= count * width) return; \\
+    const wide row = at / width, k = at % width;
+#define GATES T *p0 = a + row * stride + k, *p1 = p0 + width, *p2 = p1 + width, *p3 = p2 + width;
+
+extern "C" __global__ void rnn(T* a, wide stride, T* h, wide count, wide width, wide relu) {{
+    UNIT
+    T* p = a + row * stride + k;
+    h[at] = *p = relu ? (*p <= 0 ? (T)0 : *p) : tanh(*p);
+}}
+
+extern "C" __global__ void rnn_backward(T* a, wide stride, const T* gy, wide step, const T* dh, wide count, wide width,
+                                        wide relu) {{
+    UNIT
+    T* p = a + row * stride + k;
+    const T d = dh[at] + (gy ? gy[row * step + k] : (T)0);
+    *p = relu ? (*p > 0 ? d : (T)0) : d * (1 - *p * *p);
+}}
+
+extern "C" __global__ void lstm(T* a, wide stride, T* h, T* c, Y* y, wide step, wide count, wide width) {{
+    UNIT
+    GATES
+    const T i = *p0 = sigmoid(*p0), f = *p1 = sigmoid(*p1), g = *p2 = tanh(*p2), o = *p3 = sigmoid(*p3);
+    const T cell = c[at] = f * c[at] + i * g, out = o * tanh(cell);
+    h[at] = out;
+    if (y) y[row * step + k] = (Y)out;
+}}
+
+extern "C" __global__ void cells(const T* a, wide stride, T* c, T* before, wide count, wide width) {{
+    UNIT
+    const T *p0 = a + row * stride + k, *p1 = p0 + width, *p2 = p1 + width;
+    before[at] = c[at];
+    c[at] = *p1 * c[at] + *p0 * *p2;
+}}
+
+extern "C" __global__ void lstm_backward(T* a, wide stride, const T* before, const T* gy, wide step, const T* dh, T* dc,
+                                         wide count, wide width) {{
+    UNIT
+    GATES
+    const T i = *p0, f = *p1, g = *p2, o = *p3, last = before[at], t = tanh(f * last + i * g);
+    const T d = dh[at] + (gy ? gy[row * step + k] : (T)0), e = dc[at] + d * o * (1 - t * t);
+    *p0 = e * g * i * (1 - i);
+    *p1 = e * last * f * (1 - f);
+    *p2 = e * i * (1 - g * g);
+    *p3 = d * t * o * (1 - o);
+    dc[at] = e * f;
+}}
+
+extern "C" __global__ void gru(T* a, wide stride, T* h, Y* y, wide step, wide count, wide width) {{
+    UNIT
+    GATES
+    const T r = *p1 = sigmoid(*p1), z = *p2 = sigmoid(*p2), n = *p0 = tanh(*p0 + r * *p3), out = n + z * (h[at] - n);
+    h[at] = out;
+    if (y) y[row * step + k] = (Y)out;
+}}
+
+extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, const T* gy, wide step, T* dh, wide count,
+                                        wide width) {{
+    UNIT
+    GATES
+    const T n = *p0, r = *p1, z = *p2, m = *p3, d = dh[at] + (gy ? gy[row * step + k] : (T)0);
+    const T e = d * (1 - z) * (1 - n * n);
+    *p0 = e;
+    *p1 = e * m * r * (1 - r);
+    *p2 = d * (before[at] - n) * z * (1 - z);
+    *p3 = e * r;
+    dh[at] = d * z;
+}}
+"""
+
+
+@_cache
+def _kernel(name, kind, out):
+    names = {"e": "__half", "f": "float", "d": "double"}
+    return _cupy.RawModule(code=_SOURCE.format(T=names[kind], Y=names[out])).get_function(name)  # pyright: ignore
+
+
+def _run(name, count, width, arguments, kind, out=None):
+    """A thread a unit of ``count`` rows."""
+    if count * width:
+        _kernel(name, kind, out or kind)((-(-count * width // _THREADS),), (_THREADS,), arguments)
+
+
+def _order(sizes, reverse):
+    """(start, stop) rows of each step, in the order of the steps."""
+    spans, start = [], 0
+    for size in sizes:
+        spans.append((start, start + size))
+        start += size
+    return reversed(spans) if reverse else spans
+
+
+def _stride(x):
+    return x.strides[0] // x.itemsize
+
+
+def _part(x, start, stop):
+    """A pointer to rows of ``x`` and the distance between two, 0 and 0 where there is none."""
+    return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
+
+
+def add_product(a, b, out):
+    """out += a @ b, of matrices."""
+    _blas.gemm(a[None], b[None], out[None], add=True)
+
+
+def previous_states(y, sizes, reverse, h, out):
+    """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
+    for start, stop in _order(sizes, reverse):
+        _cupy.copyto(out[start:stop], h[: stop - start])
+        _cupy.copyto(h[: stop - start], y[start:stop])
+
+
+def rnn(gates, weight, sizes, reverse, relu, h):
+    """gates = h = tanh(gates + h @ weight.T), or relu, at each step."""
+    width, kind = h.shape[1], h.dtype.char
+    for start, stop in _order(sizes, reverse):
+        add_product(h[: stop - start], weight.T, gates[start:stop])
+        _run("rnn", stop - start, width, (*_part(gates, start, stop), h, stop - start, width, int(relu)), kind)
+
+
+def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
+    """In place, gates: of the outputs the gradients of what tanh was given; dh: of the last state that of the first."""
+    width, kind = dh.shape[1], dh.dtype.char
+    for start, stop in _order(sizes, not reverse):
+        parts = (*_part(gates, start, stop), *_part(gy, start, stop))
+        _run("rnn_backward", stop - start, width, (*parts, dh, stop - start, width, int(relu)), kind)
+        _blas.gemm(gates[None, start:stop], weight[None], dh[None, : stop - start])
+
+
+def lstm(gates, weight, sizes, reverse, h, c, y):
+    """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
+    width, kind = h.shape[1], h.dtype.char
+    for start, stop in _order(sizes, reverse):
+        add_product(h[: stop - start], weight.T, gates[start:stop])
+        parts = (*_part(gates, start, stop), h, c, *_part(y, start, stop))
+        _run("lstm", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
+
+
+def lstm_backward(gates, weight, sizes, reverse, c, before, gy, dh, dc):
+    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first."""
+    width, kind = dh.shape[1], dh.dtype.char
+    for start, stop in _order(sizes, reverse):
+        parts = (*_part(gates, start, stop), c, before[start:stop])
+        _run("cells", stop - start, width, (*parts, stop - start, width), kind)
+    for start, stop in _order(sizes, not reverse):
+        parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh, dc)
+        _run("lstm_backward", stop - start, width, (*parts, stop - start, width), kind)
+        _blas.gemm(gates[None, start:stop], weight[None], dh[None, : stop - start])
+
+
+def gru(gates, weight, sizes, reverse, h, y):
+    """gates (rows, 4 H), of the input's share: n, r, z, m; n = tanh(n + r * m); y = h = (1 - z) * n + z * h."""
+    width, kind = h.shape[1], h.dtype.char
+    for start, stop in _order(sizes, reverse):
+        add_product(h[: stop - start], weight.T, gates[start:stop, width:])
+        parts = (*_part(gates, start, stop), h, *_part(y, start, stop))
+        _run("gru", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
+
+
+def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
+    """In place, gates: of n, r, z, m the gradients before their activations; dh: of the last state that of the first."""
+    width, kind = dh.shape[1], dh.dtype.char
+    for start, stop in _order(sizes, not reverse):
+        parts = (*_part(gates, start, stop), before[start:stop], *_part(gy, start, stop), dh)
+        _run("gru_backward", stop - start, width, (*parts, stop - start, width), kind)
+        add_product(gates[start:stop, width:], weight, dh[: stop - start])

@@ -1,0 +1,273 @@
+"""The steps of recurrent layers over packed rows: what cannot be one product for all time steps.
+
+``sizes`` are the sequences alive at each step, never more than at the step before; the rows of step t follow those of step
+t - 1, and sequence n is row n of its step. ``h`` and ``c`` (sequences, H) hold the state of every sequence: steps run in the
+order of time, or against it (``reverse``), and each overwrites the first rows of the states. All arrays are float32 or float64.
+Sequences are independent, so each of our threads takes some of them through all steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable as _Callable
+
+import numpy as np
+
+from . import blas as _blas
+from .threads import scratch as _scratch
+from .threads import split as _split
+
+_SHARE = 1 << 24  # multiplications that pay for a thread of its own
+_TILE = 1 << 16  # numbers of a step that go through all its passes at once
+
+
+def _order(sizes, reverse, first, last):
+    """(start, stop) rows of sequences ``first`` to ``last`` in each step, and how many these are, in the order of the steps."""
+    spans, start = [], 0
+    for size in sizes:
+        if size > first:
+            spans.append((start + first, start + min(size, last), min(size, last) - first))
+        start += size
+    return reversed(spans) if reverse else spans
+
+
+def _over(sequences, work, run: _Callable[[int, int], None]):
+    """``run(first, last)`` over all sequences, of ``work`` multiplications each."""
+    with _blas.single():
+        _split(sequences, run, _SHARE // max(work, 1) + 1)
+
+
+def _tiles(count, width):
+    """Cuts of ``count`` rows of ``width`` numbers, small enough for a tile."""
+    step = max(_TILE // max(width, 1), 1)
+    return [slice(i, i + step) for i in range(0, count, step)]
+
+
+def _add_product(h, weight, out):
+    """out += h @ weight.T; of one row, what BLAS has for vectors is three times as fast."""
+    if len(h) == 1 and out.nbytes <= 1 << 20:
+        part = _scratch(out.shape, out.dtype)
+        np.matmul(h, weight.T, out=part)
+        np.add(out, part, out=out)
+    else:
+        _blas.add_product(h, weight.T, out)
+
+
+def add_product(a, b, out):
+    """out += a @ b, of matrices."""
+
+    def part(start, stop):
+        _blas.add_product(a[start:stop], b, out[start:stop])
+
+    with _blas.single():
+        _split(len(out), part, _SHARE // max(a.shape[1] * b.shape[1], 1) + 1)
+
+
+def previous_states(y, sizes, reverse, h, out):
+    """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
+    for start, stop, count in _order(sizes, reverse, 0, len(h)):
+        np.copyto(out[start:stop], h[:count])
+        np.copyto(h[:count], y[start:stop])
+
+
+def _sigmoid(x):
+    np.negative(x, out=x)
+    np.exp(x, out=x)
+    np.add(x, 1, out=x)
+    np.reciprocal(x, out=x)
+
+
+def rnn(gates, weight, sizes, reverse, relu, h):
+    """gates = h = tanh(gates + h @ weight.T), or relu, at each step: of the input's share its output, in place."""
+    act = (lambda a: np.maximum(a, 0, out=a)) if relu else (lambda a: np.tanh(a, out=a))
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, state = gates[start:stop], h[first : first + count]
+            _add_product(state, weight, a)
+            act(a)
+            np.copyto(state, a)
+
+    _over(len(h), weight.size * len(sizes), part)
+
+
+def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
+    """In place, gates: of the outputs the gradients of what tanh was given; dh: of the last state that of the first."""
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, state = gates[start:stop], dh[first : first + count]
+            if gy is not None:
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, a.shape[1]):
+                _rnn_gradient(a[cut], state[cut], relu)
+            np.matmul(a, weight, out=state)
+
+    _over(len(dh), weight.size * len(sizes), part)
+
+
+def _rnn_gradient(a, dh, relu):
+    if relu:
+        np.greater(a, 0, out=a)
+    else:
+        np.multiply(a, a, out=a)
+        np.subtract(1, a, out=a)
+    np.multiply(a, dh, out=a)
+
+
+def lstm(gates, weight, sizes, reverse, h, c, y):
+    """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
+    width = h.shape[1]
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, state, cell = gates[start:stop], h[first : first + count], c[first : first + count]
+            _add_product(state, weight, a)
+            for cut in _tiles(count, 4 * width):
+                _lstm_step(a[cut], state[cut], cell[cut])
+            if y is not None:
+                np.copyto(y[start:stop], state)
+
+    _over(len(h), weight.size * len(sizes), part)
+
+
+def _parts(a, count):
+    width = a.shape[1] // count
+    return [a[:, k * width : (k + 1) * width] for k in range(count)]
+
+
+def _lstm_step(a, h, c):
+    """Whole rows at once where that can be: short pieces of rows take ufuncs twice as long. tanh(x) is 2 sigmoid(2 x) - 1."""
+    i, f, g, o = _parts(a, 4)
+    np.multiply(g, 2, out=g)
+    _sigmoid(a)
+    np.multiply(g, 2, out=g)
+    np.subtract(g, 1, out=g)
+    t = _scratch(h.shape, h.dtype)
+    np.multiply(c, f, out=c)
+    np.multiply(i, g, out=t)
+    np.add(c, t, out=c)
+    np.tanh(c, out=t)
+    np.multiply(o, t, out=h)
+
+
+def lstm_backward(gates, weight, sizes, reverse, c, before, gy, dh, dc):
+    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
+
+    The cells are made again from c, those before the first step, into ``before`` (rows, H): before each row's step.
+    """
+    width = dh.shape[1]
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, reverse, first, last):
+            i, f, g, _ = _parts(gates[start:stop], 4)
+            cell, kept = c[first : first + count], before[start:stop]
+            np.copyto(kept, cell)
+            np.multiply(cell, f, out=cell)
+            for cut in _tiles(count, width):
+                t = _scratch(cell[cut].shape, cell.dtype)
+                np.multiply(i[cut], g[cut], out=t)
+                np.add(cell[cut], t, out=cell[cut])
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, kept, state, cell = gates[start:stop], before[start:stop], dh[first : first + count], dc[first : first + count]
+            if gy is not None:
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, 8 * width):  # four tiles at once, of float64 too
+                _lstm_gradient(a[cut], kept[cut], state[cut], cell[cut])
+            np.matmul(a, weight, out=state)
+
+    _over(len(dh), 2 * weight.size * len(sizes), part)
+
+
+def _lstm_gradient(a, before, dh, dc):
+    i, f, g, o = _parts(a, 4)
+    t, v = (_scratch(dh.shape, dh.dtype, k, 4) for k in (0, 1))
+    slope, flow = (_scratch(a.shape, a.dtype, k, 4) for k in (2, 3))  # of the activations, and what comes to them
+    to_i, to_f, to_g, to_o = _parts(flow, 4)
+    np.multiply(f, before, out=t)
+    np.multiply(i, g, out=v)
+    np.add(t, v, out=t)
+    np.tanh(t, out=t)  # of the new cell
+    np.multiply(dh, t, out=to_o)
+    np.multiply(t, t, out=t)
+    np.subtract(1, t, out=t)
+    np.multiply(dh, o, out=v)
+    np.multiply(t, v, out=t)
+    np.add(dc, t, out=dc)
+    np.multiply(dc, g, out=to_i)
+    np.multiply(dc, before, out=to_f)
+    np.multiply(dc, i, out=to_g)
+    np.multiply(dc, f, out=dc)
+    np.subtract(1, a, out=slope)
+    np.add(g, 1, out=g)
+    np.multiply(slope, a, out=slope)  # i (1 - i), and so on; (1 + g) (1 - g)
+    np.multiply(slope, flow, out=a)
+
+
+def gru(gates, weight, sizes, reverse, h, y):
+    """gates (rows, 4 H), of the input's share: n, r, z, m; n = tanh(n + r * m); y = h = (1 - z) * n + z * h.
+
+    m is the state's share of the new state, to which the weight's product with h is added as it is to r and z.
+    """
+    width = h.shape[1]
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, reverse, first, last):
+            a, state = gates[start:stop], h[first : first + count]
+            _add_product(state, weight, a[:, width:])
+            for cut in _tiles(count, 4 * width):
+                _gru_step(a[cut], state[cut])
+            if y is not None:
+                np.copyto(y[start:stop], state)
+
+    _over(len(h), weight.size * len(sizes), part)
+
+
+def _gru_step(a, h):
+    n, r, z, m = _parts(a, 4)
+    _sigmoid(a[:, h.shape[1] : 3 * h.shape[1]])
+    t = _scratch(h.shape, h.dtype)
+    np.multiply(r, m, out=t)
+    np.add(n, t, out=n)
+    np.tanh(n, out=n)
+    np.subtract(h, n, out=h)
+    np.multiply(h, z, out=h)
+    np.add(h, n, out=h)
+
+
+def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
+    """In place, gates: of n, r, z, m the gradients before their activations; dh: of the last state that of the first.
+
+    ``before`` holds the state before each row's step.
+    """
+    width = dh.shape[1]
+
+    def part(first, last):
+        for start, stop, count in _order(sizes, not reverse, first, last):
+            a, kept, state = gates[start:stop], before[start:stop], dh[first : first + count]
+            if gy is not None:
+                np.add(state, gy[start:stop], out=state)
+            for cut in _tiles(count, 4 * width):
+                _gru_gradient(a[cut], kept[cut], state[cut])
+            _blas.add_product(a[:, width:], weight, state)
+
+    _over(len(dh), weight.size * len(sizes), part)
+
+
+def _gru_gradient(a, before, dh):
+    n, r, z, m = _parts(a, 4)
+    t, u = (_scratch(dh.shape, dh.dtype, k, 2) for k in range(2))
+    np.subtract(before, n, out=t)
+    np.multiply(t, dh, out=t)
+    np.subtract(1, z, out=u)
+    np.multiply(t, u, out=t)
+    np.multiply(u, dh, out=u)
+    np.multiply(dh, z, out=dh)  # the state's own way
+    np.multiply(z, t, out=z)  # dh * (before - n) * z * (1 - z)
+    np.multiply(n, n, out=n)
+    np.subtract(1, n, out=n)
+    np.multiply(n, u, out=n)  # dh * (1 - z) * (1 - n * n)
+    np.multiply(n, m, out=t)
+    np.multiply(n, r, out=m)
+    np.subtract(1, r, out=u)
+    np.multiply(r, u, out=r)
+    np.multiply(r, t, out=r)  # dn * m * r * (1 - r)

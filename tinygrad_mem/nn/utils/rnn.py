@@ -1,0 +1,336 @@
+"""Sequences of different lengths in one batch: packed, so that steps beyond a sequence's end are neither stored nor computed.
+
+A packed batch has the first steps of all sequences, the longest first, then the second steps of those that have one, and so
+on: (sum of lengths, features), where a padded batch is (longest, sequences, features).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ...autograd.tensor import Tensor
+from ...errors import ArgumentError, NotOfferedError, ShapeError
+from ...functional import creation, join
+
+
+class Layout(NamedTuple):
+    """Attributes: ``sizes``, sequences at each step; ``order``, of the sequences in the batch, ``None`` if as they came."""
+
+    sizes: tuple[int, ...]
+    order: tuple[int, ...] | None
+
+    def lengths(self) -> list[int]:
+        """Of the sequences, in the order in which they came."""
+        longest = [sum(size > rank for size in self.sizes) for rank in range(self.sizes[0])]
+        if self.order is None:
+            return longest
+        found = [0] * len(longest)
+        for rank, sequence in enumerate(self.order):
+            found[sequence] = longest[rank]
+        return found
+
+    def rows(self, step: int, sequence: int) -> np.ndarray:
+        """Where each packed row is among the rows of a padded batch: step * its step + sequence * its sequence."""
+        order = np.arange(self.sizes[0]) if self.order is None else np.asarray(self.order)
+        return np.concatenate([order[:size] * sequence + t * step for t, size in enumerate(self.sizes)])
+
+    def is_whole(self) -> bool:
+        """Whether all sequences are of one length, in the order in which they came: packed is padded, then."""
+        return self.order is None and self.sizes[0] == self.sizes[-1]
+
+
+class _Fields(NamedTuple):
+    data: Tensor
+    batch_sizes: Tensor
+    sorted_indices: Tensor | None
+    unsorted_indices: Tensor | None
+
+
+class PackedSequence(_Fields):
+    """A packed batch. Made by :func:`pack_padded_sequence` and :func:`pack_sequence`.
+
+    Attributes:
+        data: (sum of lengths, ...).
+        batch_sizes: int64 on the cpu: how many sequences have each step.
+        sorted_indices: int64: the sequences from the longest to the shortest, ``None`` if they came so.
+        unsorted_indices: int64, its inverse.
+    """
+
+    _layout: Layout | None = None
+
+    def __new__(
+        cls,
+        data: Any,
+        batch_sizes: Tensor | None = None,
+        sorted_indices: Tensor | None = None,
+        unsorted_indices: Tensor | None = None,
+    ) -> PackedSequence:
+        if unsorted_indices is None:
+            unsorted_indices = invert_permutation(sorted_indices)
+        if batch_sizes is None:  # one argument, a pair: PyTorch's older form
+            data, batch_sizes = data
+            assert batch_sizes is not None
+        elif batch_sizes.device.type not in ("cpu", "meta"):
+            raise ValueError(
+                "batch_sizes should always be on CPU. Instances of PackedSequence should never be created manually. "
+                "They should be instantiated by functions like pack_sequence and pack_padded_sequences in nn.utils.rnn."
+            )
+        return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
+
+    def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """As ``Tensor.to`` of the data; the indices go to its device. Itself where nothing changes."""
+        data = self.data.to(*args, **kwargs)
+        if data is self.data:
+            return self
+        indices = [None if t is None else t.to(data.device) for t in (self.sorted_indices, self.unsorted_indices)]
+        return _made(data, layout_of(self), self.batch_sizes, *indices)
+
+    def cuda(self, *args: Any, **kwargs: Any) -> PackedSequence:
+        """On a GPU."""
+        return self.to(*(args or ("cuda",)), **kwargs)
+
+    def cpu(self) -> PackedSequence:
+        """On the cpu."""
+        return self.to("cpu")
+
+    def double(self) -> PackedSequence:
+        """In float64."""
+        return self.to(np.dtype(np.float64))
+
+    def float(self) -> PackedSequence:
+        """In float32."""
+        return self.to(np.dtype(np.float32))
+
+    def half(self) -> PackedSequence:
+        """In float16."""
+        return self.to(np.dtype(np.float16))
+
+    def long(self) -> PackedSequence:
+        """In int64."""
+        return self.to(np.dtype(np.int64))
+
+    def int(self) -> PackedSequence:
+        """In int32."""
+        return self.to(np.dtype(np.int32))
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.data.is_cuda
+
+    def is_pinned(self) -> bool:
+        """Whether the data is in pinned memory: never, here."""
+        return False
+
+    def pin_memory(self) -> PackedSequence:
+        """Not offered.
+
+        Raises:
+            NotOfferedError: always.
+        """
+        raise NotOfferedError("PackedSequence.pin_memory is not offered: copies to a GPU are made as they are")
+
+
+def _made(data: Tensor, layout: Layout, batch_sizes: Tensor, first: Any = None, second: Any = None) -> PackedSequence:
+    made = PackedSequence(data, batch_sizes, first, second)
+    made._layout = layout
+    return made
+
+
+def layout_of(sequence: PackedSequence) -> Layout:
+    """The numbers in ``batch_sizes`` and ``sorted_indices``; known on ``meta`` too, where tensors have no values.
+
+    Raises:
+        DataDependenceError: on ``meta``, of a sequence that was made of tensors.
+    """
+    if sequence._layout is None:
+        indices = sequence.sorted_indices
+        sequence._layout = Layout(tuple(sequence.batch_sizes.tolist()), None if indices is None else tuple(indices.tolist()))
+    return sequence._layout
+
+
+def packed(data: Tensor, layout: Layout, like: PackedSequence) -> PackedSequence:
+    """``data`` in the layout of another packed sequence, which shares its indices."""
+    return _made(data, layout, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
+
+
+def invert_permutation(permutation: Tensor | None) -> Tensor | None:
+    """The permutation that takes ``permutation`` back; ``None`` of ``None``."""
+    if permutation is None:
+        return None
+    places = creation.arange(permutation.numel(), device=permutation.device)
+    return creation.empty_like(permutation).scatter_(0, permutation, places)
+
+
+def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False, enforce_sorted: bool = True) -> PackedSequence:
+    """Packs a padded batch (T, N, ...), or (N, T, ...) with ``batch_first``.
+
+    Args:
+        lengths: of each sequence: a list of ints, or a tensor (on ``meta``, a list: tensors have no values there).
+        enforce_sorted: they are sorted from the longest to the shortest; False sorts them.
+
+    Kept for backward: 8 bytes a row. Where all lengths are equal and the time comes first, the result is a view.
+
+    Raises:
+        RuntimeError: a length is below 1 or beyond the data, lengths are not sorted, not as many as sequences, or there is no
+            data.
+    """
+    sizes = [int(n) for n in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
+    order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(sizes, np.int64), kind="stable"))
+    if input.numel() == 0:
+        raise ShapeError("Cannot pack empty tensors.")
+    if input.ndim < 2:
+        raise ShapeError(f"pack_padded_sequence: expected (T, N, ...) or (N, T, ...), found {list(input.shape)}")
+    steps, count = (input.shape[1], input.shape[0]) if batch_first else input.shape[:2]
+    _check_lengths(sizes, steps, count, enforce_sorted)
+    layout = _layout(sizes, order)
+    flat = input.reshape(steps * count, *input.shape[2:])
+    if layout.is_whole() and not batch_first:
+        return _with_indices(flat.narrow(0, 0, sum(sizes)), layout)
+    rows = layout.rows(*((1, steps) if batch_first else (count, 1)))
+    return _with_indices(flat.index_select(0, _tensor(rows, input.device)), layout)
+
+
+def _check_lengths(lengths: list[int], steps: int, count: int, is_sorted: bool) -> None:
+    if len(lengths) != count:
+        raise ShapeError(f"Expected `len(lengths)` to be equal to batch_size, but got {len(lengths)} (batch_size={count})")
+    if min(lengths) <= 0:
+        raise ShapeError(
+            "Length of all samples has to be greater than 0, but found an element in 'lengths' that is <= 0: "
+            f"sequence {lengths.index(min(lengths))} has {min(lengths)}"
+        )
+    if is_sorted and any(a < b for a, b in pairwise(lengths)):
+        raise ShapeError(
+            "`lengths` array must be sorted in decreasing order when `enforce_sorted` is True. You can pass "
+            "`enforce_sorted=False` to pack_padded_sequence and/or pack_sequence to sidestep this requirement."
+        )
+    if max(lengths) > steps:
+        raise ShapeError(
+            f"pack_padded_sequence: sequence {lengths.index(max(lengths))} has a length of {max(lengths)}, and the data has "
+            f"{steps} steps; is batch_first right?"
+        )
+
+
+def _layout(lengths: list[int], order: tuple[int, ...] | None) -> Layout:
+    ends = np.bincount(lengths)[1:]  # how many sequences end with each step
+    sizes = len(lengths) - np.concatenate([[0], np.cumsum(ends)[:-1]])
+    return Layout(tuple(int(n) for n in sizes), order)
+
+
+def _tensor(values: Any, device: Any) -> Tensor:
+    return creation.tensor(np.asarray(values, np.int64), device=device)
+
+
+def _with_indices(data: Tensor, layout: Layout) -> PackedSequence:
+    sizes = _tensor(layout.sizes, "cpu")
+    if layout.order is None:
+        return _made(data, layout, sizes)
+    back = np.argsort(layout.order)
+    return _made(data, layout, sizes, _tensor(layout.order, data.device), _tensor(back, data.device))
+
+
+def pad_packed_sequence(
+    sequence: PackedSequence, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
+) -> tuple[Tensor, Tensor]:
+    """A padded batch (T, N, ...), or (N, T, ...) with ``batch_first``, and the length of each sequence (int64, on the cpu).
+
+    Args:
+        total_length: T, where it is to be more than the longest sequence.
+
+    Kept for backward: 8 bytes a row.
+
+    Raises:
+        ValueError: ``total_length`` is less than the longest sequence.
+    """
+    layout = layout_of(sequence)
+    steps, count = len(layout.sizes), layout.sizes[0]
+    if total_length is not None:
+        if total_length < steps:
+            raise ArgumentError(
+                "Expected total_length to be at least the length of the longest sequence in input, but got "
+                f"total_length={total_length} and max sequence length being {steps}"
+            )
+        steps = total_length
+    data, lengths = sequence.data, _tensor(layout.lengths(), "cpu")
+    lead = (count, steps) if batch_first else (steps, count)
+    if layout.is_whole() and steps == len(layout.sizes) and not batch_first:
+        return data.reshape(*lead, *data.shape[1:]), lengths
+    flat = creation.full((steps * count, *data.shape[1:]), padding_value, dtype=data.dtype, device=data.device)
+    rows = _tensor(layout.rows(*((1, steps) if batch_first else (count, 1))), data.device)
+    return flat.index_copy_(0, rows, data).reshape(*lead, *data.shape[1:]), lengths
+
+
+def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right") -> Tensor:
+    """Sequences (length, ...) of equal features, side by side: (T, N, ...), or (N, T, ...) with ``batch_first``.
+
+    Args:
+        sequences: a list of tensors, or a tensor whose first dimension counts them.
+        padding_side: where shorter ones are filled up: "right" or "left".
+
+    Raises:
+        RuntimeError: there are none, they are no tensors, their features differ.
+    """
+    if not isinstance(sequences, Iterable):
+        raise ShapeError(f"pad_sequence: Expected iterable for input sequences, but got arg of type: {type(sequences)}")
+    parts = list(sequences.unbind(0) if isinstance(sequences, Tensor) else sequences)
+    if not parts:
+        raise ShapeError("received an empty list of sequences")
+    if padding_side not in ("left", "right"):
+        raise ArgumentError(f"Expected padding_side to be one of left or right, but got {padding_side}.")
+    first = parts[0]
+    if any(not isinstance(part, Tensor) or part.ndim == 0 or part.shape[1:] != first.shape[1:] for part in parts):
+        found = ", ".join(str(list(part.shape)) if isinstance(part, Tensor) else type(part).__name__ for part in parts)
+        raise ShapeError(f"pad_sequence: expected tensors (length, ...) of equal features, found {found}")
+    longest = max(len(part) for part in parts)
+    lead = (len(parts), longest) if batch_first else (longest, len(parts))
+    out = creation.full((*lead, *first.shape[1:]), padding_value, dtype=first.dtype, device=first.device)
+    for i, part in enumerate(parts):
+        span = slice(longest - len(part), None) if padding_side == "left" else slice(0, len(part))
+        out[(i, span) if batch_first else (span, i)] = part
+    return out
+
+
+def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> PackedSequence:
+    """Packs sequences (length, ...) of equal features, without a padded batch between. Arguments as
+    :func:`pack_padded_sequence`.
+
+    Raises:
+        RuntimeError: there are none, one is empty, they are not sorted, their features differ.
+    """
+    parts = list(sequences)
+    if not parts:
+        raise ShapeError("received an empty list of sequences")
+    if any(part.ndim == 0 or part.shape[1:] != parts[0].shape[1:] for part in parts):
+        found = ", ".join(str(list(part.shape)) for part in parts)
+        raise ShapeError(f"pack_sequence: expected tensors (length, ...) of equal features, found {found}")
+    lengths = [len(part) for part in parts]
+    order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(lengths), kind="stable"))
+    _check_lengths(lengths, max(lengths), len(parts), enforce_sorted)
+    layout = _layout(lengths, order)
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])  # of each sequence in all of them, one behind the other
+    ranked = starts if order is None else starts[list(order)]
+    rows = np.concatenate([ranked[:size] + t for t, size in enumerate(layout.sizes)])
+    joined = join.cat(parts) if len(parts) > 1 else parts[0]
+    return _with_indices(joined.index_select(0, _tensor(rows, joined.device)), layout)
+
+
+def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
+    """The sequences of a padded batch, each a view of it.
+
+    Raises:
+        RuntimeError: there are not as many lengths as sequences.
+    """
+    turned = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
+    sizes = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
+    if len(sizes) != len(turned):
+        raise ShapeError(f"unpad_sequence: expected {len(turned)} lengths, one a sequence, found {len(sizes)}")
+    return [turned[i][: int(n)] for i, n in enumerate(sizes)]
+
+
+def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
+    """The sequences of a packed batch, in the order in which they came."""
+    padded, _ = pad_packed_sequence(packed_sequences, batch_first=True)
+    return unpad_sequence(padded, layout_of(packed_sequences).lengths(), batch_first=True)

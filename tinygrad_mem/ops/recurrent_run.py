@@ -1,0 +1,99 @@
+"""What a run of a recurrent layer is made of: its numbers, its chunks of steps, the input's share of a chunk's gates."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+_ROWS = 1024  # of a chunk: enough for a product to be fast
+
+
+def chunk_steps(sizes):
+    """How many steps a chunk has, unless told: of 1,024 rows or one step."""
+    return max(_ROWS // max(sizes[0], 1), 1)
+
+
+def wide_dtype(dtype):
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def cast(ctx, x, dtype):
+    """``x`` itself where it is contiguous and of the dtype, else a copy that is."""
+    if x.dtype == dtype and x.flags.c_contiguous:
+        return x
+    out = ctx.empty(x.shape, dtype)
+    ctx.kernels.copy(x, out=out)
+    return out
+
+
+def copied(ctx, x, dtype=None):
+    out = ctx.empty(x.shape, x.dtype if dtype is None else dtype)
+    ctx.kernels.copy(x, out=out)
+    return out
+
+
+def named(name, way):
+    return name + "_reverse" * way
+
+
+def fill(ctx, x, out):
+    """out = x, or 0 where that is ``None``."""
+    if x is None:
+        ctx.kernels.fill(0, out=out)
+    else:
+        ctx.kernels.copy(x, out=out)
+
+
+class Run:
+    """The numbers of one run: shapes, and its chunks of steps as (first row, last row, sizes of its steps)."""
+
+    def __init__(self, kind, x_shape, width, ways, sizes, steps, dtype, relu):
+        self.kind, self.x_shape, self.width, self.ways, self.dtype, self.relu = kind, x_shape, width, ways, dtype, relu
+        self.columns, self.states, self.wide = kind.blocks * width, (sizes[0], width), wide_dtype(dtype)
+        starts = [0, *itertools.accumulate(sizes)]
+        cuts = [(i, min(i + steps, len(sizes))) for i in range(0, len(sizes), steps)]
+        self.chunks = [(starts[i], starts[j], sizes[i:j]) for i, j in cuts]
+        self.most = max(stop - start for start, stop, _ in self.chunks)  # rows of the largest
+        before = [0, *(sizes[i - 1] for i, _ in cuts[1:])]  # sequences of the step before each chunk, and of that after it
+        after = [*(sizes[j] for _, j in cuts[:-1]), 0]
+        self.edges = [(before, after)[way] for way in range(2)]
+
+    def order(self, way):
+        """Numbers of the chunks in the order in which they are computed."""
+        return range(len(self.chunks))[:: -1 if way else 1]
+
+    def half(self, y, way):
+        """The columns of ``y`` that are this direction's."""
+        return y[:, way * self.width : (way + 1) * self.width]
+
+    def block(self, gates, first, last):
+        """Columns of gates."""
+        return gates[:, first * self.width : last * self.width]
+
+
+def bias_row(ctx, run, weights):
+    """What a row of gates starts from: each column's biases, added up; ``None`` without."""
+    _, _, b_ih, b_hh = weights
+    if b_ih is None:
+        return None
+    bias = ctx.zeros((1, run.columns), run.wide)
+    for first, last, row in run.kind.inputs:
+        part = run.block(bias, first, last)[0]
+        ctx.kernels.add(part, b_ih[row * run.width : (row + last - first) * run.width], out=part)
+    part = run.block(bias, run.kind.state, run.kind.blocks)[0]
+    ctx.kernels.add(part, b_hh, out=part)
+    return bias
+
+
+def project(ctx, run, x, w_ih, bias, gates):
+    """gates = the input's share of them: x @ w_ih.T and the biases; 0 in what has no such share."""
+    covered = 0
+    for first, last, row in run.kind.inputs:
+        rows = w_ih[row * run.width : (row + last - first) * run.width]
+        ctx.kernels.matmul(x, rows.T, None, out=run.block(gates, first, last))
+        covered = max(covered, last)
+    if covered < run.kind.blocks:
+        ctx.kernels.fill(0, out=run.block(gates, covered, run.kind.blocks))
+    if bias is not None:
+        ctx.kernels.add(gates, bias, out=gates)
