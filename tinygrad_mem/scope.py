@@ -73,8 +73,8 @@ class Listener:
     def segment(self, device: str, address: int, size: int) -> None:
         """The pool took ``size`` bytes from the machine, or gave ``-size`` bytes back."""
 
-    def running(self, node: Any, arrays: tuple) -> None:
-        """The op of ``node`` is about to run on ``arrays``; ``node.line`` may be set."""
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
+        """The op of ``node`` is about to run on ``arrays`` with ``params``; ``node.line`` may be set."""
 
     def saved(self, node: Any, name: str, array: Any) -> None:
         """``node`` keeps ``array`` for backward."""

@@ -36,7 +36,7 @@ class Ops(Listener):
     def __init__(self) -> None:
         self.ran: dict[str, list[str]] = {}
 
-    def running(self, node: Any, arrays: tuple) -> None:
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         if node.op.__name__ != "Checkpoint":
             self.ran.setdefault(local.phase, []).append(node.op.__name__)
 
@@ -204,7 +204,7 @@ def test_modules_and_ops_are_named_in_the_recomputation_as_in_the_forward():
         def __init__(self) -> None:
             self.found: dict[str, set] = {}
 
-        def running(self, node: Any, arrays: tuple) -> None:
+        def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
             self.found.setdefault(local.phase, set()).add((node.op.__name__, node.module))
 
     paths = Paths()

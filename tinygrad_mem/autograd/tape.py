@@ -194,7 +194,7 @@ def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
             if local.phase == "user" and True in node.needs:
                 local.phase = "forward"
             for listener in scope.listeners:
-                listener.running(node, arrays)
+                listener.running(node, arrays, params)
         with node.device.current():
             return local.run(forward, node, *arrays, **params)
     finally:

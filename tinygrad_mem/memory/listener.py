@@ -126,7 +126,7 @@ class Recorder(scope.Listener):
 
     # --- ops --------------------------------------------------------------------------------------------------------------
 
-    def running(self, node: Any, arrays: tuple) -> None:
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         if Ears.late:
             raise Ears.late.pop()
         node.line = local.line = source_line()

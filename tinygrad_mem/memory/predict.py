@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .. import scope
@@ -33,19 +34,26 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
         DataDependenceError: which way the program goes depends on values; the message says where.
         DeviceError: it uses a tensor that was made before, and elsewhere; ``like`` is no such device, or CuPy is missing.
     """
-    meta = Device("meta")
-    kernels, meta.kernels = meta.kernels, meta.kernels_like(like)  # type: ignore[attr-defined]
+    with dry_run(like) as meta, Track(meta) as track:
+        run(*args, **kwargs)
+    return track
+
+
+@contextlib.contextmanager
+def dry_run(like: str = "cpu") -> Iterator[Device]:
+    """Inside, every device that is named is ``meta``, with a pool of its own that begins empty; generators are not moved.
+
+    Args, raises: as :func:`predict`.
+    """
+    meta: Any = Device("meta")
+    kernels, meta.kernels = meta.kernels, meta.kernels_like(like)
     pool, meta.pool = meta.pool, Pool("meta", reserve=False)  # an empty one: what lives on meta is no part of the run
-    track = Track(meta)
     before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
     first_seed = Generator.first_seed
     try:
-        with track, meta:
+        with meta:
             scope.local.dry = meta
-            try:
-                run(*args, **kwargs)
-            finally:
-                scope.local.dry = before
+            yield meta
     except DataDependenceError as error:
         raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
     except DeviceError as error:
@@ -53,11 +61,11 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
             f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
         ) from error
     finally:
+        scope.local.dry = before
         meta.pool, meta.kernels = pool, kernels
         Generator.first_seed = first_seed
         for generator, state in generators.items():
             generator.state = state
-    return track
 
 
 def _where(error: BaseException) -> str:

@@ -65,7 +65,7 @@ class _Ear(scope.Listener):
         self.rows: list[tuple] = []
         self._thread = threading.get_ident()
 
-    def running(self, node: Any, arrays: tuple) -> None:
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         node.line = source_line()
 
     def saved(self, node: Any, name: str, array: Any) -> None:
