@@ -8,11 +8,15 @@ from .checkpoint import checkpointed as checkpointed
 from .checkpoint import noop_context_fn as noop_context_fn
 from .checkpoint import set_checkpoint_debug_enabled as set_checkpoint_debug_enabled
 from .checkpoint import set_checkpoint_early_stop as set_checkpoint_early_stop
+from .profile import Profile as Profile
+from .profile import profile as profile
 from .schedule import Schedule as Schedule
 from .schedule import Stage as Stage
 from .schedule import revolve as revolve
 from .schedule import sqrt as sqrt
 from .schedule import uniform as uniform
+from .scheduled import Scheduled as Scheduled
+from .scheduled import apply as apply
 from .selective import CheckpointPolicy as CheckpointPolicy
 from .selective import SelectiveCheckpointContext as SelectiveCheckpointContext
 from .selective import create_selective_checkpoint_contexts as create_selective_checkpoint_contexts

@@ -1,0 +1,105 @@
+"""A Sequential that runs by a schedule."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+from ..autograd.graph import saved_tensors_hooks
+from ..errors import ArgumentError
+from ..nn import Module, Sequential
+from ..scope import local
+from .frame import Frame
+from .schedule import Items, Schedule
+
+
+class Scheduled(Sequential):
+    """The modules of a Sequential (the same objects, under the same names), run as a schedule says.
+
+    Attributes:
+        schedule: its stages, and the brackets around those that are recomputed.
+        sizes: how many modules each stage has.
+    """
+
+    schedule: Schedule
+    sizes: tuple[int, ...]
+
+    def forward(self, input: Any) -> Any:
+        return _run(self._stages(), self.schedule.items, input)
+
+    def _stages(self) -> list[list[Module]]:
+        modules = iter(self)
+        return [[next(modules) for _ in range(size)] for size in self.sizes]
+
+    def extra_repr(self) -> str:
+        return str(self.schedule)
+
+
+def apply(sequential: Sequential, schedule: Schedule, sizes: Sequence[int] | None = None) -> Scheduled:
+    """A module that gives what ``sequential`` gives, bit for bit, and keeps for backward what ``schedule`` says.
+
+    Parameters, buffers, names and state dict are those of ``sequential``, whose modules it shares.
+
+    Args:
+        schedule: of the Sequential's stages, and perhaps of one more, the loss behind it.
+        sizes: how many modules each stage has (:attr:`Profile.sizes`); without, one each.
+
+    Raises:
+        ArgumentError: the schedule has more stages than there are modules, or fewer.
+
+    >>> costs = recompute.profile(model, x, loss)
+    >>> model = recompute.apply(model, recompute.chain(costs.stages, budget), costs.sizes)
+    """
+    sizes = (1,) * len(sequential) if sizes is None else tuple(sizes)
+    if len(schedule) == len(sizes) + 1 and schedule.items[-1] == len(sizes):
+        schedule = Schedule(schedule.items[:-1], schedule.stages[:-1])
+    if len(sizes) != len(schedule) or sum(sizes) != len(sequential):
+        raise ArgumentError(
+            f"apply: the schedule has {len(schedule)} stages, the Sequential {len(sequential)} modules in {len(sizes)} stages"
+        )
+    scheduled = Scheduled(OrderedDict(sequential.named_children()))
+    scheduled.train(sequential.training)
+    scheduled.schedule, scheduled.sizes = schedule, sizes
+    return scheduled
+
+
+_END = object()
+
+
+def _steps(items: Items) -> list:
+    """``items`` flat: what is in brackets between the brackets' own items and an end."""
+    steps: list = []
+    for item in items:
+        steps += [item, *_steps(item), _END] if isinstance(item, tuple) else [item]
+    return steps
+
+
+def _run(stages: list[list[Module]], items: Items, x: Any) -> Any:
+    """Run ``items``, each bracket as a checkpoint.
+
+    Not as calls inside calls: a call that is under way would hold the input of its bracket, which the forward of a bracket
+    around it does not keep.
+    """
+    if not local.grad_enabled:
+        items = ()
+        for stage in stages:
+            for module in stage:
+                x = module(x)
+    before = local.saved_hooks
+    try:
+        for step in _steps(items):
+            if step is _END:
+                local.saved_hooks = local.saved_hooks[:-1]
+            elif isinstance(step, tuple):
+                frame = Frame(partial(_run, stages, step), (x,), {}, nullcontext(), True, True, True, False)
+                saved_tensors_hooks(frame.note, frame.hand_out).__enter__()
+                del frame
+            else:
+                for module in stages[step]:
+                    x = module(x)
+    finally:
+        local.saved_hooks = before
+    return x
