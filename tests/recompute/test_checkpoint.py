@@ -40,6 +40,9 @@ class Ops(Listener):
         if node.op.__name__ != "Checkpoint":
             self.ran.setdefault(local.phase, []).append(node.op.__name__)
 
+    def spared(self, node: Any) -> None:
+        self.ran[local.phase].pop()
+
     def __enter__(self) -> Ops:
         listen(self)
         return self
@@ -300,7 +303,8 @@ def test_early_stop_ends_at_the_last_array_that_is_wanted():
     def f(x: tm.Tensor) -> tm.Tensor:
         return x.exp().sin() + 1.0 - 2.0
 
-    for stop, expected in ((True, ["Exp", "Sin"]), (False, ["Exp", "Sin", "Add", "Sub"])):
+    # sine saves its input, so that it need not run to give it
+    for stop, expected in ((True, ["Exp"]), (False, ["Exp", "Sin", "Add", "Sub"])):
         with Ops() as ops:
             checkpoint(f, tm.ones(3, requires_grad=True), early_stop=stop).sum().backward()
         assert ops.ran["recompute"] == expected

@@ -146,7 +146,16 @@ def test_a_profile_leaves_no_trace():
 
 
 def test_modules_that_write_into_their_input_go_with_the_one_before():
-    model = nn.Sequential(nn.Flatten(), nn.Linear(6, 6), nn.ReLU(inplace=True), nn.Dropout(0.1), nn.Identity(), nn.Tanh())
+    model = nn.Sequential(
+        nn.Flatten(),
+        nn.Linear(6, 6),
+        nn.ReLU(inplace=True),
+        nn.Linear(6, 6),
+        nn.Dropout(0.1),
+        nn.Identity(),
+        nn.Tanh(),
+        nn.Tanh(),
+    )
     assert recompute.profile(model, tm.ones(4, 6)).sizes == (3, 4, 1)
 
 
@@ -157,8 +166,9 @@ def test_bytes_of_a_stage_by_hand():
     model = nn.Sequential(nn.Linear(256, 128, bias=False), nn.Linear(128, 64, bias=False))
     first, second = recompute.profile(model, tm.ones(512, 256)).stages
     result, last = 4 * 512 * 128, 4 * 512 * 64
-    assert (first.output, first.saved, first.gradient, first.parameters) == (result, result, result, model[0].weight.nbytes)
-    assert first.backward_peak == result + model[0].weight.nbytes  # its gradient and the weight's; its result is gone
+    assert (first.output, first.saved, first.parameters) == (result, result, model[0].weight.nbytes)
+    assert first.gradient == result + last  # and the caller's gradient of the chain's result
+    assert first.backward_peak == result + last + model[0].weight.nbytes  # its own result is gone
     assert (second.output, second.saved, second.parameters) == (last, last, model[1].weight.nbytes + last)
 
 

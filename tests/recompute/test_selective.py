@@ -24,13 +24,6 @@ POOL = device("cpu").pool
 NAMES = sorted(BLOCKS.keys() - {"in place"})
 
 
-class Run(Ops):
-    """Ops that ran, less those that were spared."""
-
-    def spared(self, node: Any) -> None:
-        self.ran["recompute"].pop()
-
-
 def keeping(*ops: str) -> Callable:
     return partial(create_selective_checkpoint_contexts, list(ops))
 
@@ -45,7 +38,7 @@ def test_every_choice_is_bit_for_bit_the_same(ops: tuple[str, ...]):
 
 def test_kept_ops_do_not_run_again():
     blocks = network(["linear", "tanh", "linear", "tanh", "linear"])
-    with Run() as ops:
+    with Ops() as ops:
         checkpoint(plainly, blocks, tm.ones(2, 6), context_fn=keeping("Linear")).sum().backward()
     assert ops.ran["recompute"] == ["Tanh", "Tanh"]
 
@@ -82,7 +75,7 @@ def test_a_policy_sees_both_runs():
         return CheckpointPolicy.MUST_SAVE if op.__name__ == "Exp" else CheckpointPolicy.PREFER_RECOMPUTE
 
     x = tm.ones(3, requires_grad=True)
-    with Run() as ops:
+    with Ops() as ops:
         out = checkpoint(lambda x: x.exp().sin().exp(), x, context_fn=partial(create_selective_checkpoint_contexts, policy))
         out.sum().backward()
     assert ops.ran["recompute"] == ["Sin"]

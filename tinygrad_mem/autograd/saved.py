@@ -46,7 +46,8 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
         if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
             if owner is not None and any(owner is t for t in outputs):
                 owner = None  # an output that its own node kept would be a cycle
-            node.saved[name] = pack(hooks[-1], node, name, owner, array, node.device)
+            place = next((i for i, x in enumerate(inputs) if x is owner), None) if owner is not None else None
+            node.saved[name] = pack(hooks[-1], (node, name, place), owner, array, node.device)
             node.packed = True
         elif owner is not None:
             storage = owner._storage
@@ -135,12 +136,12 @@ class Packed:
         return array
 
 
-def pack(hooks: tuple, node: Node, name: str, owner: Any, array: Any, device: Any) -> Packed:
-    """Let a pack hook make of ``array``, which ``node`` saves as ``name``, what it likes."""
+def pack(hooks: tuple, saving: tuple, owner: Any, array: Any, device: Any) -> Packed:
+    """Let a pack hook make of ``array`` what it likes; ``saving``: the node that saves it, its name there, and which input."""
     pack_hook, unpack_hook = hooks
     tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
     before = local.saved_hooks, local.saving
-    local.saved_hooks, local.saving = (), (node, name)  # a hook's own ops are not packed again
+    local.saved_hooks, local.saving = (), saving  # a hook's own ops are not packed again
     try:
         return Packed(pack_hook(tensor), unpack_hook, array, device)
     finally:

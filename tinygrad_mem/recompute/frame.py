@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from .. import scope
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.saved import Kept, Packed, remember
-from ..autograd.tape import Node, observed
+from ..autograd.tape import Node, next_sequence, observed
 from ..autograd.tensor import Tensor
 from ..devices import Generator, opened
 from ..errors import CheckpointError, RecomputationStoppedError
@@ -46,19 +46,27 @@ class Wanted:
 
 
 class Row(NamedTuple):
-    """What an op saved, to be compared with what it saves when it runs again."""
+    """What an op saved, to be compared with what it saves when it runs again.
+
+    Attributes:
+        place: which input of the op it is; ``None``: a result, or a buffer of its own.
+        order: of the op, among those that the function recorded.
+    """
 
     op: str
     name: str
     shape: tuple[int, ...]
     dtype: str
     line: str
+    place: int | None
+    order: int
 
     @classmethod
-    def of(cls, tensor: Tensor, debug: bool) -> Row:
-        node, name = local.saving
+    def of(cls, tensor: Tensor, debug: bool, start: int) -> Row:
+        node, name, place = local.saving
         array = tensor.array
-        return cls(node.op.__name__, name, tuple(array.shape), str(array.dtype), users_line() if debug else "")
+        line = users_line() if debug else ""
+        return cls(node.op.__name__, name, tuple(array.shape), str(array.dtype), line, place, node.sequence - start)
 
     def __str__(self) -> str:
         where = f" at {self.line}" if self.line else ""
@@ -97,11 +105,12 @@ class Frame:
         self.wanted: list[weakref.ref[Wanted]] = []
         self.inputs = [_keep(tensor) for tensor in tensors]
         self.needs = [tensor.requires_grad for tensor in tensors]
+        self.start = next_sequence()
 
     def note(self, tensor: Tensor) -> Wanted:
         """The forward's pack hook: the array is not kept."""
         wanted = Wanted(len(self.rows))
-        self.rows.append(Row.of(tensor, self.debug))
+        self.rows.append(Row.of(tensor, self.debug, self.start))
         self.wanted.append(weakref.ref(wanted))
         return wanted
 
@@ -131,6 +140,7 @@ class Frame:
             args, kwargs = _put_in(self.layout, self._twins())
             stack.enter_context(self.again)
             stack.enter_context(saved_tensors_hooks(run.take, run.give))
+            stack.enter_context(run)
             with suppress(RecomputationStoppedError):
                 self.function(*args, **kwargs)
         run.finish()
@@ -149,8 +159,11 @@ class Frame:
         return twins
 
 
-class Rerun:
-    """A recomputation under way: what its ops save is compared with the forward, and kept where it is wanted."""
+class Rerun(AbstractContextManager):
+    """A recomputation under way: what its ops save is compared with the forward, and kept where it is wanted.
+
+    The op that saves the last array that is wanted does not run where it saves nothing but its inputs: they are there.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.frame, self.rows = frame, frame.rows
@@ -159,15 +172,51 @@ class Rerun:
         self.count = 0
         self.last = max((i for i, wanted in enumerate(frame.wanted) if wanted() is not None), default=-1)
         self.trace: list[Row] = []
+        final = self.rows[self.last].order if self.last >= 0 else 0
+        self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
+        self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
+        self.start = next_sequence()
+
+    def _finals(self) -> list[Row]:
+        return self.rows[self.final : self.last + 1]
+
+    def __enter__(self) -> None:
+        if self.spares:
+            self.run, local.run = local.run, self._between
+
+    def __exit__(self, *exc: object) -> None:
+        if self.spares:
+            local.run = self.run
+            del self.run
+
+    def _between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
+        """Run an op, but for the last."""
+        node, row = args[0] if args else None, self.rows[self.last]
+        if self.count != self.final or not isinstance(node, Node) or node.op.__name__ != row.op:
+            return self.run(function, *args, **params)
+        sequence = next_sequence()
+        if sequence - self.start != row.order or node.target is not None or True not in node.needs:
+            self.start += 1  # the number that this took
+            return self.run(function, *args, **params)
+        for listener in scope.listeners:
+            listener.spared(node)
+        node.sequence = sequence
+        for each in self._finals():
+            local.saving = node, each.name, each.place
+            try:
+                self.take(Tensor._wrap(args[1 + (each.place or 0)], node.device))
+            finally:
+                local.saving = None
+        raise RecomputationStoppedError("all that backward needs has been recomputed")
 
     def take(self, tensor: Tensor) -> Tensor:
         """The pack hook."""
         index, frame = self.count, self.frame
         self.count += 1
         if frame.check or frame.debug:
-            self._compare(index, Row.of(tensor, frame.debug))
+            self._compare(index, Row.of(tensor, frame.debug, self.start))
         if index < len(frame.wanted) and frame.wanted[index]() is not None:
-            node, name = local.saving
+            node, name, _ = local.saving
             self.values[index] = tensor.device, _held(node, name, tensor.array)
         if frame.stop and index == self.last:
             raise RecomputationStoppedError("all that backward needs has been recomputed")
