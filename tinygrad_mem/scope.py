@@ -142,7 +142,7 @@ class phase:
         local.phase = self.before
 
 
-SWITCHES = ("grad_enabled", "inference", "default_device", "dry", "module", "caller")
+SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "module", "caller")
 
 
 def switches() -> tuple:

@@ -194,6 +194,24 @@ def test_switches_hold_inside_the_recomputation():
     assert (seen[0][3], seen[1][3]) == ("user", "recompute")
 
 
+@pytest.mark.parametrize("cached", [True, False])
+def test_autocast_holds_inside_the_recomputation(cached: bool):
+    def run(call: Callable) -> list[np.ndarray]:
+        tm.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 6), nn.Softmax(1), nn.Linear(6, 6), nn.Tanh())
+        x = tm.randn(4, 6)
+        with tm.amp.autocast("cpu", dtype=tm.float16, cache_enabled=cached):
+            warm = model(x)
+            out = call(lambda x: model(model(x)), x)
+        assert out.dtype == tm.float16
+        (out.float().square().sum() + warm.float().sum()).backward()
+        assert local.autocast is None
+        return [p.grad.numpy() for p in model.parameters()]
+
+    for mine, plain in zip(run(checkpoint), run(lambda f, x: f(x)), strict=True):
+        np.testing.assert_array_equal(mine, plain)
+
+
 def test_modules_and_ops_are_named_in_the_recomputation_as_in_the_forward():
     class Net(nn.Module):
         def __init__(self) -> None:

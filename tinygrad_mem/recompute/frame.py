@@ -135,6 +135,7 @@ class Frame:
             stack.callback(_set_states, [(generator, generator.state) for generator, _ in self.states])
             _set_states(self.states)
             stack.enter_context(scope.switched(self.switches))
+            local.autocast = local.autocast and local.autocast.anew()  # the casts of weights that it keeps go with it
             stack.enter_context(scope.phase("recompute"))
             stack.enter_context(_no_op())
             args, kwargs = _put_in(self.layout, self._twins())

@@ -171,7 +171,7 @@ class _Ops(scope.Listener):
 
     count = 0
 
-    def running(self, node: Any, arrays: tuple) -> None:
+    def running(self, node: Any, arrays: tuple, params: dict) -> None:
         self.count += node.op is not Between
 
 
