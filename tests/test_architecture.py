@@ -47,6 +47,7 @@ SAME_RANK = {
     ("io", "safetensors"),
     ("cli", "models"),
     ("utils", "recompute"),
+    ("cuda", "amp"),
 }  # in this direction only
 PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80

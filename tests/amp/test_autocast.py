@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import inspect
 import threading
 import warnings
@@ -330,7 +331,47 @@ def test_custom_functions_want_a_device():
             decorate(lambda ctx: None, device_type=1)  # type: ignore[arg-type]
 
 
-# --- taken along -------------------------------------------------------------------------------------------------------------
+# --- taken along ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("outside", [False, True])
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast_and_the_scale_hold_inside_a_recompute(inside: bool, outside: bool):
+    """Reproduced in Chainer: an update 1024 times too large. Backward may itself run in a region that says otherwise."""
+    found = []
+    for recompute in (False, True):
+        tm.manual_seed(3)
+        net = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Dropout(0.2), nn.Linear(64, 32), nn.LayerNorm(32))
+        scaler = amp.GradScaler("cpu", init_scale=1024.0)
+        optimizer = tm.optim.SGD(net.parameters(), lr=0.1)
+        x = tm.randn(8, 32, requires_grad=True)
+        with tm.autocast("cpu", enabled=inside):
+            y = tm.utils.checkpoint.checkpoint(net, x, use_reentrant=False) if recompute else net(x)
+        with tm.autocast("cpu", enabled=outside):
+            scaler.scale(y.float().square().mean()).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        found.append([values(y), values(x.grad), *[values(p.grad) for p in net.parameters()]])
+        found[-1] += [values(p) for p in net.parameters()]
+        assert scope.local.autocast is None
+    for plain, again in zip(*found, strict=True):
+        np.testing.assert_array_equal(again, plain)
+
+
+def test_casts_made_in_a_recompute_go_with_it():
+    gc.collect()
+    gc.disable()
+    pool = device("cpu").pool
+    net = nn.Linear(128, 128, bias=False)
+    x = tm.ones(4, 128, requires_grad=True)
+    before = pool.used_bytes()
+    with tm.autocast("cpu"):
+        y = tm.utils.checkpoint.checkpoint(net, x, use_reentrant=False).float().sum()
+    y.backward()
+    del y
+    assert pool.used_bytes() == before + net.weight.nbytes + x.nbytes, "gradients, and nothing else"
+    assert gc.collect() == 0
+    gc.enable()
 
 
 def test_the_state_can_be_kept_and_set_again_later():

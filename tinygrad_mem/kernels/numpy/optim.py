@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .tiles import flags as _flags
 from .tiles import tiled as _tiled
 
 
@@ -40,6 +41,27 @@ def _update(run, temps, p, g, *states, roots=()):
                 np.copyto(tiles[i], given[i], casting="unsafe")
 
     _tiled(widened, *arrays, temps=temps + len(narrow), dtype=wide)
+
+
+def unscale(grad, inverse, found):
+    """grad *= inverse, and found = 1 where an element of grad was not finite; half precision is multiplied in float32."""
+    wide = np.dtype(np.float32) if grad.dtype == np.float16 else grad.dtype
+
+    def run(grad, work):
+        finite = _flags(work)
+        np.isfinite(grad, out=finite)
+        if not finite.all():
+            found[...] = 1
+        if inverse == 1:
+            return
+        if grad.dtype == wide:
+            np.multiply(grad, inverse, out=grad)
+        else:
+            np.copyto(work, grad)
+            np.multiply(work, inverse, out=work)
+            np.copyto(grad, work, casting="unsafe")
+
+    _tiled(run, grad, temps=1, dtype=wide)
 
 
 def renew_master(p, out):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .devices import cuda_problem
-from .devices import device as Device
+from ..devices import cuda_problem
+from ..devices import device as Device
+from . import amp as amp
 
 
 def is_available() -> bool:

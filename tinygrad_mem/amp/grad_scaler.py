@@ -1,0 +1,363 @@
+"""``GradScaler``: losses times a factor, so that small gradients do not become 0 in half precision; gradients divided by it."""
+
+from __future__ import annotations
+
+import math
+import warnings
+import weakref
+from collections.abc import Iterable
+from enum import Enum
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from .. import scope
+from ..autograd.tensor import Tensor
+from ..devices import cuda_problem
+from ..dtypes import float16, float32
+from ..errors import ArgumentError
+from ..functional.creation import full
+
+
+class OptState(Enum):
+    """What has happened to an optimizer's gradients since the last update."""
+
+    READY = 0
+    UNSCALED = 1
+    STEPPED = 2
+
+
+class _Window:
+    """One optimizer since the last update: its stage, and a flag on each device that is 1 where a gradient was not finite."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer  # held, so that no other gets its id meanwhile
+        self.stage = OptState.READY
+        self.found: dict[Any, Any] = {}
+
+    def overflowed(self) -> bool:
+        """Whether a gradient was not finite; on a GPU this waits for the flags. On ``meta`` nothing is known, and none was."""
+        flags = [Tensor._wrap(flag, device) for device, flag in self.found.items() if device.type != "meta"]
+        return any(flag.item() for flag in flags)
+
+
+class GradScaler:
+    """Scales losses up and gradients down again, skips steps whose gradients overflowed, and finds the largest scale that fits.
+
+    ``scaler.scale(loss).backward()``, then ``scaler.step(optimizer)`` for each optimizer, then ``scaler.update()`` once. An inf
+    or nan in any micro-batch stays in the accumulated gradient, so it skips the whole window. To clip, first call
+    ``scaler.unscale_(optimizer)``, once a window. ``scaler.stepped(optimizer)`` says whether the last step was made, for
+    schedules and counters.
+
+    A static scale: never call ``update()`` but ``update(scale)`` with the same number each window; overflows are still skipped.
+
+    Memory: one number on each device an optimizer has gradients on, from :meth:`unscale_` to :meth:`update`. Gradients are
+    checked and unscaled in one pass, in place. In a prediction (on ``meta``) no gradient overflows: every step is taken.
+
+    Price: one pass over the gradients. On a GPU :meth:`step` waits for the flag, once an optimizer.
+
+    Args:
+        device: ``"cuda"``, where there is a GPU or in a prediction, else a warning says that scaling is off; or ``"cpu"``.
+        init_scale, growth_factor, backoff_factor, growth_interval: the scale, what multiplies it after so many windows without
+            an overflow, and what multiplies it after one with. It is kept as a float32.
+        enabled: False makes ``scale`` return what it is given and ``step`` step.
+
+    Raises:
+        AssertionError: a growth factor of 1 or less, a backoff factor of 1 or more.
+
+    Source: Micikevicius et al., *Mixed precision training*, 2018, section 3.2.
+    """
+
+    def __init__(
+        self,
+        device: str = "cuda",
+        init_scale: float = 2.0**16,
+        growth_factor: float = 2.0,
+        backoff_factor: float = 0.5,
+        growth_interval: int = 2000,
+        enabled: bool = True,
+    ) -> None:
+        self._device, self._enabled = device, enabled
+        if enabled and device == "cuda" and scope.local.dry is None and cuda_problem() is not None:
+            warnings.warn(
+                "GradScaler is enabled, but CUDA is not available. Disabling: give 'cpu' to scale there.", stacklevel=2
+            )
+            self._enabled = False
+        self._steps: dict[int, tuple[weakref.ref, bool]] = {}
+        if not self._enabled:
+            return
+        if growth_factor <= 1.0:
+            raise AssertionError("The growth factor must be > 1.0.")
+        if backoff_factor >= 1.0:
+            raise AssertionError("The backoff factor must be < 1.0.")
+        self._init_scale, self._init_growth_tracker = init_scale, 0
+        self._scale: float | None = None  # begins with the first call of scale(), as in PyTorch
+        self._growth_tracker = 0
+        self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
+        self._windows: dict[int, _Window] = {}
+
+    # --- a window -------------------------------------------------------------------------------------------------------
+
+    def scale(self, outputs: Any) -> Any:
+        """``outputs``, a tensor or an iterable of them, times the scale. A float16 loss without dimensions becomes float32.
+
+        Raises:
+            ValueError: something is neither a tensor nor an iterable of tensors.
+        """
+        if not self._enabled:
+            return outputs
+        if isinstance(outputs, Tensor):
+            if self._scale is None:
+                self._scale, self._growth_tracker = _float32(self._init_scale), self._init_growth_tracker
+            if outputs.dtype == float16:  # as a float16 number, the scale would be inf
+                return outputs * full((), self._scale, dtype=float32, device=outputs.device)
+            return outputs * self._scale
+        if isinstance(outputs, Iterable):
+            scaled = map(self.scale, outputs)
+            return type(outputs)(scaled) if isinstance(outputs, (list, tuple)) else scaled  # type: ignore[call-arg]
+        raise ArgumentError(f"outputs must be a Tensor or an iterable of Tensors, found {type(outputs).__name__}")
+
+    def unscale_(self, optimizer: Any) -> None:
+        """Divide the optimizer's gradients by the scale, in place, and note whether any is not finite: before clipping.
+
+        Raises:
+            RuntimeError: it was called for this optimizer since the last update, or ``step`` was.
+            ValueError: a gradient is float16, where the quotient would be lost; nothing was changed then.
+        """
+        if not self._enabled:
+            return
+        scale = self._begun("unscale_")
+        window = self._window(optimizer)
+        if window.stage is OptState.UNSCALED:
+            raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
+        if window.stage is OptState.STEPPED:
+            raise RuntimeError("unscale_() is being called after step().")
+        window.found = _unscale(_gradients(optimizer), _float32(1 / scale) if scale else math.inf)
+        window.stage = OptState.UNSCALED
+
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """:meth:`unscale_` the gradients, unless that was done, and ``optimizer.step(*args, **kwargs)`` if all are finite.
+
+        Returns:
+            What ``optimizer.step`` returned; ``None`` where it was skipped (and mostly otherwise: see :meth:`stepped`). An
+            optimizer without gradients steps, and changes nothing.
+
+        Raises:
+            RuntimeError: it was called for this optimizer since the last update, or is given a closure.
+            ValueError: as :meth:`unscale_`.
+        """
+        if not self._enabled:
+            result = optimizer.step(*args, **kwargs)
+            self._note(optimizer, True)
+            return result
+        if "closure" in kwargs or any(callable(arg) for arg in args):
+            raise RuntimeError("Closure use is not currently supported if GradScaler is enabled.")
+        self._begun("step")
+        window = self._window(optimizer)
+        if window.stage is OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if window.stage is OptState.READY:
+            self.unscale_(optimizer)
+        skipped = window.overflowed()
+        result = None if skipped else optimizer.step(*args, **kwargs)  # when it raises, the window is as before the step
+        window.stage = OptState.STEPPED
+        self._note(optimizer, not skipped)
+        return result
+
+    def stepped(self, optimizer: Any) -> bool:
+        """Whether the last :meth:`step` with this optimizer was made, not skipped. Not PyTorch's.
+
+        Raises:
+            ArgumentError: there was none.
+        """
+        reference, made = self._steps.get(id(optimizer), (None, False))
+        if reference is None or reference() is not optimizer:
+            raise ArgumentError("stepped: step() has not been called with this optimizer")
+        return made
+
+    def update(self, new_scale: float | Tensor | None = None) -> None:
+        """End the window: back off after an overflow, grow after ``growth_interval`` windows without one in a row.
+
+        A window in which no optimizer had a gradient changes nothing.
+
+        Args:
+            new_scale: the scale to go on with, a number or a tensor of one element.
+
+        Raises:
+            AssertionError: ``scale`` or ``step`` was not called before, or a tensor that is no scale.
+        """
+        if not self._enabled:
+            return
+        scale = self._begun("update")
+        if new_scale is not None:
+            self._scale = self._given(new_scale, scale)
+        else:
+            if not self._windows:
+                raise AssertionError("No inf checks were recorded prior to update.")
+            checked = [window for window in self._windows.values() if window.found]
+            if any(window.overflowed() for window in checked):
+                self._scale, self._growth_tracker = _float32(scale * self._backoff_factor), 0
+            elif checked:
+                self._grow(scale)
+        self._windows = {}
+
+    def _grow(self, scale: float) -> None:
+        self._growth_tracker += 1
+        if self._growth_tracker == self._growth_interval:
+            grown = _float32(scale * self._growth_factor)
+            self._scale, self._growth_tracker = grown if math.isfinite(grown) else scale, 0
+
+    def _given(self, new_scale: Any, scale: float) -> float:
+        if isinstance(new_scale, Real):
+            return _float32(float(new_scale))
+        if not isinstance(new_scale, Tensor) or new_scale.numel() != 1 or new_scale.requires_grad:
+            raise AssertionError("new_scale should be a float or a 1-element tensor with requires_grad=False.")
+        return scale if new_scale.device.type == "meta" else _float32(float(new_scale.item()))
+
+    def _begun(self, name: str) -> float:
+        if self._scale is None:
+            raise AssertionError(
+                f"Attempted {name} but _scale is None.  "
+                "This may indicate your script did not use scaler.scale(loss or outputs) earlier in the iteration."
+            )
+        return self._scale
+
+    def _window(self, optimizer: Any) -> _Window:
+        return self._windows.setdefault(id(optimizer), _Window(optimizer))
+
+    def _note(self, optimizer: Any, made: bool) -> None:
+        self._steps = {key: kept for key, kept in self._steps.items() if kept[0]() is not None}
+        self._steps[id(optimizer)] = weakref.ref(optimizer), made
+
+    # --- numbers --------------------------------------------------------------------------------------------------------
+
+    def get_scale(self) -> float:
+        """The scale, 1.0 where scaling is off. It is kept on the host: nothing waits."""
+        if not self._enabled:
+            return 1.0
+        return self._init_scale if self._scale is None else self._scale
+
+    def get_growth_factor(self) -> float:
+        """What multiplies the scale when it grows."""
+        return self._growth_factor
+
+    def set_growth_factor(self, new_factor: float) -> None:
+        """Set what multiplies the scale when it grows."""
+        self._growth_factor = new_factor
+
+    def get_backoff_factor(self) -> float:
+        """What multiplies the scale after an overflow."""
+        return self._backoff_factor
+
+    def set_backoff_factor(self, new_factor: float) -> None:
+        """Set what multiplies the scale after an overflow."""
+        self._backoff_factor = new_factor
+
+    def get_growth_interval(self) -> int:
+        """After how many windows without an overflow in a row the scale grows."""
+        return self._growth_interval
+
+    def set_growth_interval(self, new_interval: int) -> None:
+        """Set after how many windows without an overflow in a row the scale grows."""
+        self._growth_interval = new_interval
+
+    def _get_growth_tracker(self) -> int:
+        if not self._enabled:
+            return 0
+        return self._init_growth_tracker if self._scale is None else self._growth_tracker
+
+    def is_enabled(self) -> bool:
+        """Whether losses are scaled."""
+        return self._enabled
+
+    # --- state ----------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """The scale, its factors, and how many windows went well in a row; ``{}`` where scaling is off. Ask after update."""
+        if not self._enabled:
+            return {}
+        return {
+            "scale": self.get_scale(),
+            "growth_factor": self._growth_factor,
+            "backoff_factor": self._backoff_factor,
+            "growth_interval": self._growth_interval,
+            "_growth_tracker": self._get_growth_tracker(),
+        }
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take over what :meth:`state_dict` gave, ours or PyTorch's; where scaling is off, nothing is done.
+
+        Raises:
+            RuntimeError: the dict is empty: scaling was off where it was saved.
+        """
+        if not self._enabled:
+            return
+        if not state_dict:
+            raise RuntimeError(
+                "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
+            )
+        scale, growth, backoff, interval, tracker = (
+            state_dict[name] for name in ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+        )
+        self._init_scale, self._init_growth_tracker = scale, tracker
+        if self._scale is not None:
+            self._scale, self._growth_tracker = _float32(scale), tracker
+        self._growth_factor, self._backoff_factor, self._growth_interval = growth, backoff, interval
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = {**self.__dict__, "_steps": {}}
+        if self._enabled:
+            if self._windows:
+                raise AssertionError(
+                    "A GradScaler instance may only be pickled at the beginning of an iteration, or at the end after "
+                    "scaler.update()."
+                )
+            state |= {"_init_scale": self.get_scale(), "_init_growth_tracker": self._get_growth_tracker()}
+            state |= {"_scale": None, "_growth_tracker": 0}
+        return state
+
+
+def _float32(number: float) -> float:
+    with np.errstate(over="ignore"):
+        return float(np.float32(number))
+
+
+def _gradients(optimizer: Any) -> list[Tensor]:
+    """The gradients of the optimizer's parameters, each once.
+
+    Raises:
+        ValueError: one is float16.
+    """
+    found: dict[int, Tensor] = {}
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            if p.grad is None:
+                continue
+            if p.grad.dtype == float16:
+                raise ArgumentError(
+                    "Attempting to unscale FP16 gradients: what is small enough to need the scale is 0 without it in float16. "
+                    "Keep the parameters in float32 and use autocast, or set grad_dtype = float32 on float16 parameters."
+                )
+            found[id(p.grad)] = p.grad
+    return list(found.values())
+
+
+def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
+    """Multiply the gradients in place; a flag on each of their devices is 1 where any of them was not finite."""
+    found: dict[Any, Any] = {}
+    before = scope.local.op
+    with scope.phase("optimizer"):
+        scope.local.op = "GradScaler.unscale_"
+        try:
+            for grad in grads:
+                device = grad.device
+                with device.current():
+                    if device not in found:
+                        found[device] = device.empty((1,), float32)
+                        device.kernels.fill(0, out=found[device])
+                    scope.local.run(device.kernels.unscale, grad.array, inverse, found[device])
+                grad.storage.written("unscale_")
+        finally:
+            scope.local.op = before
+    return found
