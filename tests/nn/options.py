@@ -142,6 +142,29 @@ def _positive(*shapes: tuple[int, ...]) -> Inputs:
     return lambda draw, options, rng: [rng.uniform(0.5, 3, s) for s in shapes]
 
 
+def _query_key_value(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndarray]:
+    """A batch, or one sequence; keys and values of the widths that the layer was told."""
+    lead = draw(st.sampled_from([(2,), ()]))
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    widths = (4, options["kdim"] or 4, options["vdim"] or 4)
+    shapes = [
+        (*lead, n, w) if options["batch_first"] else (n, *lead, w)
+        for n, w in zip((rows, columns, columns), widths, strict=True)
+    ]
+    return [rng.standard_normal(s) for s in shapes]
+
+
+_BLOCK = {
+    "d_model": st.just(4),
+    "nhead": st.sampled_from([1, 2, 4]),
+    "dim_feedforward": st.integers(1, 6),
+    "dropout": probability,
+    "activation": st.sampled_from(["relu", "gelu"]),
+    "layer_norm_eps": eps,
+    "batch_first": flag,
+    "norm_first": flag,
+    "bias": flag,
+}
 _WEIGHT = st.none() | st.just(np.array([0.5, 1.0, 2.0]))
 _PAIRS = same(2, (4, 5), (5,), (2, 3, 4))
 _LOSS = {**words, "reduction": reduction}
@@ -302,6 +325,32 @@ LAYERS: dict[str, Drawn] = {
         )
         for name in ("RNN", "LSTM", "GRU")
     },
+    "MultiheadAttention": Drawn(
+        {
+            "embed_dim": st.just(4),
+            "num_heads": st.sampled_from([1, 2, 3, 4]),
+            "dropout": probability,
+            "bias": flag,
+            "add_bias_kv": flag,
+            "add_zero_attn": flag,
+            "kdim": st.none() | st.just(3),
+            "vdim": st.none() | st.just(5),
+            "batch_first": flag,
+        },
+        _query_key_value,
+    ),
+    "TransformerEncoderLayer": Drawn(_BLOCK, of((5, 2, 4), (3, 4))),
+    "TransformerDecoderLayer": Drawn(_BLOCK, same(2, (2, 2, 4), (3, 4))),
+    "Transformer": Drawn(
+        {
+            **_BLOCK,
+            "num_encoder_layers": st.integers(1, 2),
+            "num_decoder_layers": st.integers(1, 2),
+            "custom_encoder": st.none(),
+            "custom_decoder": st.none(),
+        },
+        same(2, (2, 2, 4), (3, 4)),
+    ),
     "CosineSimilarity": Drawn({"dim": st.sampled_from([0, -1]), "eps": eps}, _PAIRS),
     "PairwiseDistance": Drawn({"p": st.sampled_from([1.0, 2.0, 3.0]), "eps": eps, "keepdim": flag}, _PAIRS),
     **{name: Drawn(_LOSS, _PAIRS) for name in ("L1Loss", "MSELoss")},

@@ -237,6 +237,19 @@ RECURRENT = [
     *[_r(name, 4, 5, of=normal((3, 4), (3, 5))) for name in ("RNNCell", "GRUCell")],
     _r("RNNCell", 4, 5, nonlinearity="relu"),
 ]
+_TOKENS = normal((5, 2, 4))
+_BATCH_FIRST = {"batch_first": True}
+ATTENTION = [
+    _r("MultiheadAttention", 4, 2, of=normal((5, 2, 4), (6, 2, 4), (6, 2, 4))),
+    _r("MultiheadAttention", 4, 2, add_bias_kv=True, add_zero_attn=True, of=normal((5, 4), (6, 4), (6, 4))),
+    _r("MultiheadAttention", 4, 1, bias=False, kdim=3, vdim=5, of=normal((2, 5, 4), (2, 6, 3), (2, 6, 5)), **_BATCH_FIRST),
+    _r("TransformerEncoderLayer", 4, 2, 8, 0.0, of=_TOKENS),
+    _r("TransformerEncoderLayer", 4, 2, 8, norm_first=True, activation="gelu", random=True, of=_TOKENS, **_BATCH_FIRST),
+    _r("TransformerDecoderLayer", 4, 2, 8, 0.0, of=normal((5, 2, 4), (3, 2, 4))),
+    _r("TransformerDecoderLayer", 4, 2, 8, 0.0, norm_first=True, bias=False, of=normal((5, 4), (3, 4))),
+    _r("Transformer", 4, 2, 2, 1, 8, 0.0, of=normal((5, 2, 4), (3, 2, 4))),
+    _r("Transformer", 4, 2, 1, 2, 8, 0.0, "gelu", norm_first=True, of=normal((2, 5, 4), (2, 3, 4)), **_BATCH_FIRST),
+]
 LOSS = [
     *[_r(name, of=_PAIR) for name in ("L1Loss", "MSELoss", "SmoothL1Loss", "HuberLoss")],
     _r("MSELoss", reduction="sum", of=_PAIR),
@@ -265,4 +278,4 @@ LOSS = [
     _r("TripletMarginLoss", 0.5, 1.5, 0.1, True, of=_TRIPLE),
     _r("TripletMarginWithDistanceLoss", margin=0.5, swap=True, of=_TRIPLE),
 ]
-ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *RECURRENT, *LOSS]
+ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *RECURRENT, *ATTENTION, *LOSS]

@@ -23,6 +23,7 @@ def outputs(result: Any) -> list[np.ndarray]:
     return [part.detach().numpy() for part in flat(result)]
 
 
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # PyTorch, of layers that it made itself
 @pytest.mark.parametrize("row", ROWS, ids=str)
 def test_every_layer(row: Row):
     torch.manual_seed(0)

@@ -17,7 +17,9 @@ from tests.nn.rows import ROWS, Row
 from tinygrad_mem import nn
 from tinygrad_mem.devices import device
 
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # PyTorch, of layers that it made itself
 CONTAINERS = {"Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
+CONTAINERS |= {"TransformerEncoder", "TransformerDecoder"}  # of layers that are given: tests/nn/test_transformer.py
 HALF = ("Linear", "Bilinear", "Conv2d", "ConvTranspose2d", "BatchNorm2d", "LayerNorm", "RMSNorm", "GroupNorm", "PReLU", "GELU")
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 

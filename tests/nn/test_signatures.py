@@ -13,7 +13,7 @@ from tinygrad_mem import nn
 
 def _arguments(function: Any) -> list[tuple]:
     found = inspect.signature(function).parameters.values()
-    return [(p.name, p.kind.name, p.default) for p in found]
+    return [(p.name, p.kind.name, getattr(p.default, "__name__", p.default)) for p in found]
 
 
 CLASSES = sorted(n for n, v in vars(nn).items() if isinstance(v, type) and issubclass(v, nn.Module))

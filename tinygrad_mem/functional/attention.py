@@ -132,6 +132,20 @@ def scaled_dot_product_attention(
         raise ShapeError(
             "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True; put the triangle into it"
         )
+    return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+
+
+def _attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """:func:`scaled_dot_product_attention` that is causal besides a mask: the triangle needs no memory then."""
     lead, (q, k, v) = _batch(query, key, value, enable_gqa)
     rows, columns = query.shape[-2], key.shape[-2]
     mask = None if attn_mask is None else _mask(attn_mask, query, (*lead, rows, columns))
@@ -140,6 +154,14 @@ def scaled_dot_product_attention(
     y = apply(ops.Attention, q, k, v, mask, scale=_scale(query, scale), window=window, p=p, ticket=ticket)
     shape = (*lead, rows, value.shape[-1])
     return y if len(shape) == 4 else y.reshape(shape)
+
+
+def _attend_itself(x: Tensor, attn_mask: Tensor | None, dropout_p: float, is_causal: bool) -> Tensor:
+    """:func:`_attend` of x (N, 3, heads, T, E), which is query, key and value; the mask gets no gradient."""
+    mask = None if attn_mask is None else _mask(attn_mask.detach(), x, (x.shape[0], *x.shape[2:4], x.shape[3]))
+    p, ticket = _dropout(x, dropout_p)
+    window = (None, 0 if is_causal else None)
+    return apply(ops.SelfAttention, x, mask, scale=_scale(x, None), window=window, p=p, ticket=ticket)
 
 
 def varlen_attn(

@@ -76,6 +76,7 @@ from .loss import SoftMarginLoss as SoftMarginLoss
 from .loss import TripletMarginLoss as TripletMarginLoss
 from .loss import TripletMarginWithDistanceLoss as TripletMarginWithDistanceLoss
 from .module import Module as Module
+from .multihead import MultiheadAttention as MultiheadAttention
 from .norm import BatchNorm1d as BatchNorm1d
 from .norm import BatchNorm2d as BatchNorm2d
 from .norm import BatchNorm3d as BatchNorm3d
@@ -134,6 +135,11 @@ from .rnn import RNN as RNN
 from .rnn import GRUCell as GRUCell
 from .rnn import LSTMCell as LSTMCell
 from .rnn import RNNCell as RNNCell
+from .transformer import Transformer as Transformer
+from .transformer import TransformerDecoder as TransformerDecoder
+from .transformer import TransformerDecoderLayer as TransformerDecoderLayer
+from .transformer import TransformerEncoder as TransformerEncoder
+from .transformer import TransformerEncoderLayer as TransformerEncoderLayer
 
 
 def __getattr__(name: str) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-_ATTENTION = "use functional.scaled_dot_product_attention with Linear layers for q, k and v"
 _FRACTIONAL = "use adaptive max pooling, whose windows are regular"
 _MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
 _ONE_PROCESS = "one process computes here: "
@@ -27,7 +26,6 @@ ABSENT = {
         "MultiLabelMarginLoss": _MARGIN,
         "MultiLabelSoftMarginLoss": "use BCEWithLogitsLoss, which averages over the classes as well",
         "MultiMarginLoss": _MARGIN,
-        "MultiheadAttention": _ATTENTION,
         "NLLLoss2d": "use NLLLoss",
         "SyncBatchNorm": _ONE_PROCESS + "use BatchNorm2d",
         "UninitializedBuffer": "give the layer its sizes, and use Module.register_buffer",
@@ -35,16 +33,6 @@ ABSENT = {
         "factory_kwargs": "pass device= and dtype= to the layer",
         "parallel": _ONE_PROCESS + "call the module itself",
         **dict.fromkeys(("RNNBase", "RNNCellBase"), _INNER),
-        **dict.fromkeys(
-            (
-                "Transformer",
-                "TransformerEncoder",
-                "TransformerEncoderLayer",
-                "TransformerDecoder",
-                "TransformerDecoderLayer",
-            ),
-            _ATTENTION,
-        ),
         **dict.fromkeys(("intrinsic", "qat", "quantizable", "quantized"), _QUANTISED),
         **dict.fromkeys(("common_types", "grad", "modules"), _INNER),
     },
@@ -55,7 +43,6 @@ ABSENT = {
         "ctc_loss": "use cross_entropy over aligned labels",
         "grad": "call backward()",
         "linear_cross_entropy": "use linear and cross_entropy",
-        "multi_head_attention_forward": _ATTENTION,
         "multi_margin_loss": _MARGIN,
         "multilabel_margin_loss": _MARGIN,
         "multilabel_soft_margin_loss": "use binary_cross_entropy_with_logits, which averages over the classes as well",

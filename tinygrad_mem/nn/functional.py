@@ -49,6 +49,7 @@ from ..functional.loss import l1_loss as l1_loss
 from ..functional.loss import mse_loss as mse_loss
 from ..functional.loss import nll_loss as nll_loss
 from ..functional.loss import smooth_l1_loss as smooth_l1_loss
+from ..functional.multi_head import multi_head_attention_forward as multi_head_attention_forward
 
 # --- normalisation, pooling, dropout, resampling
 from ..functional.norm import batch_norm as batch_norm

@@ -122,6 +122,47 @@ class Attention(Op):
         return gq, gk, gv, gmask
 
 
+class SelfAttention(Op):
+    """:class:`Attention` of x (B, 3, heads, L, E), which is query, key and value: one projection made them, with one gradient.
+
+    Saves x, y, mask if given, and lse (``math.prod(y.shape[:3]) * max(4, y.itemsize)`` bytes).
+    """
+
+    saves = ("x", "mask", "y", "lse")
+
+    @staticmethod
+    def forward(ctx, x, mask, *, scale, window, p, ticket):
+        batch, _, heads, rows, depth = x.shape
+        if x.dtype.kind != "f" or depth > MOST:
+            raise ShapeError(f"attention: floating numbers, {MOST} a head at most, found {x.dtype} {list(x.shape)}")
+        ctx.settings = (scale, window, p, ticket)
+        shape = (batch, heads, rows, depth)
+        y, lse = _laid_out_as(ctx, x[:, 0], shape), ctx.empty(shape[:3], wide_dtype(x))
+        if ctx.needs[0]:
+            ctx.save(x=x, y=y, lse=lse)
+            if mask is not None:
+                ctx.save(mask=mask)
+        if y.size:
+            parts = _thirds(_readable(ctx, x))
+            ctx.kernels.attention(*parts, mask, *ctx.settings, _workspace(ctx, shape, shape, shape, x.dtype, False), y, lse)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        x, y, lse = ctx.take("x"), ctx.take("y"), ctx.take("lse")
+        mask = ctx.take("mask") if "mask" in ctx.saved else None
+        gx = _laid_out_as(ctx, x, x.shape)
+        if gy.size:
+            work, parts = _workspace(ctx, y.shape, y.shape, y.shape, x.dtype, True), _thirds(_readable(ctx, x))
+            grads = (*_thirds(gx), None)
+            ctx.kernels.attention_backward(_readable(ctx, gy), *parts, mask, y, lse, *ctx.settings, work, *grads)
+        return gx, None
+
+
+def _thirds(x):
+    return x[:, 0], x[:, 1], x[:, 2]
+
+
 class VarlenAttention(Op):
     """:class:`Attention` of sequences one behind the other: q (T, heads, E), k (S, key heads, E), v (S, key heads, Ev).
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import NotOfferedError
 from ..functional.creation import empty, from_numpy
+from ..nn.multihead import NonDynamicallyQuantizableLinear
 
 _SKIPPED = ("device", "dtype")  # of a constructor: the tensors themselves say it
 
@@ -46,6 +48,31 @@ def from_torch(module: Any, *, device: Any = None) -> nn.Module:
     if problems:
         raise NotOfferedError("from_torch: what cannot be converted:\n" + "\n".join(f"  {line}" for line in problems))
     return conversion.module(module)
+
+
+def _of_block(block: Any) -> dict[str, Any]:
+    """What a layer of a transformer was made with, as its parts remember it."""
+    inner = block.self_attn
+    return {
+        "d_model": inner.embed_dim,
+        "nhead": inner.num_heads,
+        "dim_feedforward": block.linear1.out_features,
+        "dropout": block.dropout.p,
+        "layer_norm_eps": block.norm1.eps,
+        "batch_first": inner.batch_first,
+        "bias": block.linear1.bias is not None,
+    }
+
+
+_TOLD: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "MultiheadAttention": lambda m: {"bias": m.in_proj_bias is not None, "add_bias_kv": m.bias_k is not None},
+    "TransformerEncoderLayer": _of_block,
+    "TransformerDecoderLayer": _of_block,
+    "TransformerEncoder": lambda m: {"encoder_layer": m.layers[0]},
+    "TransformerDecoder": lambda m: {"decoder_layer": m.layers[0]},
+    "Transformer": lambda m: {"custom_encoder": m.encoder, "custom_decoder": m.decoder},
+}
+"""Arguments of layers that are no attributes of theirs."""
 
 
 class _Conversion:
@@ -90,6 +117,8 @@ class _Conversion:
 
     def _ours(self, kind: type) -> type | None:
         """Our layer of the same name."""
+        if kind.__name__ == NonDynamicallyQuantizableLinear.__name__:
+            return NonDynamicallyQuantizableLinear
         found = getattr(nn, kind.__name__, None) if getattr(self.torch.nn, kind.__name__, None) is kind else None
         return found if isinstance(found, type) else None
 
@@ -177,10 +206,13 @@ class _Conversion:
         mine = self._ours(kind)
         assert mine is not None
         arguments = {}
+        told = _TOLD.get(kind.__name__, lambda module: {})(module)
         for name, parameter in inspect.signature(mine.__init__).parameters.items():
             if name in ("self", *_SKIPPED) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
-            if hasattr(module, name) and not inspect.ismethod(getattr(module, name)):
+            if name in told:
+                arguments[name] = self.value(told[name])
+            elif hasattr(module, name) and not inspect.ismethod(getattr(module, name)):
                 value = getattr(module, name)
                 is_flag = name == "bias" and not isinstance(value, bool)
                 arguments[name] = value is not None if is_flag else self.value(value)

@@ -59,7 +59,19 @@ def _varlen(q, k, v):
     return ours.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
 
 
+def _self(x, mask):
+    return ours._attend_itself(x, mask, 0.0, False)
+
+
 CASES = [
+    OpCase(
+        "attention of one projection",
+        "SelfAttention",
+        _self,
+        lambda x, mask: _T(x[:, 0], x[:, 1], x[:, 2], mask),
+        lambda rng: [rng.standard_normal((2, 3, 4, 6, 5)), rng.random((2, 1, 6, 6)) > 0.2],
+        lambda x, mask, y: x.nbytes + mask.nbytes + y.nbytes + y.size // 5 * 8,
+    ),
     _row("attention", _Q, _K, _V),
     _row("causal attention", _Q, _K, _V, is_causal=True),
     _row("attention with a mask", _Q, _K, _V, "bool"),

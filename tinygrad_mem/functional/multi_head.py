@@ -1,0 +1,309 @@
+"""Attention of several heads between two projections."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, DTypeError, ShapeError
+from . import attention
+from .dropout import dropout
+from .join import cat
+from .linalg import linear
+from .softmax import softmax
+
+
+def _canonical(mask: Tensor | None, name: str, query: Tensor) -> Tensor | None:
+    """The mask as scaled_dot_product_attention has it: bool, where True takes part, or what is added, in query's dtype."""
+    if mask is None:
+        return None
+    if mask.dtype == np.bool_:
+        return mask.logical_not()
+    if not mask.is_floating_point():
+        raise DTypeError(f"only bool and floating types of {name} are supported, found {mask.dtype}")
+    return mask.to(query.dtype)
+
+
+def _added(mask: Tensor, query: Tensor) -> Tensor:
+    """A mask as what is added to the scores."""
+    if mask.dtype != np.bool_:
+        return mask
+    zero = query.new_zeros(1).expand(*mask.shape)
+    return zero.masked_fill(mask.logical_not(), float("-inf"))
+
+
+def _joined(keys: Tensor | None, pairs: Tensor | None, query: Tensor) -> Tensor | None:
+    """One mask of two: of keys (N, 1, 1, S) and of pairs (N or 1, heads or 1, L, S)."""
+    if keys is None or pairs is None:
+        return pairs if keys is None else keys
+    if keys.dtype == pairs.dtype == np.bool_:
+        return keys.logical_and(pairs)
+    return _added(keys, query) + _added(pairs, query)
+
+
+def _masks(
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, shape: tuple[int, int, int, int]
+) -> tuple[Tensor | None, Tensor | None]:
+    """Both masks with four axes, checked against scores of ``shape`` (N, heads, L, S)."""
+    count, heads, rows, columns = shape
+    keys, pairs = _canonical(key_padding_mask, "key_padding_mask", query), _canonical(attn_mask, "attn_mask", query)
+    if keys is not None:
+        if tuple(keys.shape) != (count, columns):
+            raise ShapeError(
+                f"multi_head_attention: expecting key_padding_mask of shape {(count, columns)}, but got {tuple(keys.shape)}"
+            )
+        keys = keys.reshape(count, 1, 1, columns)
+    if pairs is not None:
+        if tuple(pairs.shape) == (rows, columns):
+            pairs = pairs.reshape(1, 1, rows, columns)
+        elif tuple(pairs.shape) == (count * heads, rows, columns):
+            pairs = pairs.reshape(count, heads, rows, columns)
+        else:
+            raise ShapeError(
+                f"The shape of the {'3D' if pairs.ndim == 3 else '2D'} attn_mask is {tuple(pairs.shape)}, but should be "
+                f"{(rows, columns)}, or {(count * heads, rows, columns)} with one for each head"
+            )
+    return keys, pairs
+
+
+def _longer(mask: Tensor | None, by: int) -> Tensor | None:
+    """A mask with ``by`` more columns, which take part."""
+    if mask is None or not by:
+        return mask
+
+    shape = (*mask.shape[:-1], by)
+    more = mask.new_ones(shape) if mask.dtype == np.bool_ else mask.new_zeros(shape)
+    return cat([mask, more], -1)
+
+
+class _Heads:
+    """How (L, N, E), or (N, L, E), becomes (N, heads, L, E / heads), and back: views both ways."""
+
+    def __init__(self, count: int, batch_first: bool) -> None:
+        self.count, self.batch_first = count, batch_first
+
+    def size(self, x: Tensor) -> tuple[int, int]:
+        """Batch and length."""
+        return (x.shape[0], x.shape[1]) if self.batch_first else (x.shape[1], x.shape[0])
+
+    def split(self, x: Tensor) -> Tensor:
+        x = x.reshape(*x.shape[:2], self.count, x.shape[2] // max(self.count, 1))
+        return x.permute(0, 2, 1, 3) if self.batch_first else x.permute(1, 2, 0, 3)
+
+    def split_thirds(self, x: Tensor) -> Tensor:
+        """(N, 3, heads, L, E / heads)."""
+        x = x.reshape(*x.shape[:2], 3, self.count, x.shape[2] // (3 * max(self.count, 1)))
+        return x.permute(0, 2, 3, 1, 4) if self.batch_first else x.permute(1, 2, 3, 0, 4)
+
+    def join(self, x: Tensor) -> Tensor:
+        count, _, rows, _ = x.shape
+        x = x.permute(0, 2, 1, 3) if self.batch_first else x.permute(2, 0, 1, 3)
+        return x.reshape(*((count, rows) if self.batch_first else (rows, count)), -1)
+
+    def append(self, x: Tensor, row: Tensor | None) -> Tensor:
+        """``x`` with one more token behind its tokens, the same for all of the batch; zeros unless given."""
+
+        count, _ = self.size(x)
+        shape = (count, 1, x.shape[2]) if self.batch_first else (1, count, x.shape[2])
+        more = x.new_zeros(shape) if row is None else row.expand(*shape)
+        return cat([x, more], 1 if self.batch_first else 0)
+
+
+def _projected(tensors: tuple[Tensor, Tensor, Tensor], weights: tuple, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value, each through its own weight."""
+    width = weights[0].shape[0]
+    biases = (None, None, None) if bias is None else tuple(bias[i * width : (i + 1) * width] for i in range(3))
+    q, k, v = (linear(t, w, b) for t, w, b in zip(tensors, weights, biases, strict=True))
+    return q, k, v
+
+
+def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
+    """The result and the softmax, which is made as a matrix because it is asked for."""
+    scores = (q * (1.0 / math.sqrt(max(q.shape[-1], 1)))) @ k.transpose(-2, -1)
+    if mask is not None:
+        scores = scores + _added(mask, q)
+    weights = dropout(softmax(scores, -1), p)
+    return weights @ v, weights
+
+
+def _attention(
+    tensors: tuple[Tensor, Tensor, Tensor],
+    heads: _Heads,
+    in_proj: tuple[Tensor | None, tuple | None, Tensor | None],
+    extra: tuple[Tensor | None, Tensor | None, bool],
+    static: tuple[Tensor | None, Tensor | None],
+    out_proj: tuple[Tensor, Tensor | None],
+    p: float,
+    masks: tuple[Tensor | None, Tensor | None, bool],
+    need_weights: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """Attention of a batch of 3-d tensors; the weights are (N, heads, L, S)."""
+    query, key, value = tensors
+    (packed, separate, bias), (bias_k, bias_v, add_zero), (key_padding_mask, attn_mask, causal) = in_proj, extra, masks
+    count, rows = heads.size(query)
+    plain = bias_k is None and bias_v is None and not add_zero and static == (None, None)
+    columns = heads.size(key)[1] if static[0] is None else static[0].shape[1]
+    keys, pairs = _masks(key_padding_mask, attn_mask, query, (count, heads.count, rows, columns))
+    if causal and not need_weights:
+        pairs = None  # the hint says that it is the triangle: tiles know it without memory
+    else:
+        causal = False
+    if plain and packed is not None and query is key and key is value and not need_weights and not _needs_grad(keys, pairs):
+        x = heads.split_thirds(linear(query, packed, bias))
+        y = attention._attend_itself(x, _joined(keys, pairs, query), p, causal)
+        return linear(heads.join(y), *out_proj), None
+    if separate is None:
+        assert packed is not None
+        width = packed.shape[0] // 3
+        separate = tuple(packed[i * width : (i + 1) * width] for i in range(3))
+    q, k, v = _projected((query, key, value), separate, bias)
+    if bias_k is not None and bias_v is not None:
+        k, v = heads.append(k, bias_k), heads.append(v, bias_v)
+    more = int(bias_k is not None)
+    q, k, v = heads.split(q), *(_fixed(t, heads, s, count) for t, s in ((k, static[0]), (v, static[1])))
+    if add_zero:
+        k, v = (cat([t, t.new_zeros((*t.shape[:2], 1, t.shape[3]))], 2) for t in (k, v))
+        more += 1
+    mask = _joined(_longer(keys, more), _longer(pairs, more), query)
+    if need_weights:
+        y, weights = _weighted(q, k, v, mask, p)
+        return linear(heads.join(y), *out_proj), weights
+    return linear(heads.join(attention._attend(q, k, v, mask, p, causal)), *out_proj), None
+
+
+def _needs_grad(*masks: Tensor | None) -> bool:
+    return any(mask is not None and mask.requires_grad for mask in masks)
+
+
+def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tensor:
+    """Keys or values by head, or those that are given as (N * heads, S, E / heads) instead."""
+    return heads.split(t) if static is None else static.reshape(count, heads.count, *static.shape[1:])
+
+
+def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int, packed: bool) -> None:
+    """Shapes that no weight of this layer takes.
+
+    Raises:
+        ShapeError: with what was found.
+    """
+    ndim = query.ndim
+    if ndim not in (2, 3) or not ndim == key.ndim == value.ndim:
+        raise ShapeError(
+            "multi_head_attention: query, key and value must all be batches of sequences (3 dimensions) or single ones (2): "
+            f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
+        )
+    if query.shape[-1] != embed_dim:
+        raise ShapeError(f"was expecting embedding dimension of {embed_dim}, but got {query.shape[-1]}")
+    if heads < 1 or embed_dim % heads:
+        raise ShapeError(f"embed_dim {embed_dim} not divisible by num_heads {heads}")
+    if (packed and key.shape != value.shape) or key.shape[:-1] != value.shape[:-1]:
+        raise ShapeError(f"key shape {tuple(key.shape)} does not match value shape {tuple(value.shape)}")
+
+
+def multi_head_attention_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim_to_check: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool = True,
+    key_padding_mask: Tensor | None = None,
+    need_weights: bool = True,
+    attn_mask: Tensor | None = None,
+    use_separate_proj_weight: bool = False,
+    q_proj_weight: Tensor | None = None,
+    k_proj_weight: Tensor | None = None,
+    v_proj_weight: Tensor | None = None,
+    static_k: Tensor | None = None,
+    static_v: Tensor | None = None,
+    average_attn_weights: bool = True,
+    is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """The arithmetic of :class:`nn.MultiheadAttention`: query (L, N, E), key (S, N, E), value (S, N, E) -> (L, N, E), weights.
+
+    Without a batch all of them are (L, E). The weights are asked for by ``need_weights``: (N, L, S), or with
+    ``average_attn_weights=False`` (N, heads, L, S). They are a matrix in memory then, and what made them is kept; without them
+    memory is linear in the tokens (:func:`scaled_dot_product_attention`).
+
+    Saves: what its parts save.
+
+    Raises:
+        ShapeError: shapes that do not fit, ``num_heads`` that does not divide the embedding, ``is_causal`` without a mask.
+        DTypeError: a mask that is neither bool nor floating.
+        ValueError: ``dropout_p`` is no probability.
+    """
+    return multi_head(
+        *(query, key, value, embed_dim_to_check, num_heads, in_proj_weight, in_proj_bias, bias_k, bias_v, add_zero_attn),
+        *(dropout_p, out_proj_weight, out_proj_bias, training, key_padding_mask, need_weights, attn_mask),
+        (q_proj_weight, k_proj_weight, v_proj_weight) if use_separate_proj_weight else None,
+        (static_k, static_v),
+        average_attn_weights,
+        is_causal,
+        batch_first=False,
+    )
+
+
+def multi_head(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    embed_dim: int,
+    num_heads: int,
+    in_proj_weight: Tensor | None,
+    in_proj_bias: Tensor | None,
+    bias_k: Tensor | None,
+    bias_v: Tensor | None,
+    add_zero_attn: bool,
+    dropout_p: float,
+    out_proj_weight: Tensor,
+    out_proj_bias: Tensor | None,
+    training: bool,
+    key_padding_mask: Tensor | None,
+    need_weights: bool,
+    attn_mask: Tensor | None,
+    separate: Any,
+    static: tuple[Tensor | None, Tensor | None],
+    average: bool,
+    is_causal: bool,
+    batch_first: bool,
+) -> tuple[Tensor, Tensor | None]:
+    """:func:`multi_head_attention_forward` that takes (N, L, E) too: a batch that comes first need not be turned."""
+    _refuse(query, key, value, embed_dim, num_heads, separate is None)
+    if is_causal and attn_mask is None:
+        raise ArgumentError("Need attn_mask if specifying the is_causal hint.")
+    if not 0.0 <= dropout_p <= 1.0:
+        raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {dropout_p}")
+    batched = query.ndim == 3
+    tensors = (query, key, value)
+    if not batched:
+        made = {id(t): t.unsqueeze(0 if batch_first else 1) for t in tensors}
+        tensors = (made[id(query)], made[id(key)], made[id(value)])
+        key_padding_mask = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
+    y, weights = _attention(
+        tensors,
+        _Heads(num_heads, batch_first),
+        (in_proj_weight, separate, in_proj_bias),
+        (bias_k, bias_v, add_zero_attn),
+        static,
+        (out_proj_weight, out_proj_bias),
+        dropout_p if training else 0.0,
+        (key_padding_mask, attn_mask, is_causal),
+        need_weights,
+    )
+    if weights is not None and average:
+        weights = weights.mean(1)
+    if not batched:
+        y = y.squeeze(0 if batch_first else 1)
+        weights = None if weights is None else weights.squeeze(0)
+    return y, weights

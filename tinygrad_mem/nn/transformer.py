@@ -1,0 +1,350 @@
+"""Encoder and decoder of the transformer, with PyTorch's names.
+
+Attention is asked for no weights here, so its memory is linear in the tokens.
+
+Source: Vaswani et al., *Attention is all you need*, 2017.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from ..functional import creation
+from . import functional as F
+from . import init
+from .containers import ModuleList
+from .dropout import Dropout
+from .linear import Linear
+from .module import Module
+from .multihead import MultiheadAttention
+from .norm import LayerNorm
+
+
+def _activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    if callable(name):
+        return name
+    if name not in ("relu", "gelu"):
+        raise RuntimeError(f"activation should be relu/gelu, not {name}")
+    return F.relu if name == "relu" else F.gelu
+
+
+def _clones(layer: Module, count: int) -> ModuleList:
+    return ModuleList([copy.deepcopy(layer) for _ in range(count)])
+
+
+def _triangle(size: int, device: Any = None, dtype: Any = None) -> Tensor:
+    """(size, size): 0 on and below the diagonal, -inf above."""
+    return creation.full((size, size), float("-inf"), device=device, dtype=dtype).triu(1)
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention and a small network, each beside a shortcut and with a norm: (T, N, d_model) -> the same.
+
+    Args:
+        activation: "relu", "gelu" or a function.
+        batch_first: tensors are (N, T, d_model).
+        norm_first: norms stand before attention and network, else behind the shortcuts.
+
+    Raises:
+        RuntimeError: another name of an activation.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
+        self.linear1 = Linear(d_model, dim_feedforward, **made)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **made)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **made)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **made)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.activation = _activation(activation)
+
+    def forward(
+        self,
+        src: Tensor,
+        src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool = False,
+    ) -> Tensor:
+        """Masks as in :class:`MultiheadAttention`.
+
+        Raises:
+            ShapeError: shapes that do not fit, or ``is_causal`` without a mask.
+        """
+        x = src
+        if self.norm_first:
+            x = x + self._sa_block(self.norm1(x), src_mask, src_key_padding_mask, is_causal)
+            return x + self._ff_block(self.norm2(x))
+        x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
+        return self.norm2(x + self._ff_block(x))
+
+    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
+        x = self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0]
+        return self.dropout1(x)
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+class TransformerEncoder(Module):
+    """Copies of an encoder layer, one behind the other.
+
+    Args:
+        norm: a module behind the last, or ``None``.
+        enable_nested_tensor, mask_check: taken, without effect: :func:`nn.attention.varlen.varlen_attn` computes no padding.
+    """
+
+    def __init__(
+        self,
+        encoder_layer: TransformerEncoderLayer,
+        num_layers: int,
+        norm: Module | None = None,
+        enable_nested_tensor: bool = True,
+        mask_check: bool = True,
+    ) -> None:
+        super().__init__()
+        self.layers = _clones(encoder_layer, num_layers)
+        self.num_layers = num_layers
+        self.norm = norm
+        self.enable_nested_tensor, self.mask_check = enable_nested_tensor, mask_check
+
+    def forward(
+        self,
+        src: Tensor,
+        mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        is_causal: bool | None = None,
+    ) -> Tensor:
+        """Masks as in :class:`MultiheadAttention`; whether ``mask`` is the triangle, ``is_causal`` says, not its values."""
+        for layer in self.layers:
+            src = layer(src, mask, src_key_padding_mask, bool(is_causal))
+        return src if self.norm is None else self.norm(src)
+
+
+class TransformerDecoderLayer(Module):
+    """Self-attention, attention to the encoder's result, a small network: tgt (T, N, d_model), memory (S, N, d_model) -> tgt's.
+
+    Args:
+        activation: "relu", "gelu" or a function.
+        batch_first: tensors are (N, T, d_model).
+        norm_first: norms stand before attention and network, else behind the shortcuts.
+
+    Raises:
+        RuntimeError: another name of an activation.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
+        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
+        self.linear1 = Linear(d_model, dim_feedforward, **made)
+        self.dropout = Dropout(dropout)
+        self.linear2 = Linear(dim_feedforward, d_model, **made)
+        self.norm_first = norm_first
+        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **made)
+        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **made)
+        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, **made)
+        self.dropout1 = Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
+        self.dropout3 = Dropout(dropout)
+        self.activation = _activation(activation)
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool = False,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Masks as in :class:`MultiheadAttention`.
+
+        Raises:
+            ShapeError: shapes that do not fit, or a hint without its mask.
+        """
+        x = tgt
+        own, other = (tgt_mask, tgt_key_padding_mask, tgt_is_causal), (memory_mask, memory_key_padding_mask, memory_is_causal)
+        if self.norm_first:
+            x = x + self._sa_block(self.norm1(x), *own)
+            x = x + self._mha_block(self.norm2(x), memory, *other)
+            return x + self._ff_block(self.norm3(x))
+        x = self.norm1(x + self._sa_block(x, *own))
+        x = self.norm2(x + self._mha_block(x, memory, *other))
+        return self.norm3(x + self._ff_block(x))
+
+    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
+        return self.dropout1(self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
+
+    def _mha_block(
+        self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        return self.dropout2(self.multihead_attn(x, mem, mem, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
+
+    def _ff_block(self, x: Tensor) -> Tensor:
+        return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+
+class TransformerDecoder(Module):
+    """Copies of a decoder layer, one behind the other.
+
+    Args:
+        norm: a module behind the last, or ``None``.
+    """
+
+    def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None) -> None:
+        super().__init__()
+        self.layers = _clones(decoder_layer, num_layers)
+        self.num_layers = num_layers
+        self.norm = norm
+
+    def forward(
+        self,
+        tgt: Tensor,
+        memory: Tensor,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Masks as in :class:`MultiheadAttention`; whether a mask is the triangle is asked of the hints, not of its values."""
+        masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
+        for layer in self.layers:
+            tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), memory_is_causal)
+        return tgt if self.norm is None else self.norm(tgt)
+
+
+class Transformer(Module):
+    """Encoder and decoder: src (S, N, d_model), tgt (T, N, d_model) -> (T, N, d_model).
+
+    Args:
+        custom_encoder, custom_decoder: used instead of those that the other arguments describe.
+
+    Raises:
+        RuntimeError: another name of an activation.
+    """
+
+    def __init__(
+        self,
+        d_model: int = 512,
+        nhead: int = 8,
+        num_encoder_layers: int = 6,
+        num_decoder_layers: int = 6,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        custom_encoder: Any = None,
+        custom_decoder: Any = None,
+        layer_norm_eps: float = 1e-5,
+        batch_first: bool = False,
+        norm_first: bool = False,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        inside = (d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, batch_first, norm_first, bias)
+
+        def norm() -> LayerNorm:
+            return LayerNorm(d_model, eps=layer_norm_eps, bias=bias, device=device, dtype=dtype)
+
+        if custom_encoder is not None:
+            self.encoder = custom_encoder
+        else:
+            layer = TransformerEncoderLayer(*inside, device=device, dtype=dtype)
+            self.encoder = TransformerEncoder(layer, num_encoder_layers, norm())
+        if custom_decoder is not None:
+            self.decoder = custom_decoder
+        else:
+            other = TransformerDecoderLayer(*inside, device=device, dtype=dtype)
+            self.decoder = TransformerDecoder(other, num_decoder_layers, norm())
+        self._reset_parameters()
+        self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
+
+    def _reset_parameters(self) -> None:
+        """Draw the first values of all matrices again."""
+        for parameter in self.parameters():
+            if parameter.dim() > 1:
+                init.xavier_uniform_(parameter)
+
+    def forward(
+        self,
+        src: Tensor,
+        tgt: Tensor,
+        src_mask: Tensor | None = None,
+        tgt_mask: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None,
+        tgt_key_padding_mask: Tensor | None = None,
+        memory_key_padding_mask: Tensor | None = None,
+        src_is_causal: bool | None = None,
+        tgt_is_causal: bool | None = None,
+        memory_is_causal: bool = False,
+    ) -> Tensor:
+        """Masks as in :class:`MultiheadAttention`.
+
+        Raises:
+            RuntimeError: src and tgt of different batches, or of another width than ``d_model``.
+        """
+        axis = 0 if self.batch_first else 1
+        if src.dim() == tgt.dim() == 3 and src.size(axis) != tgt.size(axis):
+            raise RuntimeError(f"the batch number of src and tgt must be equal, found {list(src.shape)} and {list(tgt.shape)}")
+        if src.size(-1) != self.d_model or tgt.size(-1) != self.d_model:
+            raise RuntimeError(
+                f"the feature number of src and tgt must be equal to d_model, {self.d_model}, found {list(src.shape)} and "
+                f"{list(tgt.shape)}"
+            )
+        memory = self.encoder(src, mask=src_mask, src_key_padding_mask=src_key_padding_mask, is_causal=src_is_causal)
+        return self.decoder(
+            tgt,
+            memory,
+            tgt_mask=tgt_mask,
+            memory_mask=memory_mask,
+            tgt_key_padding_mask=tgt_key_padding_mask,
+            memory_key_padding_mask=memory_key_padding_mask,
+            tgt_is_causal=tgt_is_causal,
+            memory_is_causal=memory_is_causal,
+        )
+
+    @staticmethod
+    def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
+        """(sz, sz): 0 on and below the diagonal, -inf above, which hides what comes later."""
+        return _triangle(sz, device, dtype)
