@@ -1,0 +1,399 @@
+"""Attention on the GPU: tiles of scores in a workspace of bounded size, products by cuBLAS. As in ``kernels/numpy``.
+
+float16 is multiplied as it is stored and accumulated in float32. Sequences one behind the other are cut on the host, which
+waits once for their cumulative lengths.
+"""
+
+# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
+# (CuPy makes its names when it is imported)
+from __future__ import annotations
+
+from functools import cache as _cache
+from itertools import pairwise as _pairwise
+from typing import Any as _Any
+from typing import NamedTuple as _NamedTuple
+
+import cupy as _cupy
+import numpy as _np
+
+from ..numpy.attention import check_offsets as _check_offsets
+from . import attention_source as _source
+from .blas import gemm as _gemm
+from .lines import NULL as _NULL
+
+_MOST = 64 << 20  # bytes of workspace, at most
+_SIDE = 1024  # rows and columns of a tile, at most
+_THREADS = 128
+
+
+class _Plan(_NamedTuple):
+    """A tile: heads, rows, columns."""
+
+    heads: int
+    rows: int
+    columns: int
+
+
+def _wide(dtype):
+    return _np.dtype(_np.float64 if dtype == _np.float64 else _np.float32)
+
+
+def _bytes(cut, depth, width, dtype, backward):
+    """What lies in the workspace: tiles of scores, sums, statistics."""
+    wide, lines = _wide(dtype).itemsize, cut.heads * cut.rows
+    scores = lines * cut.columns
+    total = scores * (wide * (1 + backward) + dtype.itemsize) + 2 * lines * wide
+    if not backward:
+        total += lines * width * wide
+    elif dtype == _np.float16:
+        total += cut.heads * (cut.rows * depth + cut.columns * (depth + width)) * wide
+    return total + 8 * 256
+
+
+def _plan(heads, rows, columns, depth, width, dtype, backward):
+    """The largest tile within the workspace."""
+    rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
+    while _bytes(_Plan(1, rows, columns), depth, width, dtype, backward) > _MOST and rows * columns > 1:
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    one = _bytes(_Plan(1, rows, columns), depth, width, dtype, backward)
+    return _Plan(max(min(max(heads, 1), _MOST // one), 1), rows, columns)
+
+
+def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
+    """Bytes of workspace, 64 MiB at most."""
+    sizes = (k_shape[1], q_shape[2], k_shape[2], q_shape[3], v_shape[3], dtype, backward)
+    return _bytes(_plan(*sizes), q_shape[3], v_shape[3], dtype, backward)
+
+
+def check_offsets(name, offsets, tokens, longest):
+    """Refuse what does not say where sequences begin: from 0 to the number of tokens, never back, none beyond the longest."""
+    _check_offsets(name, offsets, tokens, longest)
+
+
+class _Space:
+    """The workspace, handed out piece by piece."""
+
+    def __init__(self, work):
+        self.work, self.used = work, 0
+
+    def take(self, shape, dtype):
+        count = int(_np.prod(shape)) * _np.dtype(dtype).itemsize
+        found = self.work[self.used : self.used + count].view(dtype).reshape(shape)
+        self.used += -(-count // 256) * 256
+        return found
+
+
+class _Job(_NamedTuple):
+    """One batch of one attention: q, y, gy (head, group, row, E), k and v (head, column, E), mask (head or 1, group or 1, row
+    or 1, column or 1); row i is at column i + ``offset``; ``base`` is the number of its first score, for dropout."""
+
+    q: _Any
+    k: _Any
+    v: _Any
+    mask: _Any
+    scale: float
+    window: tuple
+    offset: int
+    p: float
+    ticket: tuple
+    base: int
+
+
+@_cache
+def _module(kind):
+    return _cupy.RawModule(code=_source.source(kind))  # pyright: ignore
+
+
+def _launch(name, x, shape, *arguments):
+    """Run a kernel with a warp for each row of a tile of ``shape``."""
+    heads, rows, columns = map(int, shape)
+    lines = rows * columns / 32 if name == "attention_mask" else heads * rows
+    grid = max(min(-(-int(lines + 1) * 32 // _THREADS), (1 << 31) - 1), 1)
+    _module(x.dtype.char).get_function(name)((grid,), (_THREADS,), (*arguments, heads, rows, columns))
+
+
+def _steps(a):
+    """Strides in elements, but for the last axis, which is contiguous."""
+    return tuple(s // a.itemsize for s in a.strides[:-1])
+
+
+def _grouped(x, heads):
+    """(batch, head, ...) by key head: (batch, key head, group, ...); ``None`` stays."""
+    return None if x is None else x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
+
+
+def _mask_of(mask, batch, heads):
+    """The mask of one batch by key head."""
+    if mask is None:
+        return None
+    mask = mask[batch if mask.shape[0] > 1 else 0]
+    return mask[None] if mask.shape[0] == 1 else mask.reshape(heads, -1, *mask.shape[1:])
+
+
+def _sight(job, head, group, rows, columns):
+    """The arguments that say what a tile sees."""
+    left, right = (-1 if n is None else int(n) for n in job.window)
+    tail = (float(job.scale), rows.start + job.offset, columns.start, left, right)
+    if job.mask is None:
+        return (_NULL, _np.int32(0), 0, 0, 0, *tail)
+    full = (head.stop - head.start, rows.stop - rows.start, columns.stop - columns.start)
+    wanted = (head, slice(group, group + 1), rows, columns)
+    index = [slice(0, 1) if n == 1 else part for n, part in zip(job.mask.shape, wanted, strict=True)]
+    part = _cupy.broadcast_to(job.mask[tuple(index)][:, 0], full)
+    kind = _np.int32(1 if part.dtype == _np.bool_ else 2)
+    return (part, kind, *(s // part.itemsize for s in part.strides), *tail)
+
+
+def _dropout(job, head, group, rows, columns):
+    """The arguments of dropout of a tile."""
+    _, groups, total_rows, _ = job.q.shape
+    total = job.k.shape[1]
+    one = total_rows * total
+    base = job.base + (head.start * groups + group) * one + rows.start * total + columns.start
+    seed, call = job.ticket
+    return (float(job.p), _np.uint64(seed), _np.uint64(call), base, groups * one, total)
+
+
+def _cuts(count, size):
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+def _columns(job, rows, size):
+    """The tiles of columns that some of these rows see."""
+    (left, right), total = job.window, job.k.shape[1]
+    low = 0 if left is None else min(max(rows.start + job.offset - left, 0), total)
+    high = total if right is None else min(max(rows.stop + job.offset + right, 0), total)
+    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
+
+
+def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
+    """out = softmax(q @ k.T * scale + mask) @ v; lse = the logarithms of the softmax's sums, inf where a row sees nothing."""
+    heads = k.shape[1]
+    queries, results, sums = (_grouped(x, heads) for x in (q, out, lse))
+    one = q.shape[1] * q.shape[2] * k.shape[2]
+    for b in range(q.shape[0]):
+        job = _Job(queries[b], k[b], v[b], _mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
+        _forward(job, work, results[b], sums[b])
+
+
+def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, lse):
+    """:func:`attention` of sequences one behind the other, the last row of each at its last column."""
+    for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
+        heads = k.shape[1]
+        query, result = (_grouped(_by_head(x, rows), heads)[0] for x in (q, out))
+        key, value = (_by_head(x, columns)[0] for x in (k, v))
+        job = _Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        _forward(job, work, result, _grouped(lse[None, :, rows], heads)[0])
+
+
+def _sequences(cu_q, cu_k, heads):
+    """The rows and columns of each sequence with rows, its offset, and the number of its first score."""
+    base = 0
+    for rows, columns in zip(_pairwise(cu_q.tolist()), _pairwise(cu_k.tolist()), strict=True):
+        count, total = rows[1] - rows[0], columns[1] - columns[0]
+        if count:
+            yield slice(*rows), slice(*columns), total - count, base
+        base += heads * count * total
+
+
+def _by_head(x, tokens):
+    """(token, head, E) as (1, head, token, E), of these tokens; ``None`` stays."""
+    return None if x is None else x[tokens].transpose(1, 0, 2)[None]
+
+
+def _forward(job, work, out, lse):
+    """Tile by tile of rows, over all columns that they see."""
+    heads, groups, rows, depth = job.q.shape
+    width, wide = job.v.shape[2], _wide(job.q.dtype)
+    cut = _plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False)
+    for head in _cuts(heads, cut.heads):
+        for group in range(groups):
+            for part in _cuts(rows, cut.rows):
+                query, target = job.q[head, group, part], out[head, group, part]
+                shape, space = query.shape[:2], _Space(work)
+                tops, totals = space.take(shape, wide), space.take(shape, wide)
+                sums = space.take((*shape, width), wide)
+                before, columns = space.used, _columns(job, part, cut.columns)
+                for number, seen in enumerate(columns):
+                    space.used = before
+                    tile = (*shape, seen.stop - seen.start)
+                    scores, weights = space.take(tile, wide), space.take(tile, job.q.dtype)
+                    _gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
+                    where = (head, group, part, seen)
+                    first = _np.int32(number == 0)
+                    state = (scores, weights, tops, totals, sums, width, first, *_sight(job, *where), *_dropout(job, *where))
+                    _launch("attention_softmax", job.q, tile, *state)
+                    _gemm(weights, job.v[head, seen], sums, number > 0)
+                if not columns:
+                    sums.fill(0)
+                    totals.fill(0)
+                    tops.fill(0)
+                logs = lse[head, group, part]
+                _launch(
+                    "attention_finish",
+                    job.q,
+                    (*shape, 1),
+                    tops,
+                    totals,
+                    sums,
+                    width,
+                    target,
+                    *_steps(target),
+                    logs,
+                    *_steps(logs),
+                )
+
+
+# --- backward -------------------------------------------------------------------------------------------------------------
+
+
+class _Grads(_NamedTuple):
+    """The gradient of a job's result, its result and sums, and where gradients go; ``None`` where none is wanted."""
+
+    gy: _Any
+    y: _Any
+    lse: _Any
+    gq: _Any
+    gk: _Any
+    gv: _Any
+    gmask: _Any
+
+
+def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work, gq, gk, gv, gmask):
+    """gq, gk, gv = the gradients; gmask += the mask's (batch or 1, head or 1, row, column), in the wide dtype.
+
+    Those that are ``None`` are not wanted; v and y may be ``None`` where only gv is.
+    """
+    heads = k.shape[1]
+    one = q.shape[1] * q.shape[2] * k.shape[2]
+    queries, seeds, results, sums, goals = (_grouped(x, heads) for x in (q, gy, y, lse, gq))
+    for b in range(q.shape[0]):
+        job = _Job(queries[b], k[b], _at(v, b), _mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
+        goal, to_mask = _at(goals, b), _mask_of(gmask, b, heads)
+        _backward(job, _Grads(seeds[b], _at(results, b), sums[b], goal, _at(gk, b), _at(gv, b), to_mask), work)
+
+
+def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
+    """:func:`attention_backward` of sequences one behind the other; what is in no sequence gets 0."""
+    heads = k.shape[1]
+    for g in (gq, gk, gv):
+        if g is not None:
+            g.fill(0)
+    for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
+        query, seed, result, goal = (_at(_grouped(_by_head(x, rows), heads), 0) for x in (q, gy, y, gq))
+        key, value, to_key, to_value = (_at(_by_head(x, columns), 0) for x in (k, v, gk, gv))
+        job = _Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        sums = _grouped(lse[None, :, rows], heads)[0]
+        _backward(job, _Grads(seed, result, sums, goal, to_key, to_value, None), work)
+
+
+def _at(x, index):
+    """``x[index]``; ``None`` stays."""
+    return None if x is None else x[index]
+
+
+def _backward(job, grads, work):
+    """Half precision is added up in the workspace: rows and columns have a walk each then."""
+    heads, _, rows, depth = job.q.shape
+    total, width, dtype = job.k.shape[1], grads.gy.shape[3], job.q.dtype
+    cut = _plan(heads, rows, total, depth, width, dtype, True)
+    for g in (grads.gk, grads.gv):
+        if g is not None:
+            g.fill(0)
+    walks = [(grads, False)]
+    if dtype == _np.float16:
+        walks = [(grads._replace(gk=None, gv=None), False), (grads._replace(gq=None, gmask=None), True)]
+    for head in _cuts(heads, cut.heads):
+        for wanted, by_columns in walks:
+            if any(g is not None for g in wanted[3:]):
+                (_by_columns if by_columns else _by_rows)(job, wanted, cut, head, work)
+
+
+def _by_rows(job, grads, cut, head, work):
+    """gq is finished row by row; gk and gv, in the wide dtype, are added to."""
+    wide = _wide(job.q.dtype)
+    for group in range(job.q.shape[1]):
+        for part in _cuts(job.q.shape[2], cut.rows):
+            space = _Space(work)
+            inner = _inner(job, grads, head, group, part, space)
+            goal = None if grads.gq is None else grads.gq[head, group, part]
+            total = goal
+            if goal is not None and goal.dtype != wide:
+                total = space.take(goal.shape, wide)
+            columns = _columns(job, part, cut.columns)
+            if total is not None and not columns:
+                total.fill(0)
+            before = space.used
+            for number, seen in enumerate(columns):
+                space.used = before
+                to_key, to_value = (_at(g, (head, seen)) for g in (grads.gk, grads.gv))
+                scaled = _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
+                if total is not None:
+                    _gemm(scaled, job.k[head, seen], total, number > 0)
+            if total is not goal:
+                _cupy.copyto(goal, total, casting="unsafe")
+
+
+def _by_columns(job, grads, cut, head, work):
+    """gk and gv, added up in the wide dtype."""
+    wide = _wide(job.q.dtype)
+    for whole in _cuts(job.k.shape[1], cut.columns):
+        outer = _Space(work)
+        goals = [_at(g, (head, whole)) for g in (grads.gk, grads.gv)]
+        sums = [None if g is None else outer.take(g.shape, wide) for g in goals]
+        for total in sums:
+            if total is not None:
+                total.fill(0)
+        for group in range(job.q.shape[1]):
+            for part in _cuts(job.q.shape[2], cut.rows):
+                for seen in _columns(job, part, cut.columns):
+                    if seen.start == whole.start:
+                        space = _Space(work)
+                        space.used = outer.used
+                        inner = _inner(job, grads, head, group, part, space)
+                        front = (slice(None), slice(seen.stop - seen.start))
+                        to_key, to_value = (_at(t, front) for t in sums)
+                        _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
+        for goal, total in zip(goals, sums, strict=True):
+            if goal is not None:
+                _cupy.copyto(goal, total, casting="unsafe")
+
+
+def _inner(job, grads, head, group, part, space):
+    """The sums of gy * y of some rows; ``None`` where the scores' gradient is not wanted."""
+    if grads.y is None:
+        return None
+    gy, y = grads.gy[head, group, part], grads.y[head, group, part]
+    found = space.take(gy.shape[:2], _wide(y.dtype))
+    _launch("attention_inner", job.q, (*gy.shape[:2], 1), gy, *_steps(gy), y, *_steps(y), y.shape[2], found)
+    return found
+
+
+def _tile(job, grads, where, inner, gk, gv, space):
+    """Add a tile's part to gk and gv; the gradient of its products q @ k.T."""
+    head, group, part, seen = where
+    query, gy, lse = job.q[head, group, part], grads.gy[head, group, part], grads.lse[head, group, part]
+    wide, drop = _wide(job.q.dtype), _dropout(job, *where)
+    tile = (*query.shape[:2], seen.stop - seen.start)
+    scores, slopes, weights = space.take(tile, wide), space.take(tile, wide), space.take(tile, job.q.dtype)
+    _gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
+    _launch("attention_weights", job.q, tile, scores, weights, lse, *_steps(lse), *_sight(job, *where), *drop)
+    if gv is not None:
+        _gemm(weights.transpose(0, 2, 1), gy, gv, True)
+    if inner is None:
+        return None
+    _gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
+    _launch("attention_slopes", job.q, tile, scores, slopes, weights, inner, float(job.scale), *drop)
+    if grads.gmask is not None:
+        _add_to_mask(job, grads.gmask, slopes, where)
+    if gk is not None:
+        _gemm(weights.transpose(0, 2, 1), query, gk, True)
+    return weights
+
+
+def _add_to_mask(job, gmask, slopes, where):
+    """gmask (head or 1, group or 1, row, column) += slopes."""
+    head, group, part, seen = where
+    found = gmask[:, group if gmask.shape[1] > 1 else 0][head if gmask.shape[0] > 1 else slice(0, 1), part, seen]
+    step = found.strides[0] // found.itemsize if gmask.shape[0] > 1 else 0
+    _launch("attention_mask", job.q, slopes.shape, slopes, found, step, found.strides[1] // found.itemsize)

@@ -1,0 +1,150 @@
+"""CUDA source of attention: what happens to one tile of scores between two products of cuBLAS.
+
+A tile is (heads, rows, columns), contiguous; a warp works on each of its rows. Nothing is atomic: the same input gives the
+same bits. Dropout counts every score of the whole by itself, so that its mask does not depend on how the whole is cut.
+"""
+
+from __future__ import annotations
+
+from .philox import SOURCE as _PHILOX
+
+_TYPES = {
+    "e": ("__half", "float", "-3.4028234663852886e38f"),
+    "f": ("float", "float", "-3.4028234663852886e38f"),
+    "d": ("double", "double", "-1.7976931348623157e308"),
+}
+
+_HEAD = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {A} A;
+typedef long long wide;
+typedef unsigned long long count;
+#define LOWEST ((A){lowest})
+#define LANES {lanes}
+#define NOTHING ((A)(-1.0 / 0.0))
+// what hides scores: a mask (kind 1: bool, 2: added), the columns before and behind a row (-1: all)
+#define SIGHT const void* mask, int kind, wide m0, wide m1, wide m2, double scale, wide row0, wide column0, wide left, \\
+    wide right
+#define SEEN mask, kind, m0, m1, m2, scale, row0, column0, left, right
+// dropout: the number of a score is base + head * head_step + row * row_step + column
+#define DROPOUT double p, count seed, count call, wide base, wide head_step, wide row_step
+#define SIZES wide heads, wide rows, wide columns
+#define LINE \\
+    const wide line = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / LANES; \\
+    const int lane = threadIdx.x % LANES; \\
+    if (line >= heads * rows) return;  /* whole warps leave together */ \\
+    const wide n = line / rows, i = line % rows;
+#define EACH(c, size) for (wide c = lane; c < (size); c += LANES)
+
+__device__ inline A lane_max(A v) {{
+    for (int m = LANES / 2; m; m >>= 1) v = max(v, __shfl_xor_sync(0xffffffffu, v, m));
+    return v;
+}}
+__device__ inline A lane_sum(A v) {{
+    for (int m = LANES / 2; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
+    return v;
+}}
+"""
+
+_BODY = """
+__device__ inline A scored(A product, wide n, wide i, wide c, SIGHT) {
+    const wide row = row0 + i, column = column0 + c;
+    if ((left >= 0 && column < row - left) || (right >= 0 && column > row + right)) return NOTHING;
+    const wide place = n * m0 + i * m1 + c * m2;
+    if (kind == 1 && !((const bool*)mask)[place]) return NOTHING;
+    return product * (A)scale + (kind == 2 ? (A)((const T*)mask)[place] : (A)0);
+}
+
+__device__ inline A kept(wide n, wide i, wide c, DROPOUT) {  // 1 / (1 - p), or 0
+    if (p == 0) return 1;
+    if (p == 1) return 0;
+    const count place = (count)(base + n * head_step + i * row_step + c);
+    return philox_uniform(philox_at(seed, call, place)) < (float)p ? (A)0 : (A)1 / ((A)1 - (A)p);
+}
+
+// one more tile of columns: weights = e**(score - top), what was summed before counts by the new top
+extern "C" __global__ void attention_softmax(A* scores, T* weights, A* tops, A* totals, A* sums, wide width, int first,
+                                             SIGHT, DROPOUT, SIZES) {
+    LINE
+    scores += line * columns; weights += line * columns;
+    A best = NOTHING, total = 0;
+    EACH(c, columns) {
+        scores[c] = scored(scores[c], n, i, c, SEEN);
+        best = max(best, scores[c]);
+    }
+    const A before = first ? LOWEST : tops[line];
+    const A top = max(lane_max(best), before);
+    EACH(c, columns) {
+        const A e = exp(scores[c] - top);
+        total += e;
+        weights[c] = (T)(e * kept(n, i, c, p, seed, call, base, head_step, row_step));
+    }
+    total = lane_sum(total);
+    const A factor = first ? (A)0 : exp(before - top);
+    if (!first) EACH(d, width) sums[line * width + d] *= factor;
+    if (lane == 0) {
+        tops[line] = top;
+        totals[line] = (first ? (A)0 : totals[line] * factor) + total;
+    }
+}
+
+// y = sums / total, 0 where nothing was seen; lse = top + ln(total), inf there
+extern "C" __global__ void attention_finish(const A* tops, const A* totals, const A* sums, wide width, T* y, wide y0, wide y1,
+                                            A* lse, wide l0, SIZES) {
+    LINE
+    const A total = totals[line];
+    EACH(d, width) y[n * y0 + i * y1 + d] = (T)(total == 0 ? (A)0 : sums[line * width + d] / total);
+    if (lane == 0) lse[n * l0 + i] = total == 0 ? (A)(1.0 / 0.0) : tops[line] + log(total);
+}
+
+// inner = sum over the numbers of a head of gy * y
+extern "C" __global__ void attention_inner(const T* gy, wide g0, wide g1, const T* y, wide y0, wide y1, wide width, A* inner,
+                                           SIZES) {
+    LINE
+    A sum = 0;
+    EACH(d, width) sum += (A)gy[n * g0 + i * g1 + d] * (A)y[n * y0 + i * y1 + d];
+    sum = lane_sum(sum);
+    if (lane == 0) inner[line] = sum;
+}
+
+// scores become the softmax; weights = the softmax after dropout
+extern "C" __global__ void attention_weights(A* scores, T* weights, const A* lse, wide l0, SIGHT, DROPOUT, SIZES) {
+    LINE
+    scores += line * columns; weights += line * columns;
+    const A low = lse[n * l0 + i];
+    EACH(c, columns) {
+        const A e = exp(scored(scores[c], n, i, c, SEEN) - low);
+        scores[c] = e;
+        weights[c] = (T)(e * kept(n, i, c, p, seed, call, base, head_step, row_step));
+    }
+}
+
+// from gy @ v.T in slopes: slopes = the gradient of the scores, scaled = that of the products q @ k.T
+extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scaled, const A* inner, double scale, DROPOUT,
+                                            SIZES) {
+    LINE
+    softmax += line * columns; slopes += line * columns; scaled += line * columns;
+    EACH(c, columns) {
+        const A e = slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
+        const A slope = softmax[c] * (e - inner[line]);
+        slopes[c] = slope;
+        scaled[c] = (T)(slope * (A)scale);
+    }
+}
+
+// gmask += slopes; where g0 is 0 all heads share a mask
+extern "C" __global__ void attention_mask(const A* slopes, A* gmask, wide g0, wide g1, SIZES) {
+    const wide all = rows * columns;
+    for (wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; at < all; at += (wide)gridDim.x * blockDim.x) {
+        A* target = gmask + at / columns * g1 + at % columns;
+        for (wide n = 0; n < heads; ++n) target[n * g0] += slopes[n * all + at];
+    }
+}
+"""
+
+
+def source(kind: str, lanes: int = 32) -> str:
+    """The kernels for arrays whose dtype character is ``kind``."""
+    t, a, lowest = _TYPES[kind]
+    return _HEAD.format(T=t, A=a, lowest=lowest, lanes=lanes) + _PHILOX + _BODY
