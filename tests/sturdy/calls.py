@@ -226,6 +226,7 @@ LAYERS = [
     _c("F.scaled_dot_product_attention", IMAGE, f(2, 4, 5, 7), f(2, 4, 5, 3), f(6, 5), 0.0, False, scale=0.5),
     _c("F.scaled_dot_product_attention", IMAGE, IMAGE, IMAGE, b(6, 6)),
     _c("F.scaled_dot_product_attention", M, M, M, is_causal=True),
+    _c("F.multi_head_attention_forward", M, M, M, 4, 2, f(12, 4), f(12), None, None, False, 0.0, f(4, 4), f(4), True, b(3, 2)),
 ]
 LOSSES = [
     *_each(_LOSSES, X, X),

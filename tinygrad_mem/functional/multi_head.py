@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from . import attention
 from .dropout import dropout
 from .join import cat
@@ -16,40 +16,41 @@ from .linalg import linear
 from .softmax import softmax
 
 
-def _canonical(mask: Tensor | None, name: str, query: Tensor) -> Tensor | None:
-    """The mask as scaled_dot_product_attention has it: bool, where True takes part, or what is added, in query's dtype."""
+def _canonical(mask: Tensor | None, name: str) -> Tensor | None:
+    """The mask as scaled_dot_product_attention has it: bool, where True takes part, or what is added."""
     if mask is None:
         return None
     if mask.dtype == np.bool_:
         return mask.logical_not()
     if not mask.is_floating_point():
         raise DTypeError(f"only bool and floating types of {name} are supported, found {mask.dtype}")
-    return mask.to(query.dtype)
+    return mask
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:
-    """A mask as what is added to the scores."""
+    """A mask as what is added to the scores, in query's dtype."""
     if mask.dtype != np.bool_:
-        return mask
+        return mask.to(query.dtype)
     zero = query.new_zeros(1).expand(*mask.shape)
     return zero.masked_fill(mask.logical_not(), float("-inf"))
 
 
 def _joined(keys: Tensor | None, pairs: Tensor | None, query: Tensor) -> Tensor | None:
-    """One mask of two: of keys (N, 1, 1, S) and of pairs (N or 1, heads or 1, L, S)."""
+    """One mask of two, of keys (N, 1, 1, S) and of pairs (N or 1, heads or 1, L, S): bool, or of query's dtype."""
     if keys is None or pairs is None:
-        return pairs if keys is None else keys
+        one = pairs if keys is None else keys
+        return one if one is None or one.dtype == np.bool_ else one.to(query.dtype)
     if keys.dtype == pairs.dtype == np.bool_:
         return keys.logical_and(pairs)
     return _added(keys, query) + _added(pairs, query)
 
 
 def _masks(
-    key_padding_mask: Tensor | None, attn_mask: Tensor | None, query: Tensor, shape: tuple[int, int, int, int]
+    key_padding_mask: Tensor | None, attn_mask: Tensor | None, shape: tuple[int, int, int, int]
 ) -> tuple[Tensor | None, Tensor | None]:
     """Both masks with four axes, checked against scores of ``shape`` (N, heads, L, S)."""
     count, heads, rows, columns = shape
-    keys, pairs = _canonical(key_padding_mask, "key_padding_mask", query), _canonical(attn_mask, "attn_mask", query)
+    keys, pairs = _canonical(key_padding_mask, "key_padding_mask"), _canonical(attn_mask, "attn_mask")
     if keys is not None:
         if tuple(keys.shape) != (count, columns):
             raise ShapeError(
@@ -101,7 +102,7 @@ class _Heads:
     def join(self, x: Tensor) -> Tensor:
         count, _, rows, _ = x.shape
         x = x.permute(0, 2, 1, 3) if self.batch_first else x.permute(2, 0, 1, 3)
-        return x.reshape(*((count, rows) if self.batch_first else (rows, count)), -1)
+        return x.reshape(*((count, rows) if self.batch_first else (rows, count)), x.shape[2] * x.shape[3])
 
     def append(self, x: Tensor, row: Tensor | None) -> Tensor:
         """``x`` with one more token behind its tokens, the same for all of the batch; zeros unless given."""
@@ -146,14 +147,14 @@ def _attention(
     count, rows = heads.size(query)
     plain = bias_k is None and bias_v is None and not add_zero and static == (None, None)
     columns = heads.size(key)[1] if static[0] is None else static[0].shape[1]
-    keys, pairs = _masks(key_padding_mask, attn_mask, query, (count, heads.count, rows, columns))
+    keys, pairs = _masks(key_padding_mask, attn_mask, (count, heads.count, rows, columns))
     if causal and not need_weights:
         pairs = None  # the hint says that it is the triangle: tiles know it without memory
     else:
         causal = False
     if plain and packed is not None and query is key and key is value and not need_weights and not _needs_grad(keys, pairs):
         x = heads.split_thirds(linear(query, packed, bias))
-        y = attention._attend_itself(x, _joined(keys, pairs, query), p, causal)
+        y = attention._attend_itself(x, _joined(keys, pairs, x), p, causal)
         return linear(heads.join(y), *out_proj), None
     if separate is None:
         assert packed is not None
@@ -167,7 +168,7 @@ def _attention(
     if add_zero:
         k, v = (cat([t, t.new_zeros((*t.shape[:2], 1, t.shape[3]))], 2) for t in (k, v))
         more += 1
-    mask = _joined(_longer(keys, more), _longer(pairs, more), query)
+    mask = _joined(_longer(keys, more), _longer(pairs, more), q)
     if need_weights:
         y, weights = _weighted(q, k, v, mask, p)
         return linear(heads.join(y), *out_proj), weights
@@ -183,8 +184,8 @@ def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tenso
     return heads.split(t) if static is None else static.reshape(count, heads.count, *static.shape[1:])
 
 
-def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int, packed: bool) -> None:
-    """Shapes that no weight of this layer takes.
+def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:
+    """Shapes that no attention of this width takes.
 
     Raises:
         ShapeError: with what was found.
@@ -199,8 +200,31 @@ def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: in
         raise ShapeError(f"was expecting embedding dimension of {embed_dim}, but got {query.shape[-1]}")
     if heads < 1 or embed_dim % heads:
         raise ShapeError(f"embed_dim {embed_dim} not divisible by num_heads {heads}")
-    if (packed and key.shape != value.shape) or key.shape[:-1] != value.shape[:-1]:
+    if key.shape[:-1] != value.shape[:-1]:
         raise ShapeError(f"key shape {tuple(key.shape)} does not match value shape {tuple(value.shape)}")
+
+
+def _refuse_weights(key: Tensor, value: Tensor, width: int, in_proj: tuple, extra: tuple) -> None:
+    """Weights of another width.
+
+    Raises:
+        ArgumentTypeError: there is none.
+        ShapeError: with what was found.
+    """
+    packed, separate, bias = in_proj
+    if separate is None:
+        if packed is None:
+            raise ArgumentTypeError("use_separate_proj_weight is False but in_proj_weight is None")
+        if key.shape != value.shape:
+            raise ShapeError(f"key shape {tuple(key.shape)} does not match value shape {tuple(value.shape)}")
+        if tuple(packed.shape) != (3 * width, width):
+            raise ShapeError(f"in_proj_weight must have shape {(3 * width, width)}, found {tuple(packed.shape)}")
+    elif any(w is None or w.shape[0] != width for w in separate):
+        raise ArgumentTypeError(f"use_separate_proj_weight is True: q_, k_ and v_proj_weight must have {width} rows each")
+    if bias is not None and tuple(bias.shape) != (3 * width,):
+        raise ShapeError(f"in_proj_bias must have shape {(3 * width,)}, found {tuple(bias.shape)}")
+    if (extra[0] is None) != (extra[1] is None):
+        raise ArgumentTypeError("bias_k and bias_v are set together, or neither is")
 
 
 def multi_head_attention_forward(
@@ -279,7 +303,8 @@ def multi_head(
     batch_first: bool,
 ) -> tuple[Tensor, Tensor | None]:
     """:func:`multi_head_attention_forward` that takes (N, L, E) too: a batch that comes first need not be turned."""
-    _refuse(query, key, value, embed_dim, num_heads, separate is None)
+    _refuse(query, key, value, embed_dim, num_heads)
+    _refuse_weights(key, value, embed_dim, (in_proj_weight, separate, in_proj_bias), (bias_k, bias_v))
     if is_causal and attn_mask is None:
         raise ArgumentError("Need attn_mask if specifying the is_causal hint.")
     if not 0.0 <= dropout_p <= 1.0:
