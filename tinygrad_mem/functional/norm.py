@@ -99,7 +99,7 @@ def rms_norm(
     import numpy as np
 
     rows, size = _last(input, normalized_shape, "rms_norm", weight, None)
-    tiny = float(np.finfo(input.dtype).eps) if eps is None else eps
+    tiny = float(np.finfo(max(input.dtype, np.dtype(np.float32))).eps) if eps is None else eps  # that of the arithmetic
     return apply(ops.SampleNorm, input, weight, None, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=tiny, centre=False)
 
 

@@ -34,7 +34,9 @@ class Embedding(Op):
         gw = ctx.zeros(ctx.table, gy.dtype)
         counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
         rows = ctx.contiguous(gy).reshape(index.size, ctx.table[1])
-        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, out=gw)
+        size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
+        work = ctx.workspace(size) if size else None
+        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, work, out=gw)
         return None, gw
 
 

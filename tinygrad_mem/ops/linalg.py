@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from ..dtypes import float16
 from ..errors import DTypeError, ShapeError
 from .base import Op, broadcast
 
@@ -12,6 +13,12 @@ def _product(ctx, a, b, out):
     """out = a @ b through BLAS, with the workspace that the kernel asks for."""
     size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
     ctx.kernels.matmul(a, b, ctx.workspace(size) if size else None, out=out)
+
+
+def _half_sum(ctx, a, b, addend, alpha, beta, out):
+    """out = alpha * (a @ b) + beta * addend of halves, rounded once."""
+    size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
+    ctx.kernels.matmul_add(a, b, addend, alpha, beta, ctx.workspace(size) if size else None, out=out)
 
 
 def _blas_ready(ctx, x):
@@ -103,6 +110,9 @@ class Linear(Op):
         if ctx.needs[0]:
             ctx.save(weight=weight)
         rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
+        if bias is not None and x.dtype == float16:
+            _half_sum(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, bias, 1, 1, rows)
+            return out
         _product(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, rows)
         if bias is not None:
             ctx.kernels.add(rows, bias, out=rows)
@@ -157,6 +167,9 @@ class AddMM(Op):
         if ctx.needs[2]:
             ctx.save(a=a)
         fresh = out is not x and out.flags.c_contiguous
+        if x.dtype == float16 and beta != 0 and out.flags.c_contiguous:
+            _half_sum(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), x, alpha, beta, out)
+            return out
         product = out if fresh else ctx.empty(shape, x.dtype)
         _product(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), product)
         if alpha != 1:

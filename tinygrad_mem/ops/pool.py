@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import float16, float32, int16, int32, int64, uint8
+from ..dtypes import int16, int32, int64, uint8
 from .base import Op
 
 
@@ -52,8 +52,7 @@ class AvgPool(Op):
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape, ctx.options = x.shape, (geometry, count_include_pad, divisor)
-        total = ctx.empty(out.shape, float32) if x.dtype == float16 else out  # sums of halves are not halves
-        ctx.kernels.avg_pool(x, *ctx.options, total, out=out)
+        ctx.kernels.avg_pool(x, *ctx.options, out=out)
         return out
 
     @staticmethod

@@ -149,7 +149,7 @@ class Windows(Op):
 
     @staticmethod
     def forward(ctx, x, *, axis, size, step):
-        ctx.shape, ctx.window = x.shape, (axis, size, step)
+        ctx.shape, ctx.window = x.shape, (axis, step)
         count = (x.shape[axis] - size) // step + 1
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :], size)
         strides = (*x.strides[:axis], x.strides[axis] * step, *x.strides[axis + 1 :], x.strides[axis])
@@ -157,11 +157,7 @@ class Windows(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        axis, size, step = ctx.window
-        gx = ctx.zeros(ctx.shape, gy.dtype)
-        lead = (slice(None),) * axis
-        count = gy.shape[axis]
-        for offset in range(size):
-            part = gx[(*lead, slice(offset, offset + (count - 1) * step + 1, step))]
-            ctx.kernels.add(part, gy[..., offset], out=part)
+        axis, step = ctx.window
+        gx = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.windows_backward(gy, axis, step, out=gx)
         return gx

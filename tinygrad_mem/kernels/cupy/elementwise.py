@@ -38,6 +38,21 @@ def _binary(name: str, formula: str) -> Any:
     return kernel
 
 
+def _arithmetic(name: str, formula: str) -> Any:
+    """As :func:`_binary`; float16 and a number are computed in float32: the number is not rounded to float16 first."""
+    ufunc = getattr(_cupy, name)
+
+    def kernel(x, y, out):
+        if out.dtype.char == "e" and (isinstance(x, (float, int)) or isinstance(y, (float, int))):
+            ufunc(x, y, out=out, dtype="f", **_CAST)
+        else:
+            ufunc(x, y, out=out, **_CAST)
+
+    kernel.__doc__ = f"out = {formula}."
+    kernel.__name__ = name
+    return kernel
+
+
 def _unary(name: str, formula: str) -> Any:
     ufunc = getattr(_cupy, name)
 
@@ -49,14 +64,14 @@ def _unary(name: str, formula: str) -> Any:
     return kernel
 
 
-add = _binary("add", "x + y")
-subtract = _binary("subtract", "x - y")
-multiply = _binary("multiply", "x * y")
-divide = _binary("true_divide", "x / y")
+add = _arithmetic("add", "x + y")
+subtract = _arithmetic("subtract", "x - y")
+multiply = _arithmetic("multiply", "x * y")
+divide = _arithmetic("true_divide", "x / y")
 floor_divide = _binary("floor_divide", "floor(x / y)")
 remainder = _binary("remainder", "x - y * floor(x / y)")
 fmod = _binary("fmod", "x - y * trunc(x / y)")
-power = _binary("power", "x ** y")
+power = _arithmetic("power", "x ** y")
 maximum = _binary("maximum", "max(x, y), nan if either is")
 minimum = _binary("minimum", "min(x, y), nan if either is")
 arctan2 = _binary("arctan2", "the angle of (y, x)")

@@ -28,6 +28,7 @@ extern "C" __global__ void embedding(const T* table, const I* index, T* out, wid
     }}
 }}
 
+#define COLUMNS 8
 #define ROW const wide row = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32; \\
     const int lane = threadIdx.x % 32; \\
     if (row >= rows) return;
@@ -43,15 +44,29 @@ extern "C" __global__ void embedding_backward(const T* gy, const I* index, wide 
         if (lane == 0) counts[row] = found;
         if (found) share = (A)1 / found;
     }}
-    for (wide i = 0; i < n; i += 32) {{
-        unsigned int mine = __ballot_sync(0xffffffffu, i + lane < n && index[i + lane] == row);
-        while (mine) {{
-            const wide at = i + __ffs(mine) - 1;
-            mine &= mine - 1;
-            for (wide k = lane; k < width; k += 32) {{
-                T* place = out + row * width + k;
-                *place = (T)((A)*place + (A)gy[at * width + k] * share);
+    for (wide from = 0; from < width; from += 32 * COLUMNS) {{  // so many columns at a time are summed in registers
+        A sum[COLUMNS];
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {{
+            const wide k = from + 32 * c + lane;
+            sum[c] = k < width ? (A)out[row * width + k] : (A)0;
+        }}
+        for (wide i = 0; i < n; i += 32) {{
+            unsigned int mine = __ballot_sync(0xffffffffu, i + lane < n && index[i + lane] == row);
+            while (mine) {{
+                const wide at = i + __ffs(mine) - 1;
+                mine &= mine - 1;
+                #pragma unroll
+                for (int c = 0; c < COLUMNS; ++c) {{
+                    const wide k = from + 32 * c + lane;
+                    if (k < width) sum[c] += (A)gy[at * width + k] * share;
+                }}
             }}
+        }}
+        #pragma unroll
+        for (int c = 0; c < COLUMNS; ++c) {{
+            const wide k = from + 32 * c + lane;
+            if (k < width) out[row * width + k] = (T)sum[c];
         }}
     }}
 }}
@@ -100,8 +115,16 @@ def embedding(weight, index, out):
         _kernel("embedding", weight.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
 
 
-def embedding_backward(gy, index, padding, counts, out):
-    """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer."""
+def embedding_backward_workspace(count, dtype):
+    """Bytes of workspace that :func:`embedding_backward` wants: none here."""
+    return 0
+
+
+def embedding_backward(gy, index, padding, counts, work, out):
+    """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
+
+    Halves are summed in float32, in registers; work is not used.
+    """
     if gy.size:
         skip, count = -1 if padding is None else int(padding), _np.uint64(0) if counts is None else counts
         arguments = (gy, index, int(index.size), skip, count, out, *map(int, out.shape))

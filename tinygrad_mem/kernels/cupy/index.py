@@ -6,6 +6,10 @@ from __future__ import annotations
 
 import cupy as _cupy
 
+_WIDE = """
+template <typename T> struct wide_type { typedef T type; };
+template <> struct wide_type<float16> { typedef float type; };
+"""  # the type of sums
 _take = _cupy.ElementwiseKernel(
     "raw X x, raw int64 index, int64 width",
     "Z z",
@@ -17,13 +21,28 @@ _add_rows = _cupy.ElementwiseKernel(
     "Z z",
     """
     const long long row = i / width, column = i % width;
-    Z total = before;
+    typename wide_type<Z>::type total = before;
     for (long long k = 0; k < count; ++k) {
-        if (index[k] == row) total += Z(rows[k * width + column]);
+        if (index[k] == row) total += rows[k * width + column];
     }
     z = total;
     """,
     "tinygrad_mem_add_rows",
+    preamble=_WIDE,
+)
+_add_along = _cupy.ElementwiseKernel(
+    "raw X source, raw int64 index, int64 count, int64 length",
+    "Z z",
+    """
+    const long long line = i / length, place = i % length;
+    typename wide_type<Z>::type total = z;
+    for (long long k = 0; k < count; ++k) {
+        if (index[line * count + k] == place) total += source[line * count + k];
+    }
+    z = total;
+    """,
+    "tinygrad_mem_add_along",
+    preamble=_WIDE,
 )
 
 
@@ -46,7 +65,11 @@ def index_get(x, key, out):
 
 def index_put(value, key, accumulate, out):
     """out[key] = value, or += with repeated entries adding up."""
-    if accumulate:
+    if accumulate and out.dtype.char == "e":  # atomic sums of halves would stall: a float32 copy of out is summed into
+        wide = out.astype("f")
+        _cupy.add.at(wide, key, value)
+        _cupy.copyto(out, wide, casting="unsafe")
+    elif accumulate:
         _cupy.add.at(out, key, value)
     else:
         out[key] = value
@@ -75,7 +98,12 @@ def scatter(source, axis, index, out):
 
 
 def scatter_add(source, axis, index, out):
-    """out at index along axis += source."""
+    """out at index along axis += source; halves are summed in float32, by a thread a place that looks through its line."""
+    if out.dtype.char == "e" and isinstance(source, _cupy.ndarray) and index.size:
+        cut = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
+        lines, places, values = (_cupy.moveaxis(a, axis, -1) for a in (out[cut], index, _part(source, index)))
+        _add_along(values, places, index.shape[axis], out.shape[axis], lines)
+        return
     _cupy.add.at(out, _along(index, axis), source if not isinstance(source, _cupy.ndarray) else _part(source, index))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import prod as _prod
+
 import cupy as _cupy
 
 _triangle = _cupy.ElementwiseKernel(
@@ -14,8 +16,33 @@ _triangle = _cupy.ElementwiseKernel(
     """,
     "tinygrad_mem_triangle",
 )
+_windows_backward = _cupy.ElementwiseKernel(
+    "raw X gy, int64 length, int64 count, int64 inner, int64 size, int64 step",
+    "Z z",
+    """
+    const long long column = i % inner, place = i / inner % length, outer = i / inner / length;
+    typename sum_type<Z>::type total = 0;
+    for (long long w = place < size ? 0 : (place - size) / step + 1; w < count && w * step <= place; ++w)
+        total += gy[((outer * count + w) * inner + column) * size + place - w * step];
+    z = total;
+    """,
+    "tinygrad_mem_windows_backward",
+    preamble="""
+    template <typename T> struct sum_type { typedef T type; };
+    template <> struct sum_type<float16> { typedef float type; };
+    """,
+)
 
 
 def triangle(x, diagonal, lower, out):
     """out = x on one side of a diagonal of the last two axes, 0 on the other."""
     _triangle(x, out.shape[-1], out.shape[-2], diagonal, lower, out)
+
+
+def windows_backward(gy, axis, step, out):
+    """out = the gradients gy (a window's place along ``axis``, its entries last) of the windows that see each entry, added up.
+
+    Halves are added in float32. A thread an entry: no atomics.
+    """
+    inner = _prod(out.shape[axis + 1 :])
+    _windows_backward(gy, out.shape[axis], gy.shape[axis], inner, gy.shape[-1], step, out)

@@ -38,6 +38,21 @@ def matmul(x, y, work, out):
             _products(xs[index], ys[index], out[index])
 
 
+def matmul_add(x, y, addend, alpha, beta, work, out):
+    """out = alpha * (x @ y) + beta * addend, of halves: added in float32 and rounded once. addend may be out; beta is not 0."""
+    if out.size == 0:
+        return
+    if addend is not out:
+        _cupy.copyto(out, addend)
+    xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
+    ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
+    if out.ndim == 2:
+        _products(x[None], y[None], out[None], alpha, beta)
+        return
+    for index in _numpy.ndindex(out.shape[:-3]):
+        _products(xs[index], ys[index], out[index], alpha, beta)
+
+
 def _layout(x):
     """(operation, leading dimension) with which cuBLAS reads the last two axes as their transpose."""
     (rows, columns), (down, right), size = x.shape[-2:], x.strides[-2:], x.itemsize
@@ -48,8 +63,8 @@ def _layout(x):
     raise ValueError(f"matmul: strides {x.strides} of shape {x.shape} are not BLAS's; make the array contiguous first")
 
 
-def _products(x, y, out):
-    """A batch of products along the first axis, a stride apart; the rows of out are contiguous."""
+def _products(x, y, out, alpha=1.0, beta=0.0):
+    """out = alpha * (x @ y) + beta * out: a batch along the first axis, a stride apart; the rows of out are contiguous."""
     from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 
@@ -57,7 +72,7 @@ def _products(x, y, out):
     (x_how, x_lead), (y_how, y_lead) = _layout(x), _layout(y)
     count, m, n = out.shape
     size = out.itemsize
-    one, zero = _numpy.ones(1, real), _numpy.zeros(1, real)
+    times, plus = _numpy.full(1, alpha, real), _numpy.full(1, beta, real)
     gpu: _Any = device  # a type checker without a GPU does not see it
     handle = gpu.get_cublas_handle()
     before = cublas.getPointerMode(handle)
@@ -65,9 +80,9 @@ def _products(x, y, out):
     # fmt: off
     try:
         cublas.gemmStridedBatchedEx(
-            handle, y_how, x_how, n, m, x.shape[2], one.ctypes.data,
+            handle, y_how, x_how, n, m, x.shape[2], times.ctypes.data,
             y.data.ptr, kind, y_lead, y.strides[0] // size,
-            x.data.ptr, kind, x_lead, x.strides[0] // size, zero.ctypes.data,
+            x.data.ptr, kind, x_lead, x.strides[0] // size, plus.ctypes.data,
             out.data.ptr, kind, out.strides[1] // size if m > 1 else n, out.strides[0] // size,
             count, compute, _DEFAULT_ALGORITHM,
         )

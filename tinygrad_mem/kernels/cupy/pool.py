@@ -228,8 +228,8 @@ def pool_positions(index, sizes, geometry, out):
     _run("pool_positions", out, out.size, *windows, index, out, out.size, index=index)
 
 
-def avg_pool(x, geometry, count_include_pad, divisor, total, out):
-    """out = the mean of each window; sums are made in registers, total is not used."""
+def avg_pool(x, geometry, count_include_pad, divisor, out):
+    """out = the mean of each window."""
     windows = _windows(x.shape[1:], out.shape[1:], geometry)
     _run("avg_pool", x, out.size, *windows, divisor or 0, _np.int32(count_include_pad), x, out, out.size)
 

@@ -11,7 +11,7 @@ from .erf import tiles as _erf_tiles
 from .erf import wide as _wide
 from .tiles import flags as _flags
 from .tiles import select as _select
-from .tiles import tiled as _tiled
+from .tiles import tiled_wide as _tiled
 
 _TANH = _math.sqrt(2 / _math.pi)
 

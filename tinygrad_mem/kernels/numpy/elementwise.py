@@ -11,7 +11,7 @@ from .threads import GRAIN as _GRAIN
 from .threads import split as _split
 from .tiles import flags as _flags
 from .tiles import sign as _sign
-from .tiles import tiled as _tiled
+from .tiles import tiled_wide as _tiled
 
 
 def copy(x, out):
@@ -54,6 +54,26 @@ def _binary(ufunc: Any, formula: str) -> Any:
     return kernel
 
 
+def _arithmetic(ufunc: Any, formula: str) -> Any:
+    """As :func:`_binary`; a number that float16 has not is not rounded to it first, as in PyTorch: x / 70000 is not x / inf."""
+    plain = _binary(ufunc, formula)
+
+    def kernel(x, y, out):
+        if out.dtype.char == "e" and (_is_wide(x) or _is_wide(y)):
+            ufunc(x, y, out=out, dtype=np.float32, casting="unsafe")
+        else:
+            plain(x, y, out)
+
+    kernel.__doc__ = plain.__doc__
+    kernel.__name__ = plain.__name__
+    return kernel
+
+
+def _is_wide(number: Any) -> bool:
+    """Whether it is a Python number that float16 would change."""
+    return isinstance(number, (float, int)) and float(np.float16(number)) != number
+
+
 def _unary(ufunc: Any, formula: str) -> Any:
     small = 2 * _GRAIN
 
@@ -68,14 +88,14 @@ def _unary(ufunc: Any, formula: str) -> Any:
     return kernel
 
 
-add = _binary(np.add, "x + y")
-subtract = _binary(np.subtract, "x - y")
-multiply = _binary(np.multiply, "x * y")
-divide = _binary(np.divide, "x / y")
+add = _arithmetic(np.add, "x + y")
+subtract = _arithmetic(np.subtract, "x - y")
+multiply = _arithmetic(np.multiply, "x * y")
+divide = _arithmetic(np.divide, "x / y")
 floor_divide = _binary(np.floor_divide, "floor(x / y)")
 remainder = _binary(np.remainder, "x - y * floor(x / y)")
 fmod = _binary(np.fmod, "x - y * trunc(x / y)")
-power = _binary(np.power, "x ** y")
+power = _arithmetic(np.power, "x ** y")
 maximum = _binary(np.maximum, "max(x, y), nan if either is")
 minimum = _binary(np.minimum, "min(x, y), nan if either is")
 arctan2 = _binary(np.arctan2, "the angle of (y, x)")

@@ -41,15 +41,23 @@ def embedding(weight, index, out):
         np.take(weight, part, axis=0, out=out[start:stop], mode="clip")  # other modes buffer the output
 
 
-def embedding_backward(gy, index, padding, counts, out):
+def embedding_backward_workspace(count, dtype):
+    """Bytes of workspace that :func:`embedding_backward` of ``count`` indices wants: an order of them, but for float16 none."""
+    return 8 * count if dtype == np.float16 else 0
+
+
+def embedding_backward(gy, index, padding, counts, work, out):
     """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
 
-    ``counts`` has a number a row of out, or is ``None``.
+    ``counts`` has a number a row of out, or is ``None``. Halves are summed in float32, one row of out after the other.
     """
     if counts is not None:
         counts.fill(0)
         for _, _, part in _indices(index):
             np.add.at(counts, part, 1)
+    if out.dtype == np.float16:
+        _add_half_rows(gy, index, padding, counts, work, out)
+        return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
     for i, row in enumerate(rows):
         if row == padding:
@@ -62,6 +70,47 @@ def embedding_backward(gy, index, padding, counts, out):
             share = _scratch(target[j : j + _STEP].shape, out.dtype)
             np.divide(gy[i, j : j + _STEP], counts[row], out=share, casting="unsafe")
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
+
+
+def _add_half_rows(gy, index, padding, counts, work, out):
+    """:func:`embedding_backward` of halves: work brings the indices of each row together, in their order."""
+    order = work.view(np.int64)[: index.size]
+    position = _scratch((_STEP,), np.int64, 1, 2)
+    for start, stop, part in _indices(index):
+        position.fill(1)
+        position[0] = start
+        np.add.accumulate(position, out=position)
+        np.multiply(part, index.size, out=order[start:stop])
+        np.add(order[start:stop], position[: stop - start], out=order[start:stop])
+    order.sort()
+    for row, positions in _runs(order, index.size):
+        if row == padding:
+            continue
+        for j in range(0, out.shape[1], _STEP):
+            target = out[row, j : j + _STEP]
+            total, share = (_scratch(target.shape, np.float32, k, 2) for k in (0, 1))
+            np.copyto(total, target)
+            for i in positions:
+                np.copyto(share, gy[i, j : j + _STEP])  # a sum with a half would cast it in memory of its own
+                if counts is not None:
+                    np.divide(share, counts[row], out=share)
+                np.add(total, share, out=total)
+            np.copyto(target, total, casting="unsafe")
+
+
+def _runs(order, count):
+    """(row, its positions) of the sorted ``row * count + position``."""
+    row, positions = -1, []
+    for start in range(0, order.size, _STEP):
+        for key in order[start : start + _STEP].tolist():
+            here, position = divmod(key, count)
+            if here != row:
+                if positions:
+                    yield row, positions
+                row, positions = here, []
+            positions.append(position)
+    if positions:
+        yield row, positions
 
 
 def embedding_renorm(weight, index, max_norm, norm_type):

@@ -27,7 +27,7 @@ def add_rows(rows, index, out):
     flat = index.reshape(-1)
     values = rows.reshape(flat.size, *out.shape[1:])
     width = _prod(out.shape[1:])
-    if width < _ROW and out.flags.c_contiguous and width:
+    if (width < _ROW or out.dtype == np.float16) and out.flags.c_contiguous and width:
         places = _Places((flat.size, width), [(flat[:, None], width)], [(1, 1)])
         places.add(values.reshape(flat.size, width), out.reshape(-1))
         return
@@ -62,9 +62,38 @@ def scatter(source, axis, index, out):
 
 
 def scatter_add(source, axis, index, out):
-    """out at index along axis += source."""
+    """out at index along axis += source; halves are summed in float32, line by line."""
+    part = _part(source, index)
+    if out.dtype == np.float16 and index.ndim > 1 and out.shape[axis] <= _TILE:
+        lead = index.shape[:axis] + index.shape[axis + 1 :]
+        lines = [np.moveaxis(a, axis, -1) for a in (out[_corner(index, axis)], index)]
+        values = np.moveaxis(part, axis, -1) if isinstance(part, np.ndarray) else part
+        for key in _blocks(lead, max(_TILE // out.shape[axis], 1)):
+            _add_to_lines(values[key] if isinstance(values, np.ndarray) else values, lines[1][key], lines[0][key])
+        return
     line, strides = _memory(out)
-    _along(index, axis, strides).add(_part(source, index), line)
+    _along(index, axis, strides).add(part, line)
+
+
+def _corner(index, axis):
+    return tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
+
+
+def _add_to_lines(source, index, out):
+    """out (..., n) at index (..., k) += source, summed in float32; out fits a tile."""
+    total = _scratch(out.shape, np.float32, 3, 5)
+    np.copyto(total, out)
+    n, lines = out.shape[-1], _prod(out.shape[:-1])
+    step = max((_TILE >> 1) // max(lines, 1), 1)
+    for i in range(0, index.shape[-1], step):
+        part = index[..., i : i + step]
+        places, values = _scratch(part.shape, np.int64, 0, 5), _scratch(part.shape, np.float32, 2, 5)
+        np.copyto(places, part)
+        for axis in range(part.ndim - 1):
+            _count(places, axis, 0, n * _prod(part.shape[axis + 1 : -1]), 5)
+        np.copyto(values, source[..., i : i + step] if isinstance(source, np.ndarray) else source)
+        np.add.at(total.reshape(-1), places.reshape(-1), values.reshape(-1))
+    np.copyto(out, total, casting="unsafe")
 
 
 def _part(source, index):
@@ -138,6 +167,9 @@ class _Places:
 
     def add(self, value, line):
         """value is added to what lies at the places, in order."""
+        if line.dtype == np.float16:
+            self._add_halves(value, line)
+            return
         for key, places in self.tiles():
             part = value if not isinstance(value, np.ndarray) else value[key]
             if self.width == 1:
@@ -146,6 +178,26 @@ class _Places:
             for place, row in self.rows(places, part):
                 target = line[place : place + self.width]
                 np.add(target, row, out=target)
+
+    def _add_halves(self, value, line):
+        """:meth:`add` with sums in float32: a window of the line at a time, which all that falls into it is added to."""
+        for start in range(0, line.size, _TILE):
+            window = line[start : start + _TILE]
+            total = _scratch(window.shape, np.float32, 3, 5)
+            np.copyto(total, window)
+            for key, places in self.tiles(slots=5):
+                part = value if not isinstance(value, np.ndarray) else value[key]
+                np.subtract(places, start, out=places)
+                if self.width == 1:
+                    _add_inside(part, places.reshape(-1), total)
+                    continue
+                for place, row in self.rows(places, part):
+                    low, high = max(place, 0), min(place + self.width, total.size)
+                    if low < high:
+                        cut, added = total[low:high], _scratch((high - low,), np.float32, 2, 5)
+                        np.copyto(added, row[low - place : high - place] if isinstance(row, np.ndarray) else row)
+                        np.add(cut, added, out=cut)
+            np.copyto(window, total, casting="unsafe")
 
     def rows(self, places, part):
         """Each place with its line of a part."""
@@ -156,41 +208,55 @@ class _Places:
             return zip(flat, part, strict=True)
         return ((place, part[at]) for place, at in zip(flat, np.ndindex(part.shape[:-1]), strict=True))
 
-    def tiles(self):
+    def tiles(self, slots=4):
         """(key, places) of parts that fit a tile; where whole lines are taken, a place is the first of a line."""
         lead = self.shape if self.width == 1 else self.shape[:-1]
         if 0 in self.shape:
             return
-        for index in _blocks(lead, _TILE):
+        for index in _blocks(lead, _TILE if slots == 4 else _TILE >> 1):
             key = [slice(0, n) for n in lead]
             for a, i in enumerate(() if index == (...,) else index):
                 key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, lead[a]))
             key = tuple(key)
-            places = _scratch(tuple(k.stop - k.start for k in key), np.int64, 0, 4)
+            places = _scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
             places.fill(0)
             for array, stride in self.indices:
-                self._add_index(places, array if self.width == 1 else array[..., 0], key, stride)
+                self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, slots)
             for axis, stride in self.counts:
-                _count(places, axis, key[axis].start * stride, stride)
+                _count(places, axis, key[axis].start * stride, stride, slots)
             yield (*key, ...), places
 
-    def _add_index(self, places, array, key, stride):
+    def _add_index(self, places, array, key, stride, slots):
         """places += array * stride, the array broadcast."""
         key = key[len(key) - array.ndim :]
         part = array[tuple(k if n != 1 else slice(None) for k, n in zip(key, array.shape, strict=True))]
         if stride != 1:
-            scaled = _scratch(part.shape, np.int64, 1, 4)
+            scaled = _scratch(part.shape, np.int64, 1, slots)
             part = np.multiply(part, stride, out=scaled)
         np.add(places, part, out=places)
 
 
-def _count(places, axis, first, step):
+def _count(places, axis, first, step, slots):
     """places += first, first + step, ... along an axis."""
-    line = _scratch((places.shape[axis],), np.int64, 1, 4)
+    line = _scratch((places.shape[axis],), np.int64, 1, slots)
     line.fill(step)
     line[0] = first
     np.add.accumulate(line, out=line)
     np.add(places, line[(..., *[None] * (places.ndim - axis - 1))], out=places)
+
+
+def _add_inside(part, places, total):
+    """total[places] += part for the places that lie within total; of the others 0 is added somewhere."""
+    values = _scratch(places.shape, np.float32, 2, 5)
+    if isinstance(part, np.ndarray):
+        np.copyto(values.reshape(part.shape), part)
+    else:
+        values.fill(part)
+    outside = _scratch(places.shape, np.bool_, 4, 5)
+    np.greater_equal(places.view(np.uint64), total.size, out=outside)  # negative ones are large
+    np.copyto(values, 0, where=outside)
+    np.clip(places, 0, total.size - 1, out=places)
+    np.add.at(total, places, values)
 
 
 def _plain(part, shape, dtype):

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+_TILE = 1 << 15
+
 
 def triangle(x, diagonal, lower, out):
     """out = x on one side of a diagonal of the last two axes, 0 on the other."""
@@ -14,3 +19,30 @@ def triangle(x, diagonal, lower, out):
         if x is not out:
             np.copyto(out[..., i, kept], x[..., i, kept])
         out[..., i, zero] = 0
+
+
+def windows_backward(gy, axis, step, out):
+    """out = the gradients gy (a window's place along ``axis``, its entries last) of the windows that see each entry, added up.
+
+    Halves are added in float32.
+    """
+    for index in _blocks(out.shape, _TILE):
+        cuts = [slice(0, n) for n in out.shape]
+        for a, i in enumerate(() if index == (...,) else index):
+            cuts[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, out.shape[a]))
+        shape = tuple([cut.stop - cut.start for cut in cuts])
+        total = _scratch(shape, np.float32 if out.dtype == np.float16 else out.dtype, 0, 4)
+        total.fill(0)
+        start, stop = cuts[axis].start, cuts[axis].stop
+        for offset in range(gy.shape[-1]):
+            first = max(-((offset - start) // step), 0)  # rounded up
+            last = min((stop - 1 - offset) // step, gy.shape[axis] - 1)
+            if last < first:
+                continue
+            place = first * step + offset - start
+            here = total[(slice(None),) * axis + (slice(place, place + (last - first) * step + 1, step),)]
+            part = gy[(*cuts[:axis], slice(first, last + 1), *cuts[axis + 1 :], offset)]
+            work = _scratch(here.shape, total.dtype, 1, 4)
+            np.copyto(work, part)
+            np.add(here, work, out=here)
+        np.copyto(out[tuple(cuts)], total, casting="unsafe")

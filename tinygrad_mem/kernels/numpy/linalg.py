@@ -29,13 +29,23 @@ def matmul(x, y, work, out):
     if out.dtype != np.float16:
         _product(x, y, out)
         return
+    _half_products(x, y, None, 1, 1, work, out)
+
+
+def matmul_add(x, y, addend, alpha, beta, work, out):
+    """out = alpha * (x @ y) + beta * addend, of halves: added in float32 and rounded once. addend may be out; beta is not 0."""
+    if out.size:
+        _half_products(x, y, np.broadcast_to(addend, out.shape), alpha, beta, work, out)
+
+
+def _half_products(x, y, addend, alpha, beta, work, out):
     xs = np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     for index in np.ndindex(out.shape[:-2]):
-        _half_matmul(xs[index], ys[index], work, out[index])
+        _half_product(xs[index], ys[index], None if addend is None else addend[index], alpha, beta, work, out[index])
 
 
-def _half_matmul(x, y, work, out):
+def _half_product(x, y, addend, alpha, beta, work, out):
     """One float16 product in tiles of rows and columns, multiplied and accumulated in float32."""
     (m, k), n = x.shape, y.shape[1]
     rows = max(min(m, _TILE // max(k + n, 1)), 1)
@@ -50,5 +60,14 @@ def _half_matmul(x, y, work, out):
             r = min(rows, m - i)
             a, product = left[: r * k].reshape(r, k), result[: r * c].reshape(r, c)
             np.copyto(a, x[i : i + r])
-            _product(a, b, product)
+            if k:
+                _product(a, b, product)
+            else:
+                product.fill(0)
+            if alpha != beta:
+                np.multiply(product, alpha / beta, out=product)
+            if addend is not None:
+                np.add(product, addend[i : i + r, j : j + c], out=product)
+            if beta != 1:
+                np.multiply(product, beta, out=product)
             np.copyto(out[i : i + r, j : j + c], product, casting="unsafe")

@@ -256,7 +256,7 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
         if weight is None:
             np.copyto(u, gy[rows + cut])
             return u
-        return np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u)
+        return np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u, dtype=wide)
 
     def parameters(rows, cut, t):
         u = _scratch(t.shape, wide, 1, 4)

@@ -9,7 +9,7 @@ from .tiles import flags as _flags
 from .tiles import keep as _keep
 from .tiles import select as _select
 from .tiles import sign as _sign
-from .tiles import tiled as _tiled
+from .tiles import tiled_wide as _tiled
 
 
 def relu(x, out):

@@ -260,13 +260,17 @@ def _counts(sizes, outs, geometry, count_include_pad):
 
 def _divide(x, sizes, geometry, count_include_pad, divisor, out):
     """out = x divided by each window's count."""
-    outs = x.shape[1:]
+    _divide_by(x, list(_counts(sizes, x.shape[1:], geometry, count_include_pad)), divisor, out)
+
+
+def _divide_by(x, counts, divisor, out):
+    """out = x divided by ``divisor``, or by the product of the counts along each axis; halves are rounded once."""
+    wide = np.float32 if out.dtype == np.float16 else out.dtype
     if divisor is not None:
-        np.multiply(x, 1.0 / divisor, out=out)
+        np.multiply(x, 1.0 / divisor, out=out, dtype=wide, casting="unsafe")
         return
-    counts = list(_counts(sizes, outs, geometry, count_include_pad))
     if all(c == counts[i][0] for i in range(len(counts)) for c in counts[i]):
-        np.multiply(x, 1.0 / int(np.prod([c[0] for c in counts])), out=out)
+        np.multiply(x, 1.0 / int(np.prod([c[0] for c in counts])), out=out, dtype=wide, casting="unsafe")
         return
     np.copyto(out, x)
     for axis, c in enumerate(counts, start=1):
@@ -274,20 +278,52 @@ def _divide(x, sizes, geometry, count_include_pad, divisor, out):
         np.divide(out, np.array(c, dtype=out.dtype).reshape(shape), out=out)
 
 
-def avg_pool(x, geometry, count_include_pad, divisor, total, out):
-    """out = the mean of each window; total has out's shape, is where sums are made, and may be out."""
+def avg_pool(x, geometry, count_include_pad, divisor, out):
+    """out = the mean of each window."""
+    if out.dtype == np.float16:
+        _average_halves(x, geometry, count_include_pad, divisor, out)
+        return
 
     def run(planes):
-        part, result = x[planes], total[planes]
+        part, result = x[planes], out[planes]
         result.fill(0)
         for _, source, target in _offsets(x.shape[1:], out.shape[1:], geometry):
             here = result[target]
             np.add(here, part[source], out=here)
         _divide(result, x.shape[1:], geometry, count_include_pad, divisor, result)
-        if total is not out:
-            np.copyto(out[planes], result, casting="unsafe")
 
     _planes(x, out, run)
+
+
+def _average_halves(x, geometry, count_include_pad, divisor, out):
+    """:func:`avg_pool` with sums in float32, a tile of windows at a time, rounded once."""
+    offsets = list(_offsets(x.shape[1:], out.shape[1:], geometry))
+    counts = list(_counts(x.shape[1:], out.shape[1:], geometry, count_include_pad))
+
+    def part(first, last):
+        for tile in _blocks((last - first, *out.shape[1:]), _HALVES):
+            box = _box(tile, (last - first, *out.shape[1:]))
+            planes = slice(first + box[0].start, first + box[0].stop)
+            total = _scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+            total.fill(0)
+            for _, source, target in offsets:
+                cuts = [cut for axis in zip(source[1:], target[1:], box[1:], strict=True) if (cut := _within(*axis))]
+                if len(cuts) == len(box) - 1:
+                    here = total[:, *[c[1] for c in cuts]]
+                    np.add(here, x[planes, *[c[0] for c in cuts]], out=here)
+            _divide_by(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
+            np.copyto(out[planes, *box[1:]], total, casting="unsafe")
+
+    _split(out.shape[0], part, grain=max(_GRAIN // max(int(np.prod(x.shape[1:])), 1), 1))
+
+
+def _within(source, target, bounds):
+    """Of one axis's pair of slices the part whose target lies within bounds, counted from there; None if none does."""
+    first, last = max(target.start, bounds.start), min(target.stop, bounds.stop)
+    if last <= first:
+        return None
+    start, step = source.start + (first - target.start) * source.step, source.step
+    return slice(start, start + (last - first - 1) * step + 1, step), slice(first - bounds.start, last - bounds.start)
 
 
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):

@@ -123,12 +123,17 @@ def cumulative_extremum(x, axis, largest, out, index):
 
 def logcumsumexp(x, axis, out):
     """out = ln of the running sums of e**x along ``axis``."""
-    if out.size:
+    if out.size and out.dtype != np.float16:
         np.logaddexp.accumulate(x, axis=axis, out=out)
+    else:
+        _run(np.logaddexp, x, axis, out)
 
 
 def logcumsumexp_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
+    if out.dtype == np.float16:
+        _logcumsumexp_backward_of_halves(*[np.moveaxis(a, axis, -1) for a in (gy, x, y, out)])
+        return
     turn = [_mirrored(a, axis, True) for a in (work, out)]
     for sign in (1, -1):
         np.multiply(gy, sign, out=work)
@@ -144,6 +149,32 @@ def logcumsumexp_backward(gy, x, y, axis, work, out):
             np.add(work, x, out=work)
             np.exp(work, out=work)
             np.subtract(out, work, out=out)
+
+
+def _logcumsumexp_backward_of_halves(gy, x, y, out):
+    """:func:`logcumsumexp_backward` along the last axis in float32 tiles, from the end; each goes on where the last ended."""
+    n = x.shape[-1]
+    for block in _blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
+        last = [_scratch((*x[block].shape[:-1], 1), np.float32, k, 6) for k in (0, 1)]
+        for sums in last:
+            sums.fill(-np.inf)
+        for stop in range(n, 0, -_TILE):
+            cut = (..., slice(max(stop - _TILE, 0), stop))
+            g, xs, ys, target = (a[block][cut][..., ::-1] for a in (gy, x, y, out))
+            terms, total, result = (_scratch(g.shape, np.float32, k, 6) for k in (2, 3, 4))
+            result.fill(0)
+            for sign, sums in zip((1, -1), last, strict=True):
+                np.multiply(g, sign, out=terms, dtype=np.float32)
+                np.maximum(terms, 0, out=terms)
+                np.log(terms, out=terms)
+                np.subtract(terms, ys, out=terms)
+                np.logaddexp(terms[..., :1], sums, out=terms[..., :1])
+                np.logaddexp.accumulate(terms, axis=-1, out=total)
+                np.copyto(sums, total[..., -1:])
+                np.add(total, xs, out=total)
+                np.exp(total, out=total)
+                (np.add if sign == 1 else np.subtract)(result, total, out=result)
+            np.copyto(target, result, casting="unsafe")
 
 
 def _accumulate_in_place(x, axis):
