@@ -8,7 +8,7 @@ from typing import Any
 from .optimizer import Optimizer, check_rates, options, tick
 
 
-def _decay(group: dict[str, Any]) -> tuple[float, float]:
+def decay_of(group: dict[str, Any]) -> tuple[float, float]:
     """Weight decay as (what is added to the gradient, what the parameter is multiplied by)."""
     if group["decoupled_weight_decay"]:
         return 0, 1 - float(group["lr"]) * group["weight_decay"]
@@ -67,7 +67,7 @@ class Adam(Optimizer):
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
-        decay, shrink = _decay(group)
+        decay, shrink = decay_of(group)
         kernels.adam_step(
             p,
             g,
@@ -189,7 +189,7 @@ class NAdam(Optimizer):
         lr = float(group["lr"])
         mu, after = (beta1 * (1.0 - 0.5 * 0.96 ** (n * group["momentum_decay"])) for n in (t, t + 1))
         product = state["mu_product"] = state.get("mu_product", 1.0) * mu
-        decay, shrink = _decay(group)
+        decay, shrink = decay_of(group)
         kernels.nadam_step(
             p,
             g,
@@ -249,7 +249,7 @@ class RAdam(Optimizer):
         rectified = length > 5.0
         if rectified:
             rate *= sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) * sqrt(1 - beta2**t)
-        decay, shrink = _decay(group)
+        decay, shrink = decay_of(group)
         kernels.radam_step(
             p,
             g,

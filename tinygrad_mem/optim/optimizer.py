@@ -56,6 +56,7 @@ class Optimizer:
     """
 
     half_state = False  # whether ``state_dtype`` is offered
+    work: Any = None  # the workspace on the device of the parameter that is being updated
     squares: tuple[str, ...] = ()  # which state arrays are means of squares: kept in float16, they are kept as roots
     _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
     _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
@@ -104,6 +105,10 @@ class Optimizer:
         """Update the array ``p`` by the gradient ``g``; tensors of ``state`` are arrays of p's size. It allocates nothing."""
         raise NotImplementedError
 
+    def workspace(self, kernels: Any, group: dict[str, Any], p: Tensor) -> int:
+        """Bytes that the update of ``p`` wants for itself, in :attr:`work`; one serves all parameters of a step."""
+        return 0
+
     # --- a step ---------------------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -151,13 +156,30 @@ class Optimizer:
             scope.local.op = name
             try:
                 fresh = self._fresh(due)
+                try:
+                    rooms = self._workspaces(due)
+                except BaseException:
+                    fresh.clear()
+                    raise
                 for p, made in fresh.items():
                     self.state[p].update(made)
                 for group, p in due:
+                    self.work = rooms.get(p.device)
                     self._step_one(group, p, fresh.get(p, {}))
                     p.storage.written(name)
             finally:
-                scope.local.op = before
+                self.work, scope.local.op = None, before
+
+    def _workspaces(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Any, Any]:
+        """The workspace of each device, made before anything is written."""
+        sizes: dict[Any, int] = {}
+        for group, p in due:
+            sizes[p.device] = max(sizes.get(p.device, 0), self.workspace(p.device.kernels, group, p))
+        before, scope.local.birth = scope.local.birth, "WORKSPACE"
+        try:
+            return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items() if size}
+        finally:
+            scope.local.birth = before
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         assert p._grad is not None
@@ -181,7 +203,7 @@ class Optimizer:
         master = state[MASTER].array
         kernels.renew_master(p.array, out=master)
         self.update(kernels, group, master, g, state, first)
-        kernels.copy(master, out=p.array)
+        kernels.copy(master, out=p.array)  # rounds
 
     def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
         """The state that is missing, made but not yet kept by anybody else."""

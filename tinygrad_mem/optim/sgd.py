@@ -41,14 +41,7 @@ class SGD(Optimizer):
         master_weights: bool = False,
         state_dtype: Any = None,
     ) -> None:
-        if lr < 0.0:
-            raise ValueError(f"Invalid learning rate: {lr}")
-        if momentum < 0.0:
-            raise ValueError(f"Invalid momentum value: {momentum}")
-        if weight_decay < 0.0:
-            raise ValueError(f"Invalid weight_decay value: {weight_decay}")
-        if nesterov and (momentum <= 0 or dampening != 0):
-            raise ValueError("Nesterov momentum requires a momentum and zero dampening")
+        check_sgd(lr, momentum, dampening, weight_decay, nesterov)
         super().__init__(params, options(locals()))
 
     half_state = True
@@ -69,3 +62,15 @@ class SGD(Optimizer):
             group["nesterov"],
             group["maximize"],
         )
+
+
+def check_sgd(lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool) -> None:
+    """What SGD asks of its options, in PyTorch's words."""
+    if lr < 0.0:
+        raise ValueError(f"Invalid learning rate: {lr}")
+    if momentum < 0.0:
+        raise ValueError(f"Invalid momentum value: {momentum}")
+    if weight_decay < 0.0:
+        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+    if nesterov and (momentum <= 0 or dampening != 0):
+        raise ValueError("Nesterov momentum requires a momentum and zero dampening")

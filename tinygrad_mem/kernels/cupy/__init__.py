@@ -2,10 +2,12 @@
 
 from .activation import *
 from .attention import *
+from .blockwise import *
 from .conv import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .factored import *
 from .index import *
 from .join import *
 from .linalg import *

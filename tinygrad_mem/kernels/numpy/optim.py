@@ -8,6 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from .rules import adam_rule as _adam_rule
+from .rules import average as _average
+from .rules import average_square as _average_square
+from .rules import decayed as _decayed
+from .rules import momentum_rule as _momentum_rule
 from .tiles import flags as _flags
 from .tiles import tiled as _tiled
 
@@ -77,58 +82,13 @@ def renew_master(p, out):
     _tiled(run, out, p, temps=1)
 
 
-def _decayed(p, g, t, weight_decay, maximize):
-    """The gradient to follow: g (or -g) plus weight_decay * p; in t, unless it is g itself."""
-    if weight_decay:
-        np.multiply(p, weight_decay, out=t)
-        (np.subtract if maximize else np.add)(t, g, out=t)
-        return t
-    if maximize:
-        np.negative(g, out=t)
-        return t
-    return g
-
-
-def _average(mean, value, keep, t):
-    """mean = keep * mean + (1 - keep) * value."""
-    np.subtract(value, mean, out=t)
-    np.multiply(t, 1 - keep, out=t)
-    np.add(mean, t, out=mean)
-
-
-def _average_square(mean, value, keep, t):
-    """mean = keep * mean + (1 - keep) * value**2."""
-    np.multiply(value, value, out=t)
-    np.multiply(t, 1 - keep, out=t)
-    np.multiply(mean, keep, out=mean)
-    np.add(mean, t, out=mean)
-
-
 def sgd_step(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """d = g + weight_decay * p; buf = momentum * buf + (1 - dampening) * d; p -= lr * buf (Nesterov: d + momentum * buf).
 
     ``buf`` is ``None`` without momentum.
     """
 
-    def run(p, g, buf, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        if buf is not None:
-            np.multiply(buf, momentum, out=buf)
-            if dampening:
-                np.multiply(d, 1 - dampening, out=u)
-                np.add(buf, u, out=buf)
-            else:
-                np.add(buf, d, out=buf)
-            if nesterov:
-                np.multiply(buf, momentum, out=u)
-                np.add(u, d, out=u)
-                d = u
-            else:
-                d = buf
-        np.multiply(d, lr, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 2, p, g, buf)
+    _update(_momentum_rule(lr, momentum, dampening, weight_decay, nesterov, maximize), 2, p, g, buf)
 
 
 def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
@@ -136,24 +96,7 @@ def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay,
 
     ``top`` is the running maximum of v (AMSGrad) or ``None``; root is sqrt(1 - beta2**t).
     """
-    size, floor = step_size * root, eps * root  # both sides of the division times root: one pass less
-
-    def run(p, g, m, v, top, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        if shrink != 1:
-            np.multiply(p, shrink, out=p)
-        _average(m, d, beta1, u)
-        _average_square(v, d, beta2, u)
-        if top is None:
-            np.sqrt(v, out=u)
-        else:
-            np.maximum(top, v, out=top)
-            np.sqrt(top, out=u)
-        np.add(u, floor, out=u)
-        np.divide(m, u, out=u)
-        np.multiply(u, size, out=u)
-        np.subtract(p, u, out=p)
-
+    run = _adam_rule(step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
     _update(run, 2, p, g, m, v, top, roots=(1, 2))
 
 

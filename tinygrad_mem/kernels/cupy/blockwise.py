@@ -1,0 +1,123 @@
+"""Update rules whose state is a byte a number and a float32 a block of numbers. As in ``kernels/numpy/blockwise.py``.
+
+A thread block a block of numbers, in two passes: the first finds the largest of the new state, the second updates and packs.
+"""
+
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+import numpy as _np
+
+from ..dynamic_map import borders as _borders
+from ..dynamic_map import dynamic_map as _dynamic_map
+
+_TYPES = {"e": "__half", "f": "float", "d": "double"}
+_THREADS = 256
+
+
+def _numbers(name, values):
+    """A table of both maps, without a sign and with one, in CUDA."""
+    rows = ["{" + ", ".join("INFINITY" if n == _np.inf else f"{n:.9g}f" for n in row) + "}" for row in values]
+    return f"__constant__ float {name}[2][256] = {{{', '.join(rows)}}};\n"
+
+
+_SOURCE = """
+typedef long long wide;
+
+__device__ inline int nearest(float x, const float* border) {
+    int low = 0;
+    for (int step = 128; step; step >>= 1) if (border[low + step - 1] < x) low += step;
+    return low;
+}
+
+__device__ float largest(float x, float* shared) {
+    __syncthreads();
+    shared[threadIdx.x] = x;
+    for (int half = blockDim.x / 2; half; half >>= 1) {
+        __syncthreads();
+        if (threadIdx.x < half) shared[threadIdx.x] = fmaxf(shared[threadIdx.x], shared[threadIdx.x + half]);
+    }
+    __syncthreads();
+    return shared[0];
+}
+
+__device__ inline float wider(__half x) { return __half2float(x); }
+__device__ inline float wider(float x) { return x; }
+__device__ inline double wider(double x) { return x; }
+#define GRADIENT W x = wider(p[i]), d = wider(g[i]); if (maximize) d = -d; d += weight_decay * x;
+#define EACH for (wide i = first + threadIdx.x; i < last; i += blockDim.x)
+
+extern "C" __global__ void adam8bit(P* p, const G* g, unsigned char* m, float* m_top, unsigned char* v, float* v_top, wide n,
+        wide block, double step_size, double beta1_, double beta2_, double eps, double root, double weight_decay_,
+        double shrink, int maximize) {
+    __shared__ float shared[256];
+    const wide first = blockIdx.x * block, last = min(first + block, n);
+    const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
+    const W m_scale = m_top[blockIdx.x], v_scale = v_top[blockIdx.x];
+#define MOMENTS W mean = VALUES[1][m[i]] * m_scale, square = VALUES[0][v[i]] * v_scale; \\
+    mean += (1 - beta1) * (d - mean); square = beta2 * square + (1 - beta2) * d * d;
+    float m_most = 0, v_most = 0;
+    EACH { GRADIENT MOMENTS m_most = fmaxf(m_most, fabs((float)mean)); v_most = fmaxf(v_most, (float)square); }
+    m_most = largest(m_most, shared);
+    v_most = largest(v_most, shared);
+    EACH {
+        GRADIENT MOMENTS
+        x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
+        p[i] = (P)x;
+        m[i] = nearest((float)mean / m_most, BORDERS[1]);
+        v[i] = nearest((float)square / v_most, BORDERS[0]);
+    }
+    if (threadIdx.x == 0) { m_top[blockIdx.x] = m_most; v_top[blockIdx.x] = v_most; }
+}
+
+extern "C" __global__ void sgd8bit(P* p, const G* g, unsigned char* buf, float* top, wide n, wide block, double lr,
+        double momentum_, double dampening, double weight_decay_, int nesterov, int maximize) {
+    __shared__ float shared[256];
+    const wide first = blockIdx.x * block, last = min(first + block, n);
+    const W momentum = momentum_, weight_decay = weight_decay_, scale = top[blockIdx.x];
+#define MOMENTUM W speed = momentum * (VALUES[1][buf[i]] * scale) + (1 - (W)dampening) * d;
+    float most = 0;
+    EACH { GRADIENT MOMENTUM most = fmaxf(most, fabs((float)speed)); }
+    most = largest(most, shared);
+    EACH {
+        GRADIENT MOMENTUM
+        p[i] = (P)(x - (W)lr * (nesterov ? d + momentum * speed : speed));
+        buf[i] = nearest((float)speed / most, BORDERS[1]);
+    }
+    if (threadIdx.x == 0) top[blockIdx.x] = most;
+}
+"""
+
+
+@_cache
+def _kernel(name, p, g):
+    head = _numbers("VALUES", [_dynamic_map(False), _dynamic_map(True)]) + _numbers(
+        "BORDERS", [_borders(False), _borders(True)]
+    )
+    wide = "double" if p == "d" else "float"
+    types = f"typedef {_TYPES[p]} P;\ntypedef {_TYPES[g]} G;\ntypedef {wide} W;\n"
+    return _cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + head + _SOURCE).get_function(name)  # pyright: ignore
+
+
+def _run(name, p, g, block, states, *numbers):
+    """A parameter or gradient that is not contiguous (a rare one) is copied."""
+    if p.size:
+        x, d = (a if a.flags.c_contiguous else _cupy.ascontiguousarray(a) for a in (p, g))
+        blocks = -(-p.size // block)
+        _kernel(name, p.dtype.char, g.dtype.char)((blocks,), (_THREADS,), (x, d, *states, int(p.size), int(block), *numbers))
+        if x is not p:
+            _cupy.copyto(p, x)
+
+
+def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    """Adam's rule (``adam_step``) with m and v in bytes: the map with a sign for m, the one without for v."""
+    numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
+    _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, _np.int32(maximize))
+
+
+def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
+    """SGD's rule (``sgd_step``) with its momentum in bytes."""
+    numbers = [float(n) for n in (lr, momentum, dampening, weight_decay)]
+    _run("sgd8bit", p, g, block, (buf, top), *numbers, _np.int32(nesterov), _np.int32(maximize))

@@ -1,0 +1,123 @@
+"""Update rules whose state is a byte a number and a float32 a block of numbers (in C order): unpacked, computed and packed
+again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and halves are computed in float32.
+
+A number is its block's largest size times one of 256: see ``kernels/dynamic_map.py``. It is packed to the nearest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..dynamic_map import borders as _borders
+from ..dynamic_map import dynamic_map as _dynamic_map
+from .rules import adam_rule as _adam_rule
+from .rules import momentum_rule as _momentum_rule
+from .threads import GRAIN as _GRAIN
+from .threads import scratch as _scratch
+from .threads import split as _split
+
+_TILE = 1 << 14  # numbers at a time: eight tiles of int64 or float64 share the scratch
+_VALUES = {(signed, d): _dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
+_BORDERS = {signed: _borders(signed) for signed in (True, False)}
+
+
+def _first_guesses(signed):
+    """The code of the lowest number of each bucket of float32s that share their upper 16 bits; none holds two borders."""
+    upper = np.arange(1 << 16, dtype=np.uint32) << 16
+    lowest = np.where(upper >> 31, upper | 0xFFFF, upper).astype(np.uint32).view(np.float32)  # a negative one grows downwards
+    return np.searchsorted(_BORDERS[signed], lowest).clip(0, 255).astype(np.uint8)
+
+
+_GUESSES = {signed: _first_guesses(signed) for signed in (True, False)}
+
+
+def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    """Adam's rule (``adam_step``) with m and v in bytes: the map with a sign for m, the one without for v."""
+    rule = _adam_rule(step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
+    _run(lambda p, g, m, v, t, u: rule(p, g, m, v, None, t, u), p, g, block, [(m, m_top, True), (v, v_top, False)])
+
+
+def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
+    """SGD's rule (``sgd_step``) with its momentum in bytes."""
+    _run(_momentum_rule(lr, momentum, dampening, weight_decay, nesterov, maximize), p, g, block, [(buf, top, True)])
+
+
+def _run(rule, p, g, block, states):
+    """``rule(p, g, *states, *scratch)`` over whole blocks of all; a state is (bytes, largest of each block, signed)."""
+    wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+    count, step = -(-p.size // block), max(_TILE // block, 1)
+    states = [(codes.reshape(-1), top, signed) for codes, top, signed in states]
+
+    def part(first, last):
+        for b in range(first, last, step):
+            some = slice(b, min(b + step, last))
+            start, stop = b * block, min(some.stop * block, p.size)
+            tiles = [_scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + 2)]
+            for array, tile in ((p, tiles[0]), (g, tiles[1])):
+                for at, piece in _pieces(array, start, stop):
+                    np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
+            for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
+                _unpack(codes[start:stop], top[some], signed, block, tile)
+            rule(*tiles)
+            for at, piece in _pieces(p, start, stop):
+                np.copyto(piece, tiles[0][at : at + piece.size].reshape(piece.shape), casting="unsafe")
+            for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
+                _pack(tile, signed, block, top[some], codes[start:stop])
+
+    _split(count, part, grain=max(_GRAIN // 4 // block, 1))
+
+
+def _pieces(a, start, stop):
+    """(place, piece) of views that together are the elements ``start`` to ``stop`` of ``a`` in C order, wherever they lie."""
+    if a.flags.c_contiguous or a.ndim < 2:
+        yield 0, a.reshape(-1)[start:stop]
+        return
+    inner, i = a[0].size, start
+    while i < stop:
+        row, skip = divmod(i, inner)
+        if skip == 0 and stop - i >= inner:
+            rows = (stop - i) // inner
+            yield i - start, a[row : row + rows]
+            i += rows * inner
+        else:
+            end = min((row + 1) * inner, stop)
+            for at, piece in _pieces(a[row], skip, end - row * inner):
+                yield i - start + at, piece
+            i = end
+
+
+def _by_block(tile, block):
+    """(blocks, numbers of each) of a tile: all whole ones, and the last where it is shorter."""
+    whole = tile.size // block
+    if whole:
+        yield slice(0, whole), tile[: whole * block].reshape(whole, block)
+    if whole * block < tile.size:
+        yield slice(whole, whole + 1), tile[whole * block :].reshape(1, -1)
+
+
+def _unpack(codes, top, signed, block, out):
+    """out = the numbers that the codes stand for."""
+    index = _scratch(codes.shape, np.int64, 7, 8)
+    np.copyto(index, codes)
+    np.take(_VALUES[signed, out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
+    for some, numbers in _by_block(out, block):
+        np.multiply(numbers, top[some, None], out=numbers)
+
+
+def _pack(x, signed, block, top, codes):
+    """codes = the nearest of the map to x over the largest size of its block, which goes into top."""
+    size, index = _scratch(x.shape, x.dtype, 0, 8), _scratch(x.shape, np.int64, 7, 8)
+    np.absolute(x, out=size)
+    for some, sizes in _by_block(size, block):
+        np.maximum.reduce(sizes, axis=1, out=top[some])
+    share = _scratch(x.shape, np.float32, 1, 8)
+    for (some, numbers), (_, shares) in zip(_by_block(x, block), _by_block(share, block), strict=True):
+        np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: whatever the code, times 0
+    np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
+    np.take(_GUESSES[signed], index, out=codes, mode="clip")
+    np.copyto(index, codes)
+    border = _scratch(x.shape, np.float32, 0, 8)
+    np.take(_BORDERS[signed], index, out=border, mode="clip")
+    above = _scratch(x.shape, np.bool_, 7, 8)
+    np.greater(share, border, out=above)
+    np.add(codes, above.view(np.uint8), out=codes)

@@ -1,0 +1,137 @@
+"""Adafactor: of the mean squares of a matrix, those of its rows and of its columns are kept, and nothing of its size is made.
+
+Shapes here: ``p`` and ``g`` (..., n, m), ``row`` (..., n, 1), ``col`` (..., 1, m). A vector has ``variance`` of its own shape.
+
+Source: Shazeer and Stern, *Adafactor: adaptive learning rates with sublinear memory cost*, 2018.
+"""
+
+from __future__ import annotations
+
+from math import prod as _prod
+from math import sqrt as _sqrt
+
+import numpy as np
+
+from .threads import scratch as _scratch
+from .tiles import blocks as _blocks
+
+_TILE = 1 << 15  # elements: a quarter of the scratch in float64
+SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
+
+
+def adafactor_workspace(shape, dtype):
+    """Bytes that a step wants: sums, and the mean over the rows' mean squares of each matrix."""
+    return 8 * (SUMS + (_prod(shape[:-2]) if len(shape) > 1 else 0))
+
+
+def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, shrink, maximize):
+    """Mean squares move by the share ``fresh`` to those of g; p = shrink * p - alpha * u / max(1, rms(u) / d).
+
+    u = g / max(root of the mean squares' estimate, eps1), alpha = max(eps2, rms(p)) * rho. Either row and col or variance is
+    there, the others are ``None``. work is the workspace asked for.
+    """
+    if p.size == 0:
+        return
+    alpha = max(eps2, _sqrt(_sum_of_squares(p)) / _sqrt(p.size)) * rho
+    if row is None:
+        p, g, variance = (a.reshape(1, 1, -1) for a in (p, g, variance))
+        _move_variance(g, variance, fresh)
+        parts = [(p, g, variance, None, None)]
+    else:
+        parts = list(_matrices(p, g, row, col, work.view(row.dtype)[: _prod(p.shape[:-2])].reshape(*p.shape[:-2], 1, 1)))
+        for _, gs, rows, cols, means in parts:
+            _move_factors(gs, rows, cols, fresh)
+            np.add.reduce(rows, axis=1, keepdims=True, out=means)
+            np.multiply(means, 1.0 / rows.shape[1], out=means)
+            np.maximum(means, eps1, out=means)
+    total = 0.0
+    for _, gs, *state in parts:
+        for key in _cuts(gs.shape):
+            u = _direction(gs, *state, key, eps1)
+            total += float(np.add.reduce(np.multiply(u, u, out=u), axis=None))
+    step = alpha / max(1.0, _sqrt(total) / (_sqrt(p.size) * d)) * (-1.0 if maximize else 1.0)
+    for ps, gs, *state in parts:
+        for key in _cuts(gs.shape):
+            u = _direction(gs, *state, key, eps1)
+            np.multiply(u, step, out=u)
+            moved = _scratch(u.shape, u.dtype, 1, 4)
+            np.multiply(ps[key], shrink, out=moved, dtype=u.dtype)
+            np.subtract(moved, u, out=ps[key], casting="unsafe")
+
+
+def _wide(a):
+    return np.dtype(np.float64 if a.dtype == np.float64 else np.float32)
+
+
+def _sum_of_squares(p):
+    total = 0.0
+    for key in _blocks(p.shape, _TILE):
+        tile = _scratch(p[key].shape, _wide(p), 0, 4)
+        np.multiply(p[key], p[key], out=tile, dtype=tile.dtype)
+        total += float(np.add.reduce(tile, axis=None))
+    return total
+
+
+def _matrices(p, g, *states):
+    """The arrays as (batch, n, m): at once where that is a view, else matrix by matrix."""
+    if p.flags.c_contiguous and g.flags.c_contiguous:
+        yield tuple([a.reshape(-1, *a.shape[-2:]) for a in (p, g, *states)])
+        return
+    for index in np.ndindex(p.shape[:-2]):
+        yield tuple([a[index][None] for a in (p, g, *states)])
+
+
+def _cuts(shape):
+    """(matrices, rows, columns) of tiles: several whole matrices, or a part of one."""
+    b, n, m = shape
+    if n * m <= _TILE:
+        step = max(_TILE // max(n * m, 1), 1)
+        for i in range(0, b, step):
+            yield slice(i, min(i + step, b)), slice(0, n), slice(0, m)
+        return
+    columns = min(m, _TILE)
+    rows = max(_TILE // columns, 1)
+    for i in range(b):
+        for j in range(0, n, rows):
+            for k in range(0, m, columns):
+                yield slice(i, i + 1), slice(j, min(j + rows, n)), slice(k, min(k + columns, m))
+
+
+def _move_factors(g, row, col, fresh):
+    """row and col = (1 - fresh) of themselves + fresh of the mean squares of g's rows and columns."""
+    _, n, m = g.shape
+    np.multiply(row, 1 - fresh, out=row)
+    np.multiply(col, 1 - fresh, out=col)
+    for bs, ns, ms in _cuts(g.shape):
+        part = g[bs, ns, ms]
+        squares = _scratch(part.shape, row.dtype, 0, 4)
+        np.multiply(part, part, out=squares, dtype=row.dtype)
+        for target, axis, count in ((row[bs, ns], 2, m), (col[bs, :, ms], 1, n)):
+            sums = _scratch(target.shape, row.dtype, 1, 4)
+            np.add.reduce(squares, axis=axis, keepdims=True, out=sums)
+            np.multiply(sums, fresh / count, out=sums)
+            np.add(target, sums, out=target)
+
+
+def _move_variance(g, variance, fresh):
+    np.multiply(variance, 1 - fresh, out=variance)
+    for key in _cuts(g.shape):
+        squares = _scratch(g[key].shape, variance.dtype, 0, 4)
+        np.multiply(g[key], g[key], out=squares, dtype=variance.dtype)
+        np.multiply(squares, fresh, out=squares)
+        np.add(variance[key], squares, out=variance[key])
+
+
+def _direction(g, row, col, mean, key, eps1):
+    """g over the root of the mean squares' estimate, in scratch; for a vector ``row`` is its variance."""
+    bs, ns, ms = key
+    u = _scratch(g[key].shape, row.dtype, 0, 4)
+    if col is None:
+        np.copyto(u, row[key])
+    else:
+        np.multiply(row[bs, ns], col[bs, :, ms], out=u)
+        np.divide(u, mean[bs], out=u)
+    np.maximum(u, eps1 * eps1, out=u)
+    np.sqrt(u, out=u)
+    np.divide(g[key], u, out=u)
+    return u
