@@ -45,14 +45,14 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
             np.multiply(means, 1.0 / rows.shape[1], out=means)
             np.maximum(means, eps1, out=means)
     total = 0.0
-    for _, gs, *state in parts:
+    for _, gs, rows, cols, means in parts:
         for key in _cuts(gs.shape):
-            u = _direction(gs, *state, key, eps1)
+            u = _direction(gs, rows, cols, means, key, eps1)
             total += float(np.add.reduce(np.multiply(u, u, out=u), axis=None))
     step = alpha / max(1.0, _sqrt(total) / (_sqrt(p.size) * d)) * (-1.0 if maximize else 1.0)
-    for ps, gs, *state in parts:
+    for ps, gs, rows, cols, means in parts:
         for key in _cuts(gs.shape):
-            u = _direction(gs, *state, key, eps1)
+            u = _direction(gs, rows, cols, means, key, eps1)
             np.multiply(u, step, out=u)
             moved = _scratch(u.shape, u.dtype, 1, 4)
             np.multiply(ps[key], shrink, out=moved, dtype=u.dtype)
