@@ -19,7 +19,6 @@ from collections.abc import Callable
 import numpy as np
 
 import tinygrad_mem as tm
-from tinygrad_mem import nn
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.models.digits import DigitsCNN
 from tinygrad_mem.nn import functional as F
@@ -27,7 +26,7 @@ from tinygrad_mem.nn import functional as F
 SCALE = 2.0**14
 SMALLEST = -24  # the exponent of float16's smallest number; what is below half of it is 0
 
-# --- gradients -----------------------------------------------------------------------------------------------------------------
+# --- gradients -------------------------------------------------------------------------------------------------------------
 
 
 def gradient_exponents(scale: float = 1.0) -> np.ndarray:
@@ -69,7 +68,7 @@ def faint_task(scale: float, dtype: tm.dtype = tm.float16, steps: int = 60) -> l
     return losses
 
 
-# --- updates -------------------------------------------------------------------------------------------------------------------
+# --- updates ---------------------------------------------------------------------------------------------------------------
 
 
 def slow_task(master_weights: bool, dtype: tm.dtype = tm.float16, steps: int = 1500) -> list[float]:
@@ -85,7 +84,7 @@ def slow_task(master_weights: bool, dtype: tm.dtype = tm.float16, steps: int = 1
     return values
 
 
-# --- sums ----------------------------------------------------------------------------------------------------------------------
+# --- sums ------------------------------------------------------------------------------------------------------------------
 
 
 def running_sum(count: int = 5000) -> list[float]:
@@ -102,7 +101,7 @@ def our_sums(counts: list[int]) -> list[float]:
     return [float(tm.ones(n, dtype=tm.float16).sum()) for n in counts]
 
 
-# --- Adam's eps ----------------------------------------------------------------------------------------------------------------
+# --- Adam's eps ------------------------------------------------------------------------------------------------------------
 
 
 class HalfAdam:
@@ -134,7 +133,7 @@ def unused_weight(make: Callable[[tm.Tensor], object], steps: int = 50) -> np.nd
     return np.array(seen)
 
 
-# --- the picture ---------------------------------------------------------------------------------------------------------------
+# --- the picture -----------------------------------------------------------------------------------------------------------
 
 
 def draw(path: str) -> None:
@@ -165,7 +164,7 @@ def draw(path: str) -> None:
     ):
         faint.plot(losses, style, label=label)
     faint.set(title="Loss scaling: faint gradients", xlabel="step", ylabel="loss, times 2^26", ylim=(0, 1.3))
-    faint.legend(loc="center right")
+    faint.legend(loc="lower right")
 
     for values, label, style in (
         (slow_task(False), "float16 alone", "-"),
@@ -194,7 +193,8 @@ def main(arguments: list[str]) -> None:
     print("Updates below half of a weight's last digit:")
     for masters in (False, True):
         print(
-            f"  master weights {masters!s:5}: 1.0 -> {slow_task(masters)[-1]:.4f} (float32: {slow_task(False, tm.float32)[-1]:.4f})"
+            f"  master weights {masters!s:5}: 1.0 -> {slow_task(masters)[-1]:.4f}",
+            f"(float32: {slow_task(False, tm.float32)[-1]:.4f})",
         )
     print(f"5,000 ones: added up in float16 {running_sum()[-1]:,.0f}, sum() {our_sums([5000])[0]:,.0f}")
     naive = unused_weight(HalfAdam)[-1]

@@ -184,8 +184,8 @@ def test_sums_of_many_are_made_in_float32(row: Row, dev: str):
 
 
 FAMILIES = """
-    inplace unary activation choose elementwise compare conv convert shape join index cross_entropy loss softmax sort reduce dropout
-    embedding linalg norm pool random resize scan hooks
+    inplace unary activation choose elementwise compare conv convert shape join index cross_entropy loss softmax sort reduce
+    dropout embedding linalg norm pool random resize scan hooks
 """
 # Modules of ops. Attention is not among them: the rounding of what it saves is larger than that of its sums.
 
