@@ -74,6 +74,17 @@ def test_it_is_what_a_run_measures(optimizer: str, precision: str):
     assert answer["peak_reserved"] == track.pool("end").reserved
 
 
+def test_half_with_master_weights():
+    answer = found("lenet", "--optimizer=adam", "--precision=float16", "--master-weights")
+    bytes_of, n = answer["by_category"], answer["parameters"]
+    slack = 512 * 10  # LeNet has ten parameters, and blocks are multiples of 512 bytes
+    for category, each in (("parameters", 2), ("master weights", 4), ("optimizer state", 8)):
+        assert each * n <= bytes_of[category] <= each * n + 2 * slack
+    light = found("lenet", "--optimizer=adam8bit")["by_category"]["optimizer state"]
+    heavy = found("lenet", "--optimizer=adam")["by_category"]["optimizer state"]
+    assert 0.25 * heavy < light < 0.4 * heavy  # biases and the first layers stay in float32
+
+
 def test_every_name_makes_a_network():
     for name, named in NETWORKS.items():
         with tm.device("meta"):
@@ -90,6 +101,8 @@ def test_the_table_fits_80_columns_and_says_what_the_json_says():
     assert f"{answer['peak_used']:,}" in done.stdout
     assert f"{answer['peak_used'] / 1e6:,.2f}" in done.stdout
     assert f"{answer['peak_used'] / 2**20:,.2f}" in done.stdout
+    kept = answer["by_category"]["optimizer state"] / answer["parameters"]
+    assert f"The optimizer keeps {kept:.3f} bytes a parameter." in done.stdout
     assert f"fits, {2**30 - answer['peak_used']:,} bytes are left" in done.stdout
     tight = estimate("lenet", "--budget", "1 MB")
     assert tight.returncode == 1

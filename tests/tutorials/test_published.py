@@ -44,6 +44,13 @@ def test_adam_costs_four_times():
         assert 4 * words <= it.bytes_a_parameter(rule) < 4 * words + 0.01
 
 
+def test_sixteen_bytes():
+    it = script("sixteen_bytes")
+    found = {mode: it.figures("resnet50", 8, mode) for mode in ("masters, float32 gradients", "masters")}
+    for mode, each in (("masters, float32 gradients", 18), ("masters", 16)):
+        assert each <= sum(found[mode][c.value] for c in it.OURS) / sum(it.parameters("resnet50")) < each + 0.01
+
+
 def test_vgg16_is_the_textbooks_table():
     it = script("vgg16_table")
     rows = it.figures()

@@ -71,8 +71,22 @@ class Precision(StrEnum):
 class Update(StrEnum):
     sgd = "sgd"
     momentum = "momentum"
+    momentum_half = "momentum-half"
+    sgd8bit = "sgd8bit"
     adam = "adam"
+    adam_half = "adam-half"
+    adam8bit = "adam8bit"
     adamw = "adamw"
+    adamw_half = "adamw-half"
+    adamw8bit = "adamw8bit"
+    amsgrad = "amsgrad"
+    adamax = "adamax"
+    nadam = "nadam"
+    radam = "radam"
+    rmsprop = "rmsprop"
+    adagrad = "adagrad"
+    adadelta = "adadelta"
+    adafactor = "adafactor"
 
 
 @app.command()
@@ -80,8 +94,11 @@ def estimate(
     network: Annotated[str, typer.Argument(help="a name such as vgg16 or gpt2, or your own: module:Class, file.py:Class")],
     batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
-    optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
+    optimizer: Annotated[
+        Update, typer.Option(help="update rule; momentum is SGD with it, -half has float16 moments")
+    ] = Update.momentum,
     precision: Annotated[Precision, typer.Option(help="of parameters and activations")] = Precision.float32,
+    master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="parts of a batch, one after the other")] = 1,
     budget: Annotated[str | None, typer.Option(help="bytes to fit into, such as '8 GiB'; exit status 1 if it does not")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
@@ -97,6 +114,7 @@ def estimate(
             sample=sample,
             optimizer=optimizer.value,
             precision=precision.value,
+            master_weights=master_weights,
             accumulate=accumulate,
             budget=budget,
             as_json=as_json,

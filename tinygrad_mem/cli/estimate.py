@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,27 @@ from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
 from ..nn import functional as F
 
-OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
-    "sgd": lambda parameters: tm.optim.SGD(parameters, lr=0.1),
-    "momentum": lambda parameters: tm.optim.SGD(parameters, lr=0.1, momentum=0.9),
-    "adam": lambda parameters: tm.optim.Adam(parameters),
-    "adamw": lambda parameters: tm.optim.AdamW(parameters),
+OPTIMIZERS: dict[str, Callable[..., Any]] = {
+    "sgd": partial(tm.optim.SGD, lr=0.1),
+    "momentum": partial(tm.optim.SGD, lr=0.1, momentum=0.9),
+    "momentum-half": partial(tm.optim.SGD, lr=0.1, momentum=0.9, state_dtype=tm.float16),
+    "sgd8bit": tm.optim.SGD8bit,
+    "adam": tm.optim.Adam,
+    "adam-half": partial(tm.optim.Adam, state_dtype=tm.float16),
+    "adam8bit": tm.optim.Adam8bit,
+    "adamw": tm.optim.AdamW,
+    "adamw-half": partial(tm.optim.AdamW, state_dtype=tm.float16),
+    "adamw8bit": tm.optim.AdamW8bit,
+    "amsgrad": partial(tm.optim.Adam, amsgrad=True),
+    "adamax": tm.optim.Adamax,
+    "nadam": tm.optim.NAdam,
+    "radam": tm.optim.RAdam,
+    "rmsprop": tm.optim.RMSprop,
+    "adagrad": tm.optim.Adagrad,
+    "adadelta": tm.optim.Adadelta,
+    "adafactor": tm.optim.Adafactor,
 }
+"""What ``--optimizer`` names: every optimizer there is; ``-half`` keeps its moments in float16."""
 
 
 @dataclass
@@ -55,6 +71,7 @@ def run(
     sample: str | None,
     optimizer: str,
     precision: str,
+    master_weights: bool,
     accumulate: int,
     budget: str | None,
     as_json: bool,
@@ -68,7 +85,8 @@ def run(
     named = _named(network, sample)
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
-    found = _estimate(network, named, batch_size, optimizer, getattr(tm, precision), accumulate, room)
+    rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
+    found = _estimate(network, named, batch_size, rule, getattr(tm, precision), accumulate, room)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -131,7 +149,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
 
 
 def _estimate(
-    network: str, named: Named, batch_size: int, optimizer: str, dtype: Any, accumulate: int, room: int | None
+    network: str, named: Named, batch_size: int, rule: Callable[[Any], Any], dtype: Any, accumulate: int, room: int | None
 ) -> Estimate:
     layers: list[Layer] = []
     count = 0
@@ -147,7 +165,7 @@ def _estimate(
         if room is not None and held > room:
             raise ArgumentError(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
         layers.extend(watch(model))
-        update = OPTIMIZERS[optimizer](model.parameters())
+        update = rule(model.parameters())
         for _ in range(2):
             update.zero_grad()
             for _ in range(accumulate):
@@ -207,6 +225,8 @@ def _show(found: Estimate, console: Console) -> None:
     table.add_row("all layers", "", f"{found.parameters:,}", f"{kept:,}", "", style="bold")
     console.print(table)
     console.print(_totals(found))
+    kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
+    console.print(f"The optimizer keeps {kept / found.parameters:.3f} bytes a parameter.")
     if found.budget is not None:
         left = found.budget - found.peak_used
         fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
