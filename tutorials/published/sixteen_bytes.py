@@ -69,6 +69,12 @@ if __name__ == "__main__":
                 each = sum(found[c.value] for c in OURS) / sum(sizes)
                 columns = [found[c.value] / 1e6 for c in OURS] + [found[n] / 1e6 for n in ("activations", "casts", "peak")]
                 widths = (9, 9, 9, 10, 12, 7, 9)
-                print(f"  {mode:27}{each:7.3f} bytes", "".join(f"{n:{w}.1f}" for n, w in zip(columns, widths, strict=True)), sep="")
-    print("Masters with float32 gradients are Hugging Face's 18 bytes, with float16 gradients ZeRO's 16: no fewer than float32's")
+                print(
+                    f"  {mode:27}{each:7.3f} bytes",
+                    "".join(f"{n:{w}.1f}" for n, w in zip(columns, widths, strict=True)),
+                    sep="",
+                )
+    print(
+        "Masters with float32 gradients are Hugging Face's 18 bytes, with float16 gradients ZeRO's 16: no fewer than float32's"
+    )
     print("own 16. What float16 halves is the activations: it saves where these are most of the memory.")
