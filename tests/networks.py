@@ -110,6 +110,7 @@ MORE = [
     Workload("MobileNetV2 224x224", "mobilenet", "mobilenet_v2", {}, (4, 3, 224, 224), False),
     Workload("DenseNet-121 224x224", "densenet", "densenet121", {}, (4, 3, 224, 224), False),
     Workload("SqueezeNet 224x224", "squeezenet", "squeezenet", {}, (4, 3, 224, 224), False),
+    Workload("LSTM of characters, 64 steps", "lstm", "LSTMLanguageModel", {}, (32, 64), True, tokens=128),
     Workload("GPT-2 small, 256 tokens", "gpt", "gpt", {}, (2, 256), True, tokens=50257),
 ]
 """Networks whose bytes are compared too (``python -m tests.benchmarks --memory``); no goal was set for them."""

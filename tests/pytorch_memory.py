@@ -13,6 +13,11 @@ def pytorch_peak(run: Callable[[], object]) -> int:
 
     Native libraries' scratch (oneDNN, MKL) does not go through that allocator and is not counted.
     """
+    return pytorch_bytes(run)[1]
+
+
+def pytorch_bytes(run: Callable[[], object]) -> tuple[int, int]:
+    """Bytes that are handed out when ``run`` is over and its result is still held, and the most that were at once."""
     torch.zeros(1).sum().item()  # the profiler's own first-use allocations are not the run's
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         kept = run()
@@ -22,4 +27,4 @@ def pytorch_peak(run: Callable[[], object]) -> int:
         now += event.nbytes()
         peak = max(peak, now)
     del kept
-    return peak
+    return now, peak

@@ -17,7 +17,7 @@ NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
 NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
 NETWORKS += [("vgg", f"vgg{n}{bn}{kind}") for n in (11, 13, 16, 19) for bn in ("", "_bn") for kind in ("", "_cifar")]
 NETWORKS += [("resnet", "resnet1001"), ("mobilenet", "mobilenet_v2"), ("squeezenet", "squeezenet")]
-NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt")]
+NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt"), ("lstm", "LSTMLanguageModel")]
 COUNTS = {
     "mobilenet_v2": 3_504_872,
     "squeezenet": 1_235_496,
@@ -72,8 +72,15 @@ def test_the_deepest():
     assert tuple(net(tm.empty(1, 3, 32, 32, device="meta")).shape) == (1, 10)
 
 
-SHAPES = {"MLP": (784,), "LeNet": (1, 28, 28), "DigitsCNN": (1, 8, 8), "unet": (3, 64, 96), "gpt": (64,)}
-OUT = {"unet": (2, 64, 96), "gpt": (64, 50257)}
+SHAPES = {
+    "MLP": (784,),
+    "LeNet": (1, 28, 28),
+    "DigitsCNN": (1, 8, 8),
+    "unet": (3, 64, 96),
+    "gpt": (64,),
+    "LSTMLanguageModel": (64,),
+}
+OUT = {"unet": (2, 64, 96), "gpt": (64, 50257), "LSTMLanguageModel": (64, 128)}
 
 
 @pytest.mark.parametrize(("module", "name"), [n for n in NETWORKS if n[1] != "resnet1202"], ids=lambda n: n)
@@ -82,7 +89,7 @@ def test_forward_and_backward_on_meta(module: str, name: str):
     shape = SHAPES.get(name, (3, 32, 32) if small else (3, 224, 224))
     with tm.device("meta"):
         net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)()
-        out = net(tm.zeros(2, *shape, dtype=tm.int64 if name == "gpt" else tm.float32))
+        out = net(tm.zeros(2, *shape, dtype=tm.int64 if module in ("gpt", "lstm") else tm.float32))
     assert tuple(out.shape) == (2, *OUT.get(name, (10,) if small or name in SHAPES else (1000,)))
     out.sum().backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in net.parameters())

@@ -28,7 +28,7 @@ def recurrent_layer(
         recompute: make the gates again in backward, so many steps at a time, instead of keeping them; 0 keeps them.
 
     Saves: of an LSTM and of a GRU four numbers a row, unit and direction, and of an LSTM the cells once every chunk of steps
-    (1,024 rows); with ``recompute`` the cells alone; further input, output and weights. The ops' docstrings say it in bytes.
+    (512 rows); with ``recompute`` the cells alone; further input, output and weights. The ops' docstrings say it in bytes.
 
     Raises:
         ShapeError, DTypeError: the parts do not fit each other.

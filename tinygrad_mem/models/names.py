@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import nn
-from . import densenet, gpt, lenet, mobilenet, resnet, squeezenet, unet, vgg
+from . import densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, unet, vgg
 
 
 @dataclass(frozen=True)
@@ -29,5 +29,7 @@ NETWORKS: dict[str, Named] = {
     "densenet121": Named(densenet.densenet121, _LARGE, 1000),
     "squeezenet": Named(squeezenet.squeezenet, _LARGE, 1000),
     "unet": Named(unet.unet, (3, 256, 256), 2),
+    "lstm": Named(lstm.LSTMLanguageModel, (64,), 128, tokens=True),
+    "lstm-tied": Named(lambda: lstm.LSTMLanguageModel(layers=2, tied=True), (64,), 128, tokens=True),
     **{size: Named(lambda size=size: gpt.gpt(size), (1024,), 50257, tokens=True) for size in gpt.SIZES},
 }

@@ -238,7 +238,7 @@ class LSTM(RNNBase):
     """Long short-term memory: ``c = f c + i g``, ``h = o tanh(c)``, where i, f, g and o are gates of ``W x + b + U h + d``.
 
     Kept for backward beside inputs and outputs: 4 numbers a step, sequence and unit (the gates), and the cells once every
-    1,024 rows; with :attr:`recompute` = k, the cells every k steps and no gates.
+    512 rows; with :attr:`recompute` = k, the cells every k steps and no gates.
 
     Args:
         num_layers, dropout, bidirectional: as :class:`RNN`.

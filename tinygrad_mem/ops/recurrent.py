@@ -3,7 +3,7 @@
 Rows are packed as :class:`~tinygrad_mem.nn.utils.rnn.PackedSequence` packs them: all sequences' first steps, then all second
 steps, so that steps beyond a sequence's end do not exist; where all are of one length that is (T, N, ...) as it lies in memory.
 
-Steps go in chunks of 1,024 rows. A chunk's input product is one product, its recurrent products are one a step, and its share
+Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one a step, and its share
 of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk.
 """
 

@@ -6,11 +6,11 @@ import itertools
 
 import numpy as np
 
-_ROWS = 1024  # of a chunk: enough for a product to be fast
+_ROWS = 512  # of a chunk: enough for a product to be fast
 
 
 def chunk_steps(sizes):
-    """How many steps a chunk has, unless told: of 1,024 rows or one step."""
+    """How many steps a chunk has, unless told: of 512 rows or one step."""
     return max(_ROWS // max(sizes[0], 1), 1)
 
 

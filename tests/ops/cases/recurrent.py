@@ -66,7 +66,7 @@ def saved(mode: str, ways: int, sizes: tuple[int, ...], recompute: int = 0):
         if mode in ("LSTM", "GRU") and not recompute:
             total += ways * 4 * H * len(x) * item
         if mode == "LSTM":
-            total += ways * -(-len(sizes) // (recompute or 1024 // sizes[0])) * sizes[0] * H * item
+            total += ways * -(-len(sizes) // (recompute or 512 // sizes[0])) * sizes[0] * H * item
         return total
 
     return formula
