@@ -25,7 +25,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     inputs = (target, *inputs)
     enabled = local.grad_enabled
     if enabled and target._requires_grad:
-        base = target if target._view is None else target._view.base
+        base = target._former()
         if base.is_leaf and base._requires_grad:
             what = "a leaf Variable" if base is target else "a view of a leaf Variable"
             raise GraphError(
@@ -98,7 +98,7 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
     view = target._view
     assert view is not None
     target.edge()  # the view may be stale
-    base = view.base
+    base = view.base._former()
     outer = Node(target.device, (base._requires_grad, *node.needs[1:]))
     outer.op = CopySlices
     if base._requires_grad:
@@ -124,7 +124,7 @@ class CopySlices(Op):
     @staticmethod
     def backward(ctx: Any, gy: Any) -> Any:
         inner: Node = ctx.inner
-        grad = gy if ctx.owns_grad else ctx.empty_like(gy)
+        grad = gy if ctx.owns_grad and gy.flags.c_contiguous else ctx.empty_like(gy)
         if grad is not gy:
             ctx.kernels.copy(gy, out=grad)
         part = grad

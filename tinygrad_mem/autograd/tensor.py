@@ -148,14 +148,21 @@ class Tensor(Exchange, _Methods):
     def _base(self) -> Tensor | None:
         return None if self._view is None else self._view.base
 
+    def _former(self) -> Tensor:
+        """The tensor that views of this one are views of: itself, or what it was before it took another shape in place."""
+        former = self
+        while former._view is not None:
+            former = former._view.base
+        return former
+
     def edge(self) -> tuple:
         """Where its gradient goes: ``(node, output index)``, or ``(self, 0)`` for a leaf.
 
         A view whose base was written in place since is connected again, through the base's new node.
         """
         view = self._view
-        if view is not None and view.base._node is not view.root_node:
-            fresh = view.base
+        if view is not None and (base := view.base._former())._node is not view.root_node:
+            fresh = base
             before, local.grad_enabled = local.grad_enabled, True
             try:
                 for op, others, params in view.chain():
@@ -164,7 +171,7 @@ class Tensor(Exchange, _Methods):
                 local.grad_enabled = before
             with self._retained_anew():
                 self._node, self._index, self._requires_grad = fresh._node, fresh._index, fresh._requires_grad
-            view.root_node = view.base._node
+            view.root_node = base._node
         if self._node is not None:
             return self._node, self._index
         return self, 0

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+
+from .. import dtypes
 from ..autograd.inplace import apply_
+from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
@@ -11,6 +15,7 @@ from ..ops import join as ops
 from . import creation, shape
 from .elementwise import Number
 from .index import index_put_
+from .write import written
 
 
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
@@ -63,3 +68,58 @@ def fill_diagonal_(input: Tensor, fill_value: Number, wrap: bool = False) -> Ten
         raise ShapeError(f"fill_diagonal_: all dimensions of input must be of equal length, found shape {list(input.shape)}")
     each = creation.arange(input.size(0), device=input.device)
     return index_put_(input, (each,) * input.ndim, creation.tensor(fill_value, dtype=input.dtype, device=input.device))
+
+
+def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
+    """Matrices in ``dim1`` and ``dim2`` whose diagonals are the lines of the last dimension, 0 elsewhere. Saves nothing.
+
+    Raises:
+        ShapeError: ``dim1`` and ``dim2`` are the same.
+        DimensionError: one of them is outside the result.
+    """
+    a, b = normalize_dim(dim1, input.ndim + 1), normalize_dim(dim2, input.ndim + 1)
+    if a == b:
+        raise ShapeError(f"diagonal dimensions cannot be identical {dim1}, {dim2}")
+    size = input.size(-1) + abs(offset)
+    sizes = list(input.shape[:-1])
+    for axis in sorted((a, b)):
+        sizes.insert(axis, size)
+    out = creation.zeros(sizes, dtype=input.dtype, device=input.device)
+    shape.diagonal(out, offset, a, b).copy_(input)
+    return out
+
+
+def diagflat(input: Tensor, offset: int = 0) -> Tensor:
+    """A matrix whose diagonal has all elements in a row, 0 elsewhere. Saves nothing."""
+    return diag_embed(shape.reshape(input, -1), offset)
+
+
+def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """A copy with a diagonal of two dimensions replaced by ``src``. Saves nothing.
+
+    Raises:
+        ShapeError: ``src`` has not the diagonal's shape.
+    """
+    return written("diagonal_scatter", input, src, lambda x: shape.diagonal(x, offset, dim1, dim2))
+
+
+def block_diag(*tensors: Tensor) -> Tensor:
+    """The matrices along the diagonal, one behind the other, 0 elsewhere; a vector is a row. Saves nothing.
+
+    Raises:
+        ShapeError: one has more than two dimensions.
+    """
+    for i, x in enumerate(tensors):
+        if x.ndim > 2:
+            raise ShapeError(f"block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {x.ndim} dimensions")
+    blocks = [shape.reshape(x, (1, -1)) if x.ndim < 2 else x for x in tensors]
+    if not blocks:
+        return creation.zeros(1, 0)
+    dtype = functools.reduce(dtypes.promote_types, [x.dtype for x in blocks])
+    rows, columns = [sum(x.size(d) for x in blocks) for d in (0, 1)]
+    out = creation.zeros(rows, columns, dtype=dtype, device=blocks[0].device)
+    row = column = 0
+    for x in blocks:
+        shape.narrow(shape.narrow(out, 0, row, x.size(0)), 1, column, x.size(1)).copy_(x)
+        row, column = row + x.size(0), column + x.size(1)
+    return out

@@ -13,6 +13,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
+from ..ops.scatter_reduce import ScatterReduce
 from . import elementwise, shape
 from .creation import tensor
 from .elementwise import Number
@@ -123,6 +124,71 @@ def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """:func:`scatter_add_` on a copy."""
     return scatter_add_(input.clone(), dim, index, src)
+
+
+_REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+def _reduction(name: str, reduce: str, known: tuple[str, ...]) -> str:
+    if reduce not in known:
+        raise ArgumentError(f"{name}(): reduce argument must be one of {', '.join(known)}, got {reduce!r}")
+    return reduce
+
+
+def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """All of ``src`` that ``index`` sends to a place, and what is there, become one: their sum, prod, mean, amax or amin.
+
+    Args:
+        include_self: whether what is there is one of them.
+
+    Saves: index; input and src too for prod; these and the output for amax and amin.
+
+    Raises:
+        ArgumentError: another reduction.
+        ArgumentTypeError: ``src`` is no tensor.
+        ShapeError, DTypeError, DimensionError: as :func:`scatter_add_`.
+    """
+    axis, index = _along(input, dim, index, "scatter_reduce")
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"scatter_reduce_(): argument 'src' must be Tensor, not {type(src).__name__}")
+    _enough(input, axis, index, src, "scatter_reduce")
+    known = _reduction("scatter_reduce_", reduce, _REDUCTIONS)
+    return apply_(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
+
+
+def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """:func:`scatter_reduce_` into a new tensor. Saves: as :func:`scatter_reduce_`."""
+    axis, index = _along(input, dim, index, "scatter_reduce")
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"scatter_reduce(): argument 'src' must be Tensor, not {type(src).__name__}")
+    _enough(input, axis, index, src, "scatter_reduce")
+    known = _reduction("scatter_reduce", reduce, _REDUCTIONS)
+    return apply(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
+
+
+def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """:func:`scatter_reduce_` of whole entries of ``dim`` by a vector of indices: prod, mean, amax or amin.
+
+    Saves: as :func:`scatter_reduce_`, the index 8 bytes an entry. Raises: as :func:`index_add_`.
+    """
+    found, axis = _whole_entries("index_reduce_", input, dim, index, source)
+    known = _reduction("index_reduce_", reduce, _REDUCTIONS[1:])
+    return apply_(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
+
+
+def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
+    """:func:`index_reduce_` into a new tensor. Saves: as :func:`index_reduce_`."""
+    found, axis = _whole_entries("index_reduce", input, dim, index, source)
+    known = _reduction("index_reduce", reduce, _REDUCTIONS[1:])
+    return apply(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
+
+
+def _whole_entries(name: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, int]:
+    """The index, checked, as one of each element of source: a view, which takes no memory."""
+    found, _ = _entries(name, input, dim, index, source)
+    axis = normalize_dim(dim, input.ndim)
+    line = [found.numel() if a == axis else 1 for a in range(source.ndim)]
+    return shape.expand(shape.reshape(found, line), source.shape), axis
 
 
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:

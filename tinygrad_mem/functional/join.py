@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -11,9 +12,10 @@ import numpy as np
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import ArgumentError, ShapeError
 from ..ops import join as ops
 from . import creation, shape
+from . import index as indexing
 
 
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -166,6 +168,42 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         weights = weights.double()  # type: ignore[attr-defined]
     out = creation.zeros(length, dtype=weights.dtype, device=input.device)
     return out.index_add_(0, input.long(), weights.detach())  # type: ignore[attr-defined]
+
+
+def cartesian_prod(*tensors: Tensor) -> Tensor:
+    """All ways to choose an element of each vector, a row each; of one vector, itself. Saves nothing.
+
+    Raises:
+        ShapeError: one is not a vector.
+        ArgumentError: there are none.
+    """
+    if not tensors:
+        raise ArgumentError("cartesian_prod expects a non-empty list of Tensors")
+    for x in tensors:
+        if x.ndim != 1:
+            raise ShapeError(f"Expect a 1D vector, but got shape {list(x.shape)}")
+    if len(tensors) == 1:
+        return tensors[0]
+    grids = creation.meshgrid(*tensors, indexing="ij")
+    return stack([shape.reshape(grid, -1) for grid in grids], 1)
+
+
+def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
+    """All ways to choose ``r`` elements of a vector, in order, a row each, as of ``itertools``. Saves: the indices.
+
+    Raises:
+        ShapeError: it is not a vector.
+        ArgumentError: ``r`` is negative.
+    """
+    if input.ndim != 1:
+        raise ShapeError(f"Expect a 1D vector, but got shape {list(input.shape)}")
+    if r < 0:
+        raise ArgumentError(f"Expect a non-negative number, but got {r}")
+    if not r:
+        return creation.empty(0, dtype=input.dtype, device=input.device)
+    ways = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    chosen = np.array(list(ways(range(input.numel()), r)), np.int64).reshape(-1, r)
+    return indexing.getitem(input, (creation.tensor(chosen, device=input.device),))
 
 
 concat = concatenate = cat

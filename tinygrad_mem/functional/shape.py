@@ -271,6 +271,11 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     return tuple(pieces)
 
 
+def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+    """:func:`split` into pieces of given sizes, as views."""
+    return split(input, list(split_sizes), dim)
+
+
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most ``chunks`` pieces of equal size (the last may be smaller), as views."""
     if chunks <= 0:
@@ -316,6 +321,33 @@ def matrix_transposed(input: Tensor) -> Tensor:
     if input.ndim < 2:
         raise ShapeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {input.ndim}-D tensor.")
     return transpose(input, -2, -1)
+
+
+def adjoint(input: Tensor) -> Tensor:
+    """The last two dimensions swapped: what PyTorch conjugates is real here.
+
+    Raises:
+        ShapeError: fewer than two dimensions.
+    """
+    if input.ndim < 2:
+        raise ShapeError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {input.ndim}-D tensor.")
+    return transpose(input, -2, -1)
+
+
+@property
+def hermitian_transposed(input: Tensor) -> Tensor:
+    """A matrix transposed: what PyTorch conjugates is real here; a 0-d tensor as it is."""
+    if input.ndim not in (0, 2):
+        raise ShapeError(
+            f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. Use .mH for batches."
+        )
+    return transpose(input, -2, -1) if input.ndim else apply(ops.Permute, input, axes=())
+
+
+@property
+def matrix_adjoint(input: Tensor) -> Tensor:
+    """:func:`adjoint`."""
+    return adjoint(input)
 
 
 def iterate(input: Tensor) -> Any:

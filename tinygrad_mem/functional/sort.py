@@ -9,7 +9,6 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops
-from . import creation, shape
 
 
 class ValuesIndices(NamedTuple):
@@ -80,15 +79,15 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of all elements, or ``(values, indices)`` along ``dim``; nan where there is one.
 
-    Saves: the indices, 8 bytes each.
+    Of all, equal elements share the gradient.
+
+    Saves: of all, input and output; along ``dim`` the indices, 8 bytes each.
 
     Raises:
         DimensionError: ``dim`` is outside the tensor, or has no elements.
     """
     if dim is None:
-        if input.numel() == 0:
-            return creation.full((), float("nan"), dtype=input.dtype, device=input.device)
-        return median(shape.reshape(input, (-1,)), 0).values
+        return apply(ops.MedianOfAll, input)
     axis = normalize_dim(dim, input.ndim)
     if input.ndim and input.size(axis) == 0:
         raise DimensionError(f"median(): Expected reduction dim {dim} to have non-zero size, found shape {list(input.shape)}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
+from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from . import choose, elementwise, shape
 from . import index as indexing
 
@@ -79,3 +82,44 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """:func:`put_` on a copy."""
     return put_(input.clone(), index, source, accumulate)
+
+
+def written(name: str, input: Tensor, src: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
+    """A copy of ``input`` with a part of it, a view, replaced by ``src``.
+
+    Raises:
+        ShapeError: ``src`` has not the part's shape.
+        ArgumentTypeError: ``src`` is no tensor.
+    """
+    if not isinstance(src, Tensor):
+        raise ArgumentTypeError(f"{name}(): argument 'src' must be Tensor, not {type(src).__name__}")
+    out = input.clone()
+    view = part(out)
+    if view.shape != src.shape:
+        raise ShapeError(
+            f"{name}: expected src to have a size equal to the slice of self. src size = {list(src.shape)}, "
+            f"slice size = {list(view.shape)}"
+        )
+    view.copy_(src)
+    return out
+
+
+def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
+    """A copy with one entry of ``dim`` replaced by ``src``. Saves nothing. Raises: ShapeError: ``src`` has not its shape."""
+    return written("select_scatter", input, src, lambda x: shape.select(x, dim, index))
+
+
+def slice_scatter(
+    input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
+) -> Tensor:
+    """A copy with the entries ``start:end:step`` of ``dim`` replaced by ``src``. Saves nothing.
+
+    Raises:
+        ShapeError: ``src`` has not their shape.
+        ArgumentError: the step is not positive.
+    """
+    axis = normalize_dim(dim, input.ndim)
+    if step < 1:
+        raise ArgumentError(f"slice step must be positive, found {step}")
+    key = (slice(None),) * axis + (slice(start, end, step),)
+    return written("slice_scatter", input, src, lambda x: indexing.getitem(x, key))

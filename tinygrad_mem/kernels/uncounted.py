@@ -12,8 +12,6 @@ KNOWN: dict[str, str] = {
     "(scope.BUFFER)",
     "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
     "what the tensors that an op gets are copied from",
-    "NumPy argsort": "order of 64-bit values: 8 bytes an entry of one tile (32,768 entries, or one line), and as much again "
-    "where the line is not contiguous; smaller types are sorted in scratch",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",
     "CuPy argsort": "copies of keys and indices and Thrust's workspace, from CuPy's pool: sort, topk, kthvalue, median",
     "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
@@ -23,11 +21,6 @@ KNOWN: dict[str, str] = {
 """Who allocates -> what, how much, when."""
 
 ALLOWED: dict[str, int] = {
-    "Sort": 3360,
-    "TopK": 3360,
-    "KthValue": 3360,
-    "Median": 6720,
-    "ArgSort": 3360,
     "Unique": 4096,
 }
 """Op -> bytes that NumPy may allocate by itself in one run of it, on the small inputs of its test; say why in ``KNOWN``."""

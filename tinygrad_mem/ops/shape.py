@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..errors import ShapeError
+from itertools import product
+
+from ..errors import GraphError, ShapeError
 from .base import Op
 
 
@@ -161,3 +163,67 @@ class Windows(Op):
         gx = ctx.empty(ctx.shape, gy.dtype)
         ctx.kernels.windows_backward(gy, axis, step, out=gx)
         return gx
+
+
+class AsStrided(Op):
+    """Any shape and strides over the memory that x shares, ``offset`` elements from x's first. Saves nothing.
+
+    The gradient is a buffer of x's shape, into which elements that are shown several times add up: so x has to be contiguous,
+    and to hold all that is shown, where a gradient is wanted.
+    """
+
+    view = True
+
+    @staticmethod
+    def forward(ctx, x, *, size, stride, offset):
+        span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if 0 not in size else 0
+        whole = x.flags.c_contiguous and offset >= 0 and offset + span <= x.size
+        if ctx.needs[0] and not whole:
+            raise GraphError(
+                "as_strided: a gradient needs a contiguous tensor that holds all that is shown; give it .contiguous(), or "
+                f"detach() it. Found shape {list(x.shape)}, contiguous {bool(x.flags.c_contiguous)}, and {span} elements from "
+                f"{offset} on"
+            )
+        ctx.shape, ctx.layout = x.shape, (size, stride, offset)
+        line = x.reshape(-1)[offset:] if whole else _memory(ctx, x, offset)
+        return strided(ctx, line, size, tuple(s * x.itemsize for s in stride))
+
+    @staticmethod
+    def backward(ctx, gy):
+        size, stride, offset = ctx.layout
+        gx = ctx.zeros(ctx.shape, gy.dtype)
+        apart = _apart(size, stride)
+        rest = [a for a in range(len(size)) if a not in apart]
+        steps = tuple(stride[a] * gx.itemsize for a in apart)
+        for at in product(*[range(size[a]) for a in rest]) if 0 not in size else ():
+            first = offset + sum(i * stride[a] for i, a in zip(at, rest, strict=True))
+            part = strided(ctx, gx.reshape(-1)[first:], tuple(size[a] for a in apart), steps)
+            key = [slice(None)] * len(size)
+            for i, a in zip(at, rest, strict=True):
+                key[a] = i
+            ctx.kernels.add(part, gy[(*key, ...)], out=part)
+        return gx
+
+
+def _memory(ctx, x, offset):
+    """The memory that x shares, as a line from ``offset`` elements behind x's first on."""
+    root = x
+    while type(root.base) is type(x):
+        root = root.base
+    lines = [a.__array_interface__["data"][0] if hasattr(a, "__array_interface__") else a.data.ptr for a in (x, root)]
+    line = strided(ctx, root, (root.size,), (root.itemsize,)).view(x.dtype)
+    return line[(lines[0] - lines[1]) // x.itemsize + offset :]
+
+
+def _apart(size, stride):
+    """Axes, in order, along which no element is shown twice: as many elements as possible, from the largest axis on."""
+    chosen = []
+    for axis in sorted(range(len(size)), key=lambda a: -size[a]):
+        reach = 1
+        for a in sorted([*chosen, axis], key=lambda a: stride[a]):
+            if size[a] > 1 and stride[a] < reach:
+                break
+            reach += (size[a] - 1) * stride[a]
+        else:
+            chosen.append(axis)
+    return sorted(chosen)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from .. import dtypes
 from ..errors import DataDependenceError
 from .base import Op
@@ -110,6 +114,56 @@ class Median(Sort):
     def forward(ctx, x, *, axis, keepdim):
         middle = (x.shape[axis] - 1) // 2 if x.ndim else 0
         return ranks(ctx, x, axis, middle, middle + 1, False, keepdim, nan_first=True)
+
+
+class MedianOfAll(Op):
+    """The lower median of all elements; nan where there is one, unless these are skipped. Saves x and y.
+
+    All elements that equal it share its gradient, as in PyTorch.
+    """
+
+    saves = ("x", "y")
+
+    @staticmethod
+    def forward(ctx, x, *, skip_nan=False):
+        y = ctx.empty((), x.dtype)
+        if ctx.needs[0]:
+            ctx.save(x=x, y=y)
+        if not x.size:
+            ctx.kernels.fill(math.nan if x.dtype.kind == "f" else np.iinfo(x.dtype).min, out=y)
+            return y
+        line = ctx.contiguous(x).reshape(-1)
+        place, value = ctx.empty((1,), dtypes.int64), y.reshape(1)
+        if skip_nan and x.dtype.kind == "f":
+            _median_of_numbers(ctx, line, place)
+        else:
+            middle = (line.size - 1) // 2
+            fill_order(ctx, line, 0, middle, middle + 1, False, place)
+            if x.dtype.kind == "f":
+                _to_nan(ctx, line, 0, place, value)
+        ctx.kernels.take_along(line, 0, place, out=value)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        x, y = ctx.take("x"), ctx.take("y")
+        gx, count = ctx.empty_like(x), ctx.empty((1,) * x.ndim, x.dtype)
+        ctx.kernels.extremum_share(gy.reshape(count.shape), x, y.reshape(count.shape), tuple(range(x.ndim)), count, out=gx)
+        return gx
+
+
+def _median_of_numbers(ctx, line, place):
+    """place = where the lower median stands of the elements of a line that are not nan; where all are, the first."""
+    order, flag = ctx.empty(line.shape, dtypes.int64), ctx.empty(line.shape, dtypes.bool)
+    fill_order(ctx, line, 0, 0, line.size, False, order)
+    ctx.kernels.isnan(line, out=flag)
+    ctx.kernels.logical_not(flag, out=flag)
+    rank = ctx.empty((1,), dtypes.int64)
+    ctx.kernels.count_nonzero(flag, (0,), out=rank)
+    ctx.kernels.subtract(rank, 1, out=rank)
+    ctx.kernels.maximum(rank, 0, out=rank)
+    ctx.kernels.floor_divide(rank, 2, out=rank)
+    ctx.kernels.take_along(order, 0, rank, out=place)
 
 
 class ArgSort(Op):

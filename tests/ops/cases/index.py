@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ def written(x: Any, value: Any) -> Any:
     return y
 
 
+def index_mean(x: Any, index: Any, value: Any) -> Any:
+    with warnings.catch_warnings(action="ignore"):  # PyTorch calls it a beta
+        return x.index_reduce(0, index, value, "mean")
+
+
 GATHER = [[0, 1, 2, 0, 1], [3, 3, 1, 0, 2]]
 
 CASES = [
@@ -54,4 +60,18 @@ CASES = [
     same("scatter", "Scatter", lambda x, i, v: x.scatter(0, i, v), indexed((4, 5), [[0, 1, 2, 0, 1], [3, 3, 1, 1, 2]], (2, 5))),
     same("scatter_add", "Scatter", lambda x, i, v: x.scatter_add(0, i, v), indexed((4, 5), GATHER, (2, 5))),
     same("scatter_number", "Scatter", lambda x, i: x.scatter(0, i, 7.0), indexed((4, 5), GATHER)),
+    *[
+        same(
+            f"scatter_{reduce}{'' if own else '_alone'}",
+            "ScatterReduce",
+            lambda x, i, v, reduce=reduce, own=own: x.scatter_reduce(0, i, v, reduce, include_self=own),
+            indexed((4, 5), GATHER, (2, 5)),
+            lambda x, i, v, y, reduce=reduce: {"sum": i.nbytes, "mean": i.nbytes, "prod": i.nbytes + x.nbytes + v.nbytes}.get(
+                reduce, i.nbytes + 2 * x.nbytes + v.nbytes
+            ),
+        )
+        for reduce in ("sum", "mean", "prod", "amax", "amin")
+        for own in (True, False)
+    ],
+    same("index_mean", "ScatterReduce", index_mean, indexed((6, 5), [0, 2, 2], (3, 5))),
 ]

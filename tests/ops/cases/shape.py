@@ -31,6 +31,7 @@ CASES = [
     same("diagonal", "Diagonal", lambda x: x.diagonal(1, 1, 2)),
     same("diagonal_below", "Diagonal", lambda x: x.diagonal(-1, 0, 1)),
     same("windows", "Windows", lambda x: x.unfold(2, 3, 1)),
+    same("as_strided", "AsStrided", lambda x: x.contiguous().as_strided((3, 4, 2), (7, 2, 1), 1)),
     same("clone", "Clone", lambda x: x.clone()),
     same("repeat", "Clone", lambda x: x.repeat(2, 1, 3)),
     OpCase("cast", "Cast", lambda x: x.half().to(x.dtype), lambda x: x.half().to(x.dtype), X, smooth=False),

@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...autograd.tensor import Tensor
-from .. import convert, creation, index, join, linalg, random, rearrange, reduce, scan, shape, write
+from .. import convert, creation, index, join, linalg, random, rearrange, reduce, scan, search, shape, strided, write
 from .. import diagonal as diagonals
 from .. import gather as gather_functions
+from .. import quantile as ranks
 from .. import softmax as softmax_functions
 from .. import sort as sort_functions
 from .elementwise import Elementwise
@@ -45,6 +46,11 @@ class Methods(Operators, Elementwise, InPlace):
     logsumexp = reduce.logsumexp
     norm = reduce.norm
     median = sort_functions.median
+    nanmedian = ranks.nanmedian
+    quantile = ranks.quantile
+    nanquantile = ranks.nanquantile
+    mode = ranks.mode
+    histc = search.histc
     nansum = reduce.nansum
     nanmean = reduce.nanmean
     sort = sort_functions.sort
@@ -53,6 +59,7 @@ class Methods(Operators, Elementwise, InPlace):
     topk = sort_functions.topk
     kthvalue = sort_functions.kthvalue
     unique = sort_functions.unique
+    unique_consecutive = search.unique_consecutive
     cumsum = scan.cumsum
     cumprod = scan.cumprod
     cummax = scan.cummax
@@ -101,6 +108,7 @@ class Methods(Operators, Elementwise, InPlace):
     select = shape.select
     unbind = shape.unbind
     split = shape.split
+    split_with_sizes = shape.split_with_sizes
     chunk = shape.chunk
     diagonal = shape.diagonal
     unfold = shape.unfold
@@ -122,13 +130,22 @@ class Methods(Operators, Elementwise, InPlace):
     tril = diagonals.tril
     triu = diagonals.triu
     masked_scatter = write.masked_scatter
+    select_scatter = write.select_scatter
+    slice_scatter = write.slice_scatter
     put = write.put
     diag = diagonals.diag
+    diag_embed = diagonals.diag_embed
+    diagflat = diagonals.diagflat
+    diagonal_scatter = diagonals.diagonal_scatter
     swapaxes = shape.swapaxes
     swapdims = shape.swapdims
     moveaxis = shape.moveaxis
     T = shape.transposed
     mT = shape.matrix_transposed
+    H = shape.hermitian_transposed
+    mH = shape.matrix_adjoint
+    adjoint = shape.adjoint
+    as_strided = strided.as_strided
 
     # --- indexing
 
@@ -137,8 +154,10 @@ class Methods(Operators, Elementwise, InPlace):
     take_along_dim = gather_functions.take_along_dim
     scatter = gather_functions.scatter
     scatter_add = gather_functions.scatter_add
+    scatter_reduce = gather_functions.scatter_reduce
     index_select = gather_functions.index_select
     index_add = gather_functions.index_add
+    index_reduce = gather_functions.index_reduce
     index_copy = gather_functions.index_copy
     index_fill = gather_functions.index_fill
     take = gather_functions.take

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .. import activation, choose, compare, convert, elementwise, index, linalg, random, rewrite, scan, unary, write
+from .. import activation, choose, compare, convert, elementwise, index, linalg, random, rewrite, scan, strided, unary, write
 from .. import diagonal as diagonals
 from .. import gather as gather_functions
 
@@ -113,3 +113,14 @@ class InPlace:
     exponential_ = random.exponential_
     bernoulli_ = random.bernoulli_
     random_ = random.random_
+    scatter_reduce_ = gather_functions.scatter_reduce_
+    index_reduce_ = gather_functions.index_reduce_
+    squeeze_ = strided.squeeze_
+    unsqueeze_ = strided.unsqueeze_
+    transpose_ = strided.transpose_
+    swapaxes_ = strided.swapaxes_
+    swapdims_ = strided.swapdims_
+    t_ = strided.t_
+    as_strided_ = strided.as_strided_
+    resize_ = strided.resize_
+    resize_as_ = strided.resize_as_

@@ -21,5 +21,6 @@ from .recurrent import *
 from .reduce import *
 from .resize import *
 from .scan import *
+from .search import *
 from .softmax import *
 from .sort import *

@@ -4,6 +4,8 @@ the same run gives the same bits.
 
 from __future__ import annotations
 
+from functools import cache as _cache
+
 import cupy as _cupy
 
 _WIDE = """
@@ -105,6 +107,40 @@ def scatter_add(source, axis, index, out):
         _add_along(values, places, index.shape[axis], out.shape[axis], lines)
         return
     _cupy.add.at(out, _along(index, axis), source if not isinstance(source, _cupy.ndarray) else _part(source, index))
+
+
+_TOGETHER = {
+    "prod": "there *= value",
+    "amax": "if (value != value || value > there) there = value",
+    "amin": "if (value != value || value < there) there = value",
+}
+
+
+@_cache
+def _reduction(reduce, ndim):
+    """A thread a line of index: entries of a line are taken in order, and no two lines meet."""
+    code = f"""
+    ptrdiff_t at[{ndim}], rest = i;
+    for (int a = {ndim} - 1; a >= 0; --a) {{
+        const ptrdiff_t n = a == axis ? 1 : index.shape()[a];
+        at[a] = rest % n;
+        rest /= n;
+    }}
+    for (ptrdiff_t k = 0; k < index.shape()[axis]; ++k) {{
+        at[axis] = k;
+        const T value = source[at];
+        at[axis] = index[at];
+        T& there = out[at];
+        {_TOGETHER[reduce]};
+    }}
+    """
+    return _cupy.ElementwiseKernel("raw T source, raw int64 index, int32 axis", "raw T out", code, f"tinygrad_mem_{reduce}_at")
+
+
+def scatter_reduce(source, axis, index, reduce, out):
+    """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
+    if index.size:
+        _reduction(reduce, index.ndim)(_part(source, index), index, axis, out, size=index.size // index.shape[axis])
 
 
 def _part(source, index):

@@ -96,6 +96,15 @@ def _add_to_lines(source, index, out):
     np.copyto(out, total, casting="unsafe")
 
 
+def scatter_reduce(source, axis, index, reduce, out):
+    """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
+    line, strides = _memory(out)
+    _along(index, axis, strides).combine(_TOGETHER[reduce], _part(source, index), line)
+
+
+_TOGETHER = {"prod": np.multiply, "amax": np.maximum, "amin": np.minimum}
+
+
 def _part(source, index):
     return source[tuple(slice(0, n) for n in index.shape)] if isinstance(source, np.ndarray) else source
 
@@ -169,15 +178,19 @@ class _Places:
         """value is added to what lies at the places, in order."""
         if line.dtype == np.float16:
             self._add_halves(value, line)
-            return
+        else:
+            self.combine(np.add, value, line)
+
+    def combine(self, ufunc, value, line):
+        """What lies at the places becomes ``ufunc`` of itself and value, in order."""
         for key, places in self.tiles():
             part = value if not isinstance(value, np.ndarray) else value[key]
             if self.width == 1:
-                np.add.at(line, places.reshape(-1), _plain(part, places.shape, line.dtype).reshape(-1))
+                ufunc.at(line, places.reshape(-1), _plain(part, places.shape, line.dtype).reshape(-1))
                 continue
             for place, row in self.rows(places, part):
                 target = line[place : place + self.width]
-                np.add(target, row, out=target)
+                ufunc(target, row, out=target)
 
     def _add_halves(self, value, line):
         """:meth:`add` with sums in float32: a window of the line at a time, which all that falls into it is added to."""

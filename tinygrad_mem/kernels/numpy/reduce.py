@@ -113,7 +113,10 @@ def count_nonzero(x, axes, out):
     """out = how many are not 0 over ``axes``, int64."""
 
     def term(tile, key):
-        np.not_equal(x[key], 0, out=tile)
+        if x.dtype == np.bool_:
+            np.copyto(tile, x[key])
+        else:
+            np.not_equal(x[key], 0, out=tile)
 
     _fold(x, axes, term, out, np.int64)
 

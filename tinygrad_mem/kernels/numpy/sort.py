@@ -1,8 +1,8 @@
 """Orders along an axis, and elements at the places that an index array names.
 
 Values of at most 32 bits are packed with their position into int64 keys, and the keys are sorted in place in a tile of
-scratch: that is stable, needs no allocation, and uses NumPy's vectorised sort. 64-bit values go through ``np.argsort``,
-which allocates one tile (see ``kernels/uncounted.py``).
+scratch: that is stable, needs no allocation, and uses NumPy's vectorised sort. 64-bit values are sorted so twice, by their
+low half and then by their high half: what was in order stays in order among equals.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _TILE = 1 << 15  # keys in a tile: a quarter of the scratch
 
 
 def order_workspace(shape, axis, dtype):
-    """Bytes that ``order`` wants: the keys of one line that is longer than a tile."""
-    return 8 * shape[axis] if shape[axis] > _TILE and dtype.itemsize <= 4 else 0
+    """Bytes that ``order`` wants: the keys of one line that is longer than a tile; of 64 bits the numbers and an order too."""
+    return (8 if dtype.itemsize <= 4 else 24) * shape[axis] if shape[axis] > _TILE else 0
 
 
 def order(x, axis, start, stop, descending, work, out):
@@ -44,11 +44,78 @@ def order(x, axis, start, stop, descending, work, out):
 
 
 def _order_wide(x, start, stop, descending, work, out):
-    if descending:  # the stable order of the mirrored line, mirrored
-        found = np.argsort(x[..., ::-1], axis=-1, kind="stable")[..., ::-1]
-        np.subtract(x.shape[-1] - 1, found[..., start:stop], out=out)
+    n = x.shape[-1]
+    if work is None:
+        numbers, keys, order = [_scratch(x.shape, np.int64, slot, 4) for slot in range(3)]
     else:
-        np.copyto(out, np.argsort(x, axis=-1, kind="stable")[..., start:stop])
+        numbers, keys, order = work.view(np.int64)[: 3 * n].reshape(3, *x.shape)
+    _as_integers(x, keys, order, numbers)
+    if descending:
+        np.invert(numbers, out=numbers)
+    np.left_shift(numbers, 32, out=order)
+    np.bitwise_xor(order, _LOWEST, out=order)  # the low half has no sign
+    _number(order)
+    order.sort(axis=-1)
+    np.bitwise_and(order, _LOW, out=order)
+    _take_lines(numbers, order, keys)
+    np.bitwise_and(keys, ~_LOW, out=keys)
+    _number(keys)
+    found = _sorted_part(keys, start, stop)
+    index, places = [buffer.reshape(-1)[: found.size].reshape(found.shape) for buffer in (numbers, keys)]
+    np.bitwise_and(found, _LOW, out=index)  # the numbers are done with, and then the keys
+    _take_lines(order, index, places)
+    np.copyto(out, places)
+
+
+_LOW, _LOWEST = 0xFFFFFFFF, np.iinfo(np.int64).min
+
+
+def _as_integers(x, sign, flag, out):
+    """out = int64 of the same order as x of 64 bits; sign and flag are buffers of its size."""
+    if x.dtype.kind != "f":
+        np.copyto(out, x)
+        return
+    number, flag = out.view(np.float64), _first_bools(flag)
+    np.add(x, 0.0, out=number)  # -0 becomes 0: they are equal
+    np.isnan(number, out=flag)
+    np.copyto(number, np.nan, where=flag)  # a nan with a sign bit too
+    np.right_shift(out, 63, out=sign)
+    np.bitwise_and(sign, np.iinfo(np.int64).max, out=sign)
+    np.bitwise_xor(out, sign, out=out)
+
+
+def _first_bools(buffer):
+    """The first bytes of a contiguous buffer as bools of its shape."""
+    return buffer.reshape(-1).view(np.bool_)[: buffer.size].reshape(buffer.shape)
+
+
+def _number(keys):
+    """keys |= the position of each in its line."""
+    for i in range(0, keys.shape[-1], _TILE):
+        part = keys[..., i : i + _TILE]
+        np.bitwise_or(part, _count_up(i, 1, part.shape[-1], 3), out=part)
+
+
+def _take_lines(x, index, out):
+    """out = x at index, line by line; index and out are contiguous."""
+    first = None
+    if x.ndim > 1:
+        first = _count_up(0, x.shape[-1], x.size // x.shape[-1], 3).reshape(*x.shape[:-1], 1)
+        np.add(index, first, out=index)
+    np.take(x.reshape(-1), index, out=out, mode="clip")  # other modes buffer the output
+    if first is not None:
+        np.subtract(index, first, out=index)
+
+
+def _sorted_part(keys, start, stop):
+    """The keys of rank ``start`` to ``stop`` of each line, in order: a part of ``keys``, which are moved."""
+    if (stop - start) * 4 <= keys.shape[-1]:
+        keys.partition(stop - 1 if start == 0 else start if stop - start == 1 else (start, stop - 1), axis=-1)
+        keys = keys[..., start:stop]
+        keys.sort(axis=-1)
+        return keys
+    keys.sort(axis=-1)
+    return keys[..., start:stop]
 
 
 def _order_packed(x, start, stop, descending, work, out):
@@ -56,14 +123,7 @@ def _order_packed(x, start, stop, descending, work, out):
     keys = _scratch(x.shape, np.int64, 0, 4) if work is None else work.view(np.int64)[:n].reshape(x.shape)
     for i in range(0, n, _TILE):
         _pack(x[..., i : i + _TILE], i, descending, keys[..., i : i + _TILE])
-    if (stop - start) * 4 <= n:
-        keys.partition(stop - 1 if start == 0 else start if stop - start == 1 else (start, stop - 1), axis=-1)
-        keys = keys[..., start:stop]
-        keys.sort(axis=-1)
-    else:
-        keys.sort(axis=-1)
-        keys = keys[..., start:stop]
-    np.bitwise_and(keys, 0xFFFFFFFF, out=out)
+    np.bitwise_and(_sorted_part(keys, start, stop), _LOW, out=out)
 
 
 def _pack(x, first, descending, keys):

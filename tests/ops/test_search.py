@@ -1,0 +1,131 @@
+"""Looking up, counting and telling apart, against PyTorch; and what they refuse."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+
+SHAPES = st.lists(st.integers(0, 4), min_size=0, max_size=3)
+KINDS = st.sampled_from(["float64", "float32", "int64", "int32"])
+
+
+def some(shape, dtype: str, seed: int = 0) -> np.ndarray:
+    x = np.random.default_rng(seed).integers(-4, 5, shape).astype(dtype)
+    return x / 2 if dtype.startswith("f") else x
+
+
+def both(run, *arrays: np.ndarray) -> None:
+    """The same result as PyTorch's, of these very dtypes."""
+    ours, theirs = run(tm, *map(tm.tensor, arrays)), run(torch, *map(torch.tensor, arrays))
+    pairs = zip(ours, theirs, strict=True) if isinstance(ours, tuple) else [(ours, theirs)]
+    for mine, other in pairs:
+        assert mine.dtype == other.numpy().dtype
+        np.testing.assert_array_equal(mine.numpy(), other.numpy())
+
+
+@given(st.integers(0, 9), st.lists(st.integers(0, 3), max_size=2), st.integers(0, 5), KINDS, st.booleans(), st.booleans())
+def test_searchsorted_and_bucketize(size, lead, count, dtype, right, small):
+    line, values = np.sort(some((*lead, size), dtype), -1), some((*lead, count), dtype, 1)
+    both(lambda lib, a, v: lib.searchsorted(a, v, right=right, out_int32=small), line, values)
+    one = np.sort(some((size,), dtype), -1)
+    both(lambda lib, a, v: lib.bucketize(v, a, right=right, out_int32=small), one, values)
+    both(lambda lib, a: lib.searchsorted(a, 0.5, side="right" if right else "left"), one)
+
+
+def test_searchsorted_of_unsorted_lines_nan_and_more_than_a_tile():
+    rng = np.random.default_rng(0)
+    x, v = rng.permutation(40_000).astype("f8"), rng.uniform(-9, 40_009, 70_000)
+    v[::100] = np.nan
+    both(lambda lib, x, v: lib.searchsorted(x, v, sorter=x.argsort()), x, v)
+    line = np.array([0.0, 1.0, np.inf, np.nan])
+    both(lambda lib, a, v: (lib.searchsorted(a, v), lib.searchsorted(a, v, right=True)), line, np.array([np.nan, np.inf, 1.0]))
+
+
+@given(SHAPES, st.integers(0, 12), KINDS, KINDS, st.booleans())
+def test_isin(shape, count, dtype, other, invert):
+    both(lambda lib, x, t: lib.isin(x, t, invert=invert), some(shape, dtype), some((count,), other, 1))
+    both(lambda lib, x: (lib.isin(x, 1, invert=invert), lib.isin(2.0, x)), some(shape, dtype))
+
+
+@given(SHAPES, st.sampled_from(["float64", "float32"]), st.integers(1, 9), st.sampled_from([(0, 0), (-1, 1), (0.3, 1.7)]))
+def test_histc(shape, dtype, bins, bounds):
+    both(lambda lib, x: lib.histc(x, bins, *bounds), some(shape, dtype) * 0.7)
+
+
+def test_histc_does_not_count_nan_and_closes_the_last_interval():
+    x = np.array([np.nan, 0.0, 1.0, 1.0, 0.5, np.inf])
+    both(lambda lib, x: lib.histc(x, 2, 0, 1), x)
+    both(lambda lib, x: lib.histc(x, 3), np.full(5, 2.0))
+    both(lambda lib, x: lib.histc(x, 50), np.random.default_rng(0).standard_normal(100_000))
+
+
+@given(SHAPES, st.booleans(), st.booleans(), st.data())
+def test_unique_consecutive(shape, inverse, counts, data):
+    x = np.repeat(some(shape, "int64"), 2, axis=-1) if shape else some(shape, "int64")
+    both(lambda lib, x: lib.unique_consecutive(x, inverse, counts and bool(shape)), x)  # of a 0-d tensor PyTorch counts nothing
+    if shape and 0 not in shape:
+        dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+        both(lambda lib, x: lib.unique_consecutive(x, inverse, counts, dim), x)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=3), SHAPES)
+def test_unravel_index(sizes, shape):
+    flat = np.random.default_rng(0).integers(0, int(np.prod(sizes)), shape)
+    both(lambda lib, i: lib.unravel_index(i, tuple(sizes)), flat)
+
+
+@given(st.integers(0, 5), st.integers(0, 3), st.booleans())
+def test_combinations_and_products(size, count, again):
+    x = np.arange(size) * 1.5
+    against_torch(
+        lambda x: tm.combinations(x, count, again) * 2, lambda x: torch.combinations(x, count, again) * 2, [x], grad=count > 0
+    )
+    run = [lambda *x, lib=lib: lib.cartesian_prod(*x) * 2 for lib in (tm, torch)]
+    against_torch(*run, [x] * (count + 1))
+
+
+def test_combinations_are_those_of_itertools():
+    found = tm.combinations(tm.arange(6), 3).tolist()
+    assert found == [list(way) for way in itertools.combinations(range(6), 3)]
+
+
+REFUSED = {
+    "other dtypes": (lambda: tm.searchsorted(tm.ones(3), tm.ones(2).long()), "should have same dtype"),
+    "leading dimensions": (lambda: tm.searchsorted(tm.ones(2, 3), tm.ones(3, 3)), "first N-1 dimensions"),
+    "opposite sides": (lambda: tm.searchsorted(tm.ones(3), 1.0, side="left", right=True), "can't be set to opposites"),
+    "another side": (lambda: tm.searchsorted(tm.ones(3), 1.0, side="up"), "'left' or 'right' but got up"),
+    "sorter's shape": (lambda: tm.searchsorted(tm.ones(3), 1.0, sorter=tm.arange(2)), "must have the same size"),
+    "sorter's dtype": (lambda: tm.searchsorted(tm.ones(3), 1.0, sorter=tm.ones(3)), "sorter must be a tensor of long dtype"),
+    "no line": (lambda: tm.searchsorted(tm.tensor(1.0), 1.0), "positive dimension"),
+    "a number in many lines": (lambda: tm.searchsorted(tm.ones(2, 2), 1.0), "looked up in one line"),
+    "boundaries": (lambda: tm.bucketize(tm.ones(3), tm.ones(2, 2)), "must be 1 dimension"),
+    "two numbers": (lambda: tm.isin(1, 2), "must be a Tensor, found two numbers"),
+    "bools": (lambda: tm.isin(tm.ones(2).bool(), True), "Unsupported input type"),
+    "no bins": (lambda: tm.histc(tm.ones(3), 0), "bins must be > 0, found 0"),
+    "bounds": (lambda: tm.histc(tm.ones(3), 3, 2, 1), "max must be larger than min"),
+    "endless": (lambda: tm.histc(tm.ones(3), 3, 0, float("inf")), "not finite"),
+    "endless data": (lambda: tm.histc(tm.tensor([1.0, float("inf")]), 3), "not finite"),
+    "integers": (lambda: tm.histc(tm.arange(3), 3), "not implemented for int64"),
+    "float indices": (lambda: tm.unravel_index(tm.ones(3), (2, 2)), "integer dtype"),
+    "negative size": (lambda: tm.unravel_index(tm.arange(3), (2, -2)), "negative values"),
+    "matrix": (lambda: tm.combinations(tm.ones(2, 2)), "Expect a 1D vector"),
+    "a negative count": (lambda: tm.combinations(tm.ones(2), -1), "non-negative number, but got -1"),
+    "no vectors": (lambda: tm.cartesian_prod(), "non-empty list"),
+    "a matrix": (lambda: tm.cartesian_prod(tm.ones(2, 2)), "Expect a 1D vector"),
+    "meta": (lambda: tm.unique_consecutive(tm.ones(3, device="meta")), "depends on values"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str):
+    run, words = REFUSED[name]
+    with pytest.raises(tm.errors.TinygradMemError, match=words):
+        run()

@@ -1,0 +1,209 @@
+"""Views by strides, shapes changed in place, parts replaced, diagonals: against PyTorch; and what they refuse."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tinygrad_mem as tm
+from tests.case import against_torch
+from tinygrad_mem.devices import device
+
+SHAPES = st.lists(st.integers(0, 4), min_size=1, max_size=3)
+
+
+def numbers(shape) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape)
+
+
+def each(run) -> list:
+    return [lambda *x, lib=lib: run(lib, *x) for lib in (tm, torch)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=3), st.integers(0, 5))
+def test_as_strided(axes, offset):
+    """Gaps, overlaps and repetition: gradients of what is shown several times add up."""
+    size, stride = [n for n, _ in axes], [s for _, s in axes]
+    against_torch(*each(lambda lib, x: (x * 1).as_strided(size, stride, offset)), [numbers((6, 10))])
+
+
+def test_as_strided_shares_memory_and_writes_reach_the_base():
+    x = tm.zeros(6, requires_grad=True) * 1
+    window = x.as_strided((2, 2), (3, 1), 1)
+    assert window.data_ptr() == x.data_ptr() + x.element_size()
+    window.mul_(2).add_(1)
+    assert x.tolist() == [0, 1, 1, 0, 1, 1]
+    part = tm.arange(6)[2:]
+    assert part.as_strided((3,), (1,)).tolist() == [2, 3, 4]
+    assert part.as_strided((3,), (1,), 0).tolist() == [0, 1, 2]
+
+
+def test_a_write_through_a_strided_view_is_recorded():
+    def run(lib, x):
+        y = x * 1
+        y.as_strided((2, 2), (3, 1), 1).mul_(3)
+        return y * y
+
+    against_torch(*each(run), [numbers(6)])
+
+
+IN_PLACE = {
+    "t_": ((3, 4), lambda x: x.t_()),
+    "transpose_": ((2, 3, 4), lambda x: x.transpose_(0, -1)),
+    "swapaxes_": ((2, 3, 4), lambda x: x.swapaxes_(0, 1)),
+    "swapdims_": ((2, 3, 4), lambda x: x.swapdims_(2, 1)),
+    "squeeze_": ((2, 1, 4, 1), lambda x: x.squeeze_()),
+    "squeeze_ one": ((2, 1, 4, 1), lambda x: x.squeeze_(1)),
+    "unsqueeze_": ((2, 3), lambda x: x.unsqueeze_(1)),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_a_shape_changed_in_place(name: str):
+    shape, change = IN_PLACE[name]
+
+    def run(lib, x):
+        y = x * 2
+        before = y.view(-1)[1:]
+        z = change(y)
+        assert z is y
+        after = y[:1]
+        y.mul_(3)  # seen through the views that were made before and after
+        return y, before * before, after
+
+    against_torch(*each(run), [numbers(shape)])
+    plain = tm.tensor(numbers(shape))
+    where = plain.data_ptr()
+    change(plain)
+    assert plain.data_ptr() == where
+    with tm.no_grad():
+        leaf = tm.tensor(numbers(shape), requires_grad=True)
+        assert change(leaf).is_leaf
+        assert leaf.requires_grad
+    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad is being used in an in-place"):
+        change(tm.tensor(numbers(shape), requires_grad=True))
+
+
+def test_strides_changed_in_place():
+    x = tm.arange(6).reshape(2, 3)
+    assert x.as_strided_((2, 2), (1, 2), 1) is x
+    assert x.tolist() == [[1, 3], [2, 4]]
+
+
+def test_a_view_changed_in_place_stays_a_view():
+    base = tm.zeros(2, 3, requires_grad=True) * 1
+    view = base[0].unsqueeze_(0)
+    view.add_(1)
+    assert base.tolist() == [[1, 1, 1], [0, 0, 0]]
+    with pytest.raises(RuntimeError, match="a view of a leaf Variable"):
+        tm.zeros(2, 3, requires_grad=True)[0].unsqueeze_(0)
+
+
+def test_shapes_changed_in_place_make_no_cycle():
+    pool = device("cpu").pool
+    gc.collect()
+    gc.disable()
+    try:
+        before = pool.used_bytes()
+        x = tm.zeros(100, 3, requires_grad=True) * 2
+        rows = x[1:]
+        (x.t_().unsqueeze_(0).sum() + rows.sum()).backward()
+        del x, rows
+        assert pool.used_bytes() == before
+    finally:
+        gc.enable()
+
+
+@given(SHAPES, SHAPES)
+def test_resize(shape, wanted):
+    results = []
+    for lib in (tm, torch):
+        x = lib.arange(int(np.prod(shape))).reshape(shape)
+        y = x.resize_(wanted)
+        assert y is x
+        assert y.is_contiguous()
+        results.append(np.array(y.reshape(-1)[: int(np.prod(shape))].tolist()))
+        assert tuple(y.shape) == tuple(wanted)
+    np.testing.assert_array_equal(*results)
+    assert tm.ones(5).resize_as_(tm.ones(2, 2)).shape == (2, 2)
+
+
+def test_a_resized_tensor_stays_where_there_is_room():
+    x = tm.arange(6)
+    view, where = x[1:], x.data_ptr()
+    x.resize_(2, 2)
+    x[1, 1] = 9
+    assert (x.data_ptr(), view.tolist()) == (where, [1, 2, 9, 4, 5])
+    x.resize_(6)
+    assert x.tolist() == [0, 1, 2, 9, 4, 5]
+
+
+@given(SHAPES, st.integers(-2, 2), st.data())
+def test_diagonals(shape, offset, data):
+    dims = data.draw(st.permutations(range(-len(shape) - 1, len(shape) + 1)).map(lambda d: d[:2]))
+    if (dims[0] - dims[1]) % (len(shape) + 1):
+        against_torch(*each(lambda lib, x: lib.diag_embed(x, offset, *dims)), [numbers(shape)])
+    against_torch(*each(lambda lib, x: lib.diagflat(x, offset)), [numbers(shape)])
+    if len(shape) > 1:
+        part = torch.diagonal(torch.zeros(shape), offset).shape
+        against_torch(*each(lambda lib, x, y: x.diagonal_scatter(y, offset)), [numbers(shape), numbers(tuple(part))])
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=3), st.data())
+def test_parts_replaced(shape, data):
+    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
+    at = data.draw(st.integers(-shape[dim], shape[dim] - 1))
+    rest = tuple(np.delete(shape, dim))
+    against_torch(*each(lambda lib, x, y: x.select_scatter(y, dim, at)), [numbers(shape), numbers(rest)])
+    start, end, step = data.draw(st.tuples(st.none() | st.integers(-3, 3), st.none() | st.integers(-3, 5), st.integers(1, 2)))
+    part = list(shape)
+    part[dim] = len(range(*slice(start, end, step).indices(shape[dim])))
+    run = each(lambda lib, x, y: x.slice_scatter(y, dim, start, end, step))
+    against_torch(*run, [numbers(shape), numbers(part)])
+
+
+@given(st.lists(st.lists(st.integers(1, 3), max_size=2), min_size=1, max_size=4))
+def test_block_diag(shapes):
+    against_torch(*each(lambda lib, *x: lib.block_diag(*x)), [numbers(s) for s in shapes])
+
+
+def test_adjoints_and_pieces_are_views():
+    for run in (lambda x: x.H, lambda x: x.adjoint(), lambda x: x.mH, lambda x: x.split_with_sizes([1, 2])):
+        against_torch(run, run, [numbers((3, 4))])
+    against_torch(lambda x: x.mH, lambda x: x.mH, [numbers((2, 3, 4))])
+    x = tm.zeros(3, 4)
+    x.H.add_(1)
+    assert x.sum().item() == 12
+
+
+X = tm.zeros(2, 3)
+REFUSED = {
+    "lengths": (lambda: X.as_strided((2, 2), (1,)), "mismatch in length of strides and shape"),
+    "negative": (lambda: X.as_strided((2,), (-1,)), "Negative sizes and strides are not supported"),
+    "outside": (lambda: X.as_strided((7,), (1,)), "out of bounds for storage of 6 elements"),
+    "before": (lambda: X.as_strided((1,), (1,), -1), "out of bounds"),
+    "no gradient": (lambda: tm.zeros(2, 3, requires_grad=True).t().as_strided((2,), (1,)), "give it .contiguous"),
+    "resize with grad": (lambda: tm.zeros(2, requires_grad=True).resize_(3), "cannot resize variables that require grad"),
+    "resize to less than nothing": (lambda: tm.zeros(2).resize_(-3), "negative dimension -3"),
+    "resize as a number": (lambda: tm.zeros(2).resize_as_(3), "argument 'the_template'"),  # type: ignore[arg-type]
+    "one diagonal twice": (lambda: tm.diag_embed(X, 0, 1, 1), "cannot be identical 1, 1"),
+    "the diagonal of a number": (lambda: tm.diag_embed(tm.tensor(1.0)), "Dimension out of range"),
+    "another part": (lambda: X.select_scatter(tm.zeros(2), 0, 0), r"src size = \[2\], slice size = \[3\]"),
+    "no part": (lambda: X.slice_scatter(3, 0, 0), "argument 'src'"),
+    "steps back": (lambda: X.slice_scatter(X, 0, 0, 2, -1), "slice step must be positive"),
+    "blocks": (lambda: tm.block_diag(X, X[None]), "Input 1 has 3 dimensions"),
+    "H": (lambda: X[None].H, "only supported on matrices"),
+    "adjoint": (lambda: X[0].adjoint(), "Got 1-D tensor"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(name: str):
+    run, words = REFUSED[name]
+    with pytest.raises((tm.errors.TinygradMemError, TypeError), match=words):
+        run()

@@ -1,0 +1,146 @@
+"""Ranks between elements, ranks without nan, and the most frequent: what is read off a sorted line."""
+
+from __future__ import annotations
+
+import builtins
+from typing import Any
+
+from ..autograd.shape import normalize_dim
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, DimensionError, DTypeError, ShapeError
+from ..ops import sort as ops
+from . import choose, compare, creation, elementwise, gather, reduce, scan, shape, unary
+from .sort import ValuesIndices, argsort, sort
+
+_BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def quantile(
+    input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """The value below which the share ``q`` of a line lies, between two elements where need be; nan where the line has one.
+
+    Args:
+        q: from 0 to 1: a number, or a vector, whose results stand in a new first dimension.
+        dim: all elements unless given.
+        interpolation: between two elements: linear, lower, higher, midpoint or nearest.
+
+    Saves: the indices of a sort, 8 bytes an element, and the indices and weights of the results.
+
+    Raises:
+        DTypeError: input is not float32 or float64, or ``q`` is of another dtype.
+        ArgumentError: ``q`` is not between 0 and 1, or another interpolation.
+        ShapeError: ``q`` has two dimensions or more; nothing to choose from.
+    """
+    return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
+
+
+def nanquantile(
+    input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
+) -> Tensor:
+    """:func:`quantile` of the elements that are not nan; nan where all are. Saves and raises: as :func:`quantile`."""
+    return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
+
+
+def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, between: str, skip: bool) -> Tensor:
+    if input.dtype.name not in ("float32", "float64"):
+        raise DTypeError(f"{name}() input tensor must be either float or double dtype, found {input.dtype}")
+    if between not in _BETWEEN:
+        raise ArgumentError(f"{name}() interpolation must be one of {', '.join(_BETWEEN)}, but got {between}")
+    if not isinstance(q, Tensor):
+        if not 0 <= q <= 1:
+            raise ArgumentError(f"{name}() q must be in the range [0, 1] but got {q}")
+        q = creation.tensor(q, dtype=input.dtype, device=input.device)
+    if q.ndim > 1:
+        raise ShapeError(f"{name}() q must be a scalar or 1D tensor, found shape {list(q.shape)}")
+    if q.dtype != input.dtype:
+        raise DTypeError(f"{name}() q tensor must be same dtype as the input tensor, found {q.dtype} and {input.dtype}")
+    if not q.is_meta and not reduce.all(compare.logical_and(compare.ge(q, 0), compare.le(q, 1))).item():
+        raise ArgumentError(f"{name}() q values must be in the range [0, 1]")
+    if not input.numel():
+        raise ShapeError(f"{name}() input tensor must be non-empty, found shape {list(input.shape)}")
+    axis = None if dim is None else normalize_dim(dim, input.ndim)
+    line = shape.reshape(input, -1) if axis is None or not input.ndim else shape.movedim(input, axis, -1)
+    found = _at_ranks(line, shape.reshape(q.detach(), -1), between, skip)  # (..., ranks)
+    found = shape.movedim(found, -1, 0)
+    if keepdim:
+        kept = [1] * input.ndim if axis is None else [1 if a == axis else n for a, n in enumerate(input.shape)]
+        found = shape.reshape(found, (found.size(0), *kept))
+    return found if q.ndim else shape.select(found, 0, 0)
+
+
+def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
+    """Of lines (..., n) the values at the shares ``q`` (k): (..., k)."""
+    ordered = sort(line).values
+    nan = compare.isnan(line.detach())
+    if skip:
+        last = elementwise.sub(reduce.sum(compare.logical_not(nan), -1, True), 1)
+        rank = choose.clamp(elementwise.mul(last.to(q.dtype), q), min=0)
+    else:
+        rank = elementwise.mul(q, line.size(-1) - 1)
+        rank = choose.masked_fill(shape.expand(rank, *line.shape[:-1], -1), reduce.any(nan, -1, True), line.size(-1) - 1)
+    if between == "lower":
+        rank = unary.floor(rank)
+    elif between == "higher":
+        rank = unary.ceil(rank)
+    elif between == "nearest":
+        rank = unary.round(rank)
+    low = unary.floor(rank)
+    below = gather.gather(ordered, -1, low.long())
+    if between not in ("linear", "midpoint"):
+        return below
+    above = gather.gather(ordered, -1, unary.ceil(rank).long())
+    return elementwise.lerp(below, above, elementwise.sub(rank, low) if between == "linear" else 0.5)
+
+
+def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
+    """The lower median of the elements that are not nan, of all or ``(values, indices)`` along ``dim``; nan where all are.
+
+    Saves: of all, input and output; along ``dim`` the indices, 8 bytes each.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor, or has no elements.
+    """
+    if dim is None:
+        return apply(ops.MedianOfAll, input, skip_nan=True)
+    axis = normalize_dim(dim, input.ndim)
+    if not input.ndim:
+        return ValuesIndices(input.clone(), creation.zeros((), dtype="int64", device=input.device))
+    if not input.size(axis):
+        raise DimensionError(f"nanmedian(): Expected reduction dim {dim} to have non-zero size, found {list(input.shape)}")
+    there = reduce.sum(compare.logical_not(compare.isnan(input.detach())), axis, True)
+    rank = elementwise.floor_divide(choose.clamp(elementwise.sub(there, 1), min=0), 2)
+    index = gather.gather(argsort(input.detach(), axis), axis, rank)
+    return _chosen(input, axis, index, keepdim)
+
+
+def _chosen(input: Tensor, axis: int, index: Tensor, keepdim: bool) -> ValuesIndices:
+    """The values at ``index`` along ``axis``, and the index; the axis, of one, goes unless it is kept."""
+    values = gather.gather(input, axis, index)
+    return ValuesIndices(values, index) if keepdim else ValuesIndices(shape.squeeze(values, axis), shape.squeeze(index, axis))
+
+
+def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
+    """The most frequent value along ``dim``, the smallest of several, and the last place where it stands.
+
+    Saves: the indices, 8 bytes each.
+
+    Raises:
+        DimensionError: ``dim`` is outside the tensor, or has no elements.
+    """
+    axis = normalize_dim(dim, input.ndim)
+    if not input.ndim:
+        return ValuesIndices(input.clone(), creation.zeros((), dtype="int64", device=input.device))
+    if not input.size(axis):
+        raise DimensionError(f"mode(): Expected reduction dim {dim} to have non-zero size, found {list(input.shape)}")
+    ordered, order = sort(input.detach(), axis)
+    size = input.size(axis)
+    late, early = shape.narrow(ordered, axis, builtins.min(1, size), size - 1), shape.narrow(ordered, axis, 0, size - 1)
+    position = shape.reshape(creation.arange(size, device=input.device), [-1 if a == axis else 1 for a in range(input.ndim)])
+    begins = creation.zeros_like(order)  # where the run of equal values began that an element is of
+    shape.narrow(begins, axis, builtins.min(1, size), size - 1).copy_(
+        elementwise.mul(compare.ne(late, early), shape.narrow(position, axis, builtins.min(1, size), size - 1))
+    )
+    length = elementwise.sub(position, scan.cummax(begins, axis).values)
+    return _chosen(input, axis, gather.gather(order, axis, reduce.argmax(length, axis, keepdim=True)), keepdim)

@@ -1,0 +1,187 @@
+"""Looking up, counting and telling apart: no gradients."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .. import dtypes
+from ..autograd.shape import normalize_dim
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DTypeError, ShapeError
+from ..ops import search as ops
+from . import choose, compare, creation, elementwise, gather, index, join, rearrange, reduce, scan, shape
+from .elementwise import Number
+from .shape import sizes_of
+from .sort import sort
+
+
+def searchsorted(
+    sorted_sequence: Tensor,
+    input: Tensor | Number,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """Where each value goes in a sorted line, so that it stays sorted: int64, of input's shape. No gradient.
+
+    Args:
+        sorted_sequence: one line for all, or one (the last dimension) for each line of ``input``.
+        right: behind equal ones, and not before them; ``side`` is the same in words, "left" or "right".
+        sorter: indices that sort ``sorted_sequence``, where it is not.
+
+    Raises:
+        ShapeError: the leading dimensions differ, or the sorter has another shape.
+        DTypeError: the dtypes differ, or the sorter is not int64.
+        ArgumentError: ``side`` and ``right`` disagree, or ``side`` is another word.
+    """
+    if side is not None and side not in ("left", "right"):
+        raise ArgumentError(f"searchsorted(): side can only be 'left' or 'right' but got {side}")
+    if side == "left" and right:
+        raise ArgumentError("searchsorted(): side and right can't be set to opposites, got side of left while right was True")
+    if sorter is not None:
+        if sorter.shape != sorted_sequence.shape:
+            raise ShapeError(
+                f"searchsorted(): boundary and sorter must have the same size, but got boundary tensor "
+                f"{list(sorted_sequence.shape)} and got sorter tensor {list(sorter.shape)}"
+            )
+        if sorter.dtype != dtypes.int64:
+            raise DTypeError(f"searchsorted(): sorter must be a tensor of long dtype but got dtype {sorter.dtype}")
+        sorted_sequence = gather.gather(sorted_sequence, -1, sorter)
+    return _searched("searchsorted", sorted_sequence, input, right or side == "right", out_int32)
+
+
+def bucketize(input: Tensor | Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
+    """In which interval between sorted boundaries each value lies: int64. No gradient. Raises: as :func:`searchsorted`.
+
+    Args:
+        right: ``boundaries[i - 1] <= value < boundaries[i]``, and not ``boundaries[i - 1] < value <= boundaries[i]``.
+    """
+    if boundaries.ndim != 1:
+        raise ShapeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
+    return _searched("bucketize", boundaries, input, right, out_int32)
+
+
+def _searched(name: str, line: Tensor, input: Tensor | Number, right: bool, out_int32: bool) -> Tensor:
+    if not line.ndim:
+        raise ShapeError(f"{name}(): boundaries tensor should have positive dimension, but got 0 dimension")
+    if isinstance(input, Tensor):
+        if input.dtype != line.dtype:
+            raise DTypeError(
+                f"{name}(): boundary tensor and input value tensor should have same dtype, but got boundary tensor dtype "
+                f"{line.dtype} and input value tensor dtype {input.dtype}"
+            )
+        if line.ndim > 1 and (line.ndim != input.ndim or line.shape[:-1] != input.shape[:-1]):
+            raise ShapeError(
+                f"{name}(): boundaries tensor should be 1 dimension or the first N-1 dimensions of boundaries tensor and input "
+                f"value tensor must match, but we got boundaries tensor {list(line.shape)} and input value tensor "
+                f"{list(input.shape)}"
+            )
+        value = input
+    else:
+        if line.ndim > 1:
+            raise ShapeError(f"{name}(): a number is looked up in one line: boundaries have shape {list(line.shape)}")
+        common = dtypes.result_type(line.array, input)
+        value, line = creation.tensor(input, dtype=common, device=line.device), line.to(common)
+    dtype = dtypes.int32 if out_int32 else dtypes.int64
+    return apply(ops.SearchSorted, line, value, right=bool(right), dtype=dtype)
+
+
+def isin(
+    elements: Tensor | Number, test_elements: Tensor | Number, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
+    """Whether each element is one of ``test_elements``: bool, of elements' shape. No gradient.
+
+    Raises:
+        ArgumentTypeError: both are numbers.
+        DTypeError: they are bools.
+    """
+    given = [x for x in (elements, test_elements) if isinstance(x, Tensor)]
+    if not given:
+        raise ArgumentTypeError("isin(): At least one of elements and test_elements must be a Tensor, found two numbers")
+    common = dtypes.result_type(*[x.array if isinstance(x, Tensor) else x for x in (elements, test_elements)])
+    if common == dtypes.bool:
+        raise DTypeError("Unsupported input type encountered for isin(): bool; convert it with .byte()")
+    device = given[0].device
+    values, tests = [
+        x.detach().to(common) if isinstance(x, Tensor) else creation.tensor(x, dtype=common, device=device)
+        for x in (elements, test_elements)
+    ]
+    if not tests.numel():
+        return creation.full(values.shape, bool(invert), dtype=dtypes.bool, device=device)
+    line = sort(shape.reshape(tests, -1)).values
+    place = choose.clamp_(apply(ops.SearchSorted, line, values, right=False, dtype=dtypes.int64), max=line.numel() - 1)
+    found = compare.eq(gather.take(line, place), values)
+    return compare.logical_not(found) if invert else found
+
+
+def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
+    """How many elements lie in each of ``bins`` equal intervals from ``min`` to ``max``, in input's dtype. No gradient.
+
+    Where ``min`` equals ``max`` they are the smallest and the largest element; the last interval holds ``max``.
+
+    Raises:
+        ArgumentError: no bins, ``max`` below ``min``, or bounds that are not finite.
+        DTypeError: integers or bools.
+    """
+    if bins <= 0:
+        raise ArgumentError(f"histc(): bins must be > 0, found {bins}")
+    if min > max:
+        raise ArgumentError(f"histc(): max must be larger than min, found {min} and {max}")
+    if not (math.isfinite(min) and math.isfinite(max)):
+        raise ArgumentError(f"histc: range of [{min}, {max}] is not finite")
+    if not input.is_floating_point():
+        raise DTypeError(f"histc: not implemented for {input.dtype}; convert it with .float(), or use bincount")
+    return apply(ops.Histogram, input.detach(), bins=int(bins), low=float(min), high=float(max))
+
+
+def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """Values (or slices along ``dim``) that differ from the one before; also the inverse and the counts if asked. No gradient.
+
+    Raises:
+        DataDependenceError: on device ``meta``: the shape depends on values.
+        DimensionError: ``dim`` is outside the tensor.
+    """
+    if input.is_meta:
+        raise DataDependenceError(
+            "unique_consecutive: how many values differ depends on values, which a tensor on device meta has not"
+        )
+    x = input.detach()
+    whole = shape.reshape(x, -1) if dim is None else x
+    axis = 0 if dim is None else normalize_dim(dim, x.ndim)
+    size = whole.size(axis)
+    late, early = [shape.narrow(whole, axis, at, max(size - 1, 0)) for at in (min(1, size), 0)]
+    differs = compare.ne(late, early)
+    if whole.ndim > 1:
+        differs = reduce.any(shape.reshape(shape.transpose(differs, 0, axis), (differs.size(axis), -1)), 1)
+    new = join.cat([creation.ones(min(size, 1), dtype=dtypes.bool, device=x.device), differs])
+    first = shape.reshape(index.nonzero(new), -1)
+    result: list[Tensor] = [gather.index_select(whole, axis, first)]
+    if return_inverse:
+        inverse = elementwise.sub(scan.cumsum(new, 0), 1)
+        result.append(shape.reshape(inverse, x.shape) if dim is None else inverse)
+    if return_counts:
+        result.append(rearrange.diff(first, append=creation.full((1,), size, dtype=dtypes.int64, device=x.device)))
+    return tuple(result) if len(result) > 1 else result[0]
+
+
+def unravel_index(indices: Tensor, shape: int | Any) -> tuple[Tensor, ...]:
+    """Positions in a row-major array of ``shape`` as one index a dimension, of indices' shape. No gradient.
+
+    Raises:
+        DTypeError: the indices are no integers.
+        ArgumentError: a size is negative.
+    """
+    if indices.dtype.kind not in "iu":
+        raise DTypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype}")
+    sizes = sizes_of((shape,))
+    if min(sizes, default=0) < 0:
+        raise ArgumentError(f"'shape' cannot have negative values, but got {list(sizes)}")
+    found, rest = [], indices
+    for size in reversed(sizes):
+        found.append(elementwise.remainder(rest, size))
+        rest = elementwise.floor_divide(rest, size)
+    return tuple(reversed(found))

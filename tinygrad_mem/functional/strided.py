@@ -1,0 +1,118 @@
+"""Views by shape and strides, and tensors that take another shape in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from ..autograd.grad_mode import is_grad_enabled
+from ..autograd.shape import root_of
+from ..autograd.tape import apply
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentTypeError, GraphError, ShapeError
+from ..ops import shape as ops
+from . import shape
+
+
+def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """A view of the memory that ``input`` shares: any sizes and strides, counted in elements. Saves nothing.
+
+    Args:
+        storage_offset: of the first element, from the start of the memory; that of ``input`` unless given.
+
+    Raises:
+        ShapeError: a stride is negative, or elements lie outside of the memory.
+        GraphError: a gradient is wanted, and ``input`` is not contiguous or does not hold all that is shown.
+    """
+    sizes, steps = shape.sizes_of((size,)), shape.sizes_of((stride,))
+    if len(sizes) != len(steps):
+        raise ShapeError(f"mismatch in length of strides and shape: found {list(steps)} for {list(sizes)}")
+    if min(sizes, default=0) < 0 or min(steps, default=0) < 0:
+        raise ShapeError(f"as_strided: Negative sizes and strides are not supported: found {list(sizes)}, {list(steps)}")
+    here = input.storage_offset()
+    first = here if storage_offset is None else storage_offset
+    last = first + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
+    held = root_of(input.array).nbytes // input.element_size()
+    if first < 0 or (0 not in sizes and last >= held):
+        raise ShapeError(
+            f"as_strided: sizes {list(sizes)}, strides {list(steps)}, storage offset {first} are out of bounds for storage of "
+            f"{held} elements"
+        )
+    return apply(ops.AsStrided, input, size=sizes, stride=steps, offset=first - here)
+
+
+def _reshapes(name: str, function: Callable[..., Tensor]) -> Any:
+    def in_place(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        return _become(name, input, lambda x: function(x, *args, **kwargs))
+
+    in_place.__name__ = in_place.__qualname__ = name
+    in_place.__doc__ = f"``input`` becomes :func:`{name[:-1]}` of itself: the same memory. Saves nothing."
+    return in_place
+
+
+def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+    """``input`` takes the place, on the tape and in memory, of the view that ``change`` makes of it."""
+    recorded = is_grad_enabled()
+    base = input._former()
+    if recorded and base.requires_grad and base.is_leaf:
+        what = "a leaf Variable" if base is input else "a view of a leaf Variable"
+        raise GraphError(f"{what} that requires grad is being used in an in-place operation ({name}). Use {name[:-1]}().")
+    former = input
+    if input._view is None:  # views that were made of it before are views of what it was
+        former = Tensor._wrap(input.array, input.device)
+        former._storage, former._inference = input.storage, input._inference
+        former._node, former._index, former._requires_grad = input._node, input._index, input._requires_grad
+    made = change(former)
+    with input._retained_anew():
+        input.array, input._view = made.array, made._view if recorded else input._view
+        if recorded:
+            input._node, input._index, input._requires_grad = made._node, made._index, made._requires_grad
+    return input
+
+
+squeeze_ = _reshapes("squeeze_", shape.squeeze)
+unsqueeze_ = _reshapes("unsqueeze_", shape.unsqueeze)
+transpose_ = _reshapes("transpose_", shape.transpose)
+swapaxes_ = _reshapes("swapaxes_", shape.transpose)
+swapdims_ = _reshapes("swapdims_", shape.transpose)
+t_ = _reshapes("t_", shape.t)
+as_strided_ = _reshapes("as_strided_", as_strided)
+
+
+def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
+    """``input`` gets this shape, contiguous, over the elements that it has in memory; those that are new have any value.
+
+    Where the memory is too small, ``input`` moves to a new one, which its views do not follow.
+
+    Raises:
+        GraphError: it requires grad.
+        ShapeError: a size is negative.
+    """
+    if input.requires_grad:
+        raise GraphError("cannot resize variables that require grad: resize_ a detach()ed one, or make a new one")
+    wanted = shape.sizes_of(sizes)
+    if min(wanted, default=0) < 0:
+        raise ShapeError(f"resize_: Trying to create tensor with negative dimension {min(wanted)}: {list(wanted)}")
+    count, steps = 1, []
+    for n in reversed(wanted):
+        steps.insert(0, count)
+        count *= max(n, 1)
+    held = root_of(input.array).nbytes // input.element_size() - input.storage_offset()
+    if 0 in wanted or count <= held:
+        return _become("resize_", input, lambda x: as_strided(x, wanted, steps))
+    grown = input.device.empty(wanted, input.dtype)
+    kept = as_strided(input.detach(), (min(held, count),), (1,))
+    Tensor._wrap(grown.reshape(-1)[: kept.numel()], input.device).copy_(kept)
+    input.data = Tensor._wrap(grown, input.device)
+    return input
+
+
+def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
+    """:func:`resize_` to another tensor's shape.
+
+    Raises:
+        ArgumentTypeError: the template is no tensor.
+    """
+    if not isinstance(the_template, Tensor):
+        raise ArgumentTypeError(f"resize_as_(): argument 'the_template' must be Tensor, not {type(the_template).__name__}")
+    return resize_(input, the_template.shape)

@@ -1,0 +1,62 @@
+"""Places in sorted lines, and counts of values between edges, on a GPU: a thread a value."""
+
+from __future__ import annotations
+
+import cupy as _cupy
+
+_search = _cupy.ElementwiseKernel(
+    "raw T line, T value, int64 n, int64 count, bool each, bool right",
+    "I place",
+    """
+    const ptrdiff_t first = each ? i / count * n : 0;  // i counts the values, count of them a line
+    long long low = 0, high = n;
+    while (low < high) {
+        const long long middle = low + (high - low) / 2;
+        const T found = line[first + middle];
+        const bool stop = value == value && !(right ? found <= value : found < value);
+        if (stop) high = middle; else low = middle + 1;
+    }
+    place = I(low);
+    """,
+    "tinygrad_mem_search_sorted",
+)
+_bounds = _cupy.ElementwiseKernel(
+    "T low, T high, float64 first, float64 last, bool given",
+    "T a, T b",
+    "a = given ? T(first) : low; b = given ? T(last) : high; if (a == b) { a -= T(1); b += T(1); }",
+    "tinygrad_mem_histogram_bounds",
+)
+_histogram = _cupy.ElementwiseKernel(  # counts are whole numbers: they add up to the same in any order
+    "T x, raw T bounds, int64 bins, raw O out",
+    "",
+    """
+    if (x >= bounds[0] && x <= bounds[1]) {
+        const long long at = (long long)((x - bounds[0]) * T(bins) / (bounds[1] - bounds[0]));
+        atomicAdd(&out[at < bins ? at : bins - 1], O(1));
+    }
+    """,
+    "tinygrad_mem_histogram",
+)
+
+
+def search_sorted(sequence, values, right, out):
+    """out = how many of a sorted line are before each value; equal ones count where ``right``. As in ``kernels/numpy``."""
+    if out.size:
+        each = sequence.ndim > 1
+        count = values.shape[-1] if each else 1
+        _search(sequence, values, sequence.shape[-1], count, each, right, out)
+
+
+def histogram_bounds(x, low, high, out):
+    """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal."""
+    given = low != high or not x.size
+    if not given:
+        _cupy.amin(x, out=out[0])
+        _cupy.amax(x, out=out[1])
+    _bounds(out[0], out[1], float(low), float(high), given, out[0], out[1])
+
+
+def histogram(x, bounds, out):
+    """out += how many of x lie in each of as many equal intervals between the bounds; the last one is closed."""
+    if x.size:
+        _histogram(x, bounds, out.size, out)

@@ -1,0 +1,84 @@
+"""Places in sorted lines, and counts of values between edges: passes of ufuncs over tiles, because NumPy's own allocate."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import scratch as _scratch
+
+_TILE = 1 << 15  # places in a tile: a quarter of the scratch
+
+
+def search_sorted(sequence, values, right, out):
+    """out = how many of a sorted line are before each value; equal ones count where ``right``.
+
+    sequence is (..., n) with a line for each line of values, or one line for all; all are contiguous, of one dtype.
+    """
+    if not sequence.shape[-1]:
+        out.fill(0)
+        return
+    for index in np.ndindex(sequence.shape[:-1]):
+        key = (*index, ...) if sequence.ndim > 1 else (...,)
+        _search(sequence[(*index, ...)], values[key].reshape(-1), right, out[key].reshape(-1))
+
+
+def _search(line, values, right, out):
+    """Halving, for a tile of values at once: a step forward wherever the last number of the step is still before the value."""
+    before = np.less_equal if right else np.less
+    n = line.size
+    for i in range(0, values.size, _TILE):
+        value = values[i : i + _TILE]
+        place, probe, taken = [_scratch(value.shape, t, k, 4) for k, t in enumerate((np.int64, np.int64, line.dtype))]
+        flag, inside = _scratch((2, value.size), np.bool_, 3, 4)
+        place.fill(0)
+        step = 1 << (n.bit_length() - 1)
+        while step:
+            np.add(place, step - 1, out=probe)
+            np.take(line, probe, out=taken, mode="clip")  # other modes buffer the output
+            before(taken, value, out=flag)
+            np.not_equal(value, value, out=inside)
+            np.logical_or(flag, inside, out=flag)  # nan goes behind all
+            np.less(probe, n, out=inside)
+            np.logical_and(flag, inside, out=flag)
+            np.copyto(probe, flag)
+            np.multiply(probe, step, out=probe)
+            np.add(place, probe, out=place)
+            step >>= 1
+        np.copyto(out[i : i + _TILE], place, casting="unsafe")
+
+
+def histogram_bounds(x, low, high, out):
+    """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal.
+
+    Raises:
+        ArgumentError: a bound is not finite.
+    """
+    from ...errors import ArgumentError
+
+    first, last = float(low), float(high)
+    if first == last and x.size:
+        first, last = float(np.minimum.reduce(x, axis=None)), float(np.maximum.reduce(x, axis=None))
+    if not (np.isfinite(first) and np.isfinite(last)):
+        raise ArgumentError(f"histc: range of [{first}, {last}] is not finite; give min and max")
+    out[0], out[1] = (first - 1, last + 1) if first == last else (first, last)
+
+
+def histogram(x, bounds, out):
+    """out += how many of a contiguous x lie in each of as many equal intervals between the bounds; the last one is closed."""
+    line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0]
+    for i in range(0, line.size, _TILE):
+        part = line[i : i + _TILE]
+        scaled, place, weight = [_scratch(part.shape, t, k, 4) for k, t in enumerate((x.dtype, np.int64, out.dtype))]
+        flag, other = _scratch((2, part.size), np.bool_, 3, 4)
+        np.greater_equal(part, low, out=flag)
+        np.less_equal(part, bounds[1], out=other)
+        np.logical_and(flag, other, out=flag)
+        np.subtract(part, low, out=scaled)
+        np.multiply(scaled, out.size, out=scaled)
+        np.divide(scaled, width, out=scaled)
+        np.logical_not(flag, out=other)
+        np.copyto(scaled, 0, where=other)  # outside, or nan: counted as nothing
+        np.copyto(place, scaled, casting="unsafe")
+        np.minimum(place, out.size - 1, out=place)
+        np.copyto(weight, flag)
+        np.add.at(out, place, weight)
