@@ -40,7 +40,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ),
     (
         "answers",
-        r"^(T\.)?lerp_? .*dtype|^meshgrid .*dtype|^(F\.)?(linear|bilinear|prelu) argument [13]: dtype|"
+        r"^(T\.)?lerp_? .*dtype|^(meshgrid|cartesian_prod) .*dtype|^(F\.)?(linear|bilinear|prelu) argument [13]: dtype|"
         r"^F\.(linear argument 2|\w+_norm argument [234]): dtype",
         "operands and weights of other dtypes are promoted, as by arithmetic",
     ),
@@ -50,7 +50,7 @@ KNOWN: list[tuple[str, str, str]] = [
         "so are the two sides of a loss",
     ),
     ("answers", r"^T\.square_ .*dtype b", "bools stay bools"),
-    ("answers", r"^(arange|eye) argument 1: None", "None says that it is left out"),
+    ("answers", r"^(arange|eye|nanmedian|trapezoid|T\.squeeze_) argument 1: None", "None says that it is left out"),
     ("answers", r"too big to convert|[Oo]verflow", "Python's integers have no end"),
     ("answers", r"must be bool|keepdim|train|: descending|argsort", "any truth value is taken for a bool"),
     ("answers", r"\(1\.0,\)|\[1\.0, 2\.0\]", "a sequence of numbers is taken for an array where it broadcasts, as by NumPy"),
@@ -61,6 +61,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ),
     ("class", r"to str|must be str|: (3|None) ", "a wrong type is a TypeError, whatever PyTorch's Python code makes of it"),
     ("class", r"Unrecognised padding mode|Input Error: Only 3D", "an unknown mode is an ArgumentError"),
+    ("class", r"^T\.squeeze_ nine", "dimensions are given as a tuple"),
     ("class", r"int too big|too large", "Python's integers have no end"),
     (
         "refuses",
@@ -80,6 +81,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ("refuses", r"label_smoothing", "only PyTorch's Python layer looks at it"),
     ("refuses", r"argument \d: dtype [ib].*DTypeError", "floating tensors only"),
     ("differs", r"nan", "the last of linspace is its end, whatever the start"),
+    ("differs", r"^(searchsorted|bucketize) ", "lines that are not sorted have no order to look in"),
     ("differs", r"kthvalue", "any of equal elements"),
     ("differs", r"square .*dtype b", "bools stay bools"),
 ]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import dtypes, scope
+from ..absent import why_absent
 from ..devices import device as Device
 from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local
@@ -64,6 +65,15 @@ class Tensor(Exchange, _Methods):
         source = np.asarray(data[0] if len(data) == 1 else data, dtype=dtypes.get_default_dtype())
         self.array = self.device.empty(source.shape, source.dtype)
         self.device.upload(source, self.array)
+
+    if not TYPE_CHECKING:  # what type checkers know has no need of it
+
+        def __getattr__(self, name: str) -> Any:
+            """What torch.Tensor has and this one has not is told, with what to use instead; only failures come here."""
+            found = getattr(type(self), name, None)
+            if isinstance(found, property):
+                return found.__get__(self)  # it raised an AttributeError of its own: once more, in its words
+            raise AttributeError(why_absent(name, "Tensor"))
 
     @staticmethod
     def _wrap(array: Any, device: Device) -> Tensor:

@@ -9,7 +9,7 @@ from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ShapeError
+from ..errors import DeviceError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from . import creation, shape
@@ -108,10 +108,14 @@ def block_diag(*tensors: Tensor) -> Tensor:
 
     Raises:
         ShapeError: one has more than two dimensions.
+        DeviceError: they live on different devices.
     """
     for i, x in enumerate(tensors):
         if x.ndim > 2:
             raise ShapeError(f"block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {x.ndim} dimensions")
+    places = list(dict.fromkeys(x.device for x in tensors))
+    if len(places) > 1:
+        raise DeviceError(f"block_diag: Expected all tensors to be on the same device, found {', '.join(map(str, places))}")
     blocks = [shape.reshape(x, (1, -1)) if x.ndim < 2 else x for x in tensors]
     if not blocks:
         return creation.zeros(1, 0)

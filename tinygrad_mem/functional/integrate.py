@@ -15,7 +15,7 @@ def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -
     axis = normalize_dim(dim, y.ndim)
     rest = max(y.size(axis) - 1, 0)
     both = elementwise.add(shape.narrow(y, axis, y.size(axis) - rest, rest), shape.narrow(y, axis, 0, rest))
-    if x is None:
+    if x is None or not y.size(axis):
         return elementwise.mul(both, (1.0 if dx is None else dx) / 2)
     if x.ndim == 1 and y.ndim > 1:
         width = shape.reshape(rearrange.diff(x), [-1 if a == axis else 1 for a in range(y.ndim)])
@@ -25,7 +25,7 @@ def _areas(name: str, y: Tensor, x: Tensor | None, dx: float | None, dim: int) -
 
 
 def trapezoid(y: Tensor, x: Tensor | None = None, *, dx: float | None = None, dim: int = -1) -> Tensor:
-    """The integral along ``dim`` of samples ``y`` at ``x``, or ``dx`` (1) apart. Saves: with x, what a product saves.
+    """The integral along ``dim`` of samples ``y`` at ``x``, or ``dx`` (1) apart. Saves: what its parts save.
 
     Raises:
         ArgumentTypeError: both x and dx are given.

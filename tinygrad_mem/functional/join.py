@@ -189,7 +189,7 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
 
 
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All ways to choose ``r`` elements of a vector, in order, a row each, as of ``itertools``. Saves: the indices.
+    """All ways to choose ``r`` elements of a vector, in order, a row each. Saves: the index of each, 8 bytes.
 
     Raises:
         ShapeError: it is not a vector.

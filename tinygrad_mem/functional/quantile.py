@@ -26,7 +26,7 @@ def quantile(
         dim: all elements unless given.
         interpolation: between two elements: linear, lower, higher, midpoint or nearest.
 
-    Saves: the indices of a sort, 8 bytes an element, and the indices and weights of the results.
+    Saves: what its parts save: the indices of a sort, 8 bytes an element, and the indices and weights of the results.
 
     Raises:
         DTypeError: input is not float32 or float64, or ``q`` is of another dtype.
@@ -97,7 +97,7 @@ def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of the elements that are not nan, of all or ``(values, indices)`` along ``dim``; nan where all are.
 
-    Saves: of all, input and output; along ``dim`` the indices, 8 bytes each.
+    Saves: input and output; along ``dim`` the indices, 8 bytes each.
 
     Raises:
         DimensionError: ``dim`` is outside the tensor, or has no elements.

@@ -103,7 +103,7 @@ def isin(
     if not given:
         raise ArgumentTypeError("isin(): At least one of elements and test_elements must be a Tensor, found two numbers")
     common = dtypes.result_type(*[x.array if isinstance(x, Tensor) else x for x in (elements, test_elements)])
-    if common == dtypes.bool:
+    if any(x.dtype == dtypes.bool for x in given):
         raise DTypeError("Unsupported input type encountered for isin(): bool; convert it with .byte()")
     device = given[0].device
     values, tests = [
@@ -173,13 +173,15 @@ def unravel_index(indices: Tensor, shape: int | Any) -> tuple[Tensor, ...]:
 
     Raises:
         DTypeError: the indices are no integers.
-        ArgumentError: a size is negative.
+        ArgumentError: a size is negative, or there are indices into nothing.
     """
     if indices.dtype.kind not in "iu":
         raise DTypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype}")
     sizes = sizes_of((shape,))
     if min(sizes, default=0) < 0:
         raise ArgumentError(f"'shape' cannot have negative values, but got {list(sizes)}")
+    if 0 in sizes and indices.numel():
+        raise ArgumentError(f"unravel_index: there is no position in an array of shape {list(sizes)}")
     found, rest = [], indices
     for size in reversed(sizes):
         found.append(elementwise.remainder(rest, size))

@@ -324,14 +324,14 @@ def matrix_transposed(input: Tensor) -> Tensor:
 
 
 def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions swapped: what PyTorch conjugates is real here.
+    """The last two dimensions swapped: what PyTorch conjugates is real here; a 0-d tensor as it is.
 
     Raises:
-        ShapeError: fewer than two dimensions.
+        ShapeError: one dimension.
     """
-    if input.ndim < 2:
-        raise ShapeError(f"tensor.adjoint() is only supported on matrices or batches of matrices. Got {input.ndim}-D tensor.")
-    return transpose(input, -2, -1)
+    if input.ndim == 1:
+        raise ShapeError("tensor.adjoint() is only supported on matrices or batches of matrices. Got 1-D tensor.")
+    return transpose(input, -2, -1) if input.ndim else apply(ops.Permute, input, axes=())
 
 
 @property
@@ -341,7 +341,7 @@ def hermitian_transposed(input: Tensor) -> Tensor:
         raise ShapeError(
             f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. Use .mH for batches."
         )
-    return transpose(input, -2, -1) if input.ndim else apply(ops.Permute, input, axes=())
+    return adjoint(input)
 
 
 @property

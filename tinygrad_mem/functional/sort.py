@@ -81,7 +81,7 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
 
     Of all, equal elements share the gradient.
 
-    Saves: of all, input and output; along ``dim`` the indices, 8 bytes each.
+    Saves: input and output; along ``dim`` the indices, 8 bytes each.
 
     Raises:
         DimensionError: ``dim`` is outside the tensor, or has no elements.

@@ -41,15 +41,6 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
     return apply(ops.AsStrided, input, size=sizes, stride=steps, offset=first - here)
 
 
-def _reshapes(name: str, function: Callable[..., Tensor]) -> Any:
-    def in_place(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return _become(name, input, lambda x: function(x, *args, **kwargs))
-
-    in_place.__name__ = in_place.__qualname__ = name
-    in_place.__doc__ = f"``input`` becomes :func:`{name[:-1]}` of itself: the same memory. Saves nothing."
-    return in_place
-
-
 def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """``input`` takes the place, on the tape and in memory, of the view that ``change`` makes of it."""
     recorded = is_grad_enabled()
@@ -70,13 +61,32 @@ def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Ten
     return input
 
 
-squeeze_ = _reshapes("squeeze_", shape.squeeze)
-unsqueeze_ = _reshapes("unsqueeze_", shape.unsqueeze)
-transpose_ = _reshapes("transpose_", shape.transpose)
-swapaxes_ = _reshapes("swapaxes_", shape.transpose)
-swapdims_ = _reshapes("swapdims_", shape.transpose)
-t_ = _reshapes("t_", shape.t)
-as_strided_ = _reshapes("as_strided_", as_strided)
+def squeeze_(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
+    """``input`` becomes :func:`squeeze` of itself: the same memory. Saves nothing."""
+    return _become("squeeze_", input, lambda x: shape.squeeze(x, dim))
+
+
+def unsqueeze_(input: Tensor, dim: int) -> Tensor:
+    """``input`` becomes :func:`unsqueeze` of itself: the same memory. Saves nothing."""
+    return _become("unsqueeze_", input, lambda x: shape.unsqueeze(x, dim))
+
+
+def transpose_(input: Tensor, dim0: int, dim1: int) -> Tensor:
+    """``input`` becomes :func:`transpose` of itself: the same memory. Saves nothing."""
+    return _become("transpose_", input, lambda x: shape.transpose(x, dim0, dim1))
+
+
+def t_(input: Tensor) -> Tensor:
+    """``input`` becomes :func:`t` of itself: the same memory. Saves nothing."""
+    return _become("t_", input, shape.t)
+
+
+def as_strided_(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
+    """``input`` becomes :func:`as_strided` of itself: the same memory. Saves nothing."""
+    return _become("as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset))
+
+
+swapaxes_ = swapdims_ = transpose_
 
 
 def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:

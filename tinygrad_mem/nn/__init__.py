@@ -2,8 +2,10 @@
 
 # the public names, nothing else
 from . import attention as attention
+from . import common_types as common_types
 from . import functional as functional
 from . import init as init
+from . import modules as modules
 from . import utils as utils
 from .activation import CELU as CELU
 from .activation import ELU as ELU

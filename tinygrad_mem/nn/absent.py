@@ -34,7 +34,7 @@ ABSENT = {
         "parallel": _ONE_PROCESS + "call the module itself",
         **dict.fromkeys(("RNNBase", "RNNCellBase"), _INNER),
         **dict.fromkeys(("intrinsic", "qat", "quantizable", "quantized"), _QUANTISED),
-        **dict.fromkeys(("common_types", "grad", "modules"), _INNER),
+        **dict.fromkeys(("grad",), _INNER),
     },
     "nn.functional": {
         "affine_grid": _GRID,

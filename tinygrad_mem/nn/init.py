@@ -270,3 +270,9 @@ kaiming_uniform = _deprecated(kaiming_uniform_)
 kaiming_normal = _deprecated(kaiming_normal_)
 orthogonal = _deprecated(orthogonal_)
 sparse = _deprecated(sparse_)
+
+
+def __getattr__(name: str) -> object:
+    from ..absent import why_absent
+
+    raise AttributeError(why_absent(name, "nn.init"))

@@ -31,3 +31,9 @@ from .eight_bit import AdamW8bit as AdamW8bit
 from .eight_bit import SGD8bit as SGD8bit
 from .optimizer import Optimizer as Optimizer
 from .sgd import SGD as SGD
+
+
+def __getattr__(name: str) -> object:
+    from ..absent import why_absent
+
+    raise AttributeError(why_absent(name, "optim"))

@@ -210,3 +210,9 @@ class MultiplicativeLR(LambdaLR):
         if self.last_epoch <= 0:
             return self._rates()
         return [rate * f(self.last_epoch) for rate, f in zip(self._rates(), self.lr_lambdas, strict=True)]
+
+
+def __getattr__(name: str) -> object:
+    from ..absent import why_absent
+
+    raise AttributeError(why_absent(name, "optim.lr_scheduler"))

@@ -100,3 +100,14 @@ class Elementwise:
     relu = activation.relu
     prelu = activation.prelu
     hardshrink = activation.hardshrink
+    arccos = unary.acos
+    arccosh = unary.acosh
+    arcsin = unary.asin
+    arcsinh = unary.asinh
+    arctan = unary.atan
+    arctanh = unary.atanh
+    sgn = unary.sign
+    arctan2 = elementwise.atan2
+    greater_equal = compare.ge
+    less_equal = compare.le
+    not_equal = compare.ne

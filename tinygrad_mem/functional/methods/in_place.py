@@ -124,3 +124,14 @@ class InPlace:
     as_strided_ = strided.as_strided_
     resize_ = strided.resize_
     resize_as_ = strided.resize_as_
+    arccos_ = unary.acos_
+    arccosh_ = unary.acosh_
+    arcsin_ = unary.asin_
+    arcsinh_ = unary.asinh_
+    arctan_ = unary.atan_
+    arctanh_ = unary.atanh_
+    greater_equal_ = rewrite.ge_
+    less_equal_ = rewrite.le_
+    not_equal_ = rewrite.ne_
+    arctan2_ = rewrite.atan2_
+    sgn_ = unary.sign_

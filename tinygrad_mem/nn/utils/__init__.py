@@ -1,5 +1,6 @@
-"""``torch.nn.utils``'s names: clipping gradients, all parameters as one vector, packed sequences."""
+"""``torch.nn.utils``'s names: clipping gradients, all parameters as one vector, packed sequences, weight normalisation."""
 
+from . import parametrizations as parametrizations
 from . import rnn as rnn
 from .clip_grad import clip_grad_norm_ as clip_grad_norm_
 from .clip_grad import clip_grad_value_ as clip_grad_value_
@@ -7,3 +8,11 @@ from .clip_grad import clip_grads_with_norm_ as clip_grads_with_norm_
 from .clip_grad import get_total_norm as get_total_norm
 from .vector import parameters_to_vector as parameters_to_vector
 from .vector import vector_to_parameters as vector_to_parameters
+from .weight_norm import remove_weight_norm as remove_weight_norm
+from .weight_norm import weight_norm as weight_norm
+
+
+def __getattr__(name: str) -> object:
+    from ...absent import why_absent
+
+    raise AttributeError(why_absent(name, "nn.utils"))

@@ -19,3 +19,9 @@ from ...data.sampler import SubsetRandomSampler as SubsetRandomSampler
 from ...data.sampler import WeightedRandomSampler as WeightedRandomSampler
 from ...data.workers import WorkerInfo as WorkerInfo
 from ...data.workers import get_worker_info as get_worker_info
+
+
+def __getattr__(name: str) -> object:
+    from ...absent import why_absent
+
+    raise AttributeError(why_absent(name, "utils.data"))

@@ -1,0 +1,51 @@
+"""Stand-ins for ``torch.jit``, so that published files import and run: operations run as they are written."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+F = TypeVar("F")
+
+
+def is_scripting() -> bool:
+    """Whether TorchScript compiles this: never."""
+    return False
+
+
+def is_tracing() -> bool:
+    """Whether the calls are being traced: never."""
+    return False
+
+
+def script(obj: F, *args: Any, **kwargs: Any) -> F:
+    """The function or module itself: it runs as it is written."""
+    return obj
+
+
+def unused(fn: F) -> F:
+    """The function itself."""
+    return fn
+
+
+def export(fn: F) -> F:
+    """The function itself."""
+    return fn
+
+
+def ignore(drop: Any = False, **kwargs: Any) -> Any:
+    """The function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
+    return drop if callable(drop) else lambda fn: fn
+
+
+def _assert(condition: Any, message: str) -> None:
+    """``assert condition, message``, in a form that PyTorch can trace.
+
+    Raises:
+        AssertionError: the condition does not hold.
+    """
+    if not condition:
+        raise AssertionError(message)
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"jit.{name} is not offered: leave it out: operations run as they are written")

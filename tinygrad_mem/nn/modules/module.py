@@ -1,0 +1,3 @@
+"""Where PyTorch defines these: ``nn.modules.module``."""
+
+from ..module import Module as Module

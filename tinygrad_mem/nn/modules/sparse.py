@@ -1,0 +1,3 @@
+"""Where PyTorch defines these: ``nn.modules.sparse``."""
+
+from ..embedding import Embedding as Embedding

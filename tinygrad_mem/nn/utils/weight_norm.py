@@ -1,0 +1,107 @@
+"""Weights as a direction and a length: ``weight = g * v / |v|``, computed from both whenever it is used.
+
+Source: Salimans and Kingma, *Weight normalization*, 2016.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ...autograd.grad_mode import no_grad
+from ...autograd.tensor import Tensor
+from ...functional import elementwise, reduce
+from ..module import Module
+from ..parameter import Parameter
+
+M = TypeVar("M", bound=Module)
+
+
+def _length(v: Tensor, dim: int | None) -> Tensor:
+    """The norm of v over all dimensions but ``dim``, which are kept; of all of it for ``None`` (or -1, as in PyTorch)."""
+    if dim is None or dim == -1:
+        return reduce.norm(v)
+    return reduce.norm(v, 2, [a for a in range(v.ndim) if a != dim % v.ndim], keepdim=True) if v.ndim > 1 else v.abs()
+
+
+def _weight(g: Tensor, v: Tensor, dim: int | None) -> Tensor:
+    return elementwise.mul(v, elementwise.div(g, _length(v, dim)))
+
+
+class WeightNorm:
+    """The forward pre-hook of :func:`weight_norm`."""
+
+    def __init__(self, name: str, dim: int | None) -> None:
+        self.name, self.dim = name, dim
+
+    def compute_weight(self, module: Module) -> Tensor:
+        """The weight, of the length and direction that the module has now."""
+        return _weight(getattr(module, self.name + "_g"), getattr(module, self.name + "_v"), self.dim)
+
+    def __call__(self, module: Module, inputs: Any) -> None:
+        setattr(module, self.name, self.compute_weight(module))
+
+
+def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
+    """Replace the parameter ``name`` by ``name_g``, its length, and ``name_v``, its direction; both are trained.
+
+    The weight is computed before each forward. Saves: what a norm, a division and a product save: three times the weight.
+
+    Args:
+        dim: a length for each entry of it; ``None``: one length.
+
+    Raises:
+        RuntimeError: it was done already.
+    """
+    if _hook(module, name) is not None:
+        raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
+    weight = getattr(module, name)
+    del module._parameters[name]
+    with no_grad():
+        module.register_parameter(name + "_g", Parameter(_length(weight, dim).clone()))
+        module.register_parameter(name + "_v", Parameter(weight.detach()))
+    hook = WeightNorm(name, dim)
+    setattr(module, name, hook.compute_weight(module))
+    module.register_forward_pre_hook(hook)
+    return module
+
+
+def _hook(module: Module, name: str) -> Any:
+    for key, (hook, _) in module._forward_pre_hooks.items():
+        if isinstance(hook, WeightNorm) and hook.name == name:
+            return key, hook
+    return None
+
+
+def remove_weight_norm(module: M, name: str = "weight") -> M:
+    """Make one parameter of length and direction again.
+
+    Raises:
+        ValueError: :func:`weight_norm` was not called.
+    """
+    found = _hook(module, name)
+    if found is None:
+        raise ValueError(f"weight_norm of {name!r} not found in {module}")
+    key, hook = found
+    with no_grad():
+        weight = hook.compute_weight(module)
+    delattr(module, name)
+    del module._parameters[name + "_g"], module._parameters[name + "_v"], module._forward_pre_hooks[key]
+    module.register_parameter(name, Parameter(weight))
+    return module
+
+
+class WeightParts(Module):
+    """Length (``original0``) and direction (``original1``) of a weight; called, the weight."""
+
+    original0: Parameter
+    original1: Parameter
+
+    def __init__(self, weight: Tensor, dim: int | None) -> None:
+        super().__init__()
+        self.dim = dim
+        with no_grad():
+            self.original0 = Parameter(_length(weight, dim).clone())
+            self.original1 = Parameter(weight.detach())
+
+    def forward(self) -> Tensor:
+        return _weight(self.original0, self.original1, self.dim)
