@@ -156,7 +156,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     late, early = [shape.narrow(whole, axis, at, max(size - 1, 0)) for at in (min(1, size), 0)]
     differs = compare.ne(late, early)
     if whole.ndim > 1:
-        differs = reduce.any(shape.reshape(shape.transpose(differs, 0, axis), (differs.size(axis), -1)), 1)
+        differs = reduce.any(differs, [a for a in range(whole.ndim) if a != axis])
     new = join.cat([creation.ones(min(size, 1), dtype=dtypes.bool, device=x.device), differs])
     first = shape.reshape(index.nonzero(new), -1)
     result: list[Tensor] = [gather.index_select(whole, axis, first)]
