@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from ..devices import device as Device
 from ..errors import DeviceError, GraphError, ShapeError
 from ..scope import local
 from .formatting import format_tensor
+from .pickling import Memory, rebuild
 from .shape import Shaped
 from .unknown import Unknown
 
@@ -128,17 +130,20 @@ class Exchange(Shaped):
             raise GraphError(
                 "Only Tensors created explicitly by the user (leaves) can be pickled or deep-copied; detach() first"
             )
-        values = None if self.is_meta else np.array(self._host())
-        shape = (tuple(self.shape), self.dtype.str)
-        return _rebuild, (type(self), values, shape, str(self.device), self._requires_grad, dict(_extra(self)))
+        return rebuild, (type(self), *Memory.of(self.array, self.device), self._requires_grad, _extra(self))
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]
-        rebuild, args = self.__reduce_ex__(4)
-        copy = memo[id(self)] = rebuild(*args)
+        copy = self._deepcopy(memo)
         if self._grad is not None:
             copy.grad = self._grad.__deepcopy__(memo)
+        return copy
+
+    def _deepcopy(self, memo: dict) -> Tensor:
+        """The copy, without the gradient; what shares memory here shares it there."""
+        _, (kind, memory, *rest) = self.__reduce_ex__(4)
+        copy = memo[id(self)] = rebuild(kind, deepcopy(memory, memo), *rest)
         return copy
 
 
@@ -149,15 +154,3 @@ _CORE |= {"_retains_grad", "_inference", "_off_the_record"}
 def _extra(tensor: Exchange) -> dict:
     """Attributes that a user or a subclass put on the tensor."""
     return {name: value for name, value in tensor.__dict__.items() if name not in _CORE}
-
-
-def _rebuild(cls: type, values: Any, shape: tuple, device: str, requires_grad: bool, extra: dict) -> Tensor:
-    where = Device(device)
-    tensor = object.__new__(cls)
-    tensor.device = where
-    tensor.array = where.empty(shape[0], np.dtype(shape[1]))
-    if values is not None:
-        where.upload(values, tensor.array)
-    tensor._requires_grad = requires_grad
-    tensor.__dict__.update(extra)
-    return tensor

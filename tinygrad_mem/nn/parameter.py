@@ -28,8 +28,7 @@ class Parameter(Tensor):
     def __deepcopy__(self, memo: dict) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]
-        rebuild, args = self.__reduce_ex__(4)
-        copy = memo[id(self)] = rebuild(*args)  # without the gradient, as in PyTorch
+        copy = self._deepcopy(memo)  # without the gradient, as in PyTorch
         told(copy, "PARAMETER")
         return copy
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
+
 from ..errors import GraphError, ShapeError
 from .base import Op
 
@@ -127,7 +129,21 @@ class Diagonal(Op):
 
 def strided(ctx, x, shape, strides):
     """A view of ``x`` with these shape and strides (in bytes)."""
-    return ctx.device.xp.lib.stride_tricks.as_strided(x, shape, strides)
+    if not isinstance(x, np.ndarray):
+        return ctx.device.xp.lib.stride_tricks.as_strided(x, shape, strides)
+    root, offset = root_and_offset(x)
+    if not root.flags.c_contiguous or not x.size:
+        return np.lib.stride_tricks.as_strided(x, shape, strides)
+    return np.ndarray(shape, x.dtype, root, offset, strides)  # which knows its root, as every view does
+
+
+def root_and_offset(x):
+    """The array that x is a view of, and bytes from its first element to x's."""
+    root = x
+    while type(root.base) is type(x):
+        root = root.base
+    first, start = [a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr for a in (x, root)]
+    return root, first - start
 
 
 def diagonal(ctx, x, offset, axis1, axis2):
@@ -198,7 +214,7 @@ class AsStrided(Op):
         for at in product(*[range(size[a]) for a in rest]) if 0 not in size else ():
             first = offset + sum(i * stride[a] for i, a in zip(at, rest, strict=True))
             part = strided(ctx, gx.reshape(-1)[first:], tuple(size[a] for a in apart), steps)
-            key = [slice(None)] * len(size)
+            key: list = [slice(None)] * len(size)
             for i, a in zip(at, rest, strict=True):
                 key[a] = i
             ctx.kernels.add(part, gy[(*key, ...)], out=part)
@@ -207,12 +223,9 @@ class AsStrided(Op):
 
 def _memory(ctx, x, offset):
     """The memory that x shares, as a line from ``offset`` elements behind x's first on."""
-    root = x
-    while type(root.base) is type(x):
-        root = root.base
-    lines = [a.__array_interface__["data"][0] if hasattr(a, "__array_interface__") else a.data.ptr for a in (x, root)]
+    root, before = root_and_offset(x)
     line = strided(ctx, root, (root.size,), (root.itemsize,)).view(x.dtype)
-    return line[(lines[0] - lines[1]) // x.itemsize + offset :]
+    return line[before // x.itemsize + offset :]
 
 
 def _apart(size, stride):

@@ -77,22 +77,37 @@ def cumprod_backward(gy, x, y, axis, work, out):
     np.multiply(gy, y, out=work)
     cumsum(work, axis, True, out)
     np.divide(out, x, out=out)
-    lines, outs, grads = [np.moveaxis(a, axis, -1) for a in (x, out, gy)]
+    if np.logical_and.reduce(x, axis=None):
+        return
+    lines, outs, grads, works = [np.moveaxis(a, axis, -1) for a in (x, out, gy, work)]
     for index in np.ndindex(lines.shape[:-1]):
-        if not lines[index].all():
-            _through_zero(grads[index], lines[index], outs[index])
+        if not np.logical_and.reduce(lines[index]):
+            _through_zero(grads[index], lines[index], works[index], outs[index])
 
 
-def _through_zero(g, x, out):
+def _through_zero(g, x, work, out):
     """A line with a 0 at z: places before z are right already, z gets what follows up to the next 0, later ones get 0."""
-    (zeros,) = np.nonzero(x == 0)
-    z = zeros[0]
-    end = zeros[1] if len(zeros) > 1 else len(x)
-    wide = x.astype(np.float64)
-    before = np.multiply.reduce(wide[:z])
-    after = np.multiply.accumulate(np.concatenate([[1.0], wide[z + 1 : end]]))
-    out[z:] = 0
-    out[z] = before * np.dot(after, g[z:end].astype(np.float64))
+    z = _first_zero(x, 0)
+    part = slice(z, _first_zero(x, z + 1))
+    here = work[part]
+    np.copyto(here, x[part])
+    here[:1].fill(1)
+    np.multiply.accumulate(here, out=here)
+    np.multiply(here, g[part], out=here)
+    before = np.multiply.reduce(x[:z], dtype=np.float64)
+    out[z:].fill(0)
+    out[z] = before * np.add.reduce(here, dtype=np.float64)
+
+
+def _first_zero(x, start):
+    """Where the first 0 from ``start`` on stands in a line; its length where none does."""
+    for i in range(start, len(x), _TILE):
+        flag = _scratch(x[i : i + _TILE].shape, np.bool_, 0, 4)
+        np.equal(x[i : i + _TILE], 0, out=flag)
+        place = int(flag.argmax())
+        if flag[place]:
+            return i + place
+    return len(x)
 
 
 def cumulative_extremum(x, axis, largest, out, index):

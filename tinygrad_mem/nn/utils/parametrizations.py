@@ -39,7 +39,8 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
         return self.parametrizations[name]()
 
     title = kind.__name__ if kind.__name__.startswith("Parametrized") else f"Parametrized{kind.__name__}"
-    module.__class__ = type(title, (kind,), {name: property(computed)})
+    of_class: Any = module
+    of_class.__class__ = type(title, (kind,), {name: property(computed)})
     return module
 
 

@@ -1,0 +1,85 @@
+"""What tensors are copied and pickled by: their memory once, however many of them share it, and where each lies in it."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..devices import device as Device
+from .saved import Storage
+from .shape import address_of, root_of
+
+if TYPE_CHECKING:
+    from .tensor import Tensor
+
+
+class Memory:
+    """The memory of tensors that are copied or pickled together.
+
+    Attributes:
+        root: the array of all of it; ``array`` of the tensors are views of it.
+        storage: what counts writes to it.
+    """
+
+    def __init__(self, root: Any, device: Device) -> None:
+        self.root, self.device, self.storage = root, device, Storage()
+
+    @staticmethod
+    def of(array: Any, device: Device) -> tuple[Memory, int, tuple, tuple, str]:
+        """The memory of an array, and the array in it: offset in bytes, shape, strides, dtype."""
+        root = root_of(array)
+        if not root.flags.c_contiguous:  # not ours: somebody else's array of gaps
+            root = array = device.xp.ascontiguousarray(array)
+        memory = _known.get(id(root))
+        if memory is None:
+            memory = _known[id(root)] = Memory(root, device)
+        offset = address_of(array) - address_of(root) if array.size else 0
+        return memory, offset, array.shape, array.strides, array.dtype.str
+
+    def __reduce__(self) -> tuple:
+        values = None
+        if self.device.type != "meta":
+            values = np.empty(self.root.shape, self.root.dtype)
+            self.device.download(self.root, values)
+        return _load, (values, self.root.shape, self.root.dtype.str, str(self.device))
+
+    def __deepcopy__(self, memo: dict) -> Memory:
+        copy = Memory(self.device.empty(self.root.shape, self.root.dtype), self.device)
+        self.device.kernels.copy(self.root, out=copy.root)
+        return copy
+
+    def array(self, offset: int, shape: tuple, strides: tuple, dtype: str) -> Any:
+        """The array that lies there."""
+        root = self.root
+        if shape == root.shape and strides == root.strides and dtype == root.dtype.str:
+            return root
+        if isinstance(root, np.ndarray):
+            return np.ndarray(shape, dtype, root, offset, strides)
+        line = root.reshape(-1).view(dtype)[offset // np.dtype(dtype).itemsize :]
+        return self.device.xp.lib.stride_tricks.as_strided(line, shape, strides)
+
+
+_known: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # one for each array, while it is in use
+
+
+def _load(values: Any, shape: tuple, dtype: str, device: str) -> Memory:
+    where = Device(device)
+    root = where.empty(shape, np.dtype(dtype))
+    if values is not None:
+        where.upload(values, root)
+    return Memory(root, where)
+
+
+def rebuild(
+    kind: type, memory: Memory, offset: int, shape: tuple, strides: tuple, dtype: str, requires_grad: bool, extra: dict
+) -> Tensor:
+    """A tensor over ``memory``."""
+    tensor = object.__new__(kind)
+    tensor.device = memory.device
+    tensor.array = memory.array(offset, shape, strides, dtype)
+    tensor._storage = memory.storage
+    tensor._requires_grad = requires_grad
+    tensor.__dict__.update(extra)
+    return tensor
