@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 
@@ -139,7 +140,7 @@ def strided(ctx, x, shape, strides):
 
 def root_and_offset(x):
     """The array that x is a view of, and bytes from its first element to x's."""
-    root = x
+    root: Any = x
     while type(root.base) is type(x):
         root = root.base
     first, start = [a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr for a in (x, root)]
