@@ -209,7 +209,6 @@ PLACES: dict[str, dict[str, str]] = {
     },
     "optim": {
         "ASGD": "use SGD, and average the parameters yourself",
-        "Adafactor": "use AdamW, or SGD, which keeps less",
         "LBFGS": "use SGD or AdamW",
         "Muon": "use AdamW",
         "Rprop": "use RMSprop",
