@@ -90,3 +90,20 @@ def test_zero():
     it = script("zero_stages")
     for name, size in it.figures().items():
         assert abs(size / 1e9 - it.PUBLISHED[name]) < 0.06
+
+
+def test_a_thousand_layers():
+    it = script("thousand_layers")
+    found = it.figures("bottlenecks, batch 32")
+    assert 25e9 < found["plain"] < it.PUBLISHED["plain"]
+    assert 4e9 < found["recomputed"] < it.PUBLISHED["recomputed"]
+    assert found["plain"] / found["recomputed"] > 5
+    assert found["again"] <= 1
+
+
+def test_resnet1202_under_the_published_budget():
+    it = script("resnet1202")
+    found = it.figures()
+    assert 5e9 < found["plain"] < it.PUBLISHED["plain"]
+    assert 0.9 * it.PUBLISHED["budget"] < found["planned"] <= it.PUBLISHED["budget"]
+    assert found["more time"] < 0.2 < it.PUBLISHED["more time"]
