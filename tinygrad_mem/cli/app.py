@@ -100,6 +100,10 @@ def estimate(
     precision: Annotated[Precision, typer.Option(help="of parameters and activations")] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="parts of a batch, one after the other")] = 1,
+    recompute: Annotated[
+        str | None,
+        typer.Option(help="segments of each chain of blocks, computed again in backward: sqrt, every-block, N"),
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="bytes to fit into, such as '8 GiB'; exit status 1 if it does not")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
@@ -116,6 +120,7 @@ def estimate(
             precision=precision.value,
             master_weights=master_weights,
             accumulate=accumulate,
+            recompute=recompute,
             budget=budget,
             as_json=as_json,
         )

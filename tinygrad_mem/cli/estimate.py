@@ -7,7 +7,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from ..memory.accounting import Layer, account, watch
 from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
 from ..nn import functional as F
+from ..recompute import checkpoint_blocks
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": partial(tm.optim.SGD, lr=0.1),
@@ -73,16 +74,21 @@ def run(
     precision: str,
     master_weights: bool,
     accumulate: int,
+    recompute: str | None,
     budget: str | None,
     as_json: bool,
 ) -> int:
     """Estimate and print; 1 where it does not fit the budget, else 0.
 
     Raises:
-        ArgumentError: no such network, no such size, a budget that not even the parameters fit, a class that fails.
+        ArgumentError: no such network, no such size, a budget that not even the parameters fit, a class that fails, a network
+            without chains of blocks to recompute.
     """
     room = None if budget is None else _budget(budget)
     named = _named(network, sample)
+    if recompute is not None:
+        how = int(recompute) if recompute.isdecimal() else recompute
+        named = replace(named, make=partial(_recomputed, named.make, how))
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
@@ -92,6 +98,12 @@ def run(
     else:
         _show(found, Console())
     return int(room is not None and found.peak_used > room)
+
+
+def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
+    """The network that ``make`` makes, with its chains of blocks in segments."""
+    model = make()
+    return checkpoint_blocks(model, how) if isinstance(model, nn.Module) else model
 
 
 def _budget(text: str) -> int:

@@ -1,5 +1,6 @@
 """Recomputation: activations that are not kept, but computed again in backward."""
 
+from .blocks import checkpoint_blocks as checkpoint_blocks
 from .chain import chain as chain
 from .chain import front as front
 from .checkpoint import checkpoint as checkpoint

@@ -66,6 +66,4 @@ if __name__ == "__main__":
         ("here", found["plain"], found["planned"], found["more time"]),
     ):
         print(f"{who:10} {plain / 1e6:6,.0f} MB, or {less / 1e6:6,.0f} MB for {more:.0%} more time")
-    print(
-        "The plan is made beforehand, and is the best there is for these stages. Time is in operations, a backward two forwards."
-    )
+    print("The plan is made beforehand: no schedule of these stages is faster. Time is in operations, a backward two forwards.")
