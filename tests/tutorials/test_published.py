@@ -24,7 +24,7 @@ def script(name: str) -> ModuleType:
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
 def test_it_runs_and_is_listed(path: Path):
-    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True, timeout=60)
+    ran = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True, timeout=300)
     assert len(ran.stdout.splitlines()) > 2
     assert f"[`{path.name}`]({path.name})" in (FOLDER / "README.md").read_text()
 
