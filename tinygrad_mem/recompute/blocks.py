@@ -25,7 +25,7 @@ def checkpoint_blocks(model: Module, how: str | int = "sqrt") -> Module:
     """
     if not (how in ("sqrt", "every-block") or (isinstance(how, int) and how > 0)):
         raise ArgumentError(f"recompute: expected sqrt, every-block or a number of segments, found {how!r}")
-    if isinstance(model, Sequential) and len(_sizes(model)) > 1:
+    if isinstance(model, Sequential) and _is_chain(model):
         return _in_segments(model, how)
     if not _replace(model, how):
         raise ArgumentError(
@@ -38,13 +38,18 @@ def _replace(parent: Module, how: str | int) -> bool:
     """Put scheduled chains in the places of chains; whether there was one."""
     found = False
     for name, child in list(parent.named_children()):
-        chain = isinstance(child, (Sequential, ModuleList)) and len(_sizes(child)) > 1
-        if chain and (isinstance(child, Sequential) or len({type(module) for module in child}) == 1):
+        if _is_chain(child):
             setattr(parent, name, _in_segments(child, how))
             found = True
         else:
             found = _replace(child, how) or found
     return found
+
+
+def _is_chain(module: Any) -> bool:
+    if isinstance(module, ModuleList) and len({type(each) for each in module}) != 1:
+        return False
+    return isinstance(module, (Sequential, ModuleList)) and len(_sizes(module)) > 1
 
 
 def _in_segments(chain: Any, how: str | int) -> Any:
