@@ -12,6 +12,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
+from tinygrad_mem.cli.precision import Step
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.accounting import formula
 from tinygrad_mem.models.names import NETWORKS
@@ -83,6 +84,41 @@ def test_half_with_master_weights():
     light = found("lenet", "--optimizer=adam8bit")["by_category"]["optimizer state"]
     heavy = found("lenet", "--optimizer=adam")["by_category"]["optimizer state"]
     assert 0.25 * heavy < light < 0.4 * heavy  # biases and the first layers stay in float32
+
+
+@pytest.mark.parametrize("precision", ["autocast", "half", "float16", "float32"])
+def test_a_mixed_precision_is_what_a_run_measures(precision: str):
+    cpu = tm.device("cpu")
+    before, cpu.pool = cpu.pool, Pool("cpu")
+    try:
+        with memory.track("cpu") as track:
+            step = Step(precision, "cpu")
+            model = step.prepare(NETWORKS["lenet"].make())
+            update = tm.optim.Adam(model.parameters(), **step.options)
+            for _ in range(2):
+                update.zero_grad()
+                with step.region():
+                    scores = step.forward(model, tm.randn(8, 1, 28, 28, dtype=step.dtype))
+                    loss = F.cross_entropy(scores, tm.randint(0, 10, (8,)))
+                    del scores
+                step.backward(loss)
+                del loss
+                step.update(update)
+    finally:
+        cpu.pool = before
+    answer = found("lenet", "--batch-size=8", "--optimizer=adam", f"--precision={precision}")
+    assert answer["peak_used"] == track.peak
+    assert answer["by_category"] == {category.value: size for category, size in track.by_category("peak").items()}
+    parameters = sum(p.numel() for p in model.parameters())
+    held = {b.category.value: 0 for b in track.live("end")}
+    for block in track.live("end"):
+        held[block.category.value] += block.requested
+    narrow = precision in ("half", "float16")
+    assert held["parameters"] == (2 if narrow else 4) * parameters
+    assert held["optimizer state"] == 8 * parameters
+    assert held.get("master weights", 0) == (4 * parameters if precision == "half" else 0)
+    assert held["gradients"] == (2 if precision == "float16" else 4) * parameters
+    assert "casts of weights" not in held
 
 
 def test_every_name_makes_a_network():

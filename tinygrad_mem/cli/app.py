@@ -25,6 +25,12 @@ class OptimizerName(StrEnum):
     adamw = "adamw"
 
 
+class TrainingPrecision(StrEnum):
+    float32 = "float32"
+    autocast = "autocast"
+    half = "half"
+
+
 @app.callback()
 def tinygrad_mem() -> None:
     """Where does the memory of deep-learning training go?"""
@@ -37,6 +43,9 @@ def train(
     epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 12,
     seed: Annotated[int, typer.Option(help="of the weights, the shuffle and dropout")] = 0,
     optimizer: Annotated[OptimizerName, typer.Option(help="update rule")] = OptimizerName.adam,
+    precision: Annotated[TrainingPrecision, typer.Option(help="half: float16 with float32 copies in the optimizer")] = (
+        TrainingPrecision.float32
+    ),
     data: Annotated[Data, typer.Option(help="digits ships with scikit-learn; the others need --data-dir")] = Data.digits,
     data_dir: Annotated[Path | None, typer.Option(help="folder with the original distribution files")] = None,
     picture: Annotated[
@@ -53,6 +62,7 @@ def train(
             epochs=epochs,
             seed=seed,
             optimizer=optimizer.value,
+            precision=precision.value,
             data=data.value,
             data_dir=data_dir,
             picture=picture,
@@ -62,9 +72,11 @@ def train(
         raise typer.Exit(2) from None
 
 
-class Precision(StrEnum):
-    float16 = "float16"
+class Precision(StrEnum):  # what each means stands in precision.py
     float32 = "float32"
+    autocast = "autocast"
+    half = "half"
+    float16 = "float16"
     float64 = "float64"
 
 
@@ -97,7 +109,7 @@ def estimate(
     optimizer: Annotated[
         Update, typer.Option(help="update rule; momentum is SGD with it, -half has float16 moments")
     ] = Update.momentum,
-    precision: Annotated[Precision, typer.Option(help="of parameters and activations")] = Precision.float32,
+    precision: Annotated[Precision, typer.Option(help="half: float16, float32 copies and gradients")] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="parts of a batch, one after the other")] = 1,
     recompute: Annotated[

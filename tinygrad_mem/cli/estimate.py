@@ -26,6 +26,7 @@ from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
 from ..nn import functional as F
 from ..recompute import checkpoint_blocks
+from .precision import Step
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": partial(tm.optim.SGD, lr=0.1),
@@ -92,7 +93,7 @@ def run(
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
-    found = _estimate(network, named, batch_size, rule, getattr(tm, precision), accumulate, room)
+    found = _estimate(network, named, batch_size, rule, precision, accumulate, room)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -161,7 +162,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
 
 
 def _estimate(
-    network: str, named: Named, batch_size: int, rule: Callable[[Any], Any], dtype: Any, accumulate: int, room: int | None
+    network: str, named: Named, batch_size: int, rule: Callable[..., Any], precision: str, accumulate: int, room: int | None
 ) -> Estimate:
     layers: list[Layer] = []
     count = 0
@@ -171,18 +172,22 @@ def _estimate(
         model = named.make()
         if not isinstance(model, nn.Module):
             raise ArgumentError(f"{network} makes a {type(model).__name__}, not an nn.Module")
-        model.to(dtype)
+        step = Step(precision, "cuda")  # of the two, the card is what one wants to know of
+        step.prepare(model)
         count = sum(p.numel() for p in model.parameters())
         held = sum(p.nbytes for p in model.parameters())
         if room is not None and held > room:
             raise ArgumentError(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
         layers.extend(watch(model))
-        update = rule(model.parameters())
+        update = rule(model.parameters(), **step.options)
         for _ in range(2):
             update.zero_grad()
             for _ in range(accumulate):
-                _loss(named, model(_batch(named, batch_size // accumulate, dtype)), accumulate).backward()
-            update.step()
+                with step.region():
+                    loss = _loss(named, step.forward(model, _batch(named, batch_size // accumulate, step.dtype)), accumulate)
+                step.backward(loss)
+                del loss
+            step.update(update)
 
     track = memory.predict(steps)
     account(track, layers, _last_forward(track))

@@ -23,6 +23,7 @@ from ..errors import ArgumentError, DeviceError
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
 from ..nn import functional as F
+from .precision import Step
 
 console = Console()
 TRACKED_STEPS = 2  # the second step is the first that has its optimizer state from the start
@@ -54,28 +55,30 @@ def _check_picture(path: Path) -> None:
         raise ArgumentError(f"--picture {path}: {found}")
 
 
-def _optimizer(name: str, parameters: Any) -> Any:
+def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
     if name == "sgd":
-        return tm.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4)
+        return tm.optim.SGD(parameters, lr=0.05, momentum=0.9, weight_decay=1e-4, **options)
     rule = tm.optim.Adam if name == "adam" else tm.optim.AdamW
-    return rule(parameters, lr=2e-3)
+    return rule(parameters, lr=2e-3, **options)
 
 
-def _step(model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
+def _step(step: Step, model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
     optimizer.zero_grad()  # before the forward: the old gradients are gone when the activations come
-    loss = F.cross_entropy(model(images), labels)
-    loss.backward()
-    optimizer.step()
+    with step.region():
+        loss = F.cross_entropy(step.forward(model, images), labels)
+    step.backward(loss)
+    step.update(optimizer)
     return loss.item()
 
 
 @tm.no_grad()
-def accuracy(model: Any, loader: DataLoader, device: str) -> float:
+def accuracy(step: Step, model: Any, loader: DataLoader, device: str) -> float:
     """The share of images that the model labels rightly, in eval mode."""
     model.eval()
     right = total = 0
     for images, labels in loader:
-        guess = model(images.to(device)).argmax(1)
+        with step.region():
+            guess = step.forward(model, images.to(device)).argmax(1)
         right += (guess == labels.to(device)).sum().item()
         total += len(labels)
     model.train()
@@ -89,6 +92,7 @@ def run(
     epochs: int,
     seed: int,
     optimizer: str,
+    precision: str,
     data: str,
     data_dir: Path | None,
     picture: Path | None,
@@ -119,20 +123,31 @@ def run(
     try:
         with where:
             model = DigitsCNN(channels=train_x.shape[1], size=train_x.shape[2])
-        rule = _optimizer(optimizer, model.parameters())
+        step = Step(precision, where.type)
+        rule = _optimizer(optimizer, step.prepare(model).parameters(), step.options)
         schedule = tm.optim.lr_scheduler.CosineAnnealingLR(rule, epochs * len(shuffled))
-        _train(model, rule, schedule, shuffled, held_out, device, epochs, watch)
+        _train(step, model, rule, schedule, shuffled, held_out, device, epochs, watch)
     finally:
         if watch.running:
             watch.__exit__()
-    console.print(f"test accuracy {accuracy(model, held_out, device):.2%} after {epochs} epochs", highlight=False, style="bold")
+    console.print(
+        f"test accuracy {accuracy(step, model, held_out, device):.2%} after {epochs} epochs", highlight=False, style="bold"
+    )
     seconds = time.perf_counter() - began
     console.print(f"{seconds:.1f} s on {where}, {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     _report(watch, where, batch_size, picture)
 
 
 def _train(
-    model: Any, rule: Any, schedule: Any, batches: DataLoader, held_out: DataLoader, device: str, epochs: int, watch: Any
+    step: Step,
+    model: Any,
+    rule: Any,
+    schedule: Any,
+    batches: DataLoader,
+    held_out: DataLoader,
+    device: str,
+    epochs: int,
+    watch: Any,
 ) -> None:
     done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
     columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
@@ -143,7 +158,7 @@ def _train(
         for epoch in range(1, epochs + 1):
             losses = 0.0
             for images, labels in batches:
-                losses += _step(model, rule, images.to(device), labels.to(device))
+                losses += _step(step, model, rule, images.to(device), labels.to(device))
                 schedule.step()
                 steps += 1
                 if steps == tracked - 1:
@@ -151,7 +166,7 @@ def _train(
                 if steps == tracked:
                     watch.__exit__()
                 progress.update(task, advance=1, epoch=epoch)
-            right = accuracy(model, held_out, device)
+            right = accuracy(step, model, held_out, device)
             progress.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
 
 

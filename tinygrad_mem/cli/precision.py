@@ -1,0 +1,52 @@
+"""The words of ``--precision``: in which dtypes a training step computes, and what it keeps for that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tinygrad_mem as tm
+
+from .. import nn
+
+
+class Step:
+    """A training step in one precision, on a device of the type ``device``.
+
+    ``float32``, ``float64``, ``float16``: all of it in that dtype; small gradients do not survive float16. ``autocast``:
+    float32 parameters, products in float16, whose weights are cast in each step. ``half``: float16 parameters and activations,
+    and a float32 copy of each parameter in the optimizer. These two scale the loss, and their gradients are float32, 4 bytes a
+    parameter.
+    """
+
+    def __init__(self, precision: str, device: str) -> None:
+        self.precision, self.device = precision, device
+        mixed = precision in ("autocast", "half")
+        self.dtype = {"half": tm.float16, "autocast": tm.float32}.get(precision) or getattr(tm, precision)
+        self.options = {"master_weights": True} if precision == "half" else {}
+        self.scaler = tm.amp.GradScaler(device, enabled=mixed)
+
+    def prepare(self, model: nn.Module) -> nn.Module:
+        """The model in its dtype; before the optimizer is made, with ``**step.options``."""
+        model.to(self.dtype)
+        if self.precision == "half":
+            for parameter in model.parameters():
+                parameter.grad_dtype = tm.float32
+        return model
+
+    def region(self) -> tm.autocast:
+        """Where forward and loss run."""
+        return tm.autocast(self.device, enabled=self.precision == "autocast")
+
+    def forward(self, model: nn.Module, inputs: tm.Tensor) -> Any:
+        """What the model says of ``inputs``; in ``half``, in float32, so that the loss is."""
+        output = model(inputs.to(self.dtype) if inputs.is_floating_point() else inputs)
+        return output.float() if self.precision == "half" and isinstance(output, tm.Tensor) else output
+
+    def backward(self, loss: tm.Tensor) -> None:
+        """Gradients of the scaled loss."""
+        self.scaler.scale(loss).backward()
+
+    def update(self, optimizer: Any) -> None:
+        """The optimizer's step, unless a gradient overflowed."""
+        self.scaler.step(optimizer)
+        self.scaler.update()
