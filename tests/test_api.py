@@ -52,6 +52,8 @@ NAMES = {
     "utils.data": "Dataset IterableDataset TensorDataset ConcatDataset Subset random_split RandomSampler SequentialSampler "
     "BatchSampler DataLoader default_collate",
     "utils.dlpack": "from_dlpack to_dlpack",
+    "utils.checkpoint": "checkpoint checkpoint_sequential noop_context_fn set_checkpoint_early_stop CheckpointError "
+    "set_checkpoint_debug_enabled CheckpointPolicy SelectiveCheckpointContext create_selective_checkpoint_contexts",
 }
 PATHS = [".".join(filter(None, (place, name))) for place, names in NAMES.items() for name in names.split()]
 NOT_OURS = {"out", "layout", "memory_format", "pin_memory", "dtype", "device", "requires_grad", "generator", "sparse_grad"}

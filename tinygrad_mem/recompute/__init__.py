@@ -9,6 +9,7 @@ from .checkpoint import checkpointed as checkpointed
 from .checkpoint import noop_context_fn as noop_context_fn
 from .checkpoint import set_checkpoint_debug_enabled as set_checkpoint_debug_enabled
 from .checkpoint import set_checkpoint_early_stop as set_checkpoint_early_stop
+from .counts import count_ops as count_ops
 from .profile import Profile as Profile
 from .profile import profile as profile
 from .schedule import Schedule as Schedule

@@ -1,0 +1,56 @@
+"""Whether checkpointing works: which ops ran forward, and which ran again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import Any
+
+from .. import scope
+from ..scope import local
+from .frame import Checkpoint
+
+
+class count_ops(scope.Listener):
+    """``with count_ops() as ops:`` counts the ops that this thread runs inside, by name.
+
+    ``memory.print_saved`` shows the other half: what is kept, where a checkpoint is one row an input.
+
+    Attributes:
+        forward: ops that ran, and not in backward, in a recomputation or in an optimizer.
+        recomputed: ops that ran again in backward.
+
+    >>> with count_ops() as ops:
+    ...     model(x).sum().backward()
+    >>> print(ops)
+    """
+
+    def __init__(self) -> None:
+        self.forward: Counter[str] = Counter()
+        self.recomputed: Counter[str] = Counter()
+
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
+        if node.op is not Checkpoint and threading.get_ident() == self._thread:
+            if local.phase == "recompute":
+                self.recomputed[node.op.__name__] += 1
+            elif local.phase in ("user", "forward"):
+                self.forward[node.op.__name__] += 1
+
+    def spared(self, node: Any) -> None:
+        if threading.get_ident() == self._thread:
+            self.recomputed[node.op.__name__] -= 1
+
+    def __enter__(self) -> count_ops:
+        self._thread = threading.get_ident()
+        scope.listen(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        scope.unlisten(self)
+
+    def __str__(self) -> str:
+        width = max(map(len, (*self.forward, *self.recomputed, "all ops")))
+        rows = [(name, self.forward[name], self.recomputed[name]) for name in {**self.forward, **self.recomputed}]
+        rows.append(("all ops", self.forward.total(), self.recomputed.total()))
+        lines = [f"{name:{width}} {ran:>9,} {again:>9,}" for name, ran, again in rows]
+        return "\n".join([f"{'op':{width}} {'forward':>9} {'again':>9}", *lines])
