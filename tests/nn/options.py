@@ -211,7 +211,7 @@ LAYERS: dict[str, Drawn] = {
             "max_norm": st.none() | st.just(0.7),
             "norm_type": st.sampled_from([1.0, 2.0]),
             "scale_grad_by_freq": flag,
-            "sparse": st.just(False),  # True is not offered
+            "sparse": st.just(False),  # True: tests/optim/test_sparse.py
         },
         lambda draw, options, rng: [rng.integers(0, 5, draw(st.sampled_from([(6,), (2, 3), (), (0,)])))],
     ),

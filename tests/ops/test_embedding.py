@@ -68,7 +68,7 @@ def test_half_precision_and_turned_tables():
         (([1.0], (4, 3)), {}, TypeError, "scalar types: Long, Int"),
         (([1], (4,)), {}, RuntimeError, "'weight' must be 2-D"),
         (([1], (4, 3)), {"padding_idx": 5}, IndexError, "Padding_idx must be within num_embeddings"),
-        (([1], (4, 3)), {"sparse": True}, NotImplementedError, "sparse=True is not offered"),
+        (([1], (4, 3)), {"sparse": True, "scale_grad_by_freq": True}, RuntimeError, "not supported with sparse gradients"),
     ],
 )
 def test_refusals(arguments: tuple, options: dict, error: type, match: str):

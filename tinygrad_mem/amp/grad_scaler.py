@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..autograd.sparse import parts
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..dtypes import float16, float32
@@ -350,7 +351,7 @@ def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
     with scope.phase("optimizer"):
         scope.local.op = "GradScaler.unscale_"
         try:
-            for grad in grads:
+            for grad in (parts(grad)[-1] for grad in grads):  # of a sparse one its values
                 device = grad.device
                 with device.current():
                     if device not in found:

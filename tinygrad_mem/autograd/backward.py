@@ -7,7 +7,9 @@ from typing import Any
 
 from .. import scope
 from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
+from ..ops.base import Rows
 from . import engine
+from .sparse import SparseTensor
 from .tensor import Tensor
 
 
@@ -157,7 +159,10 @@ def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_un
         )
     results: list[Tensor | None] = []
     for tensor, array in zip(chosen, found, strict=True):
-        if array is not None and any(r is not None and r.array is array for r in results):
+        if type(array) is Rows:
+            results.append(SparseTensor(array, tensor.device))  # type: ignore[arg-type]
+            continue
+        if array is not None and any(isinstance(r, Tensor) and r.array is array for r in results):
             array = engine.copy(tensor.device, array)  # asked for twice: two tensors never share one gradient
         results.append(None if array is None else Tensor._wrap(array, tensor.device))
     return tuple(results)

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError
+from ..ops.base import Rows
 from ..scope import local, settle_numpy
+from . import sparse
 from .shape import root_of
 from .tape import Node, run_backward
 
@@ -166,11 +168,12 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    roots = [0 if r is None else id(root_of(r)) for r in result]
+    shown = [r.values if type(r) is Rows else r for r in result]
+    roots = [0 if r is None else id(root_of(r)) for r in shown]
     incoming = {id(root_of(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
     return [
         r is not None and incoming.get(root, True) and roots.count(root) == 1 and _dense(r)
-        for r, root in zip(result, roots)  # noqa: B905 (once a node: strict costs)
+        for r, root in zip(shown, roots)  # noqa: B905 (once a node: strict costs)
     ]
 
 
@@ -191,11 +194,16 @@ def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None
         shape, dtype = target.array.shape, target._dtype_of_grad(grad)
     if grad.shape != shape:
         grad, owned = _unbroadcast(device, grad, shape), True
+    present = state.grads[index]
+    if type(grad) is Rows or type(present) is Rows:
+        leaf = not isinstance(target, Node)
+        arrived = sparse.arrived(device, present, state.owned[index], grad, owned, dtype, leaf)
+        state.grads[index], state.owned[index] = arrived
+        return
     if grad.dtype != dtype:
         cast = device.empty(shape, dtype)
         device.kernels.copy(grad, out=cast)  # copies cast
         grad, owned = cast, True
-    present = state.grads[index]
     if present is None:
         state.grads[index], state.owned[index] = grad, owned
         return
@@ -246,7 +254,7 @@ def _arrive(pending: dict, ready: list, target: Any, wanted: dict | None) -> Non
     if wanted is None:
         _accumulate(target, grad, owned)
     elif (key := (id(target), 0)) in wanted:
-        wanted[key] = grad if owned else copy(target.device, grad)
+        wanted[key] = grad if owned or type(grad) is Rows else copy(target.device, grad)
 
 
 def _observe(node: Node, grads: list, owned: list, wanted: dict | None) -> None:
@@ -272,8 +280,11 @@ def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bo
     from .tensor import Tensor
 
     for hook in list(hooks.values()):
-        answer = hook(Tensor._wrap(grad, device))
+        answer = hook(sparse.SparseTensor(grad, device) if type(grad) is Rows else Tensor._wrap(grad, device))
         if answer is None:
+            continue
+        if isinstance(answer, sparse.SparseTensor) and answer.shape == grad.shape and answer.dtype == grad.dtype:
+            grad = answer.rows
             continue
         if not isinstance(answer, Tensor) or answer.shape != grad.shape:
             raise ShapeError(f"a tensor hook must return None or a tensor of shape {list(grad.shape)}, found {answer!r}")
@@ -286,7 +297,9 @@ def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bo
 def _accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
     """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
     device, present = leaf.device, leaf.grad
-    if present is not None:
+    if type(grad) is Rows or isinstance(present, sparse.SparseTensor):
+        sparse.accumulate(leaf, grad, owned)
+    elif present is not None:
         device.kernels.add(present.array, grad, out=present.array)
         present.storage.version += 1
     else:

@@ -156,7 +156,7 @@ class Shaped:
 
     @property
     def is_sparse(self) -> bool:
-        """Dense tensors only: always False."""
+        """False: a sparse gradient is a ``SparseTensor``."""
         return False
 
     def get_device(self) -> int:

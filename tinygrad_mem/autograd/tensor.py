@@ -21,6 +21,7 @@ from ..scope import local
 from . import saved, tape
 from .exchange import Exchange
 from .hooks import RemovableHandle
+from .sparse import SparseTensor
 
 if TYPE_CHECKING:
     from ..functional.methods import Methods as _Methods
@@ -194,6 +195,9 @@ class Tensor(Exchange, _Methods):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
+            if isinstance(value, SparseTensor):
+                self._take_sparse(value)
+                return
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad: expected a Tensor or None, found {type(value).__name__}")
             if value is self:
@@ -247,6 +251,14 @@ class Tensor(Exchange, _Methods):
         """What the array of a gradient is cast to on its way here."""
         kept = self._grad_dtype
         return self.array.dtype if kept is ... else grad.dtype if kept is None else kept
+
+    def _take_sparse(self, value: SparseTensor) -> None:
+        if value.shape != self.array.shape or value.device is not self.device or value.dtype != self._dtype_of_grad(value):
+            raise ShapeError(
+                f"assigned grad has data of a different size, type or device: expected {list(self.shape)}, {self.dtype} on "
+                f"{self.device}, found {list(value.shape)}, {value.dtype} on {value.device}"
+            )
+        self._grad = value  # type: ignore[assignment]
 
     def _take_grad(self, array: Any) -> None:
         self._grad = Tensor._wrap(array, self.device)

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import DimensionError, DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import embedding as ops
 
 
@@ -26,17 +26,18 @@ def embedding(
         padding_idx: a row that gets no gradient; a negative one counts from the end.
         max_norm: rows that are looked up and have a larger ``norm_type``-norm are shrunk to it, in ``weight`` itself.
         scale_grad_by_freq: divide the gradient of a row by how often it was looked up.
-        sparse: not offered.
+        sparse: the gradient is a :class:`~tinygrad_mem.autograd.sparse.SparseTensor`: the indices and a row for each, not an
+            array of the table's size. Rows of ``padding_idx`` are in it, with zeros: its bytes depend on no values.
 
-    Saves: the indices; not the table. The gradient is dense, of the table's size.
+    Saves: the indices; not the table. The gradient is of the table's size, or with ``sparse`` 8 bytes an index and its row.
 
     Raises:
         DimensionError: an index outside of the table (on the cpu), or ``padding_idx`` is.
         DTypeError: the indices are not int64 or int32.
-        NotOfferedError: ``sparse=True``.
+        ArgumentError: ``sparse`` with ``scale_grad_by_freq``.
     """
-    if sparse:
-        raise NotOfferedError("embedding: sparse=True is not offered, gradients are dense here; leave it False")
+    if sparse and scale_grad_by_freq:
+        raise ArgumentError("embedding_backward: scale_grad_by_freq not supported with sparse gradients: leave one of them out")
     if input.dtype.name not in ("int64", "int32"):
         raise DTypeError(
             "Expected tensor for argument #1 'indices' to have one of the following scalar types: Long, Int; "
@@ -50,7 +51,7 @@ def embedding(
         padding_idx %= weight.shape[0]
     if max_norm is not None:
         apply_(ops.EmbeddingRenorm, weight.detach(), input, max_norm=float(max_norm), norm_type=float(norm_type))
-    return apply(ops.Embedding, input, weight, padding=padding_idx, by_frequency=scale_grad_by_freq)
+    return apply(ops.Embedding, input, weight, padding=padding_idx, by_frequency=scale_grad_by_freq, sparse=sparse)
 
 
 def embedding_bag(*args: Any, **kwargs: Any) -> NoReturn:

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import Any
 
 from .. import scope
+from ..autograd.sparse import parts
 from ..devices import device as Device
 from .attribution import Category
 from .census import Census
@@ -62,7 +63,8 @@ def _counted(device: Any) -> list[tuple[str, Category, int]]:
         hold(s.array, "an optimizer", Category.OPTIMIZER_STATE)
     for t in (*found.parameters, *found.tensors):
         if t._grad is not None:
-            hold(t._grad.array, f"gradient of {names.get(id(t), 'a tensor')}", Category.GRADIENT)
+            for part in parts(t._grad):
+                hold(part.array, f"gradient of {names.get(id(t), 'a tensor')}", Category.GRADIENT)
     for node in found.nodes:
         for name, array in node.kept():
             hold(array, f"{node.op.__name__}, which keeps {name} for backward", Category.ACTIVATION)

@@ -9,6 +9,7 @@ from typing import Any
 
 from .. import scope
 from ..autograd.saved import Kept
+from ..autograd.sparse import parts
 from ..nn.module import Module
 from ..scope import local
 from .census import Census
@@ -209,7 +210,8 @@ class Recorder(scope.Listener):
                 self.role(tensor.array, role, tensor)
         for tensor in (*found.parameters, *found.tensors):
             if tensor._grad is not None:
-                self.role(tensor._grad.array, "GRADIENT", tensor, tensor)
+                for part in parts(tensor._grad):
+                    self.role(part.array, "GRADIENT", tensor if part is tensor._grad else part, tensor)
         for node in found.nodes:
             Kept.of(node)
             for name, array in node.kept():

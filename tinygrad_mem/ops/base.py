@@ -28,6 +28,24 @@ from ..errors import DTypeError, ShapeError
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
 
 
+class Rows:
+    """A gradient of a few rows of a table: row ``index[i]`` of ``shape`` gets ``values[i]``; of equal entries the sum counts.
+
+    Attributes:
+        index: (n) int64, an array of its own.
+        values: (n, features).
+    """
+
+    __slots__ = ("index", "shape", "values")
+
+    def __init__(self, index: Array, values: Array, shape: tuple[int, ...]) -> None:
+        self.index, self.values, self.shape = index, values, shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+
 class Context:
     """What one run of an op may use, and where it keeps what its backward needs.
 

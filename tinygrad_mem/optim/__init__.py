@@ -23,6 +23,7 @@ from .adam import Adamax as Adamax
 from .adam import AdamW as AdamW
 from .adam import NAdam as NAdam
 from .adam import RAdam as RAdam
+from .adam import SparseAdam as SparseAdam
 from .adaptive import Adadelta as Adadelta
 from .adaptive import Adagrad as Adagrad
 from .adaptive import RMSprop as RMSprop

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from ..errors import ArgumentError
 from .optimizer import Optimizer, check_rates, options, tick
+from .rows import RowWise
 
 
 def decay_of(group: dict[str, Any]) -> tuple[float, float]:
@@ -83,6 +85,51 @@ class Adam(Optimizer):
             shrink,
             group["maximize"],
         )
+
+
+class SparseAdam(RowWise, Optimizer):
+    """Adam for sparse gradients: rows that no index named keep their values and their running means.
+
+    Memory: as :class:`Adam`, and in a step a workspace of the gradient's size.
+
+    Args:
+        params: parameters or groups, whose gradients are all sparse.
+        lr, betas, eps, maximize: as in PyTorch.
+
+    Raises:
+        ValueError: a rate outside of its range.
+        ArgumentError: in a step, of a dense gradient.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        maximize: bool = False,
+    ) -> None:
+        if not lr > 0.0:
+            raise ValueError(f"Invalid learning rate: {lr}")
+        if not eps > 0.0:
+            raise ValueError(f"Invalid epsilon value: {eps}")
+        check_rates(lr, eps, 0, betas)
+        super().__init__(params, options(locals()))
+
+    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
+        return ("exp_avg", "exp_avg_sq")
+
+    def _step(self, due: list) -> None:
+        if any(not p.grad.is_sparse for _, p in due):
+            raise ArgumentError("SparseAdam does not support dense gradients, please consider Adam instead")
+        super()._step(due)
+
+    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        t = tick(state)
+        beta1, beta2 = group["betas"]
+        size = float(group["lr"]) * sqrt(1 - beta2**t) / (1 - beta1**t)
+        m, v = state["exp_avg"].array, state["exp_avg_sq"].array
+        kernels.sparse_adam_step(p, first, g, m, v, size, beta1, beta2, group["eps"], group["maximize"])
 
 
 class AdamW(Adam):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .optimizer import Optimizer, check_rates, options, tick
+from .rows import RowWise
 
 
 class RMSprop(Optimizer):
@@ -66,7 +67,7 @@ class RMSprop(Optimizer):
         )
 
 
-class Adagrad(Optimizer):
+class Adagrad(RowWise, Optimizer):
     """Steps over the root of the sum of all squared gradients.
 
     Memory: 4 bytes a float32 parameter (``sum``), made at the first step.
@@ -110,6 +111,14 @@ class Adagrad(Optimizer):
 
     def initial(self, group: dict[str, Any]) -> float:
         return group["initial_accumulator_value"]
+
+    def refuse_rows(self, group: dict[str, Any]) -> str:
+        return "weight_decay option is not compatible with sparse gradients" if group["weight_decay"] else ""
+
+    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        t = tick(state)
+        rate = float(group["lr"]) / (1 + (t - 1) * group["lr_decay"])
+        kernels.sparse_adagrad_step(p, first, g, state["sum"].array, rate, group["eps"], group["maximize"])
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)

@@ -14,8 +14,10 @@ import numpy as np
 from .. import scope
 from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle
+from ..autograd.sparse import SparseTensor
 from ..autograd.tensor import Tensor
 from ..errors import GraphError, NotOfferedError
+from . import rows
 from . import state as states
 from .state import MASTER, OURS, Kept, has_master
 
@@ -151,6 +153,7 @@ class Optimizer:
 
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
         """Update the parameters of ``due``, each with its group and a gradient: all of them, or none when memory runs out."""
+        rows.check(self, due)
         before, name = scope.local.op, f"{type(self).__name__}.step"
         with scope.phase("optimizer"):
             scope.local.op = name
@@ -174,7 +177,7 @@ class Optimizer:
         """The workspace of each device, made before anything is written."""
         sizes: dict[Any, int] = {}
         for group, p in due:
-            sizes[p.device] = max(sizes.get(p.device, 0), self.workspace(p.device.kernels, group, p))
+            sizes[p.device] = max(sizes.get(p.device, 0), rows.workspace(p._grad) or self.workspace(p.device.kernels, group, p))
         before, scope.local.birth = scope.local.birth, "WORKSPACE"
         try:
             return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items() if size}
@@ -184,6 +187,9 @@ class Optimizer:
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         assert p._grad is not None
         state = self.state.get(p, {})
+        if isinstance(p._grad, SparseTensor):
+            rows.step(self, group, p, p._grad, state)
+            return
         first = not fresh.keys().isdisjoint(self.state_names(group))
         arguments = (group, p, p._grad.array, state, first)
         if p.device.index:
@@ -232,6 +238,8 @@ class Optimizer:
             for p in group["params"]:
                 if set_to_none:
                     p.grad = None
+                elif isinstance(p._grad, SparseTensor):
+                    p._grad.zero_()
                 elif p._grad is not None:
                     grad = p._grad.detach() if p._grad.grad_fn is not None else p._grad
                     grad.device.kernels.fill(0, out=grad.array)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from .optimizer import Optimizer, options
+from .rows import RowWise
 
 
-class SGD(Optimizer):
+class SGD(RowWise, Optimizer):
     """Gradient descent, with momentum and Nesterov's variant.
 
     Memory: nothing without momentum, else 4 bytes a float32 parameter (``momentum_buffer``).
@@ -48,6 +49,15 @@ class SGD(Optimizer):
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("momentum_buffer",) if group["momentum"] else ()
+
+    def refuse_rows(self, group: dict[str, Any]) -> str:
+        wrong = [name for name in ("momentum", "weight_decay") if group[name]]
+        return (
+            f"SGD: {' and '.join(wrong)} reach all rows, a sparse gradient a few: set to 0, or use SparseAdam" if wrong else ""
+        )
+
+    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        kernels.sparse_sgd_step(p, first, g, float(group["lr"]), group["maximize"])
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         buf = state["momentum_buffer"].array if group["momentum"] else None

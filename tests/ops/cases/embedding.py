@@ -23,6 +23,14 @@ CASES = [
     OpCase("embedding", "Embedding", lambda i, w: ours.embedding(i, w), lambda i, w: T.embedding(i, w), _table, _index),
     OpCase("embedding int32", "Embedding", lambda i, w: ours.embedding(i, w), lambda i, w: T.embedding(i, w), _short, _index),
     OpCase(
+        "embedding sparse",  # behind another op, a gradient of rows is dense
+        "Embedding",
+        lambda i, w: ours.embedding(i, w * 1, sparse=True),
+        lambda i, w: T.embedding(i, w * 1),
+        _table,
+        _index,
+    ),
+    OpCase(
         "embedding max_norm",
         ("Embedding", "EmbeddingRenorm"),
         lambda i, w: ours.embedding(i, w.clone(), max_norm=1.0),

@@ -139,3 +139,106 @@ def embedding_renorm(weight, index, max_norm, norm_type):
         arguments = (weight, *strides, index, int(index.size), float(max_norm), float(norm_type), *map(int, weight.shape))
         blocks = -(-weight.shape[0] * 32 // _THREADS)
         _kernel("embedding_renorm", weight.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
+
+
+_ROWS = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {A} A;
+typedef {P} P;
+typedef long long wide;
+
+// a warp an index: the first of equal ones adds them up, in order
+extern "C" __global__ void sum_rows(const wide* index, const T* values, wide n, wide width, wide* first, A* out) {{
+    const wide i = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32;
+    if (i >= n) return;
+    const wide row = index[i];
+    bool earlier = false;
+    for (wide j = lane; j < i; j += 32) earlier |= index[j] == row;
+    const bool again = __any_sync(0xffffffffu, earlier);
+    if (lane == 0) first[i] = again ? -1 : row;
+    for (wide k = lane; k < width; k += 32) out[i * width + k] = again ? (A)0 : (A)values[i * width + k];
+    if (again) return;
+    for (wide j = i + 1; j < n; j += 32) {{
+        unsigned int mine = __ballot_sync(0xffffffffu, j + lane < n && index[j + lane] == row);
+        while (mine) {{
+            const wide at = j + __ffs(mine) - 1;
+            mine &= mine - 1;
+            for (wide k = lane; k < width; k += 32) out[i * width + k] += (A)values[at * width + k];
+        }}
+    }}
+}}
+
+extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide n, wide width) {{
+    const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < n * width && index[at / width] == row) out[at] = (T)0.0f;
+}}
+
+#define PLACE const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; \\
+    if (at >= n * width || first[at / width] < 0) return; \\
+    const wide to = first[at / width] * width + at % width; \\
+    const A d = sign * g[at];
+
+extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width) {{
+    PLACE
+    p[to] = (P)((A)p[to] - lr * d);
+}}
+
+extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, A* m, A* v, A sign, A step_size, A beta1, A beta2,
+                                       A eps, wide n, wide width) {{
+    PLACE
+    m[to] += (1 - beta1) * (d - m[to]);
+    v[to] += (1 - beta2) * (d * d - v[to]);
+    p[to] = (P)((A)p[to] - step_size * m[to] / (sqrt(v[to]) + eps));
+}}
+
+extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, A* total, A sign, A rate, A eps, wide n,
+                                          wide width) {{
+    PLACE
+    total[to] += d * d;
+    p[to] = (P)((A)p[to] - rate * d / (sqrt(total[to]) + eps));
+}}
+"""
+
+
+@_cache
+def _rows_kernel(name, values, sums, table):
+    names = {kind: first for kind, (first, _) in _TYPES.items()}
+    return _cupy.RawModule(code=_ROWS.format(T=names[values], A=names[sums], P=names[table])).get_function(name)  # pyright: ignore
+
+
+def clear_rows(index, row, out):
+    """out[i] = 0 where index[i] is ``row``."""
+    if out.size:
+        kernel = _rows_kernel("clear_rows", out.dtype.char, "f", "f")
+        kernel((-(-out.size // _THREADS),), (_THREADS,), (index, int(row), out, *map(int, out.shape)))
+
+
+def sum_rows(index, values, first, out):
+    """Of equal indices, the first gets the sum of their values in out; first[i] is index[i] there, else -1, and out[i] 0."""
+    if out.size:
+        kernel = _rows_kernel("sum_rows", values.dtype.char, out.dtype.char, "f")
+        kernel((-(-len(out) * 32 // _THREADS),), (_THREADS,), (index, values, *map(int, out.shape), first, out))
+
+
+def _row_step(name, p, first, g, tables, maximize, numbers):
+    if g.size:
+        scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
+        arguments = (p, first, g, *tables, *scalars, *map(int, g.shape))
+        _rows_kernel(name, "f", g.dtype.char, p.dtype.char)((-(-g.size // _THREADS),), (_THREADS,), arguments)
+
+
+def sparse_sgd_step(p, first, g, lr, maximize):
+    """p[first[i]] -= lr * g[i], where first[i] is not -1."""
+    _row_step("sparse_sgd", p, first, g, (), maximize, (lr,))
+
+
+def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
+    """m, v = running means of g and g**2, and p -= step_size * m / (sqrt(v) + eps), in the rows first[i] that are not -1."""
+    _row_step("sparse_adam", p, first, g, (m, v), maximize, (step_size, beta1, beta2, eps))
+
+
+def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
+    """total += g**2, and p -= rate * g / (sqrt(total) + eps), in the rows first[i] that are not -1."""
+    _row_step("sparse_adagrad", p, first, g, (total,), maximize, (rate, eps))

@@ -129,3 +129,81 @@ def embedding_renorm(weight, index, max_norm, norm_type):
         norm = total if norm_type == np.inf else total ** (1 / norm_type)
         if norm > max_norm:
             np.multiply(values, max_norm / (norm + 1e-7), out=values)
+
+
+def clear_rows(index, row, out):
+    """out[i] = 0 where index[i] is ``row``."""
+    for i, found in enumerate(index.tolist()):
+        if found == row:
+            out[i].fill(0)
+
+
+def sum_rows(index, values, first, out):
+    """Of equal indices, the first gets the sum of their values in out; first[i] is index[i] there, else -1, and out[i] 0."""
+    places: dict[int, int] = {}
+    for i, row in enumerate(index.tolist()):
+        at = places.setdefault(row, i)
+        if at == i:
+            first[i] = row
+            np.copyto(out[i], values[i])
+        else:
+            first[i] = -1
+            out[i].fill(0)
+            np.add(out[at], values[i], out=out[at])
+
+
+def _each_row(first, run, g, *tables):
+    """``run(rows of tables, g, scratch)`` for each index that counts."""
+    for i, row in enumerate(first.tolist()):
+        for j in range(0, g.shape[1] if row >= 0 else 0, _STEP):
+            part = slice(j, j + _STEP)
+            run(*(table[row, part] for table in tables), g[i, part], _scratch(g[i, part].shape, g.dtype))
+
+
+def sparse_sgd_step(p, first, g, lr, maximize):
+    """p[first[i]] -= lr * g[i], where first[i] is not -1."""
+    rate = -lr if maximize else lr
+
+    def run(p, g, t):
+        np.multiply(g, rate, out=t)
+        np.subtract(p, t, out=p, casting="unsafe")
+
+    _each_row(first, run, g, p)
+
+
+def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
+    """m, v = running means of g and g**2, and p -= step_size * m / (sqrt(v) + eps), in the rows first[i] that are not -1."""
+
+    def run(p, m, v, g, t):
+        if maximize:
+            np.negative(g, out=g)
+        np.subtract(g, m, out=t)
+        np.multiply(t, 1 - beta1, out=t)
+        np.add(m, t, out=m)
+        np.multiply(g, g, out=t)
+        np.subtract(t, v, out=t)
+        np.multiply(t, 1 - beta2, out=t)
+        np.add(v, t, out=v)
+        np.sqrt(v, out=t)
+        np.add(t, eps, out=t)
+        np.divide(m, t, out=t)
+        np.multiply(t, step_size, out=t)
+        np.subtract(p, t, out=p, casting="unsafe")
+
+    _each_row(first, run, g, p, m, v)
+
+
+def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
+    """total += g**2, and p -= rate * g / (sqrt(total) + eps), in the rows first[i] that are not -1."""
+    step = -rate if maximize else rate
+
+    def run(p, total, g, t):
+        np.multiply(g, g, out=t)
+        np.add(total, t, out=total)
+        np.sqrt(total, out=t)
+        np.add(t, eps, out=t)
+        np.divide(g, t, out=t)
+        np.multiply(t, step, out=t)
+        np.subtract(p, t, out=p, casting="unsafe")
+
+    _each_row(first, run, g, p, total)

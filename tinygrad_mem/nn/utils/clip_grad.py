@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ...autograd.grad_mode import no_grad
+from ...autograd.sparse import SparseTensor
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
 from ...functional import choose, creation, join, reduce
@@ -27,6 +28,11 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
     return [p.grad for p in every if p.grad is not None]
 
 
+def _numbers(t: Tensor) -> Tensor:
+    """What the norm of a gradient is taken of: of a sparse one, the sums of equal rows."""
+    return t.summed() if isinstance(t, SparseTensor) else t.detach()
+
+
 @no_grad()
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
@@ -45,7 +51,7 @@ def get_total_norm(
     if not every:
         return creation.tensor(0.0)
     norm_type = float(norm_type)
-    norms = [reduce.norm(t.detach(), norm_type).to(every[0].device) for t in every]
+    norms = [reduce.norm(_numbers(t), norm_type).to(every[0].device) for t in every]
     total = reduce.norm(join.stack(norms), norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(

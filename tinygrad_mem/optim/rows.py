@@ -1,0 +1,65 @@
+"""Steps by sparse gradients: the rules that have them touch the rows that were looked up, and no others."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import scope
+from ..autograd.sparse import SparseTensor
+from ..errors import ArgumentError
+from .state import has_master, wide
+
+if TYPE_CHECKING:
+    from ..autograd.tensor import Tensor
+    from .optimizer import Optimizer
+
+
+class RowWise:
+    """What an optimizer says that takes sparse gradients."""
+
+    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        """Update the rows ``first`` of ``p`` that are not -1 by the rows of ``g``, which may be written."""
+        raise NotImplementedError
+
+    def refuse_rows(self, group: dict[str, Any]) -> str:
+        """Why a sparse gradient is refused under the group's options; ``""`` if it is not."""
+        return ""
+
+
+def check(optimizer: Optimizer, due: list[tuple[dict[str, Any], Tensor]]) -> None:
+    """Refuse sparse gradients that the rule, or its options, cannot take: before anything is written."""
+    kind = type(optimizer).__name__
+    for group, p in due:
+        if not isinstance(p._grad, SparseTensor):
+            continue
+        if isinstance(optimizer, RowWise):
+            why = optimizer.refuse_rows(group)
+        else:
+            instead = ", please consider SparseAdam instead" if kind in ("Adam", "AdamW") else ""
+            why = f"{kind} does not support sparse gradients{instead}"
+        if has_master(group, p):
+            why = "master_weights=True does not support sparse gradients: give the table a group without"
+        if why:
+            raise ArgumentError(why)
+
+
+def workspace(grad: Any) -> int:
+    """Bytes that a step wants for a gradient's rows, equal ones added up: none for a dense one."""
+    if not isinstance(grad, SparseTensor):
+        return 0
+    return grad.rows.index.nbytes + grad.rows.values.size * wide(grad.dtype).itemsize
+
+
+def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, state: dict[str, Any]) -> None:
+    """Update ``p`` by the rows of its gradient."""
+    kernels, rows, size, work = p.device.kernels, grad.rows, grad.rows.index.nbytes, optimizer.work
+    if not size:
+        return
+    first = work[:size].view(np.int64)
+    g = work[size : workspace(grad)].view(wide(rows.dtype)).reshape(rows.values.shape)
+    with p.device.current():
+        scope.local.run(kernels.sum_rows, rows.index, rows.values, first, g)
+        scope.local.run(optimizer.update_rows, kernels, group, p.array, first, g, state)
+    optimizer.state[p] = state
