@@ -17,13 +17,14 @@ NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
 NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
 NETWORKS += [("vgg", f"vgg{n}{bn}{kind}") for n in (11, 13, 16, 19) for bn in ("", "_bn") for kind in ("", "_cifar")]
 NETWORKS += [("resnet", "resnet1001"), ("mobilenet", "mobilenet_v2"), ("squeezenet", "squeezenet")]
-NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt"), ("lstm", "LSTMLanguageModel")]
+NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt"), ("lstm", "LSTMLanguageModel"), ("bert", "bert")]
 COUNTS = {
     "mobilenet_v2": 3_504_872,
     "squeezenet": 1_235_496,
     "densenet121": 7_978_856,
     "unet": 31_037_698,
     "gpt": 124_439_808,
+    "bert": 109_512_762,
     "MLP": 1_863_690,
     "LeNet": 61_706,
     "resnet18": 11_689_512,
@@ -78,9 +79,10 @@ SHAPES = {
     "DigitsCNN": (1, 8, 8),
     "unet": (3, 64, 96),
     "gpt": (64,),
+    "bert": (64,),
     "LSTMLanguageModel": (64,),
 }
-OUT = {"unet": (2, 64, 96), "gpt": (64, 50257), "LSTMLanguageModel": (64, 128)}
+OUT = {"unet": (2, 64, 96), "gpt": (64, 50257), "bert": (64, 30522), "LSTMLanguageModel": (64, 128)}
 
 
 @pytest.mark.parametrize(("module", "name"), [n for n in NETWORKS if n[1] != "resnet1202"], ids=lambda n: n)
@@ -89,7 +91,7 @@ def test_forward_and_backward_on_meta(module: str, name: str):
     shape = SHAPES.get(name, (3, 32, 32) if small else (3, 224, 224))
     with tm.device("meta"):
         net = getattr(import_module(f"tinygrad_mem.models.{module}"), name)()
-        out = net(tm.zeros(2, *shape, dtype=tm.int64 if module in ("gpt", "lstm") else tm.float32))
+        out = net(tm.zeros(2, *shape, dtype=tm.int64 if module in ("gpt", "bert", "lstm") else tm.float32))
     assert tuple(out.shape) == (2, *OUT.get(name, (10,) if small or name in SHAPES else (1000,)))
     out.sum().backward()
     assert all(p.grad is not None and p.grad.shape == p.shape for p in net.parameters())
@@ -144,6 +146,12 @@ def test_same_losses_over_twenty_steps(module: str, name: str, arguments: dict, 
 
 SMALL = [
     ("gpt", "GPT", {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": 50}, (2, 20)),
+    (
+        "bert",
+        "MaskedLanguageModel",
+        {"layers": 2, "heads": 2, "width": 16, "context": 32, "vocabulary": 50, "dropout": 0.0},
+        (2, 20),
+    ),
     ("mobilenet", "MobileNetV2", {}, (2, 3, 64, 64)),
     ("squeezenet", "SqueezeNet", {}, (2, 3, 64, 64)),
     ("densenet", "DenseNet", {"layers": (2, 2)}, (2, 3, 64, 64)),
@@ -161,7 +169,7 @@ def test_same_outputs_and_gradients(module: str, name: str, arguments: dict, sha
                 m.p = 0.0
     other.load_state_dict({k: torch.tensor(v.detach().numpy()) for k, v in mine.state_dict().items()})
     rng = np.random.default_rng(0)
-    x = rng.integers(0, 50, shape) if name == "GPT" else rng.standard_normal(shape)
+    x = rng.integers(0, 50, shape) if name in ("GPT", "MaskedLanguageModel") else rng.standard_normal(shape)
     found, expected = mine(tm.tensor(x)), other(torch.tensor(x))
     np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-8, atol=1e-10)
     found.square().mean().backward()

@@ -10,6 +10,7 @@ from .dataset import StackDataset as StackDataset
 from .dataset import Subset as Subset
 from .dataset import TensorDataset as TensorDataset
 from .dataset import random_split as random_split
+from .docstrings import load_docstrings as load_docstrings
 from .loader import DataLoader as DataLoader
 from .sampler import BatchSampler as BatchSampler
 from .sampler import RandomSampler as RandomSampler
@@ -17,5 +18,15 @@ from .sampler import Sampler as Sampler
 from .sampler import SequentialSampler as SequentialSampler
 from .sampler import SubsetRandomSampler as SubsetRandomSampler
 from .sampler import WeightedRandomSampler as WeightedRandomSampler
+from .sequences import BucketBatchSampler as BucketBatchSampler
+from .sequences import Packed as Packed
+from .sequences import PadCollate as PadCollate
+from .sequences import Padded as Padded
+from .sequences import TokenBatchSampler as TokenBatchSampler
+from .sequences import pack_collate as pack_collate
+from .sequences import pad_collate as pad_collate
+from .tokens import TokenFile as TokenFile
+from .tokens import TokenStream as TokenStream
+from .tokens import write_tokens as write_tokens
 from .workers import WorkerInfo as WorkerInfo
 from .workers import get_worker_info as get_worker_info

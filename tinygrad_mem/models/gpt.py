@@ -1,14 +1,15 @@
 """GPT-2, with nanoGPT's names.
 
-Source: Radford et al., *Language models are unsupervised multitask learners*, 2019. Attention is the plain one, that keeps the
-(T, T) scores of every head for backward.
+A state dict of nanoGPT's loads as it is. Memory is linear in the tokens: no (T, T) scores are kept.
+
+Source: Radford et al., *Language models are unsupervised multitask learners*, 2019.
 """
 
 from __future__ import annotations
 
 import math
 
-from .. import Tensor, arange, nn, ones, tril
+from .. import Tensor, arange, nn
 from ..nn import functional as F
 
 # (layers, heads, width)
@@ -18,23 +19,21 @@ SIZES = {"gpt2": (12, 12, 768), "gpt2-medium": (24, 16, 1024), "gpt2-large": (36
 class CausalSelfAttention(nn.Module):
     """Each token looks at those before it."""
 
-    def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.c_attn = nn.Linear(width, 3 * width)
         self.c_proj = nn.Linear(width, width)
         self.attn_dropout = nn.Dropout(dropout)
         self.resid_dropout = nn.Dropout(dropout)
         self.heads = heads
-        self.register_buffer("bias", tril(ones(context, context)).view(1, 1, context, context), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         n, t, width = x.shape
         q, k, v = (
             part.view(n, t, self.heads, -1).transpose(1, 2) for part in self.c_attn(x).split(width, 2)
         )  # N, heads, T, head
-        scores = (q @ k.transpose(-2, -1)) * (1.0 / math.sqrt(width // self.heads))  # N, heads, T, T
-        scores = scores.masked_fill(self.bias[:, :, :t, :t] == 0, float("-inf"))
-        y = self.attn_dropout(F.softmax(scores, dim=-1)) @ v
+        p = self.attn_dropout.p if self.training else 0.0
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=p, is_causal=True)  # N, heads, T, head
         return self.resid_dropout(self.c_proj(y.transpose(1, 2).contiguous().view(n, t, width)))
 
 
@@ -55,10 +54,10 @@ class MLP(nn.Module):
 class Block(nn.Module):
     """Attention and a small network, each around a norm and beside a shortcut."""
 
-    def __init__(self, width: int, heads: int, context: int, dropout: float) -> None:
+    def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(width)
-        self.attn = CausalSelfAttention(width, heads, context, dropout)
+        self.attn = CausalSelfAttention(width, heads, dropout)
         self.ln_2 = nn.LayerNorm(width)
         self.mlp = MLP(width, dropout)
 
@@ -79,7 +78,7 @@ class GPT(nn.Module):
                 "wte": nn.Embedding(vocabulary, width),
                 "wpe": nn.Embedding(context, width),
                 "drop": nn.Dropout(dropout),
-                "h": nn.ModuleList(Block(width, heads, context, dropout) for _ in range(layers)),
+                "h": nn.ModuleList(Block(width, heads, dropout) for _ in range(layers)),
                 "ln_f": nn.LayerNorm(width),
             }
         )

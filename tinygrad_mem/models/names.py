@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .. import nn
-from . import densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, unet, vgg
+from . import bert, densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, unet, vgg
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,5 @@ NETWORKS: dict[str, Named] = {
     "lstm": Named(lstm.LSTMLanguageModel, (64,), 128, tokens=True),
     "lstm-tied": Named(lambda: lstm.LSTMLanguageModel(layers=2, tied=True), (64,), 128, tokens=True),
     **{size: Named(lambda size=size: gpt.gpt(size), (1024,), 50257, tokens=True) for size in gpt.SIZES},
+    **{size: Named(lambda size=size: bert.bert(size), (512,), 30522, tokens=True) for size in bert.SIZES},
 }

@@ -5,5 +5,7 @@
 
 from .accumulation import accumulate as accumulate
 from .in_backward import optimizer_in_backward as optimizer_in_backward
+from .selection import labelled_positions as labelled_positions
+from .selection import select_labelled as select_labelled
 from .table import TABLE as TABLE
 from .table import Technique as Technique

@@ -43,5 +43,12 @@ _ROWS = (
         "bit for bit",
         ("accumulation",),
     ),
+    Technique(
+        "selection",
+        ("techniques.select_labelled",),
+        "logits of the positions that have a label instead of all",
+        "a gather, and a scatter in backward",
+        "the rounding of sums",
+    ),
 )
 TABLE = {row.name: row for row in _ROWS}

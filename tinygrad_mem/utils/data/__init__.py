@@ -17,6 +17,16 @@ from ...data.sampler import Sampler as Sampler
 from ...data.sampler import SequentialSampler as SequentialSampler
 from ...data.sampler import SubsetRandomSampler as SubsetRandomSampler
 from ...data.sampler import WeightedRandomSampler as WeightedRandomSampler
+from ...data.sequences import BucketBatchSampler as BucketBatchSampler
+from ...data.sequences import Packed as Packed
+from ...data.sequences import PadCollate as PadCollate
+from ...data.sequences import Padded as Padded
+from ...data.sequences import TokenBatchSampler as TokenBatchSampler
+from ...data.sequences import pack_collate as pack_collate
+from ...data.sequences import pad_collate as pad_collate
+from ...data.tokens import TokenFile as TokenFile
+from ...data.tokens import TokenStream as TokenStream
+from ...data.tokens import write_tokens as write_tokens
 from ...data.workers import WorkerInfo as WorkerInfo
 from ...data.workers import get_worker_info as get_worker_info
 

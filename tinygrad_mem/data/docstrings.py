@@ -1,0 +1,45 @@
+"""Text that ships with Python itself: the documentation strings of the standard library. Nothing is downloaded."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from pathlib import Path
+
+import numpy as np
+
+
+def load_docstrings(modules: int = 40) -> list[str]:
+    """Documentation strings of the first ``modules`` files of the standard library, by name: modules, classes, functions.
+
+    They differ between versions of Python. Files that cannot be read are left out.
+
+    Raises:
+        FileNotFoundError: this Python came without its library's source.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    found: list[str] = []
+    files = 0
+    for path in sorted(root.glob("*.py")):
+        try:
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            continue
+        named = [n for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))]
+        found += [text for text in map(ast.get_docstring, named) if text]
+        files += 1
+        if files == modules:
+            break
+    if not found:
+        raise FileNotFoundError(f"there is no Python source with documentation strings in {root}")
+    return found
+
+
+def encode(text: str) -> np.ndarray:
+    """The bytes of a text as tokens below 256, uint8."""
+    return np.frombuffer(text.encode("utf-8"), np.uint8)
+
+
+def decode(tokens: np.ndarray) -> str:
+    """The text of bytes; what is no text is shown as a replacement character."""
+    return np.asarray(tokens).astype(np.uint8).tobytes().decode("utf-8", errors="replace")

@@ -1,0 +1,221 @@
+"""Sequences of different lengths in batches: alike lengths together, a budget of tokens, padding to the longest or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..devices import Generator
+from ..functional.creation import tensor as make_tensor
+from .sampler import Sampler, draws
+
+
+def _lengths(lengths: Sequence[int]) -> np.ndarray:
+    found = np.asarray(lengths) if len(lengths) else np.empty(0, np.int64)
+    if found.ndim != 1 or found.dtype.kind not in "iu" or (found < 0).any():
+        raise ValueError(f"lengths are a row of whole numbers, 0 or more, found {found.dtype} {list(found.shape)}")
+    return found.astype(np.int64)
+
+
+def _whole(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
+    return value
+
+
+class _ByLength(Sampler[list]):
+    """What both samplers share: an order of alike lengths, and batches in random order."""
+
+    def __init__(self, lengths: Sequence[int], shuffle: bool, drop_last: bool, generator: Generator | None) -> None:
+        super().__init__()
+        self.lengths, self.shuffle, self.drop_last, self.generator = _lengths(lengths), shuffle, drop_last, generator
+
+    def _cut(self, order: np.ndarray) -> list[list[int]]:
+        raise NotImplementedError
+
+    def _order(self, rng: Any) -> np.ndarray:
+        """Indices by length; equal ones in random order where the sampler shuffles."""
+        if rng is None:
+            return np.argsort(self.lengths, kind="stable")
+        mixed = rng.permutation(len(self.lengths))
+        return mixed[np.argsort(self.lengths[mixed], kind="stable")]
+
+    def __iter__(self) -> Iterator[list]:
+        rng = draws(self.generator) if self.shuffle else None
+        batches = self._cut(self._order(rng))
+        places = range(len(batches)) if rng is None else rng.permutation(len(batches)).tolist()
+        for place in places:
+            yield batches[place]
+
+    def __len__(self) -> int:
+        return len(self._cut(self._order(None)))
+
+
+class BucketBatchSampler(_ByLength):
+    """Batches of ``batch_size`` indices of sequences of alike lengths, in random order: for ``DataLoader(batch_sampler=...)``.
+
+    Every index comes once a pass; the batch that is smaller than the others is the one of the longest sequences.
+
+    Args:
+        lengths: of each sequence of the dataset.
+        shuffle: equal lengths and the order of the batches are drawn anew each pass; else shortest first.
+        drop_last: leave the batch out that has fewer.
+
+    Raises:
+        ValueError: ``batch_size`` is not positive, or ``lengths`` are no lengths.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        batch_size: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(lengths, shuffle, drop_last, generator)
+        self.batch_size = _whole("batch_size", batch_size)
+
+    def _cut(self, order: np.ndarray) -> list[list[int]]:
+        size = self.batch_size
+        stop = len(order) - len(order) % size if self.drop_last else len(order)
+        return [order[i : i + size].tolist() for i in range(0, stop, size)]
+
+
+class TokenBatchSampler(_ByLength):
+    """Batches whose padded size, sequences times the longest of them, is at most ``max_tokens``: memory is the same for all.
+
+    Every index comes once a pass.
+
+    Args:
+        lengths: of each sequence of the dataset.
+        max_tokens: places of a batch, padding included.
+        shuffle: equal lengths and the order of the batches are drawn anew each pass; else shortest first.
+        drop_last: leave out the batch of the longest sequences, which may have room left.
+
+    Raises:
+        ValueError: ``max_tokens`` is not positive, a sequence is longer than it, or ``lengths`` are no lengths.
+
+    Source: Ott et al., *fairseq*, 2019 (its ``--max-tokens``).
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        max_tokens: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        generator: Generator | None = None,
+    ) -> None:
+        super().__init__(lengths, shuffle, drop_last, generator)
+        self.max_tokens = _whole("max_tokens", max_tokens)
+        longest = int(self.lengths.max(initial=0))
+        if longest > max_tokens:
+            where = int(self.lengths.argmax())
+            raise ValueError(
+                f"sequence {where} has {longest} tokens, more than max_tokens={max_tokens}: cut it, or leave it out"
+            )
+
+    def _cut(self, order: np.ndarray) -> list[list[int]]:
+        batches: list[list[int]] = []
+        batch: list[int] = []
+        for index in order.tolist():  # lengths grow: the last of a batch is its longest
+            if batch and (len(batch) + 1) * max(int(self.lengths[index]), 1) > self.max_tokens:
+                batches.append(batch)
+                batch = []
+            batch.append(index)
+        return [*batches, batch] if batch and not self.drop_last else batches
+
+
+class Padded(NamedTuple):
+    """Sequences (N, longest of the batch), and the length of each, int64."""
+
+    tokens: Tensor
+    lengths: Tensor
+
+    @property
+    def padding_mask(self) -> Tensor:
+        """(N, longest), True where there is no token: the ``key_padding_mask`` of attention."""
+        places = np.arange(self.tokens.shape[1])
+        return make_tensor(places >= self.lengths.numpy()[:, None])
+
+
+class Packed(NamedTuple):
+    """Sequences one behind the other (tokens of all), where each begins and the last ends (int32), and the longest length."""
+
+    tokens: Tensor
+    cu_seqlens: Tensor
+    longest: int
+
+
+class PadCollate:
+    """A ``collate_fn`` that pads sequences to the longest of the batch, not of the dataset.
+
+    Samples are sequences, or tuples or dicts of sequences and of what :func:`default_collate` takes: each sequence of tokens
+    (a list, an array or a tensor with at least one axis) becomes a :class:`Padded`.
+
+    Args:
+        padding_value: what stands behind the shorter ones: -100 for labels that a loss is to ignore.
+        multiple_of: the padded length is rounded up to a multiple of this.
+
+    Raises:
+        ValueError: ``multiple_of`` is not positive; sequences that differ in more than their lengths.
+    """
+
+    def __init__(self, padding_value: float = 0, multiple_of: int = 1) -> None:
+        self.padding_value, self.multiple_of = padding_value, _whole("multiple_of", multiple_of)
+
+    def __call__(self, batch: Sequence[Any]) -> Any:
+        first = batch[0]
+        if isinstance(first, dict):
+            return {key: self._column([sample[key] for sample in batch]) for key in first}
+        if isinstance(first, tuple):
+            return [self._column(column) for column in zip(*batch, strict=True)]
+        return self._column(batch)
+
+    def _column(self, column: Sequence[Any]) -> Any:
+        from .collate import default_collate
+
+        if isinstance(column[0], (str, bytes)) or np.ndim(_array(column[0])) == 0:
+            return default_collate(list(column))
+        rows = [_array(row) for row in column]
+        _alike(rows)
+        lengths = [len(row) for row in rows]
+        longest = -(-max(lengths) // self.multiple_of) * self.multiple_of
+        out = np.full((len(rows), longest, *rows[0].shape[1:]), self.padding_value, rows[0].dtype)
+        for target, row in zip(out, rows, strict=True):
+            target[: len(row)] = row
+        return Padded(make_tensor(out), make_tensor(np.array(lengths, np.int64)))
+
+
+def pad_collate(batch: Sequence[Any]) -> Any:
+    """:class:`PadCollate` with zeros."""
+    return PadCollate()(batch)
+
+
+def pack_collate(batch: Sequence[Any]) -> Packed:
+    """A ``collate_fn`` that puts sequences one behind the other, without padding: for :func:`nn.attention.varlen.varlen_attn`.
+
+    Raises:
+        ValueError: sequences that differ in more than their lengths.
+    """
+    rows = [_array(row) for row in batch]
+    _alike(rows)
+    offsets = np.cumsum([0, *(len(row) for row in rows)]).astype(np.int32)
+    return Packed(make_tensor(np.concatenate(rows)), make_tensor(offsets), max(len(row) for row in rows))
+
+
+def _array(row: Any) -> np.ndarray:
+    return row.detach().cpu().numpy() if isinstance(row, Tensor) else np.asarray(row)
+
+
+def _alike(rows: list[np.ndarray]) -> None:
+    for number, row in enumerate(rows):
+        if row.ndim == 0 or row.shape[1:] != rows[0].shape[1:] or row.dtype.kind != rows[0].dtype.kind:
+            raise ValueError(
+                f"sequences of a batch differ in their lengths only: entry 0 is {rows[0].dtype} {list(rows[0].shape)}, entry "
+                f"{number} is {row.dtype} {list(row.shape)}"
+            )

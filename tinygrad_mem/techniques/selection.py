@@ -1,0 +1,59 @@
+"""Select before the last layer: only the positions that have a label reach the projection onto the vocabulary.
+
+A language model's logits are its largest tensor: positions times vocabulary. A loss that ignores most positions (masked
+language modelling labels 15 % of them, instruction tuning the answers only, a classifier the last step) needs no logits there.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..errors import DataDependenceError, ShapeError
+from ..functional.gather import index_select
+from ..functional.index import nonzero
+
+
+def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
+    """Where labels are not ``ignore_index``: int64, counted through ``labels`` row by row.
+
+    Raises:
+        DataDependenceError: on meta, where labels have no values: make the positions where the labels are made, as data.
+    """
+    if labels.device.type == "meta":
+        raise DataDependenceError(
+            "labelled_positions: how many labels are not ignored depends on their values, and there are none on meta; make "
+            "the positions where the labels are made (numpy.flatnonzero), and give them as data"
+        )
+    return nonzero(labels.flatten().ne(ignore_index)).flatten()
+
+
+def select_labelled(
+    hidden: Tensor, labels: Tensor, ignore_index: int = -100, positions: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Rows of ``hidden`` (..., width) whose label counts, and these labels: (count, width) and (count,).
+
+    The mean loss over them is the mean loss over all positions with ``ignore_index``, and so are the gradients.
+
+    Memory: of logits, of their gradient and of what the loss keeps, ``count / labels.numel()`` remains; added are the selected
+    rows, ``count * width`` numbers, and the positions, 8 bytes each.
+    Price: one gather, and one scatter in backward.
+    Do not use when: nearly all positions have a label; a cross-entropy in chunks bounds the logits then.
+
+    Args:
+        labels: (...), whole numbers.
+        positions: what :func:`labelled_positions` would say, where it is known already.
+
+    Raises:
+        ShapeError: hidden and labels are not of the same positions.
+        DataDependenceError: on meta, without ``positions``.
+    """
+    if hidden.ndim < 1 or tuple(hidden.shape[:-1]) != tuple(labels.shape) or labels.dtype.kind not in "iu":
+        raise ShapeError(
+            f"select_labelled: labels are whole numbers, one for each row of hidden: hidden {list(hidden.shape)}, labels "
+            f"{np.dtype(labels.dtype)} {list(labels.shape)}"
+        )
+    if positions is None:
+        positions = labelled_positions(labels, ignore_index)
+    rows = hidden.reshape(labels.numel(), hidden.shape[-1])
+    return index_select(rows, 0, positions), index_select(labels.flatten(), 0, positions)
