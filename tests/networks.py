@@ -111,6 +111,15 @@ MORE = [
     Workload("DenseNet-121 224x224", "densenet", "densenet121", {}, (4, 3, 224, 224), False),
     Workload("SqueezeNet 224x224", "squeezenet", "squeezenet", {}, (4, 3, 224, 224), False),
     Workload("LSTM of characters, 64 steps", "lstm", "LSTMLanguageModel", {}, (32, 64), True, tokens=128),
+    Workload(
+        "transformer of 2 layers, 128 tokens",
+        "gpt",
+        "GPT",
+        {"layers": 2, "heads": 8, "width": 256, "context": 128, "vocabulary": 1000},
+        (8, 128),
+        True,
+        tokens=1000,
+    ),
     Workload("GPT-2 small, 256 tokens", "gpt", "gpt", {}, (2, 256), True, tokens=50257),
 ]
 """Networks whose bytes are compared too (``python -m tests.benchmarks --memory``); no goal was set for them."""

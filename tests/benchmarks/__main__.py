@@ -40,14 +40,14 @@ def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: flo
 
 
 def networks(device: str, seconds: float, only: str) -> list[dict]:
-    """The five training steps, and an LSTM's; on a GPU both engines wait for the device in each step."""
+    """The five training steps, an LSTM's and a transformer's; on a GPU both engines wait for the device in each step."""
     import torch
 
     import tinygrad_mem as tm
     from tests.networks import MORE, WORKLOADS
 
     rows = []
-    for workload in [*WORKLOADS, *(each for each in MORE if each.module == "lstm")]:
+    for workload in [*WORKLOADS, *(each for each in MORE if each.module == "lstm" or each.network == "GPT")]:
         if only and only.lower() not in workload.name.lower():
             continue
         steps = [workload.build(tm, device), workload.build(torch, device)]

@@ -11,7 +11,8 @@ import torch
 import tinygrad_mem as tm
 from tests.case import values
 from tests.memory.test_predict import assert_foretold
-from tests.networks import under_pytorch
+from tests.networks import MORE, our_peak, run_under, under_pytorch
+from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem import memory, nn
 from tinygrad_mem.data import docstrings
 from tinygrad_mem.models import bert, gpt
@@ -71,6 +72,14 @@ def test_a_gpt_keeps_nothing_that_grows_with_the_square_of_the_tokens():
         model = gpt.GPT(**{**SMALL, "context": 4096})
         totals = [memory.saved(model, tm.zeros(1, n, dtype=tm.int64)).total for n in (1024, 2048, 4096)]
     assert totals[2] - totals[1] == 2 * (totals[1] - totals[0])
+
+
+def test_a_transformers_step_needs_less_than_pytorchs():
+    """Two layers, 128 tokens, with Adam: the same network, batch and precision."""
+    (workload,) = (each for each in MORE if each.network == "GPT")
+    ours = our_peak(workload, "meta")
+    theirs = pytorch_peak(run_under(torch, workload))
+    assert 0.85 * theirs < ours < theirs
 
 
 def test_a_gpt_learns_real_text():

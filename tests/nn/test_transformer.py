@@ -178,6 +178,42 @@ def test_twenty_steps_of_training(norm_first: bool):
     assert losses[0][-1] < losses[0][0]
 
 
+def test_recomputed_with_the_same_dropout():
+    """The masks of attention are drawn again from their tickets: gradients bit for bit, and less is kept."""
+    results, sizes = [], []
+    for recompute in (False, True):
+        tm.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, 0.3, batch_first=True)
+        x = tm.randn(3, 20, 8, requires_grad=True)
+        tm.manual_seed(1)
+
+        def run(layer: Any = layer, x: Any = x, recompute: bool = recompute) -> Any:
+            return tm.utils.checkpoint.checkpoint(layer, x, use_reentrant=False) if recompute else layer(x)
+
+        tm.manual_seed(1)
+        run().square().sum().backward()
+        results.append([values(p.grad) for p in (x, *layer.parameters())])
+        sizes.append(memory.saved(run).total)
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert sizes[1] < 0.2 * sizes[0]
+
+
+def test_under_autocast_it_computes_in_half_precision():
+    tm.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True)
+    x, hidden = tm.randn(3, 20, 8, requires_grad=True), tm.tensor(np.arange(20) >= np.array([[20], [5], [9]]))
+    bias = tm.zeros(20, 20)
+    expected = values(layer(x, bias, hidden))
+    with tm.autocast("cpu", dtype=tm.float16):
+        y = layer(x, bias, hidden)
+        q = F.linear(x, tm.eye(8)).view(3, 20, 2, 4).transpose(1, 2)
+        assert F.scaled_dot_product_attention(q, q, q).dtype == tm.float16
+    y.sum().backward()
+    np.testing.assert_allclose(values(y), expected, rtol=2e-2, atol=2e-2)
+    assert all(p.grad is not None and p.grad.dtype == tm.float32 for p in layer.parameters())
+
+
 def test_dropout_in_training_only():
     tm.manual_seed(0)
     layer = nn.TransformerEncoderLayer(8, 2, 16, 0.5)
