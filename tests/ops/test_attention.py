@@ -229,6 +229,21 @@ def test_every_plan_fits_into_the_scratch():
         sdpa(q, k, v, tm.ones(9, 90, dtype=tm.bool), dropout_p=0.1).sum().backward()
 
 
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("backward", [False, True])
+def test_plans_of_the_gpu_fit_the_workspace_of_the_longest_sequence(dtype: str, backward: bool):
+    """Their sizes are arithmetic, which needs no GPU: 64 MiB at most, and a shorter sequence fits into what was taken."""
+    kernels = pytest.importorskip("tinygrad_mem.kernels.cupy.attention")
+    kind = np.dtype(dtype)
+    for heads, rows, columns, depth in [(1, 1, 1, 8), (12, 65536, 65536, 64), (40, 1000, 700, 128), (3, 900, 5, 8192)]:
+        shapes = [(1, heads, n, depth) for n in (rows, columns, columns)]
+        room = kernels.attention_workspace(*shapes, kind, backward)
+        assert room <= 64 << 20
+        for r, c in [(rows, columns), (1, 1), (rows, 1), (1, columns), (rows // 2, columns // 3)]:
+            cut = kernels._plan(heads, r, c, depth, depth, kind, backward, room)
+            assert kernels._bytes(cut, depth, depth, kind, backward) <= room
+
+
 # --- sequences one behind the other ---------------------------------------------------------------------------------------
 
 

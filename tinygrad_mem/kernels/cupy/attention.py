@@ -24,6 +24,7 @@ from .lines import NULL as _NULL
 _MOST = 64 << 20  # bytes of workspace, at most
 _SIDE = 1024  # rows and columns of a tile, at most
 _THREADS = 128
+_GAPS = 8 * 256  # bytes between what lies in the workspace, at most
 
 
 class _Plan(_NamedTuple):
@@ -47,16 +48,16 @@ def _bytes(cut, depth, width, dtype, backward):
         total += lines * width * wide
     elif dtype == _np.float16:
         total += cut.heads * (cut.rows * depth + cut.columns * (depth + width)) * wide
-    return total + 8 * 256
+    return total + _GAPS
 
 
-def _plan(heads, rows, columns, depth, width, dtype, backward):
-    """The largest tile within the workspace."""
+def _plan(heads, rows, columns, depth, width, dtype, backward, room=_MOST):
+    """The largest tile within ``room`` bytes: shorter sequences use what was taken for the longest."""
     rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
-    while _bytes(_Plan(1, rows, columns), depth, width, dtype, backward) > _MOST and rows * columns > 1:
+    while _bytes(_Plan(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
         rows, columns = -(-rows // 2), -(-columns // 2)
     one = _bytes(_Plan(1, rows, columns), depth, width, dtype, backward)
-    return _Plan(max(min(max(heads, 1), _MOST // one), 1), rows, columns)
+    return _Plan(max(min(max(heads, 1), (room - _GAPS) // (one - _GAPS)), 1), rows, columns)
 
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
@@ -205,7 +206,7 @@ def _forward(job, work, out, lse):
     """Tile by tile of rows, over all columns that they see."""
     heads, groups, rows, depth = job.q.shape
     width, wide = job.v.shape[2], _wide(job.q.dtype)
-    cut = _plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False)
+    cut = _plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False, work.size)
     for head in _cuts(heads, cut.heads):
         for group in range(groups):
             for part in _cuts(rows, cut.rows):
@@ -296,7 +297,7 @@ def _backward(job, grads, work):
     """Half precision is added up in the workspace: rows and columns have a walk each then."""
     heads, _, rows, depth = job.q.shape
     total, width, dtype = job.k.shape[1], grads.gy.shape[3], job.q.dtype
-    cut = _plan(heads, rows, total, depth, width, dtype, True)
+    cut = _plan(heads, rows, total, depth, width, dtype, True, work.size)
     for g in (grads.gk, grads.gv):
         if g is not None:
             g.fill(0)
