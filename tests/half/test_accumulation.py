@@ -53,6 +53,11 @@ def few_rows(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndar
     return [*arrays, rng.integers(0, 2, MANY)]
 
 
+def far(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Numbers near 1,000, whose mean in float16 is off by as much as an eighth of their deviation."""
+    return [(1000 + 8 * (a.astype(np.float32) - 1)).astype(np.float16) for a in arrays]
+
+
 ROWS = [
     Row("Sum", "all", lambda t, f, x: x.sum() / 64, [(MANY,)]),
     Row("Sum", "rows", lambda t, f, x: x.sum(1), [(3, MANY)]),
@@ -63,6 +68,7 @@ ROWS = [
     Row("Prod", "line", lambda t, f, x: x.prod(), [(MANY,)], noise=0.005),
     Row("Var", "line", lambda t, f, x: x.var(), [(MANY,)]),
     Row("Var", "columns", lambda t, f, x: x.std(0), [(MANY, 3)]),
+    Row("Var", "far from 0", lambda t, f, x: x.detach().var(), [(MANY,)], far),
     Row("LogSumExp", "line", lambda t, f, x: x.logsumexp(0), [(MANY,)]),
     Row("Norm", "1", lambda t, f, x: x.norm(1), [(MANY,)]),
     Row("Norm", "2", lambda t, f, x: x.norm(), [(MANY,)]),

@@ -112,11 +112,14 @@ class Var(Op):
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
         mean = ctx.empty(out.shape, x.dtype)
         kept_mean = mean.reshape(kept.shape)
+        middle = wider(ctx, kept_mean)  # differences from a rounded mean would add its error to the variance
         count = math.prod(x.shape[a] for a in axes)
         divisor = max(count - correction, 0)
-        ctx.kernels.mean(x, axes, out=kept_mean)
+        ctx.kernels.mean(x, axes, out=middle)
+        if middle is not kept_mean:
+            ctx.kernels.copy(middle, out=kept_mean)
         wide = wider(ctx, kept)
-        ctx.kernels.variance(x, kept_mean, axes, 1.0 / divisor if divisor else math.inf if count else math.nan, out=wide)
+        ctx.kernels.variance(x, middle, axes, 1.0 / divisor if divisor else math.inf if count else math.nan, out=wide)
         if root:
             ctx.kernels.sqrt(wide, out=kept)
         elif wide is not kept:

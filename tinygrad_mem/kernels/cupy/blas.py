@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 
+from ...scope import local as _local
+
 _REAL = {"e": 2, "f": 0, "d": 1}  # cudaDataType of half, float, double
 _COMPUTE = {"e": 68, "f": 68, "d": 70}  # cublasComputeType: 32 bits, 64 bits
 _DEFAULT = -1  # the algorithm
+_NARROW, _HALF_ONE = 64, 0x3C00  # 16 bits, where ``backends.accumulate_in`` asks for them; the bits of a float16 1
 
 
 def _layout(a):
@@ -36,8 +39,9 @@ def gemm(a, b, out, add=False):
     if out.size == 0:
         return
     kind = "e" if a.dtype.char == "e" else out.dtype.char
-    scalar = ctypes.c_double if kind == "d" else ctypes.c_float
-    one, beta = scalar(1.0), scalar(1.0 if add else 0.0)
+    narrow = kind == "e" and _local.narrow_sums
+    scalar = ctypes.c_double if kind == "d" else ctypes.c_uint16 if narrow else ctypes.c_float
+    one, beta = scalar(_HALF_ONE if narrow else 1), scalar((_HALF_ONE if narrow else 1) if add else 0)
     left, right, result = _layout(a), _layout(b), _layout(out)
     if result[0]:
         raise ValueError("the rows of a product must be contiguous")
@@ -64,6 +68,6 @@ def gemm(a, b, out, add=False):
         result[1],
         result[2],
         batch,
-        _COMPUTE[kind],
+        _NARROW if narrow else _COMPUTE[kind],
         _DEFAULT,
     )

@@ -11,6 +11,8 @@ from typing import Any as _Any
 import cupy as _cupy
 import numpy as _numpy
 
+from ...scope import local as _local
+
 _TYPES = {"e": (2, 68, _numpy.float32), "f": (0, 68, _numpy.float32), "d": (1, 70, _numpy.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
 _PLAIN, _TURNED, _HOST, _DEFAULT_ALGORITHM = 0, 1, 0, -1
@@ -69,6 +71,8 @@ def _products(x, y, out, alpha=1.0, beta=0.0):
     from cupy_backends.cuda.libs import cublas
 
     kind, compute, real = _TYPES[out.dtype.char]
+    if out.dtype.char == "e" and _local.narrow_sums:
+        compute, real = 64, _numpy.float16  # cublasComputeType_t 16F
     (x_how, x_lead), (y_how, y_lead) = _layout(x), _layout(y)
     count, m, n = out.shape
     size = out.itemsize

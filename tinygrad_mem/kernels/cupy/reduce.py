@@ -9,6 +9,8 @@ from math import prod as _prod
 
 import cupy as _cupy
 
+from ...scope import local as _local
+
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
 
@@ -33,8 +35,26 @@ def sum(x, axes, out):
         out.fill(0)
     elif not axes:
         _copy(x, out)
+    elif out.dtype.char == "e" and _local.narrow_sums:
+        _add_up_narrow(x, axes, 1.0, out)
+    elif out.dtype.char == "e":
+        _reduce(_half_sum, axes, 0, out, x)
     else:
         x.sum(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+
+
+def _half(step, end, start, name):
+    """A reduction of float16 in float32: CuPy's own goes through CUB, which keeps its sums in float16."""
+    return _cupy.ReductionKernel("T x", "U y", "(float)x", step, end, start, f"tinygrad_mem_half_{name}", reduce_type="float32")
+
+
+_half_sum = _half("a + b", "y = a", "0", "sum")
+_half_product = _half("a * b", "y = a", "1", "product")
+
+
+@_cache
+def _half_mean_of(count):
+    return _half("a + b", f"y = a / {count}.0f", "0", f"mean_of_{count}")
 
 
 _copy = _cupy.ElementwiseKernel("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
@@ -46,8 +66,31 @@ def mean(x, axes, out):
         out.fill(_nan)
     elif not axes:
         _copy(x, out)
+    elif out.dtype.char == "e" and _local.narrow_sums:
+        _add_up_narrow(x, axes, out.size / x.size, out)
+    elif out.dtype.char == "e":
+        _reduce(_half_mean_of(x.size // out.size), axes, _nan, out, x)
     else:
         x.mean(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+
+
+_narrow = _cupy.ElementwiseKernel(
+    "raw T x, int64 count, float32 scale",
+    "U y",
+    """
+    U total = (float)0;
+    for (long long k = 0; k < count; ++k) total = (float)total + (float)x[i * count + k];
+    y = (float)total * scale;
+    """,
+    "tinygrad_mem_narrow_sum",
+)
+
+
+def _add_up_narrow(x, axes, scale, out):
+    """A sum kept in float16, one term after the other, where ``backends.accumulate_in`` shows what that does."""
+    rest = [a for a in range(x.ndim) if a not in axes]
+    lines = x.transpose(*rest, *axes)
+    _narrow(lines, x.size // out.size, scale, out.reshape([x.shape[a] for a in rest]))
 
 
 def prod(x, axes, out):
@@ -56,6 +99,8 @@ def prod(x, axes, out):
         out.fill(1)
     elif not axes:
         _copy(x, out)
+    elif out.dtype.char == "e":
+        _reduce(_half_product, axes, 1, out, x)
     else:
         x.prod(axis=axes, dtype=out.dtype, out=out, keepdims=True)
 
@@ -108,7 +153,7 @@ def count_nonzero(x, axes, out):
 
 
 _squares = _cupy.ReductionKernel(
-    "T x, T m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares"
+    "T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares"
 )
 
 

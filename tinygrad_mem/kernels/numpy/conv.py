@@ -12,10 +12,12 @@ import os as _os
 
 import numpy as np
 
+from ...scope import local as _local
 from . import conv_columns as _columns
 from . import conv_depthwise as _depthwise
 from . import conv_rows as _rows
 from . import conv_winograd as _winograd
+from . import narrow as _narrow
 from .conv_geometry import Geometry as _Geometry
 from .pool import _sum_halves
 
@@ -62,6 +64,10 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if _use_winograd("forward", x.shape, w.shape, out.shape, stride, dilation, groups, x.dtype):
         _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
+    if x.dtype == np.float16 and _local.narrow_sums:
+        for xs, ws, bs, outs in _by_group(groups, x, w, bias, out):
+            _narrow.convolve(xs, ws, bs, list(_overlaps(x.shape[2:], out.shape[2:], w.shape[2:], stride, low, dilation)), outs)
+        return
     geo = _Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     _algorithm(geo, "forward").forward(geo, x, w, bias, work, out)
 
@@ -77,6 +83,11 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
         _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
+    if gy.dtype == np.float16 and _local.narrow_sums:
+        for outs, ws, bs, gs in _by_group(groups, out, w, bias, gy):
+            taps = _overlaps(out.shape[2:], gy.shape[2:], w.shape[2:], stride, low, dilation)
+            _narrow.convolve(gs, ws.swapaxes(0, 1), bs, [(tap, of, to) for tap, to, of in taps], outs)
+        return
     geo = _Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _algorithm(geo, "input").backward_input(geo, gy, w, bias, work, out)
 
@@ -91,6 +102,12 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, dilation, groups, gy.dtype):
         _winograd.backward_weight(gy, x, low, work, out)
         return
+    if gy.dtype == np.float16 and _local.narrow_sums:
+        for xs, outs, _, gs in _by_group(groups, x, out, None, gy):
+            _narrow.convolve_weight(
+                gs, xs, list(_overlaps(x.shape[2:], gy.shape[2:], out.shape[2:], stride, low, dilation)), outs
+            )
+        return
     geo = _Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     _algorithm(geo, "weight").backward_weight(geo, gy, x, work, out)
 
@@ -101,8 +118,22 @@ def conv_backward_bias(gy, out):
     if gy.dtype != np.float16:
         np.add.reduce(gy, axis=axes, out=out)
         return
+    if _local.narrow_sums:
+        _narrow.add_up(gy, axes, 1, out.reshape(1, -1, *(1,) * (gy.ndim - 2)))
+        return
     for c in range(gy.shape[1]):
         out[c] = np.add.reduce(gy[:, c], axis=None, dtype=np.float32)
+
+
+def _by_group(groups, x, w, bias, y):
+    """The channels of x, the filters, the bias and the channels of y of each group. The bias belongs to either side."""
+    c, o = x.shape[1] // groups, y.shape[1] // groups
+    for g in range(groups):
+        part = None
+        if bias is not None:
+            each = bias.size // groups
+            part = bias[g * each : (g + 1) * each]
+        yield x[:, g * c : (g + 1) * c], w[g * o : (g + 1) * o], part, y[:, g * o : (g + 1) * o]
 
 
 def _only_bias(bias, out):

@@ -9,8 +9,10 @@ from math import prod as _prod
 
 import numpy as np
 
+from ...scope import local as _local
 from .blas import matmul as _matmul
 from .blas import single as _single
+from .narrow import add_up as _add_up_narrow
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -24,7 +26,7 @@ RUN = 1024  # elements that one product sums: as accurate as adding pairs
 def scaled_sum(x, axes, scale, out):
     """out = ``scale`` times the sum of x over ``axes``, in out's dtype (float16 in float32)."""
     if out.dtype == np.float16:
-        _half(x, axes, scale, out)
+        (_add_up_narrow if _local.narrow_sums else _half)(x, axes, scale, out)
         return
     if x.size == 0:
         out.fill(0)

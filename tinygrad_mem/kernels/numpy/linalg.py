@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...scope import local as _local
 from .blas import matmul as _product
+from .narrow import product as _narrow_product
 
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
@@ -42,7 +44,11 @@ def _half_products(x, y, addend, alpha, beta, work, out):
     xs = np.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     for index in np.ndindex(out.shape[:-2]):
-        _half_product(xs[index], ys[index], None if addend is None else addend[index], alpha, beta, work, out[index])
+        more = None if addend is None else addend[index]
+        if _local.narrow_sums:
+            _narrow_product(xs[index], ys[index], more, alpha, beta, out[index])
+        else:
+            _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])
 
 
 def _half_product(x, y, addend, alpha, beta, work, out):
