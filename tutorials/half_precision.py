@@ -19,6 +19,7 @@ from collections.abc import Callable
 import numpy as np
 
 import tinygrad_mem as tm
+from tinygrad_mem import nn
 from tinygrad_mem.data.digits import load_digits
 from tinygrad_mem.models.digits import DigitsCNN
 from tinygrad_mem.nn import functional as F
@@ -66,6 +67,31 @@ def faint_task(scale: float, dtype: tm.dtype = tm.float16, steps: int = 60) -> l
         optimizer.step()
         losses.append(float(loss) * 2**26)
     return losses
+
+
+def scale_history(steps: int = 120) -> list[tuple[float, bool, float]]:
+    """(scale, whether the step was made, loss) of a float16 network on the digits, under a dynamic scale that begins too high.
+
+    A gradient that is inf says that the scale is too high: the step is skipped, the scale halved. Many good steps double it.
+    """
+    images, labels, _, _ = load_digits()
+    x, y = tm.tensor(images[:256]).flatten(1).half(), tm.tensor(labels[:256])
+    tm.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).half()
+    for p in model.parameters():
+        p.grad_dtype = tm.float32
+    optimizer = tm.optim.SGD(model.parameters(), lr=0.5, master_weights=True)
+    scaler, history = tm.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=25), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x).float(), y)
+        scale = scaler.get_scale()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        made = scaler.stepped(optimizer)
+        scaler.update()
+        history.append((scale, made, float(loss)))
+    return history
 
 
 # --- updates ---------------------------------------------------------------------------------------------------------------
@@ -142,7 +168,7 @@ def draw(path: str) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, ((gradients, faint), (updates, sums)) = plt.subplots(2, 2, figsize=(12, 8), layout="constrained")
+    figure, ((gradients, faint, dynamic), (updates, sums, eps)) = plt.subplots(2, 3, figsize=(17, 8), layout="constrained")
     bins = np.arange(-48, 17)
     for scale, color in ((1.0, "#c0392b"), (SCALE, "#2471a3")):
         exponents = gradient_exponents(scale)
@@ -166,6 +192,14 @@ def draw(path: str) -> None:
     faint.set(title="Loss scaling: faint gradients", xlabel="step", ylabel="loss, times 2^26", ylim=(0, 1.3))
     faint.legend(loc="lower right")
 
+    history = scale_history()
+    scales, skipped = [h[0] for h in history], [i for i, h in enumerate(history) if not h[1]]
+    dynamic.step(range(len(scales)), scales, where="post", label="scale")
+    dynamic.plot(skipped, [scales[i] for i in skipped], "x", color="#c0392b", label="step skipped: a gradient was inf")
+    dynamic.set_yscale("log", base=2)
+    dynamic.set(title="GradScaler: the scale finds its place", xlabel="step", ylabel="scale")
+    dynamic.legend(loc="upper right")
+
     for values, label, style in (
         (slow_task(False), "float16 alone", "-"),
         (slow_task(True), "float16 with master weights", "-"),
@@ -182,6 +216,14 @@ def draw(path: str) -> None:
     sums.text(0, 2100, "2048")
     sums.set(title="Accumulation: a sum of ones", xlabel="how many ones", ylabel="their sum")
     sums.legend(loc="upper left")
+
+    naive, ours = unused_weight(HalfAdam), unused_weight(lambda w: tm.optim.Adam([w], lr=1e-2))
+    eps.plot(ours[:, 0], "-", label="optim.Adam, a weight with a gradient")
+    eps.plot(ours[:, 3], "-", label="optim.Adam, a weight without")
+    eps.plot(naive[:, 0], ":", label="Adam in float16 alone, with a gradient")
+    eps.plot([0], [1.0], "x", color="#c0392b", markersize=9, label="Adam in float16 alone, without: nan from step 0")
+    eps.set(title="Adam's eps: 1e-8 is 0 in float16", xlabel="step", ylabel="weight", ylim=(0.4, 1.3))
+    eps.legend(loc="upper right")
     figure.savefig(path, dpi=110)
 
 
@@ -190,6 +232,11 @@ def main(arguments: list[str]) -> None:
     for scale in (1.0, SCALE):
         print(f"  loss times {scale:7,.0f}: {(gradient_exponents(scale) < SMALLEST - 1).mean():6.1%} of the CNN's", end="; ")
         print(f"the faint task's loss goes from {faint_task(scale)[0]:.2f} to {faint_task(scale)[-1]:.2f}")
+    history = scale_history()
+    print(
+        f"GradScaler: from 2^24 to 2^{int(np.log2(history[-1][0]))}, {sum(not h[1] for h in history)} steps skipped", end="; "
+    )
+    print(f"the loss goes from {history[0][2]:.2f} to {history[-1][2]:.2f}")
     print("Updates below half of a weight's last digit:")
     for masters in (False, True):
         print(

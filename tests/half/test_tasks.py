@@ -41,6 +41,19 @@ def test_where_gradients_are(lesson):
     assert scaled.max() < 16
 
 
+def test_the_scale_finds_its_place(lesson):
+    """It begins too high: steps are skipped until no gradient is inf; then it grows, and what it hits costs a step."""
+    history = lesson.scale_history()
+    scales, made = [h[0] for h in history], [h[1] for h in history]
+    first = made.index(True)
+    assert first > 0
+    assert scales[: first + 1] == [2.0 ** (24 - i) for i in range(first + 1)]
+    assert not all(made[first:]), "the scale tries a higher one now and then"
+    assert sum(made) > 0.8 * len(made)
+    assert all(b == a / 2 if not m else b in (a, 2 * a) for a, b, m in zip(scales, scales[1:], made, strict=False))
+    assert history[-1][2] < 0.3 * history[0][2]
+
+
 def test_updates_that_vanish_without_master_weights(lesson):
     assert lesson.slow_task(master_weights=False)[-1] == 1.0
     kept, exact = lesson.slow_task(master_weights=True), lesson.slow_task(False, tm.float32)
