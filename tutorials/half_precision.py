@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ SMALLEST = -24  # the exponent of float16's smallest number; what is below half 
 # --- gradients -------------------------------------------------------------------------------------------------------------
 
 
+@cache
 def gradient_exponents(scale: float = 1.0) -> np.ndarray:
     """log2 of the sizes of all gradients, of activations too, of a small CNN on real digits, in float32, times ``scale``."""
     images, labels, _, _ = load_digits()
@@ -42,12 +44,13 @@ def gradient_exponents(scale: float = 1.0) -> np.ndarray:
     for module in model.modules():
         if not list(module.children()):
             module.register_forward_hook(lambda module, inputs, out: out.register_hook(look) and None)
-    loss = F.cross_entropy(model(tm.tensor(images[:512])), tm.tensor(labels[:512]))
+    loss = F.cross_entropy(model(tm.tensor(images[:256])), tm.tensor(labels[:256]))
     (loss * scale).backward()
     sizes = np.abs(np.concatenate(found))
     return np.log2(sizes[sizes > 0])
 
 
+@cache
 def faint_task(scale: float, dtype: tm.dtype = tm.float16, steps: int = 60) -> list[float]:
     """The losses of a linear layer whose gradients are near 2**-27, trained with a loss multiplied by ``scale``."""
     rng = np.random.default_rng(0)
@@ -69,6 +72,7 @@ def faint_task(scale: float, dtype: tm.dtype = tm.float16, steps: int = 60) -> l
     return losses
 
 
+@cache
 def scale_history(steps: int = 120) -> list[tuple[float, bool, float]]:
     """(scale, whether the step was made, loss) of a float16 network on the digits, under a dynamic scale that begins too high.
 
@@ -97,6 +101,7 @@ def scale_history(steps: int = 120) -> list[tuple[float, bool, float]]:
 # --- updates ---------------------------------------------------------------------------------------------------------------
 
 
+@cache
 def slow_task(master_weights: bool, dtype: tm.dtype = tm.float16, steps: int = 1500) -> list[float]:
     """A weight that should fall from 1 towards 0.9, in steps of at most 1e-4: less than half of its last digit, 2.4e-4."""
     weight = tm.ones(1, dtype=dtype, requires_grad=True)
@@ -113,6 +118,7 @@ def slow_task(master_weights: bool, dtype: tm.dtype = tm.float16, steps: int = 1
 # --- sums ------------------------------------------------------------------------------------------------------------------
 
 
+@cache
 def running_sum(count: int = 5000) -> list[float]:
     """1 + 1 + 1 + ... kept in a float16 tensor."""
     total, one, seen = tm.zeros(1, dtype=tm.float16), tm.ones(1, dtype=tm.float16), []
