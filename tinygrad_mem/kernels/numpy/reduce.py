@@ -41,22 +41,23 @@ def prod(x, axes, out):
 
 
 def _line_products(x, out):
-    """The product of each row: its halves times each other, for NumPy multiplies along a line one number at a time."""
+    """The product of each row: its quarters times each other, for NumPy multiplies along a line one number at a time."""
     out.fill(1)
-    width = min(x.shape[1], _TILE)
-    height = max(_TILE // width, 1)
+    width = min(x.shape[1], 4 * _TILE)  # the product of quarters fits a tile
+    height = max(4 * _TILE // width, 1)
     for i in range(0, len(x), height):
         for j in range(0, x.shape[1], width):
-            part, total = x[i : i + height, j : j + width], out[i : i + height]
-            tile = _scratch((len(part), part.shape[1] // 2), x.dtype, 0, 4)
-            while part.shape[1] >= 16:
-                half, odd = divmod(part.shape[1], 2)
-                if odd:
-                    np.multiply(total, part[:, -1], out=total)
-                np.multiply(part[:, :half], part[:, half : 2 * half], out=tile[:, :half])
-                part = tile[:, :half]
-            for k in range(part.shape[1]):
-                np.multiply(total, part[:, k], out=total)
+            part, total, slot = x[i : i + height, j : j + width], out[i : i + height], 0
+            while part.shape[1] >= 32:
+                quarter = part.shape[1] // 4
+                for k in range(4 * quarter, part.shape[1]):
+                    np.multiply(total, part[:, k], out=total)
+                tile, slot = _scratch((len(part), quarter), x.dtype, slot, 4), 1 - slot
+                np.multiply.reduce(part[:, : 4 * quarter].reshape(len(part), 4, quarter), axis=1, out=tile)
+                part = tile
+            rest = _scratch(total.shape, x.dtype, 2, 4)
+            np.multiply.reduce(part, axis=1, out=rest)
+            np.multiply(total, rest, out=total)
 
 
 def amax(x, axes, out):
