@@ -36,6 +36,7 @@ _histogram = _cupy.ElementwiseKernel(  # counts are whole numbers: they add up t
     }
     """,
     "tinygrad_mem_histogram",
+    preamble="#include <cupy/atomics.cuh>",  # of halves
 )
 
 
