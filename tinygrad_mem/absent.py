@@ -212,7 +212,6 @@ PLACES: dict[str, dict[str, str]] = {
         "LBFGS": "use SGD or AdamW",
         "Muon": "use AdamW",
         "Rprop": "use RMSprop",
-        "SparseAdam": "use Adam: gradients are dense",
         "swap_in_optimizer_params_and_state": "load_state_dict() what you keep",
         "swa_utils": "average state_dict()s of several epochs yourself",
     },
