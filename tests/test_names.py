@@ -31,6 +31,9 @@ from torch.utils.data.dataloader import DataLoader, default_collate
 from torch.utils.dlpack import from_dlpack, to_dlpack
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential, noop_context_fn, set_checkpoint_early_stop
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch import amp, autocast
+from torch.amp import autocast, GradScaler, custom_bwd, custom_fwd
+from torch.cuda.amp import autocast, GradScaler
 import torch.backends.cudnn as cudnn
 import torch.nn.functional as F
 from torch.nn.modules.utils import _single, _pair, _triple, _quadruple

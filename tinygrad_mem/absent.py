@@ -54,7 +54,7 @@ INSTEAD = {
     **_each("ByteTensor BoolTensor dtype set_default_tensor_type", _DTYPES),
     **_each("channels_last channels_last_3d", "arrays are contiguous, channels before places; leave memory_format out"),
     **_each("layout strided jagged memory_format legacy_contiguous_format", "arrays are dense and strided; leave it out"),
-    **_each("compile export _dynamo compiler library package classes cond while_loop", _WRITTEN),
+    **_each("compile export onnx _dynamo compiler library package classes cond while_loop", _WRITTEN),
     **_each("distributed multiprocessing futures fork wait", _ONE_PROCESS),
     **_each("set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads init_num_threads", _THREADS),
     **_each("use_deterministic_algorithms are_deterministic_algorithms_enabled set_deterministic_debug_mode", _SAME),

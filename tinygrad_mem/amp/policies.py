@@ -28,7 +28,8 @@ _LOSSES += "cosine_embedding_loss hinge_embedding_loss poisson_nll_loss margin_r
 _LOSSES += "triplet_margin_loss multi_margin_loss multilabel_margin_loss"
 
 CUDA = {
-    Policy.LOWER: _PRODUCTS + " einsum mv addmv addr chain_matmul multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell",
+    Policy.LOWER: _PRODUCTS + " einsum mv addmv addr chain_matmul multi_dot lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+    "recurrent_layer",
     Policy.FLOAT32: "acos arccos asin arcsin cosh sinh tan exp expm1 log log10 log2 log1p reciprocal rsqrt pow rpow square "
     "float_power erfinv softplus layer_norm rms_norm group_norm cosine_similarity dist pdist cdist renorm logsumexp "
     "interpolate upsample " + _LOSSES,
@@ -41,7 +42,7 @@ CPU = {
     Policy.LOWER: _PRODUCTS,
     Policy.FLOAT32: "prod trace cdist grid_sample quantile nanquantile binary_cross_entropy max_pool3d avg_pool3d "
     "adaptive_max_pool3d adaptive_avg_pool3d local_response_norm " + _LOSSES,
-    Policy.WIDEST: "cat stack index_copy addr",
+    Policy.WIDEST: "cat stack index_copy addr recurrent_layer",
     Policy.AS_IS: "mv dot vdot",
 }
 

@@ -10,6 +10,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, NotOfferedError, ShapeError
 from ..functional import creation, join, recurrent
+from ..scope import local
 from . import functional as F
 from . import init
 from .module import Module
@@ -138,7 +139,7 @@ class RNNBase(Module):
 
     def _check(self, input: Tensor, states: list[Tensor], count: int, dims: int, kind: str) -> None:
         weight = self.weight_ih_l0
-        if input.dtype != weight.dtype:
+        if input.dtype != weight.dtype and local.autocast is None:
             raise ArgumentError(
                 f"RNN input dtype ({input.dtype}) does not match weight dtype ({weight.dtype}). "
                 f"Convert input: input.to({weight.dtype}), or convert model: model.to({input.dtype})"
