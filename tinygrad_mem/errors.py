@@ -52,6 +52,10 @@ class RecomputationStoppedError(TinygradMemError, RuntimeError):
     """Ends a recomputation as soon as all that backward needs is there. Let it pass: nobody outside of it ever sees it."""
 
 
+class BudgetError(TinygradMemError, ValueError):
+    """No training step that a plan may choose fits into its budget."""
+
+
 class GradcheckError(TinygradMemError, RuntimeError):
     """``gradcheck`` found a gradient that is not the derivative, or that changes from run to run."""
 

@@ -1,0 +1,247 @@
+"""A plan fits its budget, needs what it says to the byte, and changes no number that it was not allowed to change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import nn
+from tinygrad_mem.devices import Pool
+from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, BudgetError, OutOfMemoryError
+from tinygrad_mem.models.densenet import DenseNet
+from tinygrad_mem.models.gpt import GPT
+from tinygrad_mem.models.mlp import MLP
+from tinygrad_mem.models.resnet import resnet20
+from tinygrad_mem.models.unet import UNet
+from tinygrad_mem.models.vgg import vgg11_bn_cifar
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.plan import Choice, Plan, Times, TrainingStep, largest, plan
+
+TIMES = Times("meta")  # modelled: the same on every machine
+
+
+def tokens_loss(output: tm.Tensor, targets: tm.Tensor) -> tm.Tensor:
+    return F.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+
+def images(n: int, *shape: int, classes: tuple[int, ...] = ()) -> Callable[[], tuple[tm.Tensor, tm.Tensor]]:
+    return lambda: (tm.randn(n, *shape), tm.randint(0, 2, (n, *classes)))
+
+
+def tokens(n: int, length: int) -> Callable[[], tuple[tm.Tensor, tm.Tensor]]:
+    return lambda: (tm.randint(0, 50, (n, length)), tm.randint(0, 50, (n, length)))
+
+
+def mlp() -> nn.Module:
+    return MLP(sizes=(64, 128, 128, 96, 128, 10))
+
+
+NETWORKS: dict[str, tuple] = {
+    "mlp": (mlp, images(1024, 64), F.cross_entropy),
+    "resnet20": (resnet20, images(8, 3, 16, 16), F.cross_entropy),
+    "vgg11_bn": (vgg11_bn_cifar, images(2, 3, 32, 32), F.cross_entropy),
+    "unet": (lambda: UNet(width=8, depth=3), images(2, 3, 32, 32, classes=(32, 32)), F.cross_entropy),
+    "densenet": (lambda: DenseNet((2, 3, 2), growth=8, num_classes=10), images(4, 3, 32, 32), F.cross_entropy),
+    "gpt": (lambda: GPT(4, 2, 32, context=32, vocabulary=50), tokens(4, 32), tokens_loss),
+}
+
+
+def sgd(parameters: Any) -> tm.optim.Optimizer:
+    return tm.optim.SGD(parameters, lr=0.01, momentum=0.9)
+
+
+def planned(name: str, allow: Any = "identical") -> Plan:
+    return plan(*NETWORKS[name], sgd, allow=allow, times=TIMES)
+
+
+@pytest.fixture(scope="module", params=list(NETWORKS))
+def network(request: pytest.FixtureRequest) -> tuple[str, Plan]:
+    return request.param, planned(request.param)
+
+
+def trained(name: str, found: Plan, limit: int = 0) -> tuple[int, list[float], list[np.ndarray]]:
+    """Two real steps by the plan in a pool of their own, under a limit: peak bytes, losses, parameters and buffers."""
+    make, batch, loss = NETWORKS[name]
+    cpu = tm.device("cpu")
+    before, cpu.pool = cpu.pool, Pool("cpu")
+    try:
+        cpu.pool.set_limit(limit)
+        tm.manual_seed(0)
+        model = make()
+        optimizer = sgd(list(model.parameters()))
+        x, y = batch()
+        step = found.apply(model, optimizer, loss)
+        losses = [step(x, y).item() for _ in range(2)]
+        peak = cpu.pool.peak_used
+        return peak, losses, [value.numpy().copy() for value in model.state_dict().values()]
+    finally:
+        cpu.pool = before
+
+
+def test_twenty_budgets(network: tuple[str, Plan]):
+    """From the least that was found in use to what the plain step takes: the plan runs inside, and needs what it says."""
+    name, base = network
+    plain = base.plain
+    _, losses, values = trained(name, base)
+    ran: dict[Choice, int] = {}
+    times = []
+    for budget in np.linspace(base.search.smallest().peak, plain.reserved, 20).astype(int).tolist():
+        try:
+            found = base.within(budget)
+        except BudgetError:
+            assert not ran  # what fits fits into more
+            continue
+        times.append(found.point.time)
+        if found.choice not in ran:
+            ran[found.choice] = budget
+            peak, mine, others = trained(name, found, limit=budget)
+            assert peak == found.peak <= budget
+            assert mine == losses
+            assert all(np.array_equal(a, b) for a, b in zip(values, others, strict=True))
+    assert base.within(plain.reserved).choice == Choice()
+    assert len(ran) > 1
+    assert all(a >= 0.998 * b for a, b in pairwise(times))  # a larger budget is not slower
+
+
+def test_the_front_falls(network: tuple[str, Plan]):
+    _, base = network
+    front = base.front
+    assert front[0].choice == Choice()
+    for a, b in pairwise(front):
+        assert a.time <= b.time
+        assert a.peak > b.peak
+    assert front[-1].peak < base.plain.peak
+    assert all(1 <= point.forwards < 3 for point in front)
+
+
+def test_below_the_floor(network: tuple[str, Plan]):
+    name, base = network
+    closest = base.search.smallest()
+    enough = base.within(closest.reserved)
+    with pytest.raises(BudgetError, match=r"nothing that is allowed fits into .* The closest .* The floor is") as caught:
+        base.within(closest.peak - 1)
+    assert str(closest.choice) in str(caught.value)
+    with pytest.raises(OutOfMemoryError):
+        trained(name, enough, limit=min(enough.peak, closest.peak) - 512)
+
+
+def test_splitting_the_batch_is_asked_for():
+    base = planned("mlp")
+    with pytest.raises(BudgetError, match="Allow accumulation"):
+        base.within(base.search.smallest().peak * 2 // 3)
+    close = planned("mlp", "close")
+    found = close.within(base.search.smallest().peak * 2 // 3)
+    assert found.choice.parts > 1
+    peak, losses, _ = trained("mlp", found, limit=found.budget or 0)
+    assert peak == found.peak
+    assert np.allclose(losses, trained("mlp", base)[1], rtol=1e-5)
+    alone = planned("mlp", ["accumulation"])
+    assert alone.within(alone.plain.reserved).choice == Choice()
+
+
+def test_models_and_optimizers_are_looked_at_and_left_alone():
+    model = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(6)])
+    optimizer = tm.optim.Adam(
+        [{"params": list(model[:3].parameters()), "lr": 0.1}, {"params": list(model[3:].parameters()), "amsgrad": True}]
+    )
+    batch = tm.randn(256, 64), tm.zeros(256, 64)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    used = tm.device("cpu").pool.used_bytes()
+    base = plan(model, batch, F.mse_loss, optimizer, times=TIMES)
+    found = base.within((base.plain.reserved + base.search.smallest().reserved) // 2)
+    assert tm.device("cpu").pool.used_bytes() == used
+    assert type(model) is nn.Sequential
+    assert not optimizer.state
+    assert all(tm.equal(before[name], value) for name, value in model.state_dict().items())
+    assert found.choice.recompute or found.choice.in_backward
+    step = found.apply(model, optimizer)
+    assert step(*batch).grad_fn is None
+    assert all(p.grad is None for p in model.parameters())
+    assert len(optimizer.state) == 12
+    assert list(model.state_dict()) == list(before)
+
+
+def test_a_loss_of_the_output_alone():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    found = plan(model, tm.randn(4, 8), lambda output: output.square().mean(), sgd, "1 MiB", allow="close", times=TIMES)
+    x = tm.randn(4, 8)
+    assert found.apply(model, sgd(model.parameters()))(x, x).item() > 0
+
+
+def test_like_a_gpu_without_one():
+    pytest.importorskip("cupy")
+    name = "resnet20"
+    found = plan(*NETWORKS[name], sgd, device="cuda")
+    if not tm.cuda.is_available():
+        assert not found.measured
+    assert found.peak != planned(name).peak  # its kernels want other workspaces
+    assert found.within(found.plain.reserved * 9 // 10).point.time >= found.plain.time
+
+
+def test_the_largest_batch():
+    def build(n: int) -> Plan:
+        return plan(mlp, images(n, 64), F.cross_entropy, sgd, "1 MiB", times=TIMES)
+
+    n, found = largest(build)
+    assert found.choice.techniques
+    assert found.peak <= 1 << 20
+    with pytest.raises(BudgetError):
+        build(n + 1)
+    assert largest(build, most=3)[0] == 3
+    with pytest.raises(BudgetError, match="closest"):
+        largest(lambda n: plan(mlp, images(n, 64), F.cross_entropy, sgd, "1 KiB", times=TIMES))
+
+
+def test_refusals():
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    x = tm.ones(2, 2)
+    with pytest.raises(ArgumentError, match=r"allow is 'identical', 'close', or some of recompute, .*; found 'magic'"):
+        plan(model, x, tm.sum, sgd, allow="magic")
+    with pytest.raises(ValueError, match="'8 apples' is not a size"):
+        plan(model, x, tm.sum, sgd, "8 apples")
+    with pytest.raises(ArgumentTypeError, match="input is a tensor"):
+        plan(model, [1, 2], tm.sum, sgd)
+    other = nn.Linear(3, 3)
+    with pytest.raises(ArgumentError, match="a parameter that the model has not"):
+        plan(model, x, tm.sum, sgd(other.parameters()))
+    with pytest.raises(ArgumentTypeError, match="give a function of its parameters"):
+        plan(lambda: model, x, tm.sum, sgd(model.parameters()))
+    found = planned("resnet20")
+    found = found.within(found.plain.peak * 3 // 4)
+    with pytest.raises(ArgumentError, match=r"Make the plan for this model"):
+        found.apply(model, sgd(model.parameters()))
+    with pytest.raises(ZeroDivisionError):  # what the user's own code raises is the user's
+        plan(lambda: 1 / 0, x, tm.sum, sgd)
+
+
+def test_a_plan_says_what_it_is(tmp_path: Any):
+    base = planned("resnet20")
+    found = base.within(base.plain.peak * 3 // 4)
+    assert "MiB of" in str(found)
+    assert f"{found.peak:,}" in found.table()
+    assert sum("→" in line for line in found.table().splitlines()) == 1
+    assert max(map(len, found.table().splitlines())) <= 128
+    found.plot(tmp_path / "front.png")
+    assert (tmp_path / "front.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_step_with_nothing_chosen_is_a_plain_one():
+    model = nn.Linear(4, 1)
+    twin = nn.Linear(4, 1)
+    twin.load_state_dict(model.state_dict())
+    x, y = tm.randn(8, 4), tm.randn(8, 1)
+    step = TrainingStep(Choice(), model, sgd(model.parameters()), F.mse_loss)
+    rule = sgd(twin.parameters())
+    for _ in range(3):
+        loss = step(x, y)
+        rule.zero_grad()
+        expected = F.mse_loss(twin(x), y)
+        expected.backward()
+        rule.step()
+        assert loss.item() == expected.item()
+    assert tm.equal(model.weight, twin.weight)

@@ -1,0 +1,100 @@
+"""Times of ops: measured once, kept, and modelled where they cannot be measured."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import nn, scope
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.plan import times as module
+from tinygrad_mem.plan.times import Call, Spec, Times, call_of, measure, model
+
+
+class Calls(scope.Listener):
+    def __init__(self) -> None:
+        self.found: dict[Call, None] = {}
+
+    def running(self, node: Any, arrays: tuple, params: dict) -> None:
+        self.found[call_of(node, arrays, params)] = None
+
+
+@pytest.fixture(scope="module")
+def calls() -> list[Call]:
+    """Of a step with many kinds of ops."""
+    heard = Calls()
+    net = nn.Sequential(
+        nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.5), nn.Flatten(), nn.Linear(72, 10)
+    )
+    scope.listen(heard)
+    try:
+        loss = F.cross_entropy(net(tm.randn(4, 3, 8, 8)), tm.tensor([0, 1, 2, 3]))
+        (loss + tm.ones(2, 3)[:, 1].sum() + nn.Embedding(5, 3)(tm.tensor([1, 2])).sum()).backward()
+    finally:
+        scope.unlisten(heard)
+    return list(heard.found)
+
+
+def test_every_op_of_a_step_runs_alone(calls: list[Call]):
+    cpu = tm.device("cpu")
+    names = set()
+    for call in calls:
+        forward, backward = measure(call, cpu)
+        assert forward > 0
+        assert (backward > 0) <= any(call.needs)
+        names.add(call.op)
+    assert {"Conv", "BatchNorm", "ReLU", "MaxPool", "Dropout", "Linear", "CrossEntropy", "Embedding"} <= names
+
+
+def test_equal_calls_are_measured_once(calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ran: list[Call] = []
+    monkeypatch.setattr(module, "measure", lambda call, device: (ran.append(call), (1.0, 2.0))[1])
+    times = Times("cpu", tmp_path)
+    for call in [*calls, *calls]:
+        assert times.of(call) == (1.0, 2.0)
+    assert ran == calls
+    times.save()
+    again = Times("cpu", tmp_path)
+    assert [again.of(call) for call in calls] == [(1.0, 2.0)] * len(calls)
+    assert ran == calls
+
+
+@pytest.mark.parametrize("content", ["", "[1", "[]", '{"a": 1}', '{"a": [1]}', '{"a": ["x", 2]}', "\x00"])
+def test_a_damaged_cache_is_measured_anew(content: str, tmp_path: Path):
+    times = Times("cpu", tmp_path)
+    times.of(Call("Neg", (Spec((3,), "<f4"),), (), (True,)))
+    times.save()
+    (file,) = tmp_path.iterdir()
+    assert len(json.loads(file.read_text())) == 1
+    file.write_text(content)
+    assert Times("cpu", tmp_path)._written == {}
+
+
+def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    times = Times("cpu", tmp_path / "file" / "folder")
+    times.of(Call("Neg", (Spec((3,), "<f4"),), (), (True,)))
+    times.save()
+
+
+def test_what_does_not_run_alone_is_modelled():
+    call = Call("Conv", (Spec((1, 3, 8, 8), "<f4"), Spec((4, 2, 3, 3), "<f4")), (), (True, True))  # channels do not fit
+    assert Times("cpu").of(call) == model(call)
+
+
+def test_the_model_counts():
+    x, w = Spec((8, 64, 32, 32), "<f4"), Spec((128, 64, 3, 3), "<f4")
+    conv = Call("Conv", (x, w, None), (("stride", (2, 2)),), (True, True, False))
+    plain = Call("ReLU", (x,), (), (True,))
+    assert model(conv)[0] - 5e-6 == pytest.approx(
+        (np.prod(x.shape) * 8 + np.prod(w.shape) * 8) / 1e12 + 8 * 256 * np.prod(w.shape) / 1e13
+    )
+    assert model(plain)[1] == 2 * model(plain)[0]
+    assert model(plain._replace(needs=(False,)))[1] == 0
+    assert not Times("meta").measured
+    assert Times("cpu").measured

@@ -1,0 +1,201 @@
+"""The chains of modules in a model that recomputation can choose from, and what their stages cost."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..nn import Module, ModuleList, Sequential
+from ..recompute import Schedule, Stage
+from ..recompute.chain import Chain
+from ..recompute.profile import profile
+from .choice import Recompute
+from .times import Call, Times
+
+MOST = 16  # ways to run one chain that are looked at, and as many in one bracket
+WIDTH = 400  # combinations of the chains so far that are kept
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to run a chain.
+
+    Attributes:
+        items: see ``Recompute``.
+        kept: bytes that lie until its backward.
+        peak: most bytes during its forward, or its backward; what was there before apart.
+        time: of what it recomputes.
+    """
+
+    items: tuple[Any, ...]
+    kept: int
+    peak: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Found:
+    """A chain in a model: where it is, and what it is called with."""
+
+    path: str
+    module: Module
+    inputs: tuple[Tensor, ...]
+
+
+def watch(model: Module) -> list[Found]:
+    """The chains of ``model``, filled in when it runs: those that one tensor goes through, once a step.
+
+    A ``Sequential`` is a chain, with all that is in it; so are the modules of a ``ModuleList``, one by one.
+    """
+    seen: list[Found] = []
+    for path, module in _chains(model, ""):
+        if isinstance(module, ModuleList):
+            _hear(module[0], Found(path, module, ()), seen)
+        else:
+            _hear(module, Found(path, module, ()), seen)
+    return seen
+
+
+def _chains(module: Module, path: str) -> Iterator[tuple[str, Module]]:
+    if isinstance(module, Sequential) and type(module).forward is Sequential.forward and len(module) > 1:
+        yield path, module
+        return
+    if isinstance(module, ModuleList) and len(module) > 1 and _alike(module):
+        yield path, module
+        return
+    for name, child in module.named_children():
+        yield from _chains(child, f"{path}.{name}" if path else name)
+
+
+def _alike(listed: ModuleList) -> bool:
+    """Whether the modules are one block several times, such as a transformer's."""
+    kinds = {(type(child), tuple(tuple(p.shape) for p in child.parameters())) for child in listed}
+    return len(kinds) == 1 and not isinstance(listed[0], Sequential) and any(True for _ in listed[0].children())
+
+
+def _hear(module: Module, found: Found, seen: list[Found]) -> None:
+    def called(_: Module, inputs: tuple) -> None:
+        seen.append(replace(found, inputs=tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs)))
+
+    module.register_forward_pre_hook(called)
+
+
+def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
+    """(modules of each stage, ways to run the chain), the plain one first.
+
+    Args:
+        ops: what ran in each module's path in a plain step.
+        root: the class of the model, with which paths begin.
+    """
+    if isinstance(found.module, ModuleList):
+        return _one_by_one(found, ops, times, root)
+    costs = profile(found.module, found.inputs[0])  # type: ignore[arg-type]
+    spent = _spent(found, costs.sizes, ops, times, root)
+    stages = tuple(replace(s, forward=f, backward=b) for s, (f, b) in zip(costs.stages, spent, strict=True))
+    return costs.sizes, _by_schedule(stages)
+
+
+def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, root: str) -> list[tuple[float, float]]:
+    """Seconds of each stage's forward and backward."""
+    names = [name for name, _ in found.module.named_children()]
+    stage_of = {name: k for k, (a, b) in enumerate(_cuts(sizes)) for name in names[a:b]}
+    prefix = f"{root}.{found.path}." if found.path else f"{root}."
+    spent = np.zeros((len(sizes), 2))
+    for (path, call), count in ops.items():
+        name = path.removeprefix(prefix).partition(".")[0]
+        if path.startswith(prefix) and name in stage_of:
+            spent[stage_of[name]] += np.multiply(times.of(call), count)
+    return [(float(f), float(b)) for f, b in spent]
+
+
+def _cuts(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
+    ends = np.cumsum((0, *sizes)).tolist()
+    return list(pairwise(ends))
+
+
+def _by_schedule(stages: tuple[Stage, ...]) -> list[Way]:
+    """Schedules of least time for each peak, as they are and as one bracket around them."""
+    everything = Schedule(range(len(stages)), stages)
+    chain = Chain(stages)
+    front = chain.fronts[0, len(stages) - 1]
+    picked = np.unique(np.linspace(0, len(front.memory) - 1, min(MOST, len(front.memory))).astype(int))
+    schedules = [everything, *(Schedule(chain.items(0, len(stages) - 1, int(front.memory[i])), stages) for i in picked[::-1])]
+    schedules += [Schedule((schedule.items,), stages) for schedule in schedules]
+    found = [Way(s.items, _kept(s.items, stages), s.peak, s.time - everything.time) for s in schedules]
+    return list({way.items: way for way in found}.values())
+
+
+def _kept(items: tuple, stages: tuple[Stage, ...]) -> int:
+    return sum(stages[_last(item)].output if isinstance(item, tuple) else stages[item].saved for item in items)
+
+
+def _last(item: Any) -> int:
+    return _last(item[-1]) if isinstance(item, tuple) else item
+
+
+def _one_by_one(found: Found, ops: Counter, times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
+    """The first so many modules of a list recomputed, each by itself: the last ones' backward comes at once."""
+    listed: Any = found.module
+    n, sizes = len(listed), (1,) * len(listed)
+    one = profile(Sequential(listed[0]), found.inputs[0]).stages[0]
+    spent = _spent(found, sizes, ops, times, root)
+    result = []
+    for count in range(n + 1):
+        kept = count * one.output + (n - count) * one.saved
+        peak = max(kept, kept - one.saved + one.backward_peak)  # type: ignore[operator]
+        items = (*((i,) for i in range(count)), *range(count, n))
+        result.append(Way(items, kept, peak, sum(forward for forward, _ in spent[:count])))
+    picked = np.unique(np.linspace(0, n, min(MOST, n + 1)).astype(int))
+    return sizes, [result[i] for i in picked]
+
+
+def combined(chains: list[tuple[str, tuple[int, ...], list[Way]]]) -> list[tuple[int, float, tuple[Recompute, ...]]]:
+    """(peak, time, what is recomputed) of the ways to run all chains of a step, none beaten by another in both.
+
+    The chains run one after another; what those before have kept lies below what each takes.
+    """
+    fronts: list[tuple[int, int, float, tuple]] = [(0, 0, 0.0, ())]  # kept so far, peak so far, time, ways
+    for path, sizes, found in chains:
+        grown = [
+            (kept + way.kept, max(peak, kept + way.peak), time + way.time, (*chosen, (path, sizes, way.items)))
+            for kept, peak, time, chosen in fronts
+            for way in found
+        ]
+        fronts = _undominated(grown)
+    best = sorted(((peak, time, chosen) for _, peak, time, chosen in fronts), key=lambda each: (each[1], each[0]))
+    result: list[tuple[int, float, tuple[Recompute, ...]]] = []
+    for peak, time, chosen in best:
+        if not result or peak < result[-1][0]:
+            parts = tuple(
+                Recompute(path, items, sizes) for path, sizes, items in chosen if any(isinstance(i, tuple) for i in items)
+            )
+            result.append((peak, time, parts))
+    return result
+
+
+def _undominated(entries: list[tuple[int, int, float, tuple]]) -> list[tuple[int, int, float, tuple]]:
+    """Those that no other beats in kept bytes, peak and time; where there are very many, evenly picked ones."""
+    entries.sort(key=lambda e: (e[2], e[1], e[0]))
+    stairs: list[tuple[int, int]] = []  # (kept, peak) of the chosen that no other chosen beats: the one rises, the other falls
+    chosen = []
+    for entry in entries:
+        held, peak = entry[:2]
+        at = bisect_right(stairs, held, key=lambda stair: stair[0])
+        if at and stairs[at - 1][1] <= peak:
+            continue
+        chosen.append(entry)
+        end = at
+        while end < len(stairs) and stairs[end][1] >= peak:
+            end += 1
+        start = at - 1 if at and stairs[at - 1][0] == held else at
+        stairs[start:end] = [(held, peak)]
+    if len(chosen) > WIDTH:
+        chosen = [chosen[i] for i in np.unique(np.linspace(0, len(chosen) - 1, WIDTH).astype(int))]
+    return chosen

@@ -1,0 +1,278 @@
+"""``plan``: a budget in bytes, and the cheapest training step that stays inside it."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ..autograd.tensor import Tensor
+from ..devices import device as Device
+from ..errors import ArgumentError, ArgumentTypeError, BudgetError
+from ..memory.predict import predict
+from ..memory.sizes import bytes_text, parse_bytes
+from ..nn import Module, Parameter
+from ..optim.optimizer import Optimizer
+from ..scope import local
+from .choice import CLOSE, IDENTICAL, Choice, Loss, TrainingStep
+from .search import Point, Recipe, Search
+from .times import Times
+
+T = TypeVar("T")
+
+
+@dataclass
+class Plan:
+    """The cheapest training step that fits a budget.
+
+    Attributes:
+        budget: bytes; ``None`` where none was given, and the plan is the plain step.
+        point: the techniques, and what the step needs with them.
+        plain: what it needs without any.
+        device: where it is to run; ``measured`` says whether times are of this device, or modelled.
+    """
+
+    budget: int | None
+    point: Point
+    search: Search
+    device: str
+
+    @property
+    def choice(self) -> Choice:
+        """The techniques."""
+        return self.point.choice
+
+    @property
+    def peak(self) -> int:
+        """Most bytes in use in a step, and while all of it is made."""
+        return self.point.peak
+
+    @property
+    def plain(self) -> Point:
+        """The step without techniques."""
+        return self.search.plain
+
+    @property
+    def measured(self) -> bool:
+        """Whether times are seconds of the device; else they are modelled, and only their ratios mean something."""
+        return self.search.times.measured
+
+    def within(self, budget: int | str) -> Plan:
+        """The plan of the same step for another budget; what has been tried is not tried again.
+
+        Raises:
+            BudgetError, ValueError: as :func:`plan`.
+        """
+        room = parse_bytes(budget)
+        choice = self.search.cheapest(room)
+        if choice is None:
+            raise BudgetError(_nothing_fits(self.search, room))
+        return Plan(room, self.search.point(choice), self.search, self.device)
+
+    @cached_property
+    def front(self) -> list[Point]:
+        """Memory against time: choices that no other beats in both, the fastest first. The plan's own is among the runs."""
+        return self.search.front()
+
+    def apply(self, model: Module, optimizer: Optimizer, loss: Loss | None = None) -> TrainingStep:
+        """The training step: ``step(inputs, targets)`` trains ``model`` and returns the loss.
+
+        Args:
+            model, optimizer: such as the plan was made for; the model's chains run by the plan from now on.
+            loss: of (output, targets); what the plan was made with, unless given.
+
+        Raises:
+            ArgumentError: the model is another one.
+        """
+        return TrainingStep(self.choice, model, optimizer, loss or self.search.recipe.loss)
+
+    def table(self) -> str:
+        """The front, as a table to print, the plan's own row marked.
+
+        Raises:
+            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+        """
+        from .show import table
+
+        return table(self)
+
+    def plot(self, path: Path | str) -> None:
+        """The front as a picture (png, svg or pdf by the ending of ``path``): peak against time, the budget as a line.
+
+        Raises:
+            ModuleNotFoundError: matplotlib is missing: ``pip install 'tinygrad_mem[report]'``.
+        """
+        from .show import plot
+
+        plot(self, path)
+
+    def __str__(self) -> str:
+        inside = "" if self.budget is None else f" of {bytes_text(self.budget)}"
+        slower = self.point.time / self.plain.time
+        return (
+            f"{self.choice}: peak {bytes_text(self.peak)}{inside}, {slower:.2f} of the plain step's time "
+            f"(plain: {bytes_text(self.plain.peak)})"
+        )
+
+
+def plan(
+    model: Module | Callable[[], Module],
+    input: Any,
+    loss: Callable[..., Tensor],
+    optimizer: Optimizer | Callable[[list], Optimizer],
+    budget: int | str | None = None,
+    device: Any = None,
+    allow: str | Iterable[str] = "identical",
+    *,
+    times: Times | None = None,
+    tell: Callable[[str], None] = lambda what: None,
+) -> Plan:
+    """The cheapest training step within ``budget``: what to recompute, where to step, whether to split the batch.
+
+    Nothing is computed and no memory is taken but for the times of single ops: every choice runs on ``meta``, where bytes are
+    exact, and the one that is returned has run there inside the budget. Choices that leave the numbers bit for bit are searched
+    first; others only where none of these fits.
+
+    Args:
+        model: a network, or a function that makes it. A network is looked at and left as it is.
+        input: a batch: ``(inputs, targets)``, or inputs alone; or a function that makes it.
+        loss: of (output, targets), or of the output alone where there are no targets; one number, a mean over samples.
+        optimizer: an optimizer of the model's parameters, looked at and left as it is; or a function of a list of parameters.
+        budget: bytes, or text such as ``"8 GiB"``, for all that the pool takes, as under ``memory.limit``; without, the plan
+            is the plain step, and its ``front`` says what there is to choose from.
+        device: where it is to run. What is not here is predicted: workspaces as its kernels want them, times modelled.
+        allow: ``"identical"``, ``"close"`` (also what differs by rounding: splitting the batch), or names of techniques.
+        times: measured times of ops, to share between plans.
+        tell: called with a few words about each choice that is tried.
+
+    Raises:
+        BudgetError: nothing that is allowed fits; the message says what the closest needs, and for what.
+        ArgumentError: a technique that is not known; a batch that is none. ValueError: ``budget`` is no size.
+    """
+    if budget is not None:
+        parse_bytes(budget)
+    allowed = _allowed(allow)
+    recipe = Recipe(_makes_model(model), *_makes_batch(input, loss), _makes_optimizer(optimizer, model))
+    where = "cpu" if device is None else str(device)
+    like = "cuda" if where.startswith("cuda") else "cpu"
+    times = times or Times(where, cache_folder())
+    search = Search(recipe, times, like, allowed, tell)
+    found = Plan(None, search.plain, search, where)
+    try:
+        return found if budget is None else found.within(budget)
+    finally:
+        times.save()
+
+
+def cache_folder() -> Path | None:
+    """Where measured times are kept: ``TINYGRAD_MEM_CACHE``, else the user's cache folder; ``None`` if that is set empty."""
+    named = os.environ.get("TINYGRAD_MEM_CACHE")
+    if named is not None:
+        return Path(named) if named else None
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tinygrad_mem"
+
+
+def largest(build: Callable[[int], T], most: int = 1 << 20) -> tuple[int, T]:
+    """The largest ``n`` for which ``build(n)`` raises no ``BudgetError``, and what it returned: the question asked backwards.
+
+    >>> n, found = largest(lambda n: plan(model, (tm.empty(n, 3, 32, 32), tm.zeros(n, dtype=tm.int64)), loss, sgd, "1 GiB"))
+
+    Raises:
+        BudgetError: not even 1 fits.
+    """
+    best, found = 1, build(1)
+    step = 1
+    while best + step <= most and (tried := _tried(build, best + step)) is not None:
+        best, found = best + step, tried
+        step *= 2
+    while step:
+        if best + step <= most and (tried := _tried(build, best + step)) is not None:
+            best, found = best + step, tried
+        step //= 2
+    return best, found
+
+
+def _tried(build: Callable[[int], T], n: int) -> T | None:
+    try:
+        return build(n)
+    except BudgetError:
+        return None
+
+
+def _allowed(allow: str | Iterable[str]) -> tuple[str, ...]:
+    named = {"identical": IDENTICAL, "close": CLOSE}
+    chosen = named.get(allow, (allow,)) if isinstance(allow, str) else tuple(allow)
+    for name in chosen:
+        if name not in CLOSE:
+            raise ArgumentError(f"plan: allow is 'identical', 'close', or some of {', '.join(CLOSE)}; found {name!r}")
+    return chosen
+
+
+def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
+    if not isinstance(model, Module):
+        return model
+
+    def twin() -> Module:
+        where = local.default_device or Device("cpu")
+        memo: dict[int, Any] = {}
+        for tensor in (*model.parameters(), *model.buffers()):
+            like = Tensor._wrap(where.empty(tuple(tensor.shape), tensor.dtype), where)
+            memo[id(tensor)] = Parameter(like, tensor.requires_grad) if isinstance(tensor, Parameter) else like
+        return copy.deepcopy(model, memo)
+
+    return twin
+
+
+def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], tuple[Any, Tensor]], Loss]:
+    """What makes the batch, and the loss of (output, targets)."""
+    made = input if callable(input) and not isinstance(input, Tensor) else None
+    pair = input if isinstance(input, (tuple, list)) else (input,)
+    if made is not None:
+        return made, loss
+    if not 1 <= len(pair) <= 2 or not all(isinstance(each, Tensor) for each in pair):
+        raise ArgumentTypeError(f"plan: input is a tensor, (inputs, targets), or a function that makes these; found {input!r}")
+
+    def batch() -> tuple[Any, Tensor]:
+        where = local.default_device or Device("cpu")
+        twins = [Tensor._wrap(where.empty(tuple(x.shape), x.dtype), where) for x in pair]
+        return twins[0], twins[-1]
+
+    return batch, loss if len(pair) == 2 else lambda output, _: loss(output)
+
+
+def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
+    if not isinstance(optimizer, Optimizer):
+        return optimizer
+    if not isinstance(model, Module):
+        raise ArgumentTypeError(
+            "plan: with a function that makes the model, give a function of its parameters as the optimizer"
+        )
+    number = {id(p): i for i, p in enumerate(model.parameters())}
+    try:
+        groups = [
+            {**{k: v for k, v in group.items() if k != "params"}, "params": [number[id(p)] for p in group["params"]]}
+            for group in optimizer.param_groups
+        ]
+    except KeyError:
+        raise ArgumentError("plan: the optimizer has a parameter that the model has not") from None
+    kind = type(optimizer)
+    return lambda parameters: kind([{**group, "params": [parameters[i] for i in group["params"]]} for group in groups])
+
+
+def _nothing_fits(search: Search, budget: int) -> str:
+    """What the closest choice needs, and which part is the floor."""
+    closest = search.smallest()
+    track = predict(lambda: search.train(closest.choice), like=search.like)
+    parts = sorted(track.by_category("peak").items(), key=lambda item: -item[1])
+    shares = ", ".join(f"{category.value} {bytes_text(size)}" for category, size in parts)
+    left = [name for name in CLOSE if name not in search.allow]
+    more = f" Allow {', '.join(left)}, or" if left else " Use"
+    return (
+        f"plan: nothing that is allowed fits into {bytes_text(budget)}. The closest ({closest.choice}) needs "
+        f"{bytes_text(closest.peak)} in use and {bytes_text(closest.reserved)} from the machine: {shares}. The floor is "
+        f"{parts[0][0].value}.{more} a smaller batch, a lighter optimizer or a smaller model."
+    )

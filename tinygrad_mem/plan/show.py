@@ -1,0 +1,68 @@
+"""The front of a plan as a table (rich) and as a picture (matplotlib)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..memory.render import needs
+from ..memory.sizes import bytes_text
+
+if TYPE_CHECKING:
+    from .plan import Plan
+
+
+def table(plan: Plan) -> str:
+    """A row a choice, from the fastest to the smallest."""
+    needs("rich", "cli")
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..memory.render.terminal import text
+
+    shown = Table(title=Text("memory against time"), title_justify="left", title_style="bold")
+    shown.add_column("", no_wrap=True)
+    for name in ("peak in use", "", "reserved", "time"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    shown.add_column("techniques", overflow="fold")
+    points = plan.front if plan.point in plan.front else [*plan.front, plan.point]
+    for point in sorted(points, key=lambda p: (p.time, -p.peak)):
+        mark = "→" if point.choice == plan.choice else ""
+        time = f"{point.time / plan.plain.time:.2f}"
+        shown.add_row(
+            mark, f"{point.peak:,}", bytes_text(point.peak), bytes_text(point.reserved), time, Text(str(point.choice))
+        )
+    return text(shown, 128)
+
+
+def plot(plan: Plan, path: Path | str) -> None:
+    """Peak against time, a step for each choice, the budget as a line."""
+    needs("matplotlib", "report")
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    front = sorted({*plan.front, plan.point, plan.plain}, key=lambda p: (p.time, -p.peak))
+    unit, size = ("GiB", 1 << 30) if plan.plain.peak >= 1 << 30 else ("MiB", 1 << 20)
+    times = [point.time / plan.plain.time for point in front]
+    peaks = [point.peak / size for point in front]
+    figure, axes = pyplot.subplots(figsize=(8, 4.2), dpi=150, layout="constrained")
+    axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6, marker="o", markersize=4)
+    axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
+    if plan.budget is not None:
+        axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
+        axes.annotate(
+            f"budget {bytes_text(plan.budget)}",
+            (1, plan.budget / size),
+            xycoords=("axes fraction", "data"),
+            xytext=(-4, 4),
+            textcoords="offset points",
+            ha="right",
+            color="#555555",
+        )
+    axes.set(xlabel="time of a step, plain = 1", ylabel=f"peak, {unit}", ylim=(0, max(peaks) * 1.12))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="upper right")
+    figure.savefig(path)
+    pyplot.close(figure)
