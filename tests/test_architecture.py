@@ -18,6 +18,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 RANKS = {
     "cli": 8,
     "models": 8,
+    "plan": 7,
     "memory": 7,
     "techniques": 6,
     "recompute": 6,

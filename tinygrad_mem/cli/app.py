@@ -143,3 +143,47 @@ def estimate(
         typer.echo(f"estimate: {name}{error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)
+
+
+class Allow(StrEnum):
+    identical = "identical"
+    close = "close"
+
+
+@app.command()
+def plan(
+    network: Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")],
+    budget: Annotated[str | None, typer.Option(help="bytes to stay within, such as '8 GiB'; without, the front alone")] = None,
+    batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
+    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
+    optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
+    device: Annotated[str, typer.Option(help="cpu, or cuda, with or without a GPU here")] = "cpu",
+    allow: Annotated[Allow, typer.Option(help="close: also what rounds differently, as splitting the batch")] = Allow.identical,
+    largest_batch: Annotated[bool, typer.Option("--largest-batch", help="the largest batch that some plan fits in")] = False,
+    picture: Annotated[Path | None, typer.Option(help="write memory against time to this file")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
+    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+) -> None:
+    """The cheapest training step that stays within a budget: what to recompute, where to step, whether to split the batch."""
+    from .plan import run
+
+    try:
+        status = run(
+            network,
+            batch_size=batch_size,
+            budget=budget,
+            sample=sample,
+            optimizer=optimizer.value,
+            device=device,
+            allow=allow.value,
+            largest_batch=largest_batch,
+            picture=picture,
+            as_json=as_json,
+        )
+    except Exception as error:  # a user's class may raise anything
+        if traceback:
+            raise
+        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
+        typer.echo(f"plan: {name}{error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(status)

@@ -19,7 +19,7 @@ from ..recompute.profile import profile
 from .choice import Recompute
 from .times import Call, Times
 
-MOST = 16  # ways to run one chain that are looked at, and as many in one bracket
+MOST = 12  # ways to run one chain that are looked at, and as many in one bracket
 WIDTH = 400  # combinations of the chains so far that are kept
 
 

@@ -18,7 +18,7 @@ from .choice import Choice, Loss, Recompute, TrainingStep
 from .times import Call, Times, call_of
 
 POINTS = 12  # of the front
-SECOND_LOOKS = 5  # choices before the one that bisection found
+SECOND_LOOKS = 3  # choices before the one that bisection found
 ALIKE = 0.998  # of a peak: what saves less is not worth a row
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -183,7 +183,8 @@ class Search:
                 found.append(fitting)
             if fitting == Choice():
                 return fitting
-        found += [c for c in self._points if c.parts == 1 or not found if self._known_to_fit(c, budget)]
+        whole = any(choice.parts == 1 for choice in found)
+        found += [c for c in self._points if self._known_to_fit(c, budget) and not (whole and c.parts > 1)]
         return min(found, key=lambda c: (round(self.point(c).time / self.plain.time, 3), len(c.techniques)), default=None)
 
     def _known_to_fit(self, choice: Choice, budget: int) -> bool:

@@ -1,0 +1,74 @@
+"""``python -m tinygrad_mem plan``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tinygrad_mem.cli.app import app
+
+NETWORK = ["plan", "resnet20", "--input", "3x16x16", "--batch-size", "8"]
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TINYGRAD_MEM_CACHE", "")
+    monkeypatch.setattr("tinygrad_mem.plan.times.SECONDS", 0.0)
+
+
+def plan(*arguments: str):
+    return CliRunner().invoke(app, [*NETWORK, *arguments])
+
+
+def test_the_table_marks_the_plan():
+    ran = plan("--budget", "4MiB")
+    assert ran.exit_code == 0
+    assert sum("→" in line for line in ran.stdout.splitlines()) == 1
+    assert "MiB of 4.00 MiB" in ran.stdout
+    assert "measured on cpu" in ran.stdout
+
+
+def test_json_and_a_picture(tmp_path: Path):
+    ran = plan("--budget", "4MiB", "--json", "--picture", str(tmp_path / "front.png"))
+    found = json.loads(ran.stdout)
+    assert found["plan"]["peak_used"] <= 4 << 20 < found["plain"]["peak_used"]
+    assert found["plan"]["techniques"] == ["recompute"] or "in_backward" in found["plan"]["techniques"]
+    assert [row["peak_used"] for row in found["front"]] == sorted((row["peak_used"] for row in found["front"]), reverse=True)
+    assert (tmp_path / "front.png").stat().st_size > 10_000
+
+
+def test_the_largest_batch():
+    ran = plan("--budget", "4MiB", "--largest-batch", "--json")
+    assert json.loads(ran.stdout)["batch_size"] >= 8
+    assert plan("--largest-batch").exit_code == 2
+
+
+def test_what_does_not_fit_is_said_and_is_status_1():
+    ran = plan("--budget", "2MiB")
+    assert ran.exit_code == 1
+    assert "The floor is" in ran.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--budget", "much"], "--budget: 'much' is not a size"),
+        (["--input", "3by3"], "is not a shape"),
+        (["--device", "tpu"], "tpu"),
+        (["--allow", "all"], "all"),
+    ],
+)
+def test_bad_input_is_status_2_and_a_message(arguments: list[str], message: str):
+    ran = plan(*arguments)
+    assert ran.exit_code == 2
+    assert message in ran.output
+    assert "Traceback" not in ran.output
+
+
+def test_an_unknown_network():
+    ran = CliRunner().invoke(app, ["plan", "resnet21"])
+    assert ran.exit_code == 2
+    assert "no network 'resnet21'" in ran.output

@@ -1,0 +1,107 @@
+"""``python -m tinygrad_mem plan``: the cheapest training step of a network that stays within a budget."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import tinygrad_mem as tm
+
+from .. import plan as planner
+from ..models.names import Named
+from .estimate import OPTIMIZERS, _batch, _budget, _loss, _named
+
+
+def run(
+    network: str,
+    *,
+    batch_size: int,
+    budget: str | None,
+    sample: str | None,
+    optimizer: str,
+    device: str,
+    allow: str,
+    largest_batch: bool,
+    picture: Path | None,
+    as_json: bool,
+) -> int:
+    """Plan and print; 1 where nothing fits the budget, else 0.
+
+    Raises:
+        ArgumentError: no such network, no such size.
+    """
+    named = _named(network, sample)
+    room = None if budget is None else _budget(budget)
+    if largest_batch and room is None:
+        raise tm.errors.ArgumentError("--largest-batch: the largest for which --budget?")
+    console = Console(stderr=True)
+    times = planner.Times(device, planner.cache_folder())
+    try:
+        with console.status("") as status:
+            tell = status.update if console.is_terminal else lambda what: None
+
+            def build(n: int) -> planner.Plan:
+                tell(f"batch {n}")
+                return _plan(named, n, optimizer, room, device, allow, times, lambda what: tell(f"batch {n}: {what}"))
+
+            batch_size, found = planner.largest(build) if largest_batch else (batch_size, build(batch_size))
+            front = found.front
+    except planner.BudgetError as error:
+        print(error)
+        return 1
+    finally:
+        times.save()
+    if picture is not None:
+        found.plot(picture)
+    if as_json:
+        print(json.dumps(_data(network, batch_size, found, front), indent=2))
+    else:
+        _show(network, batch_size, found)
+    return 0
+
+
+def _plan(
+    named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, tell: Any
+) -> planner.Plan:
+    def batch() -> tuple[tm.Tensor, tm.Tensor]:
+        x = _batch(named, batch_size, tm.float32)
+        return x, x[
+            (slice(None), *[0] * (x.ndim - 1))
+        ]  # the loss draws labels of its own: of each batch only the size is looked at
+
+    def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
+        return _loss(named, output, 1)
+
+    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, allow, times=times, tell=tell)
+
+
+def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:
+    def row(point: planner.Point) -> dict[str, Any]:
+        return {
+            "techniques": list(point.choice.techniques),
+            "choice": str(point.choice),
+            "peak_used": point.peak,
+            "peak_reserved": point.reserved,
+            "time": point.time / found.plain.time,
+        }
+
+    return {
+        "network": network,
+        "batch_size": batch_size,
+        "budget": found.budget,
+        "times": "measured" if found.measured else "modelled",
+        "plan": row(found.point),
+        "plain": row(found.plain),
+        "front": [row(point) for point in front],
+    }
+
+
+def _show(network: str, batch_size: int, found: planner.Plan) -> None:
+    print(found.table())
+    times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
+    where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
+    print(f"Times are sums {times}, relative to the plain step's. Each peak is of a run on meta, {where}.")
+    print(f"{network}, batch {batch_size}: {found}")
