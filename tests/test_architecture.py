@@ -45,6 +45,7 @@ RANKS = {
     "absent": 0,
 }
 SAME_RANK = {
+    ("plan", "memory"),
     ("dtypes", "errors"),
     ("devices", "kernels"),
     ("io", "safetensors"),
