@@ -365,6 +365,17 @@ LAYERS: dict[str, Drawn] = {
         },
         _classes,
     ),
+    "LinearCrossEntropyLoss": Drawn(
+        {
+            "in_features": st.just(3),
+            "num_classes": st.sampled_from([3, 5]),
+            "bias": flag,
+            "reduction": reduction,
+            "ignore_index": st.sampled_from([None, 1]),
+            "label_smoothing": st.sampled_from([0.0, 0.2]),
+        },
+        lambda draw, options, rng: [rng.standard_normal((4, 3)), rng.integers(0, 3, 4)],
+    ),
     "NLLLoss": Drawn({**_LOSS, "weight": _WEIGHT, "ignore_index": st.sampled_from([-100, 1])}, _classes),
     "KLDivLoss": Drawn(
         {**_LOSS, "reduction": st.sampled_from(["none", "mean", "sum", "batchmean"]), "log_target": flag}, _probabilities

@@ -259,6 +259,8 @@ LOSS = [
     _r("CrossEntropyLoss", of=_classes),
     _r("CrossEntropyLoss", weight=_WEIGHT, ignore_index=2, label_smoothing=0.1, of=_classes),
     _r("CrossEntropyLoss", of=_distribution),
+    _r("LinearCrossEntropyLoss", 3, 5, of=_classes),
+    _r("LinearCrossEntropyLoss", 3, 5, bias=True, ignore_index=2, label_smoothing=0.1, reduction="sum", of=_classes),
     _r("NLLLoss", of=_classes),
     _r("NLLLoss", weight=_WEIGHT, reduction="sum", of=_classes),
     _r("KLDivLoss", reduction="batchmean", of=_distribution),

@@ -12,7 +12,7 @@ import tinygrad_mem as tm
 from tinygrad_mem.techniques import TABLE, Technique
 
 HERE = Path(__file__).parent
-SHARED = {"table", "combinations"}
+SHARED = {"table", "combinations", "myths"}
 WANTED = {
     "equal": ("identical", "equal", "bit_for_bit"),
     "bytes": ("bytes", "peak"),

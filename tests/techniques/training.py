@@ -151,3 +151,30 @@ def big_step(
 
 def big_track(name: str, around: Callable[[], Any] = contextlib.nullcontext) -> memory.Track:
     return memory.predict(big_step, name, around)
+
+
+def saved_storages(loss: Any) -> dict[int, int]:
+    """Address -> rounded bytes of every block of the pool that the graph under ``loss`` keeps, leaves apart."""
+    leaves, found, stack, seen = set(), {}, [loss.grad_fn], set()
+    where = loss.device
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        for target, _ in filter(None, node.edges):
+            if isinstance(target, tm.Tensor):
+                leaves.add(where.address(target.array))
+            else:
+                stack.append(target)
+        for _, array in node.kept():
+            if where.address(array) is not None:
+                found[where.address(array)] = round_up(where.sizes(array)[0])
+    return {address: size for address, size in found.items() if address not in leaves}
+
+
+def plain_saved_bytes(name: str) -> int:
+    """What a big network's forward keeps for backward on meta, each storage once, parameters apart."""
+    found: list[int] = []
+    memory.predict(big_step, name, inspect=lambda loss: found.append(sum(saved_storages(loss).values())))
+    return found[0]

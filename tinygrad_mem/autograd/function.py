@@ -303,7 +303,9 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
         node.saved[name], node.storages[name] = tensor.array, storage
         if hooks:
             node.saved[name] = saved.pack(
-                hooks[-1], (node, name, None), tensor if _is_in(tensor, args) else None, tensor.array, tensor.device
+                hooks[-1],
+                (node, name, None),
+                saved.shown(tensor, not _is_in(tensor, args), tensor.array, tensor.device),
             )
             node.packed = True
         else:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..scope import local
 from .tape import Node as Node
 from .tensor import Tensor
 
+if TYPE_CHECKING:  # it lives further up, and puts itself here
+    from ..techniques.offload import save_on_cpu as save_on_cpu
+
 
 class saved_tensors_hooks:
     """Inside, every tensor saved for backward goes through ``pack`` at once, and through ``unpack`` when backward wants it.
 
-    ``pack`` is given a tensor (a parameter itself where it is saved, a detached tensor otherwise) and returns anything:
-    a file name, a compressed array. ``unpack`` returns a tensor of the same shape, dtype and device. What ``pack`` did not
-    keep is freed as soon as nothing else uses it. Blocks nest: the innermost applies. Recording is as the hooks find it; what
-    they compute is not packed again.
+    ``pack`` is given a tensor (a leaf, or a view of one, as it is; of any other a detached one, which shares its storage and
+    version) and returns anything: a file name, a compressed array. ``unpack`` returns a tensor of the same shape, dtype and
+    device. What ``pack`` did not keep is freed as soon as nothing else uses it. Blocks nest: the innermost applies. Recording
+    is as the hooks find it; what they compute is not packed again.
 
     Raises:
         TypeError: on entry, a hook that cannot be called; in backward, ``unpack`` did not return a tensor.

@@ -59,20 +59,24 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     observed(op.forward, node, *arrays, **params)
     node.target = None
     storage = target.storage
+    before = storage.version
+    hooked = bool(local.saved_hooks)  # what they pack is the new value: they know it from the old one by its version
+    if hooked:
+        storage.written(op.__name__)
     record = any(needs)
     if record and target.array.dtype.kind == "f":
-        before = storage.version
         if target._view is None:
             with target._retained_anew():
                 connect(node, inputs, (target,))
         else:
             _record_on_base(node, inputs, target)
-        storage.written(op.__name__)
+        if not hooked:
+            storage.written(op.__name__)
         # what the op saved of the target after writing it is valid at the new version; before writing it, at the old one
         node.versions = tuple(
             (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
         )
-    else:
+    elif not hooked:
         storage.written(op.__name__)
     return target
 

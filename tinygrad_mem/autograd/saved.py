@@ -44,10 +44,9 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
                     )
                 break
         if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
-            if owner is not None and any(owner is t for t in outputs):
-                owner = None  # an output that its own node kept would be a cycle
-            place = next((i for i, x in enumerate(inputs) if x is owner), None) if owner is not None else None
-            node.saved[name] = pack(hooks[-1], (node, name, place), owner, array, node.device)
+            mine = any(owner is t for t in outputs)
+            place = None if owner is None or mine else next((i for i, x in enumerate(inputs) if x is owner), None)
+            node.saved[name] = pack(hooks[-1], (node, name, place), shown(owner, mine, array, node.device))
             node.packed = True
         elif owner is not None:
             storage = owner._storage
@@ -136,14 +135,28 @@ class Packed:
         return array
 
 
-def pack(hooks: tuple, saving: tuple, owner: Any, array: Any, device: Any) -> Packed:
-    """Let a pack hook make of ``array`` what it likes; ``saving``: the node that saves it, its name there, and which input."""
+def shown(owner: Any, mine: bool, array: Any, device: Any) -> Any:
+    """What a pack hook is given: a leaf, or a view of one, as it is; of any other the same storage, without a past.
+
+    Args:
+        owner: the tensor whose array is saved; ``None`` for a buffer that the op made for itself.
+        mine: the owner is an output of the node that saves it; to keep it would be a cycle.
+    """
+    if owner is None:
+        return _Tensor._wrap(array, device)
+    if owner._storage is None:
+        owner._storage = Storage()  # by which a hook knows it again, and tells it from a buffer that an op made for itself
+    root = owner if owner._view is None else owner._view.base
+    return owner if root.is_leaf and not mine else owner.detach()
+
+
+def pack(hooks: tuple, saving: tuple, tensor: Any) -> Packed:
+    """Let a pack hook make of ``tensor`` what it likes; ``saving``: the node that saves it, its name there, and which input."""
     pack_hook, unpack_hook = hooks
-    tensor = owner if owner is not None and owner.is_leaf else _Tensor._wrap(array, device)
     before = local.saved_hooks, local.saving
     local.saved_hooks, local.saving = (), saving  # a hook's own ops are not packed again
     try:
-        return Packed(pack_hook(tensor), unpack_hook, array, device)
+        return Packed(pack_hook(tensor), unpack_hook, tensor.array, tensor.device)
     finally:
         local.saved_hooks, local.saving = before
 

@@ -83,6 +83,25 @@ class device:
         """Copy ``source`` into a host array of the same shape and dtype, and wait for it."""
         raise NotImplementedError
 
+    def block(self, array: Any) -> tuple[Any, int] | None:
+        """The bytes of the block that ``array`` lies in, flat, and where in them it begins; ``None`` for memory of others."""
+        raise NotImplementedError
+
+    def window(self, block: Any, offset: int, like: Any) -> Any:
+        """An array over a block's bytes, with the shape, strides and dtype of ``like``."""
+        return np.ndarray(like.shape, like.dtype, block, offset, like.strides)
+
+    def to_host(self, source: Any, out: np.ndarray) -> None:
+        """Copy bytes into memory of :attr:`Pool.host`: done before anything that is asked of the device later."""
+        self.kernels.copy(source, out=out)
+
+    def from_host(self, source: np.ndarray, out: Any, *, ahead: bool = False) -> Any:
+        """Copy bytes back. With ``ahead`` it may happen beside other work: give what is returned to :meth:`wait` before use."""
+        self.kernels.copy(source, out=out)
+
+    def wait(self, copy: Any) -> None:
+        """Work that is given to the device from now on finds a copy made ahead complete."""
+
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
 

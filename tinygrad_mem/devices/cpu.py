@@ -37,6 +37,13 @@ class CPU(device, kind="cpu"):
         block = self._block(array)
         return None if block is None else block.chunk.address
 
+    def block(self, array: np.ndarray) -> tuple[np.ndarray, int] | None:
+        block = self._block(array)
+        if block is None:
+            return None
+        start = block.__array_interface__["data"][0]
+        return block.view(_ndarray), array.__array_interface__["data"][0] - start
+
     def sizes(self, array: np.ndarray) -> tuple[int, int]:
         block = self._block(array)
         return (0, 0) if block is None else (block.size, block.chunk.size)

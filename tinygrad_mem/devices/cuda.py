@@ -10,6 +10,7 @@ import numpy as np
 from .. import scope
 from ..errors import DeviceError, OutOfMemoryError
 from .base import device
+from .pool import Pool
 
 
 def cuda_problem() -> str | None:
@@ -27,6 +28,7 @@ class CUDA(device, kind="cuda"):
     """``device("cuda")`` is the first GPU, ``device("cuda:1")`` the second."""
 
     index: int
+    _aside: Any = None  # the stream of copies that are made ahead
 
     @classmethod
     def canonical(cls, index: int | None) -> tuple[str, int | None]:
@@ -97,6 +99,37 @@ class CUDA(device, kind="cuda"):
     def listening(self) -> Any:
         return self._hearing
 
+    def block(self, array: Any) -> tuple[Any, int] | None:
+        memory = array.data.mem
+        if not isinstance(memory, self._cupy.cuda.memory.PooledMemory):
+            return None
+        start = self._cupy.cuda.MemoryPointer(memory, 0)
+        return self._cupy.ndarray((memory.size,), np.uint8, start), array.data.ptr - memory.ptr
+
+    def window(self, block: Any, offset: int, like: Any) -> Any:
+        return self._cupy.ndarray(like.shape, like.dtype, block.data + offset, strides=like.strides)
+
+    def to_host(self, source: Any, out: np.ndarray) -> None:
+        with self._device:  # in the order of the stream: the source's memory may be given away at once
+            source.get(out=out, blocking=False)
+
+    def from_host(self, source: np.ndarray, out: Any, *, ahead: bool = False) -> Any:
+        with self._device:
+            now = self._cupy.cuda.get_current_stream()
+            if not ahead:
+                out.set(source, stream=now)
+                return None
+            if self._aside is None:
+                self._aside = self._cupy.cuda.Stream(non_blocking=True)
+            self._aside.wait_event(now.record())  # whoever had this memory before, and the copy to the host, are done
+            out.set(source, stream=self._aside)
+            return self._aside.record()
+
+    def wait(self, copy: Any) -> None:
+        if copy is not None:
+            with self._device:
+                self._cupy.cuda.get_current_stream().wait_event(copy)
+
     def synchronize(self) -> None:
         self._device.synchronize()
 
@@ -158,12 +191,28 @@ def _hook(device: Any) -> Any:
     return Hook()
 
 
+class PinnedPool(Pool):
+    """Host memory that the driver has locked in place: copies between it and a GPU run beside other work."""
+
+    def _segment(self, size: int) -> Any:
+        import cupy
+
+        return cupy.cuda.PinnedMemoryPointer(cupy.cuda.PinnedMemory(size), 0)  # of this size: CuPy's pool would double it
+
+
 class _Pool:
     """CuPy's pool of one GPU: its methods read the current device, so each call makes ours current."""
 
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
         self.peak_used = self.peak_total = 0  # CuPy keeps no peak: seen after each of our own allocations
+        self._host: dict[bool, Pool] = {}
+
+    def host(self, *, pinned: bool = False) -> Pool:
+        """As ``Pool.host``: pinned memory, which the GPU reads and writes by itself, or any."""
+        if pinned not in self._host:
+            self._host[pinned] = PinnedPool("host") if pinned else Pool("host")
+        return self._host[pinned]
 
     def notice(self) -> None:
         """Keep the peaks up to date; the GPU is current."""

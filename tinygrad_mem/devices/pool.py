@@ -133,7 +133,22 @@ class Pool:
         self._used = self._total = self._limit = 0
         self.peak_used = self.peak_total = 0  # since reset_peak()
         self._next_address = ROUND
+        self._host: Pool | None = None
         _pools.add(self)
+
+    def host(self, *, pinned: bool = False) -> Pool:
+        """The pool of host memory behind this one: where what is offloaded lies, counted like anything else.
+
+        Behind a GPU's pool that is the machine's memory, pinned or not. Behind the cpu's and meta's it is a second pool beside
+        the first, so that what would leave a device can be told, and tested, where there is none; nothing is pinned there.
+        """
+        if self._host is None:
+            self._host = Pool("host", reserve=self.reserve)
+        return self._host
+
+    def _segment(self, size: int) -> Any:
+        """Memory from the machine, as a writable buffer."""
+        return _take(size, reserve=self.reserve)
 
     def malloc(self, size: int) -> Block:
         """A block of ``size`` > 0 bytes, rounded up to 512.
@@ -278,7 +293,7 @@ class Pool:
                     if self._limit and self._total + rounded > self._limit:
                         continue
                     try:
-                        memory = _take(rounded, reserve=self.reserve)
+                        memory = self._segment(rounded)
                     except (MemoryError, OSError, ValueError, OverflowError):
                         continue
                     chunk = Chunk(Segment(memory, self._next_address, rounded), self._next_address, rounded)

@@ -51,7 +51,7 @@ def _count(*tensors: Tensor | None) -> int:
     return math.prod(broadcast("loss", *[tuple(t.shape) for t in tensors if t is not None]))
 
 
-def _no_gradient(name: str, weight: Tensor | None) -> None:
+def no_gradient(name: str, weight: Tensor | None) -> None:
     if weight is not None and weight.requires_grad:
         raise NotOfferedError(f"the derivative for '{name}' is not implemented: detach() it")
 
@@ -119,7 +119,7 @@ def _check_scores(name: str, input: Tensor, weight: Tensor | None) -> None:
         raise ShapeError(f"{name}: Expected 1 or more dimensions (got 0)")
     if weight is None:
         return
-    _no_gradient("weight", weight)
+    no_gradient("weight", weight)
     classes = input.shape[1 if input.ndim > 1 else 0]
     if tuple(weight.shape) != (classes,):
         raise ShapeError(
@@ -292,7 +292,7 @@ def binary_cross_entropy(
             f"Using a target size ({list(target.shape)}) that is different to the input size ({list(input.shape)}) is "
             "deprecated. Please ensure they have the same size."
         )
-    _no_gradient("weight", weight)
+    no_gradient("weight", weight)
     return apply(ops.BCELoss, input, target, weight, scale=_scale(reduction, _count(input, weight)))
 
 
@@ -313,7 +313,7 @@ def binary_cross_entropy_with_logits(
     reduction = reduction_of(reduction, size_average, reduce)
     if input.shape != target.shape:
         raise ArgumentError(f"Target size ({list(target.shape)}) must be the same as input size ({list(input.shape)})")
-    _no_gradient("weight", weight)
-    _no_gradient("pos_weight", pos_weight)
+    no_gradient("weight", weight)
+    no_gradient("pos_weight", pos_weight)
     scale = _scale(reduction, _count(input, weight, pos_weight))
     return apply(ops.BCEWithLogitsLoss, input, target, weight, pos_weight, scale=scale)

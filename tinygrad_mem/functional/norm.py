@@ -35,45 +35,55 @@ def batch_norm(
         ArgumentError: one value a channel in training, or no running statistics outside of it, or one of the two.
         DeviceError, DTypeError: statistics on another device, or of integers.
     """
-    if input.ndim < 2:
-        raise ShapeError(f"batch_norm: expected at least 2 dimensions (batch, channels), found {list(input.shape)}")
-    if training and input.numel() // max(input.size(1), 1) <= 1:
-        raise ArgumentError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
-    if not training and (running_mean is None or running_var is None):
-        raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
-    _check_statistics(input, running_mean, running_var, (momentum, eps))
-    if training and local.phase == "recompute":
-        running_mean = running_var = None  # the forward has moved them
+    mean, var = statistics_of("batch_norm", input, running_mean, running_var, training, momentum, eps)
     out = apply(
         ops.BatchNorm,
         input,
         weight,
         bias,
-        running_mean=None if running_mean is None else running_mean.array,
-        running_var=None if running_var is None else running_var.array,
+        running_mean=None if mean is None else mean.array,
+        running_var=None if var is None else var.array,
         training=training,
         momentum=momentum,
         eps=eps,
     )
-    if training:
-        for statistic in (running_mean, running_var):
-            if statistic is not None:
-                statistic.storage.written("batch_norm")
+    statistics_moved("batch_norm", mean, var, training)
     return out
 
 
-def _check_statistics(input: Tensor, mean: Tensor | None, var: Tensor | None, numbers: tuple) -> None:
+def statistics_of(
+    name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float, eps: float
+) -> tuple[Tensor | None, Tensor | None]:
+    """The running statistics that an op of batch norm is to use and to move, once all is checked that may be wrong."""
+    if input.ndim < 2:
+        raise ShapeError(f"{name}: expected at least 2 dimensions (batch, channels), found {list(input.shape)}")
+    if training and input.numel() // max(input.size(1), 1) <= 1:
+        raise ArgumentError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
+    if not training and (mean is None or var is None):
+        raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
+    _check_statistics(name, input, mean, var, (momentum, eps))
+    return (None, None) if training and local.phase == "recompute" else (mean, var)  # the forward has moved them
+
+
+def statistics_moved(name: str, mean: Tensor | None, var: Tensor | None, training: bool) -> None:
+    """Count the write of the statistics that an op of batch norm has moved in training."""
+    for statistic in (mean, var) if training else ():
+        if statistic is not None:
+            statistic.storage.written(name)
+
+
+def _check_statistics(name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, numbers: tuple) -> None:
     """The op writes the statistics: whatever may be wrong must be found before."""
     if (mean is None) != (var is None):
         raise ArgumentError("Expected running_mean and running_var both, or neither of them, found one")
-    for name, statistic in (("running_mean", mean), ("running_var", var)):
+    for which, statistic in (("running_mean", mean), ("running_var", var)):
         if statistic is not None and statistic.device is not input.device:
-            raise DeviceError(f"batch_norm: {name} is on {statistic.device}, the input on {input.device}; move it")
+            raise DeviceError(f"{name}: {which} is on {statistic.device}, the input on {input.device}; move it")
         if statistic is not None and not statistic.is_floating_point():
-            raise DTypeError(f"batch_norm: expected a floating {name}, found {statistic.dtype}")
-    for name, number in zip(("momentum", "eps"), numbers, strict=True):
-        if isinstance(number, str) or (number is None and name == "eps"):
-            raise ArgumentTypeError(f"batch_norm(): argument '{name}' must be float, not {type(number).__name__}")
+            raise DTypeError(f"{name}: expected a floating {which}, found {statistic.dtype}")
+    for which, number in zip(("momentum", "eps"), numbers, strict=True):
+        if isinstance(number, str) or (number is None and which == "eps"):
+            raise ArgumentTypeError(f"{name}(): argument '{which}' must be float, not {type(number).__name__}")
 
 
 def layer_norm(

@@ -40,6 +40,7 @@ from ..functional.embedding import embedding_bag as embedding_bag
 from ..functional.gather import one_hot as one_hot
 from ..functional.linalg import bilinear as bilinear
 from ..functional.linalg import linear as linear
+from ..functional.linear_loss import linear_cross_entropy as linear_cross_entropy
 from ..functional.loss import binary_cross_entropy as binary_cross_entropy
 from ..functional.loss import binary_cross_entropy_with_logits as binary_cross_entropy_with_logits
 from ..functional.loss import cross_entropy as cross_entropy

@@ -6,7 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ..autograd.tensor import Tensor
+from ..errors import NotOfferedError
+from ..functional.linear_loss import LinearCrossEntropyOptions
 from . import functional as F
+from .linear import Linear
 from .module import Module
 
 
@@ -96,6 +99,61 @@ class CrossEntropyLoss(_WeightedLoss):
             ignore_index=self.ignore_index,
             reduction=self.reduction,
             label_smoothing=self.label_smoothing,
+        )
+
+
+class LinearCrossEntropyLoss(_WeightedLoss):
+    """A linear layer and the cross-entropy of its scores; with ``options``, a tile of scores at a time.
+
+    Args:
+        in_features, num_classes, bias, device, dtype: of the layer, :attr:`linear`.
+        out_features: not offered.
+        options: :class:`LinearCrossEntropyOptions`; ``None`` computes all scores at once.
+
+    Raises:
+        NotOfferedError: ``out_features``.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        num_classes: int,
+        *,
+        out_features: tuple[int, ...] = (),
+        bias: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int | None = None,
+        label_smoothing: float = 0.0,
+        options: LinearCrossEntropyOptions | None = None,
+    ) -> None:
+        if out_features:
+            raise NotOfferedError("LinearCrossEntropyLoss: out_features is not offered; leave it out")
+        super().__init__(weight, None, None, reduction)
+        self.in_features, self.num_classes = in_features, num_classes
+        self.ignore_index, self.label_smoothing, self.options = ignore_index, label_smoothing, options
+        self.linear = Linear(in_features, num_classes, bias, device, dtype)
+
+    def forward(self, input: Tensor, target: Tensor) -> Tensor:
+        return F.linear_cross_entropy(
+            input,
+            self.linear.weight,
+            target,
+            linear_bias=self.linear.bias,
+            weight=self.weight,
+            reduction=self.reduction,
+            ignore_index=self.ignore_index,
+            label_smoothing=self.label_smoothing,
+            options=self.options,
+        )
+
+    def extra_repr(self) -> str:
+        return (
+            f"in_features={self.in_features}, num_classes={self.num_classes}, out_features=(), "
+            f"bias={self.linear.bias is not None}, reduction={self.reduction}, ignore_index={self.ignore_index}, "
+            f"label_smoothing={self.label_smoothing}, options={self.options}"
         )
 
 

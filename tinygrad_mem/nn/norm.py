@@ -122,11 +122,15 @@ class _BatchNorm(_RunningNorm):
         batch = self.training or (mean is None and var is None)
         if self.training and not self.track_running_stats:
             mean = var = None
-        out = F.batch_norm(input, mean, var, self.weight, self.bias, batch, weigh, self.eps)
+        out = self.normalise(input, mean, var, batch, weigh)
         if count is not None and local.phase != "recompute":  # after the statistics: a forward that fails counts no batch
             with no_grad():
                 count.add_(1)
         return out
+
+    def normalise(self, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float) -> Tensor:
+        """The normalisation itself, with the statistics to use and to move."""
+        return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
 
 
 class BatchNorm1d(_BatchNorm):

@@ -39,7 +39,7 @@ def wide_dtype(x):
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 
-def _wide(ctx, x, dtype):
+def widened(ctx, x, dtype):
     """``x`` itself, or a contiguous copy in ``dtype``; ``None`` stays."""
     if x is None or (x.dtype == dtype and x.flags.c_contiguous):
         return x
@@ -48,7 +48,7 @@ def _wide(ctx, x, dtype):
     return out
 
 
-def _reduced(ctx, rows, dtype, shape, reduction, norm):
+def reduced(ctx, rows, dtype, shape, reduction, norm):
     """The result of the losses of all lines: themselves, their sum, or their sum over ``norm`` (an array, or a number)."""
     if reduction == "none":
         if rows.dtype == dtype:
@@ -79,7 +79,7 @@ class CrossEntropy(Op):
         ctx.kernels.check_target(goal, scores.shape[1], ignore)
         lse = ctx.empty(goal.shape, wide)
         rows = ctx.empty(goal.shape, wide)
-        heavy = _wide(ctx, weight, wide)
+        heavy = widened(ctx, weight, wide)
         ctx.kernels.cross_entropy(scores, goal, heavy, ignore, smoothing, lse, rows)
         norm = None
         if reduction == "mean":
@@ -89,7 +89,7 @@ class CrossEntropy(Op):
             kept = {"weight": weight, "norm": norm}
             ctx.save(x=x, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
         ctx.options = ignore, smoothing
-        return _reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
+        return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
     @staticmethod
     def backward(ctx, gy):
@@ -97,7 +97,7 @@ class CrossEntropy(Op):
         scores = class_view(ctx, x)
         goal = line_view(ctx, ctx.take("target"), scores.shape)
         lse = ctx.take("lse")
-        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
+        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
         norm = ctx.take("norm") if "norm" in ctx.saved else None
         gx = ctx.empty(x.shape, x.dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
@@ -121,20 +121,20 @@ class CrossEntropyProbabilities(Op):
         outer, _, inner = scores.shape
         lse = ctx.empty((outer, inner), wide)
         rows = ctx.empty((outer, inner), wide)
-        heavy = _wide(ctx, weight, wide)
+        heavy = widened(ctx, weight, wide)
         ctx.kernels.log_sum_exp(scores, lse)
         ctx.kernels.soft_cross_entropy(scores, goal, heavy, smoothing, lse, rows)
         if any(ctx.needs):
             ctx.save(x=x, target=target, lse=lse, **({} if weight is None else {"weight": weight}))
         ctx.count = outer * inner if reduction == "mean" else 1
         ctx.smoothing = smoothing
-        return _reduced(ctx, rows, x.dtype, (*x.shape[:1], *x.shape[2:]) if x.ndim > 1 else (), reduction, outer * inner)
+        return reduced(ctx, rows, x.dtype, (*x.shape[:1], *x.shape[2:]) if x.ndim > 1 else (), reduction, outer * inner)
 
     @staticmethod
     def backward(ctx, gy):
         x, target, lse = ctx.take("x"), ctx.take("target"), ctx.take("lse")
         scores, goal = class_view(ctx, x), class_view(ctx, target)
-        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
+        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
         grads = []
         for need, like, kernel in (
@@ -163,7 +163,7 @@ class NLLLoss(Op):
         scores = class_view(ctx, x)
         goal = line_view(ctx, target, scores.shape)
         ctx.kernels.check_target(goal, scores.shape[1], ignore)
-        heavy = _wide(ctx, weight, wide)
+        heavy = widened(ctx, weight, wide)
         rows = ctx.empty(goal.shape, wide)
         ctx.kernels.nll_loss(scores, goal, heavy, ignore, out=rows)
         norm = None
@@ -174,14 +174,14 @@ class NLLLoss(Op):
             kept = {"weight": weight, "norm": norm}
             ctx.save(target=target, **{name: a for name, a in kept.items() if a is not None})
         ctx.like = x.shape, x.dtype, scores.shape, ignore
-        return _reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
+        return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
     @staticmethod
     def backward(ctx, gy):
         shape, dtype, lines, ignore = ctx.like
         goal = line_view(ctx, ctx.take("target"), lines)
         wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-        weight = _wide(ctx, ctx.take("weight") if "weight" in ctx.saved else None, wide)
+        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, wide)
         norm = ctx.take("norm") if "norm" in ctx.saved else None
         gx = ctx.zeros(shape, dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, lines)

@@ -210,10 +210,11 @@ class _Conversion:
         for name, parameter in inspect.signature(mine.__init__).parameters.items():
             if name in ("self", *_SKIPPED) or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 continue
+            holder = module if hasattr(module, name) else getattr(module, "linear", None)  # a loss that has a layer inside
             if name in told:
                 arguments[name] = self.value(told[name])
-            elif hasattr(module, name) and not inspect.ismethod(getattr(module, name)):
-                value = getattr(module, name)
+            elif hasattr(holder, name) and not inspect.ismethod(getattr(holder, name)):
+                value = getattr(holder, name)
                 is_flag = name == "bias" and not isinstance(value, bool)
                 arguments[name] = value is not None if is_flag else self.value(value)
         with Device("meta"):

@@ -71,6 +71,39 @@ def _probabilities(reduction, smoothing):
     )
 
 
+def _linear_cross(reduction, smoothing, bias=False, weighted=False):
+    """9 lines and 6 classes in tiles of 4 by 4, so that each has a rest."""
+
+    def make(rng):
+        target = rng.integers(0, 6, 9)
+        target[2] = -100
+        return [rng.standard_normal((9, 5)), rng.standard_normal((6, 5)), target, *([rng.standard_normal(6)] if bias else [])]
+
+    def saved(x, w, target, *rest):
+        own = x.nbytes + w.nbytes + target.nbytes + 9 * x.itemsize + (x.itemsize if reduction == "mean" else 0)
+        return own + 6 * x.itemsize * (bias + weighted)
+
+    weight = _ready(np.linspace(0.1, 2, 6))
+    tile = tm.nn.LinearCrossEntropyOptions(batch_chunk_size=4, class_chunk_size=4)
+
+    def run(function, library, **more):
+        def call(x, w, t, b=None):
+            c = _like(x, weight, library) if weighted else None
+            options = {"reduction": reduction, "label_smoothing": smoothing, **more}
+            return function(x, w, t, linear_bias=b, weight=c, **options)
+
+        return call
+
+    return OpCase(
+        f"linear_cross_entropy {reduction} {smoothing}{' bias' if bias else ''}{' weight' if weighted else ''}",
+        "LinearCrossEntropy",
+        run(tm.nn.functional.linear_cross_entropy, "tm", options=tile),
+        run(T.linear_cross_entropy, "torch"),
+        make,
+        saved,
+    )
+
+
 def _nll(reduction):
     def saved(x, target, y):
         return target.nbytes + (x.itemsize if reduction == "mean" else 0)
@@ -162,6 +195,8 @@ CASES = [
     _cross("mean", 0.0, (3, 4, 5, 2)),
     *[_cross_weighted(r, s) for r in ("mean", "none") for s in (0.0, 0.2)],
     *[_probabilities(r, 0.1) for r in ("mean", "sum", "none")],
+    *[_linear_cross(r, s) for r in ("mean", "sum", "none") for s in (0.0, 0.2)],
+    *[_linear_cross(r, 0.1, bias=True, weighted=True) for r in ("mean", "none")],
     *[_nll(r) for r in ("mean", "sum", "none")],
     *[_pair("mse_loss", "MSELoss", reduction=r) for r in ("mean", "sum", "none")],
     *[_pair("l1_loss", "L1Loss", reduction=r) for r in ("mean", "none")],

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from tests.case import OpCase
 from tinygrad_mem.nn import functional as NF
+from tinygrad_mem.techniques import inplace_abn
 
 
 def _row(name, op, function, shapes, saved, wide=1, **options):
@@ -52,7 +54,34 @@ def _without_weight(count):
     return lambda x, *rest: x.nbytes + count * x.itemsize
 
 
+def _activated(shape, affine, frozen):
+    """In place on a copy of x; weights of both signs, far enough from 0."""
+
+    def make(rng):
+        weight = rng.uniform(0.3, 2, shape[1]) * rng.choice([-1, 1], shape[1])
+        return [rng.standard_normal(shape), *([weight, rng.standard_normal(shape[1])] if affine else [])]
+
+    def ours(x, w=None, b=None):
+        mean, var = (None, None)
+        if frozen:
+            mean, var = (_ours_tensor(np.linspace(low, 2, shape[1]), x.dtype, x.device) for low in (-1, 0.5))
+        return inplace_abn(x.clone(), mean, var, w, b, not frozen, eps=1e-3, negative_slope=0.1)
+
+    def theirs(x, w=None, b=None):
+        mean, var = (torch.tensor(np.linspace(low, 2, shape[1]), dtype=x.dtype) if frozen else None for low in (-1, 0.5))
+        y = torch.nn.functional.batch_norm(x, mean, var, w, b, not frozen, eps=1e-3)
+        return torch.nn.functional.leaky_relu(y, 0.1)
+
+    def saved(x, *rest):
+        return x.nbytes + (3 if affine else 1) * shape[1] * x.itemsize
+
+    name = f"inplace_abn {len(shape)}-d{' affine' if affine else ''}{' frozen' if frozen else ''}"
+    return OpCase(name, "InPlaceABN", ours, theirs, make, saved, tolerance=(1e-4, 1e-5))
+
+
 CASES = [
+    *[_activated((5, 4, 3, 3), affine, frozen) for affine in (False, True) for frozen in (False, True)],
+    _activated((12, 4), affine=True, frozen=False),
     _row("batch_norm", "BatchNorm", "batch_norm", [(5, 4, 3, 3), (4,), (4,)], _with_weight(8)),
     _row("batch_norm_plain", "BatchNorm", "batch_norm", [(6, 4, 5)], _without_weight(8), eps=1e-3),
     _row("batch_norm_2d", "BatchNorm", "batch_norm", [(12, 4), (4,), (4,)], _with_weight(8)),

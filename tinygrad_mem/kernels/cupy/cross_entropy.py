@@ -51,10 +51,14 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     _launch("cross_entropy", x.dtype.char, x.shape, x, *_strides(x), *goal, lse, rows, index=target.dtype.char)
 
 
-def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out):
-    """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array."""
+def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
+    """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array.
+
+    x may hold part of all ``classes`` only, from ``first`` on. out may be x.
+    """
+    every = x.shape[1] if classes is None else classes
     goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing), _pointer(norm))
-    arguments = (*_seed(gy), x, *_strides(x), lse, *goal, out, *_strides(out))
+    arguments = (*_seed(gy), x, *_strides(x), lse, *goal, int(first), int(every), out, *_strides(out))
     _launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
 
 

@@ -12,6 +12,7 @@ import cupy as _cupy
 import numpy as _numpy
 
 from ...scope import local as _local
+from .blas import gemm as _gemm
 
 _TYPES = {"e": (2, 68, _numpy.float32), "f": (0, 68, _numpy.float32), "d": (1, 70, _numpy.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
@@ -53,6 +54,12 @@ def matmul_add(x, y, addend, alpha, beta, work, out):
         return
     for index in _numpy.ndindex(out.shape[:-3]):
         _products(xs[index], ys[index], out[index], alpha, beta)
+
+
+def add_matmul(x, y, out):
+    """out += x @ y, of matrices of float32 or float64."""
+    if x.shape[1]:
+        _gemm(x[None], y[None], out[None], add=True)
 
 
 def _layout(x):

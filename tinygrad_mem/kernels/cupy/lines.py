@@ -96,27 +96,65 @@ extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wid
     rows[line] = (A)(1 - smoothing) * own + (A)(smoothing / classes) * (heavy * (log_sum - top) - dot);
 }
 
+// part of the classes of each line, from first on: lse goes on from what it was, picked is added to
+extern "C" __global__ void fold_scores(const T* x, STRIDES(x), const I* t, wide t0, wide t1, const A* w, wide ignore,
+                                       double smoothing, wide first, wide every, A* lse, A* picked, wide outer, wide classes,
+                                       wide inner) {
+    LINE(outer * inner)
+    x += o * x0 + j * x2;
+    A top = BEST, sum = 0, dot = 0;
+    EACH(c) top = max(top, (A)x[c * x1]);
+    top = lane_max(top);
+    EACH(c) sum += exp((A)x[c * x1] - top);
+    sum = log(lane_sum(sum)) + top;
+    if (smoothing != 0) EACH(c) dot += (w ? w[first + c] : (A)1) * (A)x[c * x1];
+    dot = lane_sum(dot);
+    if (lane) return;
+    const wide goal = t[o * t0 + j * t1];
+    const A before = lse[line], most = max(before, sum);
+    lse[line] = isinf(before) ? sum : most + log(exp(before - most) + exp(sum - most));
+    A own = (A)(smoothing / every) * dot;
+    if (goal != ignore && goal >= first && goal < first + classes)
+        own += (A)(1 - smoothing) * (w ? w[goal] : (A)1) * (A)x[(goal - first) * x1];
+    picked[line] += own;
+}
+
+extern "C" __global__ void finish_scores(const I* t, wide t0, wide t1, const A* w, wide ignore, double smoothing, const A* lse,
+                                         A* picked, wide outer, wide classes, wide inner) {
+    LINE(outer * inner)
+    A heavy = 0;
+    if (smoothing != 0) EACH(c) heavy += w ? w[c] : (A)1;
+    heavy = lane_sum(heavy);
+    if (lane) return;
+    const wide goal = t[o * t0 + j * t1];
+    if (goal == ignore) { picked[line] = 0; return; }
+    if (goal < 0 || goal >= classes) { picked[line] = (A)(0.0 / 0.0); return; }
+    const A scale = (A)(1 - smoothing) * (w ? w[goal] : (A)1) + (A)(smoothing / classes) * heavy;
+    picked[line] = scale * lse[line] - picked[line];
+}
+
 extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1, const T* x, STRIDES(x), const A* lse,
                                                   const I* t, wide t0, wide t1, const A* w, wide ignore, double smoothing,
-                                                  const A* norm, T* r, STRIDES(r), wide outer, wide classes, wide inner) {
+                                                  const A* norm, wide first, wide every, T* r, STRIDES(r), wide outer,
+                                                  wide classes, wide inner) {
     LINE(outer * inner)
     x += o * x0 + j * x2; r += o * r0 + j * r2;
     const wide goal = t[o * t0 + j * t1];
-    const bool inside = goal >= 0 && goal < classes;
+    const bool inside = goal >= 0 && goal < every;
     const A g = goal == ignore ? (A)0 : inside ? (A)gy[o * g0 + j * g1] / (norm ? *norm : (A)1) : (A)(0.0 / 0.0);
     const A own = goal == ignore || !inside ? g : g * (w ? w[goal] : (A)1) * (A)(1 - smoothing);
-    const A even = g * (A)(smoothing / classes);
-    A heavy = (A)classes;
+    const A even = g * (A)(smoothing / every);
+    A heavy = (A)every;
     if (w && smoothing != 0) {
         heavy = 0;
-        EACH(c) heavy += w[c];
+        for (wide c = lane; c < every; c += LANES) heavy += w[c];
         heavy = lane_sum(heavy);
     }
     const A scale = own + even * heavy, low = lse[line];
     EACH(c) {
         A value = scale * exp((A)x[c * x1] - low);
-        if (smoothing != 0) value -= even * (w ? w[c] : (A)1);
-        if (c == goal) value -= own;
+        if (smoothing != 0) value -= even * (w ? w[first + c] : (A)1);
+        if (first + c == goal) value -= own;
         r[c * r1] = (T)(g == 0 ? (A)0 : value);
     }
 }

@@ -9,13 +9,16 @@ from .elementwise import *
 from .embedding import *
 from .factored import *
 from .index import *
+from .inplace_norm import *
 from .join import *
 from .linalg import *
+from .linear_loss import *
 from .loss import *
 from .norm import *
 from .optim import *
 from .piecewise import *
 from .pool import *
+from .quantize import *
 from .random import *
 from .recurrent import *
 from .reduce import *

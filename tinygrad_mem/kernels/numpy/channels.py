@@ -26,7 +26,7 @@ def _tiles(shape, most, start, stop):
                 yield slice(i, min(i + images, stop)), slice(c, min(c + lines, channels)), slice(place, place + most)
 
 
-def _over_images(x, most, run):
+def over_images(x, most, run):
     """``run(images, channels, places)`` over tiles of at most ``most`` elements, on several cores by images."""
 
     def part(start, stop):
@@ -36,7 +36,7 @@ def _over_images(x, most, run):
     _split(x.shape[0], part, grain=max(_GRAIN // max(x.shape[1] * x.shape[2], 1), 1))
 
 
-def _into(reduction, places, out, *arrays):
+def into(reduction, places, out, *arrays):
     """out = a reduction along the last axis over ``places``, added to what is there unless they are the first of their line."""
     total = out if places.start == 0 else _scratch(out.shape, out.dtype, 2, 4)
     reduction(*arrays, out=total)
@@ -56,7 +56,7 @@ def _cast(x, slot, dtype):
     return tile
 
 
-def _sum_lines(x, out):
+def sum_lines(x, out):
     """out = x summed along its last axis, by BLAS: against a vector of ones."""
     np.matmul(x, _ones(x.shape[2], x.dtype), out=out)
 
@@ -82,17 +82,17 @@ def channel_sums(x, y, mean, partial, outs):
         a, b = x[images, channels, places], y[images, channels, places]
         a = a if a.dtype == wide else _cast(a, 0, wide)
         if outs[0] is not None:
-            _into(_sum_lines, places, partial[0, images, channels], a)
+            into(sum_lines, places, partial[0, images, channels], a)
         if mean is not None:
             tile = _scratch(b.shape, wide, 1, 4)
             np.subtract(b, mean[channels, None], out=tile)
             b = tile
         elif b.dtype != wide:
             b = _cast(b, 1, wide)
-        _into(np.vecdot, places, partial[1, images, channels], a, b)
+        into(np.vecdot, places, partial[1, images, channels], a, b)
 
     room = _SCRATCH // 4 // wide.itemsize
-    _over_images(x, _WHOLE if x.dtype == wide and mean is None and length <= room else room, run)
+    over_images(x, _WHOLE if x.dtype == wide and mean is None and length <= room else room, run)
     for part, out in zip(partial, outs, strict=True):
         if out is not None:
             np.add.reduce(part, axis=0, out=out)
@@ -132,9 +132,9 @@ def squares(x, mean, partial):
         part = x[images, channels, places]
         tile = _scratch(part.shape, mean.dtype, 0, 4)
         np.subtract(part, mean[channels, None], out=tile)
-        _into(np.vecdot, places, partial[1, images, channels], tile, tile)
+        into(np.vecdot, places, partial[1, images, channels], tile, tile)
 
-    _over_images(x, _SCRATCH // 4 // mean.dtype.itemsize, run)
+    over_images(x, _SCRATCH // 4 // mean.dtype.itemsize, run)
 
 
 def affine(coefficients, run, *arrays):
@@ -161,4 +161,4 @@ def affine(coefficients, run, *arrays):
         run(tile, [values[channels] for values in coefficients], *parts)
 
     slots = 4 if arrays[0].dtype != wide else 2 if short else 1
-    _over_images(arrays[0], _SCRATCH // slots // wide.itemsize, part)
+    over_images(arrays[0], _SCRATCH // slots // wide.itemsize, part)

@@ -167,14 +167,15 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     _lines(x.shape, run)
 
 
-def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out):
+def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
     """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array.
 
-    gy is (outer, inner) or 0-d.
+    gy is (outer, inner) or 0-d. x may hold part of all ``classes`` only, from ``first`` on; lse and weight are of all. out may
+    be x.
     """
     wide = lse.dtype
     spread = None if weight is None else weight.reshape(1, -1, 1)
-    classes = x.shape[1]
+    classes = x.shape[1] if classes is None else classes
     heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
     factor = 1.0 if norm is None else 1.0 / float(norm) if float(norm) else np.inf
     even = smoothing / classes
@@ -199,9 +200,10 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
             np.subtract(cut, lse[a, None, b], out=tile, dtype=wide)
             np.exp(tile, out=tile)
             np.multiply(tile, scale, out=tile)
+            own = slice(first + piece.start, first + piece.stop)
             if smoothing:
-                _subtract_even(tile, g, spread, piece)
-            at, missing = _positions(goal, piece, ignore)
+                _subtract_even(tile, g, spread, own)
+            at, missing = _positions(goal, own, ignore)
             _subtract_at(tile.reshape(-1), at, missing, w)
             if not direct:
                 np.copyto(result, tile, casting="unsafe")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ...scope import local as _local
+from .blas import add_product as _add_product
 from .blas import matmul as _product
 from .narrow import product as _narrow_product
 
@@ -49,6 +50,12 @@ def _half_products(x, y, addend, alpha, beta, work, out):
             _narrow_product(xs[index], ys[index], more, alpha, beta, out[index])
         else:
             _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])
+
+
+def add_matmul(x, y, out):
+    """out += x @ y, of matrices of float32 or float64."""
+    if x.shape[1]:
+        _add_product(x, y, out)
 
 
 def _half_product(x, y, addend, alpha, beta, work, out):

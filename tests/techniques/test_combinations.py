@@ -1,0 +1,114 @@
+"""Techniques together: what the bytes and the numbers are, and that a prediction is exact; which pairs cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+from tests.techniques import training
+from tinygrad_mem import nn
+from tinygrad_mem.errors import GraphError
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.techniques import (
+    TABLE,
+    InPlaceABN,
+    ReversibleBlock,
+    ReversibleSequential,
+    accumulate,
+    compressed,
+    optimizer_in_backward,
+    save_on_cpu,
+)
+from tinygrad_mem.utils.checkpoint import checkpoint
+
+WIDTH = 48
+
+
+def network(reversible: bool, inplace: bool) -> nn.Module:
+    def part() -> nn.Module:
+        norm = [InPlaceABN(WIDTH)] if inplace else [nn.BatchNorm1d(WIDTH), nn.LeakyReLU()]
+        return nn.Sequential(nn.Linear(WIDTH, WIDTH), *norm, nn.Dropout(0.2))
+
+    blocks = [ReversibleBlock(part(), part()) for _ in range(3)]
+    return (ReversibleSequential if reversible else nn.Sequential)(*blocks)
+
+
+def train(use: frozenset[str], losses: list | None = None) -> nn.Module:
+    """Two steps with any set of techniques; the last layer and its loss are one function."""
+    tm.manual_seed(3)
+    model = nn.Sequential(network("reversible" in use, "inplace" in use), nn.Linear(2 * WIDTH, 32))
+    head = nn.Parameter(tm.randn(100, 32) / 6)
+    parameters = [*model.parameters(), head]
+    optimizer = tm.optim.Adam(parameters, lr=0.01)
+    options = nn.LinearCrossEntropyOptions(batch_chunk_size=8, class_chunk_size=32) if "chunking" in use else None
+    hooks = [make for name, make in (("compression", compressed), ("offload", save_on_cpu)) if name in use]
+    around = (*hooks, contextlib.nullcontext)[0]
+    if "in_backward" in use:
+        optimizer_in_backward(optimizer)
+    window = accumulate(model, optimizer, 2) if "accumulation" in use else None
+    for _ in range(2):
+        for x, y in zip(tm.randn(24, 2 * WIDTH).chunk(2), tm.randint(0, 100, (24,)).chunk(2), strict=True):
+            with around():
+                hidden = checkpoint(model, x) if "recompute" in use else model(x)
+                loss = F.linear_cross_entropy(hidden, head, y, options=options)
+            if losses is not None:
+                losses.append(loss.item())
+            if window is not None:
+                window.backward(loss, weight=len(y))
+            else:
+                loss.backward()
+                if "in_backward" not in use:
+                    optimizer.step()
+                    optimizer.zero_grad()
+            del loss, hidden
+    return nn.Sequential(model, nn.ParameterList([head]))
+
+
+ALL = (*TABLE, "recompute")
+INNERMOST = frozenset({"compression", "offload"})  # both hook what is saved, and the innermost block alone does
+FORBIDDEN = {frozenset((row.name, other)) for row in TABLE.values() for other in row.not_with}
+PAIRS = [frozenset(p) for p in itertools.combinations(dict.fromkeys(ALL), 2) if frozenset(p) not in {*FORBIDDEN, INNERMOST}]
+MANY = [frozenset(ALL) - {"accumulation"}, frozenset(ALL) - {"in_backward"}]
+EXACT = {"in_backward", "offload", "recompute"}
+
+
+@pytest.mark.parametrize("use", [frozenset(), *PAIRS, *MANY], ids=lambda use: "+".join(sorted(use)) or "none")
+def test_any_two_and_all_that_go_together_are_predicted(use: frozenset[str]):
+    training.assert_foretold(lambda: train(use))
+
+
+def final(use: frozenset[str]) -> list:
+    losses: list = []
+    model = train(use, losses)
+    return [losses, *[t.detach().numpy().copy() for t in (*model.parameters(), *model.buffers())]]
+
+
+@pytest.mark.parametrize(
+    "use", [{"in_backward", "offload"}, {"offload", "recompute"}, EXACT], ids=lambda u: "+".join(sorted(u))
+)
+def test_those_that_are_exact_are_exact_together(use: set):
+    training.assert_identical(final(frozenset(use)), final(frozenset()))
+
+
+def test_all_at_once_train_as_a_plain_step_does():
+    plain, ours = final(frozenset()), final(frozenset(ALL) - {"accumulation", "compression"})
+    for a, b in zip(ours[0], plain[0], strict=True):
+        assert a == pytest.approx(b, rel=1e-2)
+
+
+@pytest.mark.parametrize("pair", FORBIDDEN, ids=lambda pair: "+".join(sorted(pair)))
+def test_pairs_that_cannot_be_raise(pair: frozenset[str]):
+    with pytest.raises(GraphError, match="this optimizer updates each parameter in backward"):
+        train(pair)
+
+
+def test_together_they_need_less_than_each():
+    def peak(use: Any) -> int:
+        return tm.memory.predict(train, frozenset(use)).peak
+
+    assert peak(["offload", "in_backward"]) <= min(peak(["offload"]), peak(["in_backward"]))
+    assert peak(["offload", "accumulation"]) <= peak(["accumulation"])

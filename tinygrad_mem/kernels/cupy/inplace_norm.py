@@ -1,0 +1,95 @@
+"""Batch norm and leaky ReLU whose input is found again from their output. As in ``kernels/numpy/inplace_norm.py``."""
+
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+
+_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+_THREADS = 256
+
+_SOURCE = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {A} A;
+typedef long long wide;
+
+// a block a channel: first = sum of g, second = sum of g z, of z = y before the activation
+extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A* first, A* second, wide n, wide channels,
+                                         wide length) {{
+    __shared__ A parts[2][256];
+    A s = 0, t = 0;
+    for (wide i = threadIdx.x; i < n * length; i += blockDim.x) {{
+        const wide at = (i / length * channels + blockIdx.x) * length + i % length;
+        const A v = (A)y[at], w = (A)g[at];
+        s += w;
+        t += w * (v > 0 ? v : v / (A)slope);
+    }}
+    parts[0][threadIdx.x] = s;
+    parts[1][threadIdx.x] = t;
+    for (int m = blockDim.x / 2; m; m >>= 1) {{
+        __syncthreads();
+        if ((int)threadIdx.x < m) {{
+            parts[0][threadIdx.x] += parts[0][threadIdx.x + m];
+            parts[1][threadIdx.x] += parts[1][threadIdx.x + m];
+        }}
+    }}
+    if (threadIdx.x) return;
+    first[blockIdx.x] = parts[0][0];
+    second[blockIdx.x] = parts[1][0];
+}}
+"""
+
+_bounded = _cupy.ElementwiseKernel(
+    "T w, float64 least", "A s", "s = (A)w; if (abs(s) < (A)least) s = copysign((A)least, s)", "tinygrad_mem_bounded_scale"
+)
+_share = _cupy.ElementwiseKernel("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
+_plane = _cupy.ElementwiseKernel(
+    "A rstd, A w, B bias, A s, A t, float64 count",
+    "A a, A b, A c",
+    "a = rstd * w; b = -rstd * t / (A)count; c = -a * s / (A)count - b * (A)bias",
+    "tinygrad_mem_inplace_norm_plane",
+)
+_mixed = _cupy.ElementwiseKernel(
+    "T g, T y, A a, A b, A c, float64 slope",
+    "T r",
+    "const A v = (A)y; r = (T)((A)g * a + ((v > 0 ? v : v / (A)slope) * b + c))",
+    "tinygrad_mem_inplace_norm_mixed",
+)
+_scaled = _cupy.ElementwiseKernel("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
+
+
+@_cache
+def _kernel(char):
+    number, wide = _TYPES[char]
+    return _cupy.RawKernel(_SOURCE.format(T=number, A=wide), "inverted_sums")
+
+
+def bounded_scale(weight, least, out):
+    """out = weight where its absolute value is at least ``least``, else ``least`` with its sign."""
+    _bounded(weight, least, out)
+
+
+def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):
+    """sums[0] = sum of gz, sums[1] = sum of gz * the normalised x, per channel; out (or None) = the gradient of x."""
+    n, channels, length = y.shape
+    if channels:
+        arguments = (gz, y, float(slope), sums[0], sums[1], n, channels, length)
+        _kernel(y.dtype.char)((channels,), (_THREADS,), arguments)
+    a, b, c = work[0], work[1], work[2]
+    if scale is None:
+        a.fill(1)
+    else:
+        _cupy.copyto(a, scale)
+    offset = 0.0 if bias is None else bias
+    _share(sums[0], offset, a, sums[1])
+    if out is None:
+        return
+    _plane(rstd, a, offset, sums[0], sums[1], max(n * length, 1), a, b, c)
+    if training:
+        _mixed(gz, y, a[:, None], b[:, None], c[:, None], float(slope), out)
+    else:
+        _scaled(gz, a[:, None], out)

@@ -1,0 +1,91 @@
+"""Numbers in a few bits. As in ``kernels/numpy/quantize.py``, with other random numbers of the same distribution."""
+
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+import numpy as _np
+
+from .philox import SOURCE as _PHILOX
+
+_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+_THREADS = 128
+
+_SOURCE = """
+#include <cuda_fp16.h>
+typedef T_ T;
+typedef A_ A;
+typedef long long wide;
+
+// a block a group: its smallest value and its step, then its bytes
+extern "C" __global__ void quantize(const T* x, unsigned long long seed, unsigned long long call, int bits,
+                                    unsigned char* codes, A* scales, wide group, wide size) {
+    __shared__ A lows[128], highs[128];
+    const wide start = (wide)blockIdx.x * group, stop = min(start + group, size);
+    A low = (A)x[start], high = low;
+    for (wide i = start + threadIdx.x; i < stop; i += blockDim.x) {
+        const A v = (A)x[i];
+        low = v < low || v != v ? v : low;
+        high = v > high || v != v ? v : high;
+    }
+    lows[threadIdx.x] = low;
+    highs[threadIdx.x] = high;
+    for (int m = blockDim.x / 2; m; m >>= 1) {
+        __syncthreads();
+        if ((int)threadIdx.x < m) {
+            const A l = lows[threadIdx.x + m], h = highs[threadIdx.x + m];
+            if (l < lows[threadIdx.x] || l != l) lows[threadIdx.x] = l;
+            if (h > highs[threadIdx.x] || h != h) highs[threadIdx.x] = h;
+        }
+    }
+    __syncthreads();
+    const int levels = (1 << bits) - 1, per = 8 / bits;
+    low = lows[0];
+    const A step = (highs[0] - low) / (A)levels;
+    if (threadIdx.x == 0) {
+        scales[2 * blockIdx.x] = low;
+        scales[2 * blockIdx.x + 1] = step;
+    }
+    for (wide b = start / per + threadIdx.x; b * per < stop; b += blockDim.x) {
+        unsigned int byte = 0;
+        for (int k = 0; k < per && b * per + k < stop; ++k) {
+            const wide i = b * per + k;
+            const A v = step == 0 ? (A)0 : ((A)x[i] - low) / step;
+            const int code = (int)floor(v + (A)philox_uniform(philox_at(seed, call, i)));
+            byte |= (unsigned int)(code < 0 ? 0 : code > levels ? levels : code) << (k * bits);
+        }
+        codes[b] = (unsigned char)byte;
+    }
+}
+
+extern "C" __global__ void dequantize(const unsigned char* codes, const A* scales, int bits, wide group, T* out, wide size) {
+    const wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= size) return;
+    const int per = 8 / bits, code = codes[i / per] >> (i % per * bits) & ((1 << bits) - 1);
+    out[i] = (T)(scales[i / group * 2] + (A)code * scales[i / group * 2 + 1]);
+}
+"""
+
+
+@_cache
+def _kernel(name, char):
+    number, wide = _TYPES[char]
+    return _cupy.RawKernel(_PHILOX + _SOURCE.replace("T_", number).replace("A_", wide), name)
+
+
+def quantize(x, ticket, bits, codes, scales, group):
+    """codes (uint8), ``bits`` of each element of the flat x; scales (groups, 2): each group's smallest value and its step."""
+    if x.size:
+        seed, call = ticket
+        arguments = (x, _np.uint64(seed), _np.uint64(call), _np.int32(bits), codes, scales, int(group), int(x.size))
+        _kernel("quantize", x.dtype.char)((-(-x.size // group),), (_THREADS,), arguments)
+
+
+def dequantize(codes, scales, bits, group, out):
+    """The flat out = smallest value + code * step of each group."""
+    if out.size:
+        arguments = (codes, scales, _np.int32(bits), int(group), out, int(out.size))
+        _kernel("dequantize", out.dtype.char)((-(-out.size // _THREADS),), (_THREADS,), arguments)

@@ -1,0 +1,80 @@
+"""Batch norm and leaky ReLU whose input is found again from their output."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .channels import affine as _affine
+from .channels import into as _into
+from .channels import over_images as _over_images
+from .channels import sum_lines as _sum_lines
+from .threads import SCRATCH as _SCRATCH
+from .threads import scratch as _scratch
+
+
+def bounded_scale(weight, least, out):
+    """out = weight where its absolute value is at least ``least``, else ``least`` with its sign."""
+    np.absolute(weight, out=out)
+    np.maximum(out, least, out=out)
+    np.copysign(out, weight, out=out)
+
+
+def _before(y, slope, tile):
+    """tile = what leaky ReLU made y of: of a slope up to 1, the smaller of y and y / slope."""
+    np.divide(y, slope, out=tile)
+    (np.minimum if slope <= 1 else np.maximum)(tile, y, out=tile)
+
+
+def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):
+    """sums[0] = sum of gz, sums[1] = sum of gz * the normalised x, per channel; out (or None) = the gradient of x.
+
+    gz is the gradient behind the activation, y (n, channels, length) what it was activated to. partial is (2, n, channels),
+    work (3, channels), sums (2, channels). out may be gz.
+    """
+    wide = rstd.dtype
+    count = y.shape[0] * y.shape[2]
+
+    def total(images, channels, places):
+        g, v = gz[images, channels, places], y[images, channels, places]
+        z = _scratch(v.shape, wide, 0, 4)
+        _before(v, slope, z)
+        if g.dtype != wide:
+            cast = _scratch(g.shape, wide, 1, 4)
+            np.copyto(cast, g)
+            g = cast
+        _into(_sum_lines, places, partial[0, images, channels], g)
+        _into(np.vecdot, places, partial[1, images, channels], g, z)
+
+    _over_images(y, _SCRATCH // 4 // wide.itemsize, total)
+    for part, found in zip(partial, sums, strict=True):
+        np.add.reduce(part, axis=0, out=found)
+    a, b, c = work
+    np.multiply(sums[0], 0.0 if bias is None else bias, out=b)
+    np.subtract(sums[1], b, out=sums[1])
+    if scale is not None:
+        np.divide(sums[1], scale, out=sums[1])
+    if out is None:
+        return
+    np.multiply(rstd, 1.0 if scale is None else scale, out=a)
+    if not training:
+        _affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gz, out)
+        return
+    np.multiply(rstd, sums[1], out=b)  # gx = a * gz + b * z + c
+    np.multiply(b, -1.0 / count, out=b)
+    np.multiply(a, sums[0], out=c)
+    np.multiply(c, -1.0 / count, out=c)
+    if bias is not None:
+        small = _scratch(b.shape, wide, 0, 4)
+        np.multiply(b, bias, out=small)
+        np.subtract(c, small, out=c)
+
+    def run(tile, coefficients, g, v, target):
+        a, b, c = coefficients
+        _before(v, slope, tile)
+        np.multiply(tile, b, out=tile)
+        np.add(tile, c, out=tile)
+        scaled = target if target.dtype == wide else _scratch(g.shape, wide, 1, 4)
+        np.multiply(g, a, out=scaled)
+        np.add(scaled, tile, out=target, casting="unsafe")
+
+    _affine((a, b, c), run, gz, y, out)

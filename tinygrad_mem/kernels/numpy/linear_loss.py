@@ -1,0 +1,67 @@
+"""Cross-entropy of scores that come in parts: some classes of some lines at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .cross_entropy import _patches, _positions, _weights
+from .lines import lines as _lines
+from .lines import pieces as _pieces
+from .lines import stat as _stat
+from .lines import sum_lines as _sum_lines
+from .threads import scratch as _scratch
+
+
+def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picked):
+    """Take part of the scores of each line into account: x (outer, some of all classes, inner), from class ``first`` on.
+
+    lse (-inf before) = ln of the sum of e**x so far; picked (0 before) += what :func:`finish_scores` takes away from it:
+    weight[t] * (1 - smoothing) * x[t] + smoothing / classes * sum of weight * x.
+    """
+    wide = lse.dtype
+    spread = None if weight is None else weight.reshape(1, -1, 1)
+
+    def run(a, b):
+        part, goal = x[a, :, b], target[a, b]
+        top, total, smooth = (_stat(part, wide, slot) for slot in (2, 3, 7))
+        np.maximum.reduce(part, axis=1, keepdims=True, out=top)
+        total.fill(0)
+        smooth.fill(0)
+        for piece in _pieces(part):
+            cut = part[:, piece]
+            own = slice(first + piece.start, first + piece.stop)
+            tile = _scratch(cut.shape, wide, 0, 8)
+            if smoothing:
+                np.multiply(cut, 1 if spread is None else spread[:, own], out=tile, dtype=wide)
+                _sum_lines(tile, smooth)
+            np.copyto(tile, cut)
+            at, missing = _positions(goal, own, ignore)
+            found = _scratch(goal.shape, wide, 5, 8)
+            np.take(tile.reshape(-1), at, out=found, mode="clip")
+            np.copyto(found, 0, where=missing)
+            w = _weights(weight, goal, ignore, wide, 1)
+            np.multiply(w, found, out=w)
+            np.multiply(w, 1 - smoothing, out=w)
+            np.add(picked[a, b], w, out=picked[a, b])
+            np.subtract(tile, top, out=tile)
+            np.exp(tile, out=tile)
+            _sum_lines(tile, total)
+        np.log(total, out=total)
+        np.add(total, top, out=total)
+        np.logaddexp(lse[a, b], total[:, 0], out=lse[a, b])
+        np.multiply(smooth, smoothing / classes, out=smooth)
+        np.add(picked[a, b], smooth[:, 0], out=picked[a, b])
+
+    _lines(x.shape, run)
+
+
+def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
+    """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
+    heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    for a, b in _patches(target.shape):
+        w = _weights(weight, target[a, b], ignore, lse.dtype, 3)
+        np.multiply(w, 1 - smoothing, out=w)
+        np.add(w, smoothing / classes * heavy, out=w)
+        np.multiply(w, lse[a, b], out=w)
+        np.subtract(w, picked[a, b], out=picked[a, b])
+        np.copyto(picked[a, b], 0, where=_scratch(w.shape, np.bool_, 6, 8))  # as _weights left it

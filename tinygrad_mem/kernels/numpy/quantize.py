@@ -1,0 +1,77 @@
+"""Numbers in a few bits: each group of neighbours between its own smallest and largest, rounded up or down by chance."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .threads import scratch as _scratch
+
+_TILE = 1 << 15  # elements at once: part of what a ticket means
+
+
+def _tiles(size, group):
+    """(number, first group, first element, groups, elements of each): whole groups together, the rest by itself."""
+    whole, step = size // group, max(_TILE // group, 1)
+    for number, i in enumerate(range(0, whole, step)):
+        yield number, i, i * group, min(step, whole - i), group
+    if size % group:
+        yield -(-whole // step), whole, whole * group, 1, size % group
+
+
+def quantize(x, ticket, bits, codes, scales, group):
+    """codes (uint8), ``bits`` of each element of the flat x; scales (groups, 2): each group's smallest value and its step.
+
+    A value between two steps goes to either, by chance, so that it is right on average.
+    """
+    seed, call = ticket
+    levels, per, wide = (1 << bits) - 1, 8 // bits, scales.dtype
+    for number, first, start, rows, width in _tiles(x.size, group):
+        room = -(-width // per) * per  # of the rest, whole bytes
+        part = _scratch((rows, width), wide, 0, 4)
+        np.copyto(part, x[start : start + rows * width].reshape(rows, width))
+        low, step = scales[first : first + rows, :1], scales[first : first + rows, 1:]
+        np.maximum.reduce(part, axis=1, keepdims=True, out=step)
+        np.minimum.reduce(part, axis=1, keepdims=True, out=low)
+        np.subtract(step, low, out=step)
+        np.divide(step, levels, out=step)
+        np.subtract(part, low, out=part)
+        np.divide(part, step, out=part)
+        flat = _scratch(step.shape, np.bool_, 3, 4)
+        np.equal(step, 0, out=flat)
+        np.copyto(part, 0, where=flat)
+        chance = _scratch((rows, width), np.float32, 1, 4)
+        np.random.Generator(np.random.Philox(key=seed, counter=[0, number, call, 2])).random(dtype=np.float32, out=chance)
+        np.add(part, chance, out=part)
+        np.floor(part, out=part)
+        np.minimum(part, levels, out=part)
+        small = _scratch((rows, room), np.uint8, 2, 4)
+        small[:, width:] = 0
+        np.copyto(small[:, :width], part, casting="unsafe")
+        at = start // per
+        target = codes[at : at + rows * room // per]
+        _pack(small.reshape(-1, per), bits, target)
+
+
+def _pack(small, bits, out):
+    """out = the numbers of each row side by side in a byte, the first in the lowest bits."""
+    np.copyto(out, small[:, 0])
+    for i in range(1, small.shape[1]):
+        more = _scratch(out.shape, np.uint8, 1, 4)
+        np.left_shift(small[:, i], i * bits, out=more)
+        np.bitwise_or(out, more, out=out)
+
+
+def dequantize(codes, scales, bits, group, out):
+    """The flat out = smallest value + code * step of each group."""
+    per, wide = 8 // bits, scales.dtype
+    for _, first, start, rows, width in _tiles(out.size, group):
+        room = -(-width // per) * per
+        part, small = _scratch((rows, room), wide, 0, 4), _scratch((rows * room // per, per), np.uint8, 2, 4)
+        source = codes[start // per : start // per + rows * room // per]
+        for i in range(per):
+            np.right_shift(source, i * bits, out=small[:, i])
+        np.bitwise_and(small, (1 << bits) - 1, out=small)
+        np.copyto(part, small.reshape(rows, room))
+        np.multiply(part, scales[first : first + rows, 1:], out=part)
+        np.add(part, scales[first : first + rows, :1], out=part)
+        np.copyto(out[start : start + rows * width].reshape(rows, width), part[:, :width], casting="unsafe")

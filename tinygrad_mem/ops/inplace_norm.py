@@ -1,0 +1,74 @@
+"""Batch norm and its activation as one op that needs its output alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from ..errors import ShapeError
+from .base import Op
+
+
+class InPlaceABN(Op):
+    """Batch norm and leaky ReLU (slope above 0), both invertible: backward finds the normalised values again from y.
+
+    Saves y, weight if given, bias if given, and rstd (``x.shape[1] * max(4, x.itemsize)`` bytes): one array of x's size, which
+    the next layer saves too; batch norm and an activation save two. The weight's absolute value is taken for eps where it is
+    smaller, since a 0 could not be inverted; its gradient is that of the value taken.
+
+    Source: Rota Bulo et al., *In-place activated batch norm for memory-optimized training of DNNs*, CVPR 2018.
+    """
+
+    saves = ("y", "weight", "bias", "rstd")
+
+    @staticmethod
+    def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps, slope):
+        n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+        for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
+            if v is not None and v.shape != (channels,):
+                raise ShapeError(f"inplace_abn: {name} should contain {channels} elements not {v.size}")
+        wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+        ctx.options = slope, training, eps
+        mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
+        scale = None if weight is None else ctx.empty((channels,), wide)
+        lines = ctx.empty((2, channels), wide)
+        partial = ctx.empty((2, max(n, 1) if training else 0, channels), wide)
+        y, x3 = ctx.output_like(x), ctx.contiguous(x).reshape(ctx.shape)
+        flat = y if y.flags.c_contiguous else ctx.empty(y.shape, y.dtype)
+        if weight is not None:
+            ctx.kernels.bounded_scale(weight, eps, out=scale)
+        if training:
+            ctx.kernels.batch_statistics(x3, eps, momentum, running_mean, running_var, partial[:, :n], mean, rstd)
+        else:
+            ctx.kernels.given_statistics(running_mean, running_var, eps, mean, rstd)
+        ctx.kernels.batch_norm(x3, mean, rstd, scale, bias, lines, out=flat.reshape(ctx.shape))
+        ctx.kernels.leaky_relu(flat, slope, out=flat)
+        if flat is not y:
+            ctx.kernels.copy(flat, out=y)
+        if any(ctx.needs):
+            kept = {"weight": weight, "bias": bias}
+            ctx.save(y=y, rstd=rstd, **{name: a for name, a in kept.items() if a is not None})
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        y, rstd = ctx.take("y"), ctx.take("rstd")
+        weight = ctx.take("weight") if "weight" in ctx.saved else None
+        bias = ctx.take("bias") if "bias" in ctx.saved else None
+        slope, training, eps = ctx.options
+        n, channels, _ = ctx.shape
+        gz = ctx.contiguous(gy)
+        gz = gz if ctx.owns_grad or gz is not gy else ctx.empty(gy.shape, gy.dtype)
+        partial, sums = ctx.empty((2, n, channels), rstd.dtype), ctx.empty((2, channels), rstd.dtype)
+        scale = None if weight is None else ctx.empty((channels,), rstd.dtype)
+        work = ctx.empty((3, channels), rstd.dtype)
+        y = ctx.contiguous(y)
+        ctx.kernels.leaky_relu_backward(gy, y, slope, out=gz)
+        if weight is not None:
+            ctx.kernels.bounded_scale(weight, eps, out=scale)
+        gx = gz.reshape(ctx.shape) if ctx.needs[0] else None
+        ctx.kernels.inplace_norm_backward(
+            gz.reshape(ctx.shape), y.reshape(ctx.shape), scale, bias, rstd, slope, training, partial, work, sums, out=gx
+        )
+        return gz if ctx.needs[0] else None, sums[1] if ctx.needs[1] else None, sums[0] if ctx.needs[2] else None

@@ -1,0 +1,71 @@
+"""Any function of a batch, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..autograd.grad_mode import is_grad_enabled
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, ShapeError
+from ..functional import creation, join
+
+
+def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, dim: int = 0) -> Tensor:
+    """``function(input)``, computed for ``chunks`` parts of ``input`` along ``dim``, one after the other.
+
+    Args:
+        function: of a tensor, to a tensor with as many entries along ``dim``; each entry must depend on the same entry of the
+            input alone (no batch norm in training, no softmax over ``dim``).
+        input: cut as ``chunk`` cuts it: parts of ``ceil(size / chunks)``, the last may be smaller.
+
+    Memory:
+        What ``function`` needs only while it runs is needed for one part at a time. What it *saves* for backward is kept for
+        all parts, as much as without: in training put ``checkpoint`` around ``function``, or around a part of it. Where
+        nothing is recorded the results go straight into the output; else they are joined, and for a moment are there twice.
+    Price:
+        More and smaller kernels; while recording, a copy of the output.
+    Do not use when:
+        The function's temporaries are no larger than its output: the copy then costs more than they did.
+
+    Returns:
+        The results joined along ``dim``: for each row bit for bit what ``function`` makes of its part. A function that draws
+        random numbers draws others for parts than for the whole.
+
+    Raises:
+        ArgumentError: ``chunks`` is not a positive whole number.
+        ShapeError: a result has another size along ``dim`` than its part.
+
+    >>> with no_grad():
+    ...     scores = chunked(model, images, 16)
+    """
+    if isinstance(chunks, bool) or not isinstance(chunks, int) or chunks < 1:
+        raise ArgumentError(f"chunked: chunks is into how many parts the input is cut, expected 1 or more, found {chunks!r}")
+    parts = input.chunk(chunks, dim)
+    if len(parts) == 1:
+        return _checked(function, input, dim)
+    if is_grad_enabled():
+        return join.cat([_checked(function, part, dim) for part in parts], dim)
+    out, start = None, 0
+    for part in parts:
+        found = _checked(function, part, dim)
+        if out is None:
+            shape = list(found.shape)
+            shape[dim] = input.shape[dim]
+            out = creation.empty(*shape, dtype=found.dtype, device=found.device)
+        out.narrow(dim, start, found.shape[dim]).copy_(found)
+        start += found.shape[dim]
+        del found
+    assert out is not None
+    return out
+
+
+def _checked(function: Callable[[Tensor], Tensor], part: Tensor, dim: int) -> Tensor:
+    found: Any = function(part)
+    if not isinstance(found, Tensor) or not -found.ndim <= dim < found.ndim or found.shape[dim] != part.shape[dim]:
+        what = f"shape {list(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ShapeError(
+            f"chunked: of a part of shape {list(part.shape)} the function made {what}; it must return a tensor with as many "
+            f"entries along dimension {dim}"
+        )
+    return found

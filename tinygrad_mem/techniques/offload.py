@@ -1,0 +1,131 @@
+"""Offload: what is saved for backward waits in host memory."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ..autograd import graph
+from ..autograd.tensor import Tensor
+from ..devices import device as Device
+from ..dtypes import uint8
+from .packing import Kept, Once, stays
+
+
+class save_on_cpu(graph.saved_tensors_hooks):
+    """Inside, what is saved for backward is copied to host memory, and back when backward wants it.
+
+    Args:
+        pin_memory: to memory that the GPU writes and reads by itself, and in backward the storage that was saved before is on
+            its way back while the one that is needed is used.
+        device_type: taken for PyTorch's sake; each tensor goes back to the device that it came from.
+
+    Memory:
+        The device holds what the running op uses; with ``pin_memory`` one storage more. The host (``device.pool.host()``) holds
+        each storage once, whole, however many views and nodes save it. Parameters, leaves that require a gradient and views of
+        them stay: they are not freed by a copy. Nor is anything that the user still refers to. On ``cpu`` and ``meta`` the host
+        is a second pool beside the first, so that the bytes can be told: nothing of the machine's own memory is saved there.
+    Price:
+        Two copies of what is saved over the bus to the GPU. Without pinned memory the host waits for each of them.
+    Do not use when:
+        Recompute costs less than the copies: pointwise ops are made again faster than they travel. Or the memory is taken by
+        parameters, gradients and optimizer state, which this does not touch.
+
+    Values are copied bit for bit. The copies have not been run on a GPU by those who wrote them.
+
+    Source: Rhu et al., *vDNN*, 2016; the name and the arguments are PyTorch's.
+
+    >>> with save_on_cpu(pin_memory=True):
+    ...     loss = F.cross_entropy(model(x), y)
+    >>> loss.backward()
+    """
+
+    def __init__(self, pin_memory: bool = False, device_type: str = "cuda") -> None:
+        store = _Store(pin_memory)
+        super().__init__(store.pack, store.unpack)
+
+
+class _Store:
+    """What one ``save_on_cpu`` has copied out."""
+
+    def __init__(self, pinned: bool) -> None:
+        self.pinned = pinned
+        self._once = Once()
+        self._order: list[weakref.ref[Parked]] = []  # as saved: backward comes by in the opposite order
+
+    def pack(self, tensor: Tensor) -> Any:
+        """Park the storage of ``tensor``, once, and note what to show of it."""
+        place = None if stays(tensor) else tensor.device.block(tensor.array)
+        if place is None:  # memory that is not the pool's is not freed by a copy
+            return Kept(tensor)
+        block, offset = place
+        parked = self._once.find(tensor)
+        if parked is None:
+            while self._order and self._order[-1]() is None:
+                self._order.pop()
+            parked = Parked(tensor.device, block, self.pinned, len(self._order))
+            self._order.append(weakref.ref(parked))
+            self._once.note(tensor, parked)
+        return parked, offset, _Layout(tensor.array)
+
+    def unpack(self, packed: Any) -> Tensor:
+        """The tensor over its storage, which is brought back unless somebody has it still."""
+        if isinstance(packed, Kept):
+            return packed.get()
+        parked, offset, layout = packed
+        block = parked.fetch()
+        if self.pinned:
+            for reference in reversed(self._order[: parked.index]):
+                before = reference()
+                if before is not None:
+                    before.fetch_ahead()
+                    break
+        return Tensor._wrap(parked.device.window(block, offset, layout), parked.device)
+
+
+class _Layout:
+    """How an array lies in its block."""
+
+    __slots__ = ("dtype", "shape", "strides")
+
+    def __init__(self, array: Any) -> None:
+        self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
+
+
+class Parked:
+    """A storage in host memory: its bytes, and its place on the device while somebody there uses it."""
+
+    def __init__(self, device: Device, block: Any, pinned: bool, index: int) -> None:
+        self.device, self.index = device, index
+        self.bytes = np.ndarray(block.shape, uint8, device.pool.host(pinned=pinned).malloc(block.size))
+        self._here: weakref.ref | None = None
+        self._ahead: tuple | None = None
+        device.to_host(block, self.bytes)
+
+    def fetch(self) -> Any:
+        """The block on the device: the one that is in use, the one that was fetched ahead, or a new copy."""
+        block = None if self._here is None else self._here()
+        if block is None:
+            if self._ahead is None:
+                block = self.device.empty(self.bytes.shape, uint8)
+                self.device.from_host(self.bytes, block)
+            else:
+                (block, copy), self._ahead = self._ahead, None
+                self.device.wait(copy)
+            self._here = weakref.ref(block)
+        return block
+
+    def fetch_ahead(self) -> None:
+        """Begin to bring it back, unless it is there."""
+        if self._ahead is None and (self._here is None or self._here() is None):
+            block = self.device.empty(self.bytes.shape, uint8)
+            self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
+
+    def __del__(self) -> None:
+        if getattr(self, "_ahead", None) is not None:  # nobody came for it: its memory is free when the copy is done
+            self.device.wait(self._ahead[1])  # type: ignore[index]
+
+
+graph.save_on_cpu = save_on_cpu

@@ -1,0 +1,63 @@
+"""What offloading and compression share: which saved tensors stay where they are, and that each is packed once."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from ..autograd.saved import Storage
+from ..autograd.tensor import Tensor
+from ..errors import GraphError
+from ..nn.parameter import Parameter
+
+
+def stays(tensor: Tensor) -> bool:
+    """Whether somebody keeps ``tensor`` anyway, so that a packed copy would only add to it: parameters (frozen ones too),
+    leaves that require a gradient, and views of them."""
+    root = tensor if tensor._view is None else tensor._view.base
+    return root.is_leaf and (root.requires_grad or isinstance(root, Parameter))
+
+
+class Kept:
+    """A tensor that stays, and the version at which it was saved."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.version = tensor, tensor._version
+
+    def get(self) -> Tensor:
+        """The tensor.
+
+        Raises:
+            GraphError: it was written in place since.
+        """
+        storage = self.tensor.storage
+        if storage.version != self.version:
+            raise GraphError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
+                f"shape {list(self.tensor.shape)} was saved at version {self.version}, {storage.writer} has written it since, "
+                f"it is at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
+            )
+        return self.tensor
+
+
+class Once:
+    """Remembers what was made of a storage, as long as anybody keeps it: two nodes that save one tensor share one copy."""
+
+    def __init__(self) -> None:
+        self._made: weakref.WeakKeyDictionary[Storage, tuple] = weakref.WeakKeyDictionary()
+
+    def find(self, tensor: Tensor, part: Any = None) -> Any:
+        """What was made of this version of ``tensor``'s storage (and this ``part`` of it), or ``None``."""
+        version, made = self._made.get(tensor.storage, (None, {}))
+        reference = made.get(part) if version == tensor._version else None
+        return None if reference is None else reference()
+
+    def note(self, tensor: Tensor, made: Any, part: Any = None) -> None:
+        """``made`` was made of it. A buffer that an op made for itself has a storage that nobody will ask for again."""
+        version, present = self._made.get(tensor.storage, (None, {}))
+        if version != tensor._version:
+            present = {}
+        present[part] = weakref.ref(made)
+        self._made[tensor.storage] = (tensor._version, present)
