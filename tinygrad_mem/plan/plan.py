@@ -229,10 +229,10 @@ def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
 
 def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], tuple[Any, Tensor]], Loss]:
     """What makes the batch, and the loss of (output, targets)."""
-    made = input if callable(input) and not isinstance(input, Tensor) else None
+    if callable(input) and not isinstance(input, Tensor):
+        makes: Any = input
+        return makes, loss
     pair = input if isinstance(input, (tuple, list)) else (input,)
-    if made is not None:
-        return made, loss
     if not 1 <= len(pair) <= 2 or not all(isinstance(each, Tensor) for each in pair):
         raise ArgumentTypeError(f"plan: input is a tensor, (inputs, targets), or a function that makes these; found {input!r}")
 
@@ -259,7 +259,7 @@ def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
         ]
     except KeyError:
         raise ArgumentError("plan: the optimizer has a parameter that the model has not") from None
-    kind = type(optimizer)
+    kind: Any = type(optimizer)
     return lambda parameters: kind([{**group, "params": [parameters[i] for i in group["params"]]} for group in groups])
 
 

@@ -163,9 +163,9 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
             places = prod(n // s for n, s in zip(x[2:], params.get("stride", (1,) * len(x[2:])), strict=False))
         return float(x[0] * places * prod(w))
     if op == "Linear":
-        return float(prod(x) * w[0])
+        return float(prod(x) * prod(w[:1]))
     if op == "MatMul" and len(w) > 1:
-        return float(prod(x) * w[-1])
+        return float(prod(x) * prod(w[-1:]))
     return 0.0
 
 
