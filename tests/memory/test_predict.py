@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from collections.abc import Callable
@@ -14,11 +15,12 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests import networks
-from tinygrad_mem import memory, nn
+from tinygrad_mem import memory, nn, techniques
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DataDependenceError, DeviceError
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.utils.checkpoint import checkpoint_sequential
 
 
 def measured(run: Callable[[], Any]) -> memory.Track:
@@ -63,10 +65,15 @@ SIZES = {
     "resnet110": [(2, (3, 16, 16)), (1, (3, 32, 32))],
     "resnet1001": [(1, (3, 8, 8)), (2, (3, 12, 8))],
     "resnet18": [(2, (3, 64, 64)), (1, (3, 100, 70))],
+    "resnet34": [(2, (3, 32, 32)), (1, (3, 64, 96))],
+    "resnet101": [(2, (3, 32, 32)), (1, (3, 64, 64))],
     "resnet50": [(2, (3, 64, 64)), (1, (3, 96, 64))],
     "resnet152": [(2, (3, 32, 32)), (1, (3, 64, 64))],
     "vgg11": [(2, (3, 32, 32)), (1, (3, 64, 96))],
+    "vgg13": [(1, (3, 32, 32)), (2, (3, 32, 64))],
+    "vgg16": [(1, (3, 32, 32)), (2, (3, 64, 32))],
     "vgg16_bn": [(2, (3, 32, 32)), (3, (3, 64, 64))],
+    "vgg19": [(2, (3, 32, 32)), (1, (3, 64, 64))],
     "mobilenet_v2": [(2, (3, 64, 64)), (3, (3, 96, 64))],
     "densenet121": [(2, (3, 64, 64)), (1, (3, 96, 64))],
     "squeezenet": [(2, (3, 64, 64)), (1, (3, 100, 70))],
@@ -131,6 +138,54 @@ def test_random_networks(layers: list, width: int, batch: int, steps: int, optim
         if evaluate:
             with tm.no_grad():
                 model.eval()(tm.randn(batch, 7))
+
+    assert_foretold(run)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=2, max_size=8),
+    width=st.integers(1, 200),
+    batch=st.integers(4, 40),
+    optimizer=st.sampled_from(["SGD", "Adam", "AdamW8bit", "Adafactor"]),
+    precision=st.sampled_from(["float32", "autocast", "half", "masters"]),
+    segments=st.integers(0, 3),
+    saved=st.sampled_from([None, techniques.compressed, techniques.save_on_cpu]),
+    update=st.sampled_from(["plain", "accumulate", "in backward", "scaler"]),
+)
+def test_random_combinations_of_techniques(
+    layers: list, width: int, batch: int, optimizer: str, precision: str, segments: int, saved: Any, update: str
+):
+    dtype = tm.float16 if precision in ("half", "masters") else tm.float32
+
+    def loss_of(model: nn.Module, x: Any) -> Any:
+        with tm.autocast("cpu", dtype=tm.float16, enabled=precision == "autocast"), (saved or contextlib.nullcontext)():
+            y = checkpoint_sequential(model, segments, x, use_reentrant=False) if segments else model(x)  # type: ignore[arg-type]
+            return y.float().square().mean()
+
+    def run() -> None:
+        model = nn.Sequential(nn.Linear(7, width), *[LAYERS[name](width) for name in layers]).to(dtype)
+        for p in model.parameters() if update == "scaler" else ():
+            p.grad_dtype = tm.float32
+        masters = {"master_weights": True} if precision == "masters" else {}
+        rule = getattr(tm.optim, optimizer)(model.parameters(), lr=1e-3, **masters)
+        window = techniques.accumulate(model, rule, 2) if update == "accumulate" else None
+        scaler = tm.amp.GradScaler("cpu", init_scale=1.0) if update == "scaler" else None
+        early = techniques.optimizer_in_backward(rule) if update == "in backward" else None
+        for _ in range(4):
+            loss = loss_of(model, tm.randn(batch, 7, dtype=dtype))
+            if window is not None:
+                window.backward(loss, batch)
+            elif scaler is not None:
+                scaler.scale(loss).backward()
+                scaler.step(rule)
+                scaler.update()
+            else:
+                loss.backward()
+            if update == "plain":
+                rule.step()
+            if early is None and window is None:
+                rule.zero_grad()
 
     assert_foretold(run)
 

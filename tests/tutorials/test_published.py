@@ -10,6 +10,8 @@ from types import ModuleType
 
 import pytest
 
+from tinygrad_mem import memory
+
 FOLDER = Path(__file__).parents[2] / "tutorials" / "published"
 
 
@@ -84,6 +86,17 @@ def test_a_batch_of_images():
     assert "Conv in Sequential.0 keeps it as 'x'" in images
     assert "655,360,000 bytes of activations, made by Conv" in first
     assert "ReLU" in first
+
+
+def test_stepping_in_backward():
+    it = script("update_in_backward")
+    plain, early = it.figures().values()
+    parameters = 4 * it.PARAMETERS
+    assert 4 * parameters < plain.peak < 4.02 * parameters
+    assert 3 * parameters < early.peak < 3 * parameters + 0.4e9  # the activations of one image
+    assert abs(early.peak - it.PUBLISHED["in backward"]) < 0.1e9
+    assert it.PUBLISHED["plain"] - plain.peak < 1.1 * parameters  # what PyTorch's step takes for a moment
+    assert early.at_peak().by_category[memory.Category.ACTIVATION] > 0.2e9  # the peak has moved to where activations are
 
 
 def test_zero():
