@@ -57,7 +57,5 @@ if __name__ == "__main__":
     for name, track in figures().items():
         print(f"{name}: {track.peak / 1e9:.2f} GB, in {track.at_peak().phase}; published: about {PUBLISHED[name] / 1e9:.0f} GB")
         print(track.table())
-    print(
-        f"P is {PARAMETERS * 4 / 1e9:.2f} GB. Plain: P, gradients P, state 2P; PyTorch's step takes another P for a moment, ours"
-    )
-    print("takes no temporaries of that size. In backward: P and 2P, and the activations on top.")
+    print(f"P is {PARAMETERS * 4 / 1e9:.2f} GB. Plain: P, gradients P, state 2P; PyTorch's step takes another P for a moment.")
+    print("In backward: P and 2P, and the activations on top.")
