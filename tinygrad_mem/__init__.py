@@ -54,6 +54,7 @@ from . import jit as jit
 from . import memory as memory
 from . import nn as nn
 from . import optim as optim
+from . import plan as plan
 from . import recompute as recompute
 from . import techniques as techniques
 from . import utils as utils

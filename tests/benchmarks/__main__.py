@@ -105,7 +105,7 @@ def show(results: dict[str, list[dict]], where: str) -> None:
     Console().print(table)
 
 
-def memory() -> None:
+def memory(only: str) -> None:
     """Peak bytes of two steps, the model's construction included: PyTorch's and ours on the cpu, and ours predicted."""
     import torch
     from rich.console import Console
@@ -117,7 +117,7 @@ def memory() -> None:
     table = Table(title="peak bytes of a training step, tinygrad_mem against PyTorch eager")
     for column in ("workload", "predicted", "measured", "PyTorch", "ratio"):
         table.add_column(column, justify="left" if column == "workload" else "right")
-    for workload in [*WORKLOADS, *MORE]:
+    for workload in (each for each in [*WORKLOADS, *MORE] if only.lower() in each.name.lower()):
         predicted, measured = our_peak(workload, "meta"), our_peak(workload, "cpu")
         theirs = pytorch_peak(run_under(torch, workload))
         table.add_row(workload.name, *(f"{n:,}" for n in (predicted, measured, theirs)), f"{measured / theirs:.3f}")
@@ -146,7 +146,7 @@ def main() -> None:
         print(json.dumps(networks(options.device, options.seconds, options.only) + ops))
         return
     if options.memory:
-        memory()
+        memory(options.only)
         return
     results = {}
     for setting, variables in SETTINGS.items():

@@ -135,6 +135,8 @@ ROWS = [
     Row("Scatter", "add", lambda t, f, x, y, i: x.scatter_add(0, i, y), [(5,), (MANY,)], few_rows),
     Row("IndexPut", "accumulate", lambda t, f, x, y, i: t.index_put(x, (i,), y, True), [(5,), (MANY,)], few_rows),
     Row("IndexPut", "index_add", lambda t, f, x, y, i: x.index_add(0, i, y), [(5, 2), (MANY, 2)], few_rows),
+    Row("AsStrided", "overlap", lambda t, f, x: t.as_strided(x, (MANY, 3), (0, 1)), [(3,)]),
+    Row("MedianOfAll", "ties", lambda t, f, x: x.median(), [(MANY,)], noise=0),
     Row("Expand", "rows", lambda t, f, x: x.expand(MANY, 3), [(1, 3)]),
     Row("Add", "broadcast", lambda t, f, x, y: x + y, [(MANY, 3), (3,)]),
     Row("Mul", "broadcast", lambda t, f, x, y: x * y, [(MANY, 3), (1, 3)]),

@@ -9,7 +9,7 @@ import pytest
 import tinygrad_mem as tm
 from tinygrad_mem import memory, optim
 from tinygrad_mem.cli.app import Update
-from tinygrad_mem.cli.estimate import OPTIMIZERS
+from tinygrad_mem.cli.networks import OPTIMIZERS
 from tinygrad_mem.memory import Category
 
 N, M = 1024, 2048

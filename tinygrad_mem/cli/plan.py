@@ -12,7 +12,7 @@ import tinygrad_mem as tm
 
 from .. import plan as planner
 from ..models.names import Named
-from .estimate import OPTIMIZERS, _batch, _budget, _loss, _named
+from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
 
 
 def run(
@@ -33,8 +33,8 @@ def run(
     Raises:
         ArgumentError: no such network, no such size.
     """
-    named = _named(network, sample)
-    room = None if budget is None else _budget(budget)
+    named = network_of(network, sample)
+    room = None if budget is None else budget_of(budget)
     if largest_batch and room is None:
         raise tm.errors.ArgumentError("--largest-batch: the largest for which --budget?")
     console = Console(stderr=True)
@@ -67,13 +67,13 @@ def _plan(
     named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, tell: Any
 ) -> planner.Plan:
     def batch() -> tuple[tm.Tensor, tm.Tensor]:
-        x = _batch(named, batch_size, tm.float32)
+        x = batch_of(named, batch_size, tm.float32)
         return x, x[
             (slice(None), *[0] * (x.ndim - 1))
         ]  # the loss draws labels of its own: of each batch only the size is looked at
 
     def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
-        return _loss(named, output, 1)
+        return loss_of(named, output, 1)
 
     return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, allow, times=times, tell=tell)
 

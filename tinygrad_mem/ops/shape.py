@@ -208,9 +208,10 @@ class AsStrided(Op):
     @staticmethod
     def backward(ctx, gy):
         size, stride, offset = ctx.layout
-        gx = ctx.zeros(ctx.shape, gy.dtype)
         apart = _apart(size, stride)
         rest = [a for a in range(len(size)) if a not in apart]
+        wide = np.dtype(np.float32) if rest and gy.dtype == np.float16 else gy.dtype  # sums of halves are not halves
+        gx = ctx.zeros(ctx.shape, wide)
         steps = tuple(stride[a] * gx.itemsize for a in apart)
         for at in product(*[range(size[a]) for a in rest]) if 0 not in size else ():
             first = offset + sum(i * stride[a] for i, a in zip(at, rest, strict=True))
@@ -219,7 +220,11 @@ class AsStrided(Op):
             for i, a in zip(at, rest, strict=True):
                 key[a] = i
             ctx.kernels.add(part, gy[(*key, ...)], out=part)
-        return gx
+        if wide == gy.dtype:
+            return gx
+        rounded = ctx.empty(ctx.shape, gy.dtype)
+        ctx.kernels.copy(gx, out=rounded)
+        return rounded
 
 
 def _memory(ctx, x, offset):
