@@ -351,7 +351,7 @@ def test_errors_of_the_step_come_through_and_all_is_as_before():
     used = tm.device("meta").pool.used_bytes()
     for error in (ZeroDivisionError, KeyboardInterrupt):
 
-        def run(error: type = error) -> None:
+        def run(error: type[BaseException] = error) -> None:
             tm.ones(1 << 20)
             raise error
 
