@@ -369,6 +369,9 @@ LAYERS: dict[str, Drawn] = {
         {
             "in_features": st.just(3),
             "num_classes": st.sampled_from([3, 5]),
+            "out_features": st.just(()),  # these three: tests/techniques/test_chunking.py
+            "options": st.none(),
+            "weight": st.none(),
             "bias": flag,
             "reduction": reduction,
             "ignore_index": st.sampled_from([None, 1]),

@@ -65,7 +65,7 @@ def test_as_well_as_in_32_bits(name: str):
 def test_adafactor():
     """Another rule than Adam's, not an approximation of it: it gets there too."""
     _, adam = trained(lambda p: optim.Adam(p, lr=3e-3))
-    _, last = trained(lambda p: optim.Adafactor(p, lr=0.3))
+    _, last = trained(lambda p: optim.Adafactor(p, lr=0.05))  # at several times that its losses jump, as PyTorch's do
     assert last < adam + 0.1
 
 

@@ -136,11 +136,14 @@ class Search:
         point = self.point(choice)
         too_small, enough = self._tried.get(choice, (point.peak - 1, point.reserved))
         if too_small < budget < enough:
+            autopsy, scope.autopsy = scope.autopsy, None  # who has the memory is not asked here, and takes its time
             try:
                 self.run(choice, limit=budget)
                 enough = budget
             except OutOfMemoryError:
                 too_small = budget
+            finally:
+                scope.autopsy = autopsy
             self._tried[choice] = too_small, enough
         return budget >= enough
 
