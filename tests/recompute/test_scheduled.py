@@ -80,7 +80,7 @@ def squares(y: tm.Tensor) -> tm.Tensor:
 
 CHAINS: dict[str, tuple[Callable[[], nn.Sequential], tuple[int, ...], Callable]] = {
     "ResNet-20": (resnet20, (8, 3, 32, 32), classes),
-    "GPT": (lambda: nn.Sequential(*[gpt.Block(64, 4, 32, 0.1) for _ in range(7)]), (2, 32, 64), squares),
+    "GPT": (lambda: nn.Sequential(*[gpt.Block(64, 4, 0.1) for _ in range(7)]), (2, 32, 64), squares),
     "VGG16": (vgg16, (4, 3, 32, 32), classes),
     "sigmoids": (lambda: nn.Sequential(*[nn.Sigmoid() for _ in range(9)]), (64, 64), squares),
     "MLP": (lambda: nn.Sequential(*[m for _ in range(6) for m in (nn.Linear(64, 64), nn.ReLU())]), (256, 64), squares),
