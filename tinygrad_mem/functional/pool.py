@@ -116,7 +116,7 @@ def _avg_pool(n: int) -> Any:
     ) -> Tensor:
         if divisor_override == 0:
             raise ShapeError("divisor must be not zero")
-        if input.dtype.kind != "f" and input.dtype.name != "int64":
+        if input.dtype.kind != "f":
             raise DTypeError(f'"avg_pool{n}d" not implemented for {input.dtype}: convert it with .float()')
         x = _planes(input, n, f"avg_pool{n}d")
         outs, geometry = _geometry(input, n, f"avg_pool{n}d", kernel_size, stride, padding, 1, ceil_mode)
@@ -128,7 +128,7 @@ def _avg_pool(n: int) -> Any:
 
     Raises:
         ShapeError: sizes that do not fit, or a divisor of 0.
-        DTypeError: whole numbers other than int64.
+        DTypeError: the input is not floating.
     """
     return avg_pool
 
