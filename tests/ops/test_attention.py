@@ -159,7 +159,7 @@ def test_memory_is_linear_in_the_tokens(count: int, where: str):
     """Saved: q, k, v and the result, and 4 bytes a row. Peak: the same, the gradients, and nothing that grows with T * T."""
     if where == "cpu" and count > 1024:
         pytest.skip("meta says the same bytes at once")
-    heads, depth, before = 4, 32, tm.device(where).pool.used_bytes()
+    heads, depth = 4, 32
     with memory.track(where) as track, tm.device(where):
         q, k, v = (tm.ones(1, heads, count, depth, requires_grad=True) for _ in range(3))
         kept: list[Any] = []
@@ -167,7 +167,8 @@ def test_memory_is_linear_in_the_tokens(count: int, where: str):
         kept[0].backward(tm.ones_like(kept[0]))
     one, lse = 4 * heads * count * depth, 4 * heads * count
     assert sum(row.bytes for row in rows) == 4 * one + lse
-    assert track.peak - before == 8 * one + lse, "q, k, v, y, lse, and the gradients of all four"
+    older = track.by_category().get(memory.Category.UNTRACKED, 0)  # other tests': some of it may go at any time
+    assert track.peak - older == 8 * one + lse, "q, k, v, y, lse, and the gradients of all four"
 
 
 def test_the_projection_behind_it_keeps_the_same_memory():

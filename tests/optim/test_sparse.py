@@ -246,10 +246,10 @@ def test_predicted_and_what_meta_cannot_know():
             update.step()
 
     gc.collect()
-    before = device("cpu").pool.used_bytes()
     with memory.track("cpu") as track:
         run()
-    assert memory.predict(run).peak == track.peak - before
+    older = track.by_category().get(memory.Category.UNTRACKED, 0)  # other tests': some of it may go at any time
+    assert memory.predict(run).peak == track.peak - older
     with tm.device("meta"):
         layer = nn.Embedding(5, 3, sparse=True)
         layer(tm.tensor([1, 1])).sum().backward()
