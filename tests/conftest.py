@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 
 import pytest
@@ -50,9 +49,3 @@ def sealed() -> Iterator[None]:
     assert not scope.local.op, f"the test left the op {scope.local.op!r} running"
     assert tm.get_default_dtype() == tm.float32
     assert device("cpu").pool.get_limit() == 0, "the test left a limit on the pool"
-
-
-def pytest_collection_finish() -> None:
-    """What collection has made lives to the end: tests that call ``gc.collect()`` need not walk all of it each time."""
-    gc.collect()
-    gc.freeze()
