@@ -42,9 +42,16 @@ EXTREMES = [0.0, -0.0, 1e-30, -1e-30, 3.8, -3.8, 4.5, 19.9, 20.1, -20.1, 88.0, -
 numbers = st.lists(st.floats(-12, 12, width=32), min_size=1, max_size=40)
 
 
+def test_the_error_function_near_the_ends_of_its_series():
+    """Where the recurrence rounds most; 1.4e-15 was found there, and 1.5e-15 from coefficients that were rounded themselves."""
+    x = np.concatenate([np.linspace(-0.5, 0.5, 20001), np.linspace(-6, 6, 20001)])
+    exact = np.array([math.erf(v) for v in x.tolist()])
+    assert np.abs(tm.erf(tm.tensor(x)).numpy() - exact).max() <= 1e-15
+
+
 @given(numbers)
 def test_the_error_function_is_as_accurate_as_its_dtype(values: list[float]):
-    for dtype, most in (("float64", 2e-15), ("float32", 3e-7), ("float16", 5e-4)):
+    for dtype, most in (("float64", 1e-15), ("float32", 3e-7), ("float16", 5e-4)):
         x = np.array(values, dtype)
         exact = np.array([math.erf(v) for v in x.tolist()])
         assert np.abs(tm.erf(tm.tensor(x)).numpy() - exact).max() <= most
