@@ -32,9 +32,7 @@ def _scaled_erfc(z: float) -> float:
     """exp(z**2) * erfc(z)."""
     if z < 20.0:
         square = z * z
-        lost = float(
-            Fraction(z) ** 2 - Fraction(square)
-        )  # what rounding the square loses is 400 times itself in its exponential
+        lost = float(Fraction(z) ** 2 - Fraction(square))  # the exponential would show what rounding the square loses
         return math.erfc(z) * math.exp(square) * (1.0 + lost)
     term = total = 1.0
     for k in range(1, 8):
