@@ -1,0 +1,94 @@
+"""Every lesson runs as it stands, its numbers are what formulas say, and the contents page says what the run said."""
+
+from __future__ import annotations
+
+import os
+import re
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from . import numbers_01_to_07
+
+FOLDER = Path(__file__).parents[2] / "tutorials"
+LESSONS = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
+CHECKS = {name: check for module in (numbers_01_to_07,) for name, check in vars(module).items() if name.startswith("lesson_")}
+SECTIONS = ["Question", "By hand", "Predicted", "Measured", "Picture", "Mechanism", "Exercise", "Solution"]
+
+
+def markdown(path: Path) -> str:
+    """The text cells of a lesson."""
+    cells = re.split(r"^# %%", path.read_text(), flags=re.M)
+    return "\n".join(re.sub(r"^# ?", "", cell, flags=re.M) for cell in cells if cell.startswith(" [markdown]"))
+
+
+def claims(text: str) -> list[str]:
+    """Numbers in prose that somebody measured, or should have: those of four digits, of bytes, of percent."""
+    found = re.findall(r"(?<![\w.])(\d+(?:,\d+)*(?:\.\d+)?) ?(%|bytes|[KMG]i?B\b)?", text)
+    return [number for number, unit in found if unit or "," in number or len(number) > 3]
+
+
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+    assert f"lesson_{path.stem[:2]}" in CHECKS, f"{path.name} has no row in tests/tutorials/numbers_*.py: what are its numbers?"
+    monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setenv("TINYGRAD_MEM_PICTURES", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    result: Any = runpy.run_path(str(path), run_name="__main__")["RESULT"]
+    printed = capsys.readouterr().out
+    CHECKS[f"lesson_{path.stem[:2]}"](result)
+
+    assert printed.splitlines()[-1] == result.ending
+    assert f"[{path.name}]({path.name}) |" in (FOLDER / "README.md").read_text()
+    assert f"| {result.ending} |" in (FOLDER / "README.md").read_text()
+
+    pictures = sorted(tmp_path.iterdir())
+    assert pictures
+    for picture in pictures:
+        assert picture.name.startswith(path.stem[:2])
+        assert f"(picture {picture.name})" in printed
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert picture.stat().st_size > 10_000
+
+    text = markdown(path)
+    assert re.findall(r"^## (.*)", text, flags=re.M) == SECTIONS
+    code = re.sub(r"^#.*", "", path.read_text(), flags=re.M).replace("_", "")
+    for number in claims(text):
+        assert number in printed or number.replace(",", "") in code or number == "512", f"{number} is claimed, and not computed"
+
+
+def test_the_claims_of_prose_are_found():
+    text = "It is 1,234 bytes, 57% of 5000, 12.5 MiB of 224 by 224; 2048 and 4 times `P`, float16, 1e-8."
+    assert claims(text) == ["1,234", "57", "5000", "12.5", "2048"]
+
+
+def test_every_lesson_that_is_checked_is_there():
+    assert sorted(CHECKS) == [f"lesson_{path.stem[:2]}" for path in LESSONS]
+
+
+def test_a_lesson_is_a_script_that_needs_no_folder(tmp_path: Path):
+    """Run from elsewhere, without a place for pictures, it prints its numbers and draws nothing."""
+    environment = {name: value for name, value in os.environ.items() if name != "TINYGRAD_MEM_PICTURES"}
+    environment["PYTHONPATH"] = str(FOLDER.parent)
+    command = [sys.executable, str(LESSONS[0])]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path, env=environment, timeout=300)
+    assert "name a folder to have it drawn" in ran.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_that_disagree_stop_a_lesson(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    import lesson  # pyright: ignore
+
+    result = lesson.Result()
+    result.agree("same", by_hand=512, measured=512)
+    result.agree("near", by_hand=500, measured=512, within=12)
+    assert result == {"same": 512, "near": 512}
+    with pytest.raises(AssertionError, match=r"peak: .* are more than 11 bytes apart"):
+        result.agree("peak", by_hand=500, measured=512, within=11)
+    with pytest.raises(AssertionError, match="peak: a number agrees with another one"):
+        result.agree("peak", measured=512)

@@ -1,0 +1,166 @@
+# %% [markdown]
+# # 1. Where does the memory go?
+#
+# ## Question
+#
+# VGG16 is to be trained on images of 224 by 224, four at a time, by SGD with momentum. How many bytes does a step take,
+# what are they for, and which of them depend on the batch?
+
+# %%
+from lesson import Result, block, picture, stacked
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.memory import Category
+from tinygrad_mem.models.vgg import CONVOLUTIONS, vgg16, vgg16_cifar
+from tinygrad_mem.nn import functional as F
+
+RESULT = Result()
+
+# %% [markdown]
+# ## By hand
+#
+# The memory of a training step has four parts. Three have the size of the model, whatever the batch:
+#
+# | part | bytes |
+# |---|---|
+# | parameters | 4 times their number `P`, in float32 |
+# | gradients | `4 P`: one for each parameter |
+# | optimizer state | `4 P` for SGD's momentum, `8 P` for Adam |
+#
+# The fourth is the **activations**: what the forward pass keeps for the backward pass. A convolution keeps its input, because
+# the gradient of its weight is made with it. An in-place ReLU keeps its output, which is the next layer's input, and nothing
+# besides. Max pooling keeps where its maxima were: a byte for each number of its output. So each convolution's
+# output counts once, and each pooling layer's output once (as the input of what follows) and a quarter.
+#
+# The pool rounds each block up to a multiple of 512 bytes: `block` does it here too.
+
+
+# %%
+def parameters_by_hand(linears: list[tuple[int, int]]) -> int:
+    """Bytes of VGG16's parameters: 3 x 3 convolutions, then linear layers."""
+    total, channels = 0, 3
+    for width in (width for stage in CONVOLUTIONS[16] for width in stage):
+        total += block(4 * channels * width * 9) + block(4 * width)  # weight, bias
+        channels = width
+    return total + sum(block(4 * i * o) + block(4 * o) for i, o in linears)
+
+
+def activations_by_hand(batch: int, side: int) -> int:
+    """Bytes that the convolutional part keeps for backward, without the images."""
+    total = 0
+    for stage in CONVOLUTIONS[16]:
+        total += sum(block(4 * batch * width * side**2) for width in stage)
+        side //= 2  # max pooling
+        numbers = batch * stage[-1] * side**2
+        total += block(4 * numbers) + block(numbers)  # what the next layer keeps, and the places of the maxima
+    return total
+
+
+LARGE = [(25088, 4096), (4096, 4096), (4096, 1000)]
+P, images = parameters_by_hand(LARGE), block(4 * 4 * 3 * 224**2)
+A = activations_by_hand(4, 224)
+print(f"parameters {P:,}, gradients {P:,}, momentum {P:,}, activations {A:,}, images {images:,}")
+print(f"together   {3 * P + A + images:,} bytes")
+
+# %% [markdown]
+# ## Predicted
+#
+# `memory.predict` runs the training script on `meta`: every op asks the same pool for the same bytes, and computes nothing.
+# So VGG16 fits into any machine.
+
+
+# %%
+def train(make, batch: int, side: int, classes: int) -> None:
+    tm.manual_seed(0)
+    model = make()
+    optimizer = tm.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    for _ in range(2):  # momentum is there from the end of the first step on
+        optimizer.zero_grad()
+        x, y = tm.randn(batch, 3, side, side), tm.randint(0, classes, (batch,))
+        loss = F.cross_entropy(model(x), y)
+        memory.mark("forward ends")
+        loss.backward()
+        optimizer.step()
+
+
+large = memory.predict(train, vgg16, 4, 224, 1000)
+kept = large.by_category("forward ends")
+RESULT.agree("parameters", by_hand=P, predicted=kept[Category.PARAMETER])
+RESULT.agree("momentum", by_hand=P, predicted=kept[Category.OPTIMIZER_STATE])
+last = [b for b in large.live("forward ends") if b.category == Category.ACTIVATION]
+head = sum(b.rounded for b in last if "features" not in b.module and "avgpool" not in b.module)  # avgpool's output is 7 x 7 too
+RESULT.agree("activations of the convolutions", by_hand=A, predicted=kept[Category.ACTIVATION] - head)
+RESULT.say("activations of the linear layers and of the loss", head)
+RESULT.say("peak", large.peak)
+RESULT.say("peak / sum by hand", round(large.peak / (3 * P + A + images), 4), "")
+print(large.table())
+
+# %% [markdown]
+# Parameters, gradients and momentum were exact by hand, and so was what the convolutions keep. The peak itself is a little more
+# than the four parts: at that moment a kernel has its workspace, and a gradient is on its way from one layer to the one before,
+# while some activations have gone already.
+#
+# ## Measured
+#
+# The same network for images of 32 by 32, which has one small linear layer, is small enough to be run here. Prediction and
+# measurement must be equal, to the byte.
+
+# %%
+with memory.track() as small:
+    train(vgg16_cifar, 8, 32, 10)
+again = memory.predict(train, vgg16_cifar, 8, 32, 10)
+RESULT.agree("small: peak", predicted=again.peak, measured=small.peak)
+RESULT.agree(
+    "small: parameters",
+    by_hand=parameters_by_hand([(512, 10)]),
+    predicted=again.by_category("forward ends")[Category.PARAMETER],
+    measured=small.by_category("forward ends")[Category.PARAMETER],
+)
+
+# %% [markdown]
+# ## Picture
+
+# %%
+picture(small, "01_step", "VGG16 for 32 x 32, batch 8: the model is made, then two steps")
+
+# %% [markdown]
+# ## Mechanism
+#
+# Who holds the images, a weight, and the first activation, in the tracker's words:
+
+# %%
+with tm.device("meta"), memory.track("meta") as track:
+    model, x = vgg16(), tm.randn(4, 3, 224, 224)
+    first = model.features[:2](x)
+    loss = F.cross_entropy(model.classifier(model.avgpool(model.features[2:](first)).flatten(1)), tm.zeros(4, dtype=tm.int64))
+    for tensor in (x, model.features[2].weight, first):
+        print(track.explain(tensor))
+
+# %% [markdown]
+# Of a layer's bytes the activations depend on the batch, and nothing else does:
+
+# %%
+print(large.table("module", "forward ends", rows=8))
+batches = {f"batch {n}": memory.predict(train, vgg16, n, 224, 1000).by_category() for n in (4, 16, 64)}
+picture(stacked(batches, "VGG16 at 224 x 224: the peak of a step"), "01_batches")
+four, sixteen = (activations_by_hand(n, 224) for n in (4, 16))
+assert sixteen == 4 * four
+
+# %% [markdown]
+# The part that has the model's size stays, the activations grow with the batch, and from some batch on they are nearly
+# everything.
+#
+# ## Exercise
+#
+# From which batch on do the activations of VGG16's convolutions take more than parameters, gradients and momentum together?
+# By hand first: activations are linear in the batch.
+
+# %% [markdown]
+# ## Solution
+
+# %%
+images = 3 * P // activations_by_hand(1, 224) + 1
+assert activations_by_hand(images - 1, 224) <= 3 * P < activations_by_hand(images, 224)
+RESULT.say("activations are more than the rest from", images, "images on")
+RESULT.ends(f"VGG16's step on four images takes {large.peak:,} bytes, {3 * P / large.peak:.0%} of them whatever the batch.")
