@@ -16,6 +16,8 @@ from collections.abc import Callable
 from statistics import median
 from typing import Any
 
+from tinygrad_mem.cli.doctor import can_run
+
 TURN = 0.06  # seconds of steps, at least, that do not count, and again that do
 SETTINGS = {"BLAS as found": {}, "OPENBLAS_CORETYPE=SKYLAKEX": {"OPENBLAS_CORETYPE": "SKYLAKEX"}}
 
@@ -129,13 +131,6 @@ def duration(seconds: float) -> str:
     return f"{seconds * 1e6:.1f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
 
 
-def has_avx512() -> bool:
-    """Whether the CPU has the instructions of OpenBLAS's SKYLAKEX kernels; without them the process would die."""
-    import numpy as np
-
-    return all(np._core._multiarray_umath.__cpu_features__.get(name, False) for name in ("AVX512F", "AVX512_SKX"))
-
-
 def main() -> None:
     """Run the child for each setting and print the table, or be the child."""
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
@@ -157,8 +152,8 @@ def main() -> None:
         return
     results = {}
     for setting, variables in SETTINGS.items():
-        if variables and not has_avx512():
-            print(f"{setting} is left out: this CPU has no AVX-512", file=sys.stderr, flush=True)
+        if variables and not can_run(variables["OPENBLAS_CORETYPE"]):
+            print(f"{setting} is left out: this CPU cannot run it", file=sys.stderr, flush=True)
             continue
         print(setting, file=sys.stderr, flush=True)
         done = subprocess.run(

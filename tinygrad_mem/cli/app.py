@@ -187,3 +187,11 @@ def plan(
         typer.echo(f"plan: {name}{error}", err=True)
         raise typer.Exit(2) from None
     raise typer.Exit(status)
+
+
+@app.command()
+def doctor() -> None:
+    """What this machine has: devices, BLAS kernels and faster ones, pools, libraries that are missing and how to get them."""
+    from .doctor import run
+
+    raise typer.Exit(run())

@@ -1,0 +1,95 @@
+"""``python -m tinygrad_mem doctor``: it says what there is, what is missing, and what to do; numbers are measured."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from typer.testing import CliRunner
+
+import tinygrad_mem as tm
+from tinygrad_mem.cli import doctor
+from tinygrad_mem.cli.app import app
+
+PROJECT = Path(tm.__file__).parents[1] / "pyproject.toml"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, float] | None = None):
+    monkeypatch.setattr(doctor, "blas_rates", lambda: rates if rates is not None else {"": 100.0, "ZEN": 105.0})
+    return CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "100"})
+
+
+def test_it_names_versions_devices_pools_and_libraries(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TINYGRAD_MEM_CONV", "rows")
+    x = tm.empty(3 << 20, dtype=tm.uint8)
+    ran = run(monkeypatch)
+    assert ran.exit_code == 0, ran.output
+    for words in (
+        tm.__version__,
+        "openblas",
+        "as found",
+        "cpu",
+        "meta",
+        "TINYGRAD_MEM_CONV",
+        "rows: the convolution",
+        "safetensors",
+    ):
+        assert words in ran.stdout
+    row = next(line for line in ran.stdout.splitlines() if line.startswith("│ cpu ") and "ready" in line)
+    assert doctor.bytes_text(x.device.pool.used_bytes()) in row
+    cuda = next(line for line in ran.stdout.splitlines() if line.startswith("│ cuda"))
+    assert ("ready" in cuda) == tm.cuda.is_available()
+
+
+def test_every_extra_of_the_project_is_looked_at():
+    extras = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"]
+    asked = {Requirement(line).name for lines in extras.values() for line in lines} - {"tinygrad_mem"}
+    found = {need.asked.name: need for need in doctor.needs()}
+    assert set(found) == asked
+    for name, need in found.items():
+        assert any(Requirement(line).name == name for line in extras[need.extra]), f"{name} is not in [{need.extra}] itself"
+    assert found["rich"].found == importlib.metadata.version("rich")
+    assert not found["rich"].problem
+
+
+def test_what_is_missing_or_old_comes_with_a_command(monkeypatch: pytest.MonkeyPatch):
+    versions = {"safetensors": None, "matplotlib": "1.0"}
+    true = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda name: versions[name] if name in versions else true(name))
+    ran = run(monkeypatch)
+    assert "pip install 'tinygrad_mem[io]'" in ran.stdout
+    assert "pip install -U" in ran.stdout
+    assert ran.exit_code == 1, "an old library is a fault; one that is missing is a choice"
+    versions.pop("matplotlib")
+    assert run(monkeypatch).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("rates", "words"),
+    [
+        ({"": 100.0, "ZEN": 105.0}, "No other kernels"),
+        ({"": 100.0, "HASWELL": 90.0, "ZEN": 150.0}, "OPENBLAS_CORETYPE=ZEN, set before Python starts, is 1.50 times"),
+        ({}, "No other kernels"),
+    ],
+)
+def test_advice_follows_the_measurement(monkeypatch: pytest.MonkeyPatch, rates: dict[str, float], words: str):
+    assert words in run(monkeypatch, rates).stdout
+
+
+def test_kernels_are_measured_and_only_those_that_the_cpu_can_run(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(doctor, "ROUNDS", 1)
+    monkeypatch.setattr(doctor, "CORE_TYPES", {"HASWELL": ("AVX2",), "NONE": ("an instruction of 2050",)})
+    rates = doctor.blas_rates()
+    assert set(rates) <= {"", "HASWELL"}
+    assert all(1 < rate < 1e5 for rate in rates.values())
+
+
+def test_it_runs_without_a_terminal():
+    ran = subprocess.run([sys.executable, "-m", "tinygrad_mem", "doctor"], capture_output=True, text=True, timeout=120)
+    assert ran.returncode == 0, ran.stderr
+    assert "\x1b" not in ran.stdout + ran.stderr

@@ -1,0 +1,196 @@
+"""``python -m tinygrad_mem doctor``: what this machine has, what is missing, and how to get it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from packaging.requirements import Requirement
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import tinygrad_mem as tm
+
+from ..devices import cuda_problem
+from ..kernels.numpy import threads
+from ..memory.sizes import bytes_text
+
+PACKAGE = "tinygrad_mem"
+CORE_TYPES = {"HASWELL": ("AVX2", "FMA3"), "ZEN": ("AVX2", "FMA3"), "SKYLAKEX": ("AVX512F", "AVX512_SKX")}  # what each executes
+ROUNDS = 2  # of all kernels in turn, the best counts: other programs slow some down
+WORTH = 1.1  # times as fast as those that OpenBLAS chose: below, the difference is noise
+VARIABLES = {
+    "TINYGRAD_MEM_THREADS": "threads of the CPU's kernels",
+    "TINYGRAD_MEM_CONV": "the convolution algorithm where several can",
+    "TINYGRAD_MEM_CACHE": "folder of the planner's times",
+    "OPENBLAS_CORETYPE": "OpenBLAS's kernels",
+}
+PRODUCT = """
+import time
+import numpy as np
+a = np.random.default_rng(0).standard_normal((1024, 1024), dtype=np.float32)
+out, times = np.empty_like(a), []
+for _ in range(8):
+    began = time.perf_counter()
+    np.matmul(a, a, out=out)
+    times.append(time.perf_counter() - began)
+print(2 * 1024**3 / min(times) / 1e9)
+"""
+
+
+@dataclass(frozen=True)
+class Need:
+    """A distribution that an extra asks for; ``found`` is its version here, ``None`` where it is missing."""
+
+    extra: str
+    asked: Requirement
+    found: str | None
+
+    @property
+    def problem(self) -> str:
+        """What to do about it; empty where nothing is wrong."""
+        if self.found is None:
+            return f"pip install '{PACKAGE}[{self.extra}]'"
+        if not self.asked.specifier.contains(self.found, prereleases=True):
+            return f"{self.asked.name}{self.asked.specifier} is needed: pip install -U '{PACKAGE}[{self.extra}]'"
+        return ""
+
+
+def run() -> int:
+    """Print what there is; 1 where an installed library is older than what we need, else 0."""
+    console, found = Console(), needs()
+    console.print(_machine())
+    with Console(stderr=True).status("matrix products with each of OpenBLAS's kernels"):
+        rates = blas_rates()
+    console.print(_blas(rates))
+    console.print(advice(rates))
+    console.print(_devices())
+    console.print(_extras(found))
+    return int(any(need.found and need.problem for need in found))
+
+
+# --- what is asked --------------------------------------------------------------------------------------------------------
+
+
+def needs() -> list[Need]:
+    """What the extras ask for: each distribution once, in the smallest extra that has it."""
+    metadata = importlib.metadata.metadata(PACKAGE)
+    asked = [Requirement(line) for line in importlib.metadata.requires(PACKAGE) or []]
+    extras: dict[str, list[Requirement]] = {}
+    for name in metadata.get_all("Provides-Extra") or []:
+        extras[name] = [each for each in asked if each.marker and each.marker.evaluate({"extra": name})]
+    rows: dict[str, Need] = {}
+    for name in sorted(extras, key=lambda name: len(extras[name])):
+        for each in extras[name]:
+            if each.name.replace("-", "_") != PACKAGE:
+                rows.setdefault(each.name, Need(name, each, _version(each.name)))
+    return sorted(rows.values(), key=lambda need: need.extra)
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def can_run(core_type: str) -> bool:
+    """Whether this CPU has the instructions of these kernels of OpenBLAS; without them the process would die."""
+    has = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]  # what numpy.show_runtime prints
+    return all(has.get(name, False) for name in CORE_TYPES[core_type])
+
+
+def blas_rates() -> dict[str, float]:
+    """GFLOP/s of a float32 product of 1024 x 1024 matrices with the kernels as found and with each that the CPU can run.
+
+    Each is measured in a process of its own, because OpenBLAS chooses when NumPy is imported; empty where that fails.
+    """
+    rates: dict[str, float] = {}
+    for name in ["", *filter(can_run, CORE_TYPES)] * ROUNDS:
+        chosen = {"OPENBLAS_CORETYPE": name} if name else {}
+        done = subprocess.run([sys.executable, "-c", PRODUCT], env={**os.environ, **chosen}, capture_output=True, text=True)
+        if done.returncode == 0:
+            rates[name] = max(rates.get(name, 0.0), float(done.stdout))
+    return rates
+
+
+def advice(rates: dict[str, float]) -> str:
+    """Which kernels to ask for, if any are faster than those as found."""
+    best = max(rates, key=lambda name: rates[name], default="")
+    if best and "" in rates and rates[best] > WORTH * rates[""]:
+        return f"OPENBLAS_CORETYPE={best}, set before Python starts, is {rates[best] / rates['']:.2f} times as fast.\n"
+    return "No other kernels are clearly faster than those as found.\n"
+
+
+# --- what is shown --------------------------------------------------------------------------------------------------------
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _machine() -> Table:
+    table = _table("this machine", "what", "found")
+    rows = {
+        PACKAGE: tm.__version__,
+        "Python": f"{platform.python_version()}, {sys.executable}",
+        "NumPy": np.__version__,
+        "system": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        "threads of our kernels": str(threads.threads()),
+    }
+    rows |= {name: f"{os.environ[name] or '(empty)'}: {what}" for name, what in VARIABLES.items() if name in os.environ}
+    for name, value in rows.items():
+        table.add_row(name, Text(value))
+    return table
+
+
+def _libraries() -> Iterator[str]:
+    from threadpoolctl import threadpool_info
+
+    for each in threadpool_info():
+        if each["user_api"] == "blas":
+            kernels = f", {each['architecture']} kernels" if "architecture" in each else ""
+            yield f"{each['internal_api']} {each['version']}{kernels}, {each['num_threads']} threads"
+
+
+def _blas(rates: dict[str, float]) -> Table:
+    try:
+        library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
+    except ImportError:
+        library = f"a BLAS that threadpoolctl would name: pip install '{PACKAGE}[cpu]'"
+    table = _table(f"float32 products of 1024 x 1024 matrices with {library}", "kernels", "GFLOP/s")
+    for name, rate in rates.items():
+        table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "as found", f"{rate:,.0f}")
+    return table
+
+
+def _devices() -> Table:
+    table = _table("devices", "device", "state", "in use", "reserved", "limit")
+    names = ["cpu", "meta", *(f"cuda:{i}" for i in range(tm.cuda.device_count()))]
+    for name in names:
+        device = tm.device(name)
+        pool, free = device.pool, device.free_memory()
+        state = "no memory behind it" if name == "meta" else f"ready, {bytes_text(free)} free" if free else "ready"
+        limit = bytes_text(pool.get_limit()) if pool.get_limit() else "none"
+        table.add_row(name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit)
+    if (problem := cuda_problem()) is not None:
+        table.add_row("cuda", Text(problem))
+    return table
+
+
+def _extras(found: list[Need]) -> Table:
+    table = _table("libraries of the extras", "extra", "needs", "found", "what to do")
+    for need in found:
+        asked = f"{need.asked.name}{need.asked.specifier}"
+        table.add_row(need.extra, asked, need.found or "missing", Text(need.problem, style="bold"))
+    return table
