@@ -18,6 +18,7 @@ MODULES = sorted(ROOT.rglob("*.py"))
 RANKS = {
     "cli": 8,
     "models": 8,
+    "tips": 8,
     "plan": 7,
     "memory": 7,
     "techniques": 6,
@@ -50,10 +51,12 @@ SAME_RANK = {
     ("devices", "kernels"),
     ("io", "safetensors"),
     ("cli", "models"),
+    ("cli", "tips"),
+    ("tips", "models"),
     ("utils", "recompute"),
     ("cuda", "amp"),
 }  # in this direction only
-PUBLIC_FACE = ("cli", "models")  # they are users: ``from .. import nn`` is theirs
+PUBLIC_FACE = ("cli", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80
 LONG_FILES: dict[str, str] = {"__init__.py": "the public names, one a line"}
 LONG_FUNCTIONS: dict[str, str] = {}

@@ -37,6 +37,32 @@ def tinygrad_mem() -> None:
 
 
 @app.command()
+def tips(
+    tip: Annotated[list[str] | None, typer.Option(help="only this one, with its timelines; may be given again")] = None,
+    network: Annotated[
+        str | None, typer.Option(help="a name such as resnet20, or your own: file.py:Class; for the tips about any network")
+    ] = None,
+    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample of the network, such as 3x32x32")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="samples a step, instead of each tip's own")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
+    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
+    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+) -> None:
+    """Every memory-saving tip of the lists, measured: what it does to the peak, to time and to the result."""
+    from .tips import run
+
+    try:
+        status = run(names=tip or [], network=network, sample=sample, batch_size=batch_size, device=device, as_json=as_json)
+    except Exception as error:  # a user's class may raise anything
+        if traceback:
+            raise
+        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
+        typer.echo(f"tips: {name}{error}", err=True)
+        raise typer.Exit(2) from None
+    raise typer.Exit(status)
+
+
+@app.command()
 def train(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
     batch_size: Annotated[int, typer.Option(min=1, help="images a step")] = 64,

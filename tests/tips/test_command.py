@@ -1,0 +1,110 @@
+"""``python -m tinygrad_mem tips``: the table, wide and narrow, what is refused, what comes between."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+from typer.testing import CliRunner
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.cli import tips as command
+from tinygrad_mem.cli.app import app
+from tinygrad_mem.devices import Pool
+
+
+@pytest.fixture(autouse=True)
+def own_pool() -> Iterator[None]:
+    """What other tests have left alive is no part of what is measured."""
+    cpu = tm.device("cpu")
+    before, cpu.pool = cpu.pool, Pool("cpu")
+    yield
+    cpu.pool = before
+
+
+def tips(*arguments: str, columns: int = 100):
+    return CliRunner().invoke(app, ["tips", *arguments], env={"COLUMNS": str(columns)})
+
+
+def test_json_has_both_numbers_of_every_effect():
+    ran = tips("--tip", "sgd", "--tip", "zero_grad", "--json")
+    assert ran.exit_code == 0
+    first, second = json.loads(ran.stdout)
+    assert (first["tip"], first["verdict"], len(second["cases"])) == ("sgd", "saves", 2)
+    for case in (*first["cases"], *second["cases"]):
+        assert case["foretold_exactly"]
+        for name in ("peak", "saved", "transient"):
+            assert case[name] == case["foretold"][name]
+            assert case[name]["after"] - case[name]["before"] == case[name]["change"]
+
+
+@pytest.mark.parametrize("columns", [60, 80, 100, 160])
+def test_the_table_fits_its_terminal_and_keeps_its_numbers(columns: int):
+    ran = tips("--tip", "momentum", columns=columns)
+    assert ran.exit_code == 0
+    assert max(map(len, ran.stdout.splitlines())) <= columns
+    (row,) = json.loads(tips("--tip", "momentum", "--json").stdout)
+    (case,) = row["cases"]
+    for number in (case["peak"]["change"], case["saved"]["change"]):
+        assert f"{number:+,}" in ran.stdout
+    assert "meta foretold all 2 runs to the byte" in " ".join(ran.stdout.split())
+
+
+def test_one_tip_has_its_timelines_and_its_reason():
+    ran = tips("--tip", "momentum")
+    assert "before: peak" in ran.stdout
+    assert "after: peak" in ran.stdout
+    assert "optimizer state -2.5" in ran.stdout
+    assert "█" in ran.stdout
+
+
+def test_a_tip_without_room_says_so_and_the_others_go_on():
+    with memory.limit("12 MiB"):
+        ran = tips("--tip", "sgd", "--tip", "no_grad")
+    assert ran.exit_code == 0
+    assert "out of memory" in ran.stdout
+    assert "sgd" in ran.stdout
+    assert "1 saves" in " ".join(ran.stdout.split())
+
+
+def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
+    real, seen = command.measure, []
+
+    def measure(tip, device):
+        if seen:
+            raise KeyboardInterrupt
+        seen.append(tip.name)
+        return real(tip, device)
+
+    monkeypatch.setattr(command, "measure", measure)
+    ran = tips("--tip", "sgd", "--tip", "momentum")
+    assert ran.exit_code == 130
+    assert "1 of 2 tips are done" in ran.output
+    assert seen[0] in ran.stdout
+    assert "Traceback" not in ran.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tip", "pray"], "there is no tip 'pray': there are inplace_activation"),
+        (["--network", "resnet21"], "no network 'resnet21'"),
+        (["--input", "3x32x32"], "--input is the shape of a sample of --network"),
+        (["--tip", "del", "--network", "resnet20"], "about a network of its own"),
+        (["--device", "meta"], "tips on meta have bytes and no numbers"),
+        (["--batch-size", "1"], "batch-size"),
+    ],
+)
+def test_bad_input_is_status_2_and_a_message(arguments: list[str], message: str):
+    ran = tips(*arguments)
+    assert ran.exit_code == 2
+    assert message in ran.output
+    assert "Traceback" not in ran.output
+
+
+def test_a_network_of_the_users():
+    ran = tips("--tip", "item", "--network", "resnet20", "--input", "3x8x8", "--batch-size", "4", "--json")
+    (row,) = json.loads(ran.stdout)
+    assert row["verdict"] == "saves only when"

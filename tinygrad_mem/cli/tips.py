@@ -1,0 +1,139 @@
+"""``python -m tinygrad_mem tips``: what every tip of the lists does to bytes, time and numbers, run here and now."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Column
+from rich.text import Text
+
+import tinygrad_mem as tm
+
+from ..errors import ArgumentError, DeviceError
+from ..memory import Effect
+from ..tips import TIPS, Failed, Measured, Tip, measure, verdict
+from ..tips.table import STYLES, Row, summary, table, timelines
+from ..tips.verdict import reason, result_words
+from .networks import network_of
+
+INTERRUPTED = 130
+"""The exit status that shells know for Ctrl-C."""
+
+
+def run(
+    *,
+    names: list[str],
+    network: str | None,
+    sample: str | None,
+    batch_size: int | None,
+    device: str,
+    as_json: bool,
+) -> int:
+    """Measure the tips, print the table; 130 where Ctrl-C came between, else 0.
+
+    Raises:
+        ArgumentError: no such tip, no such network.
+    """
+    chosen = _chosen(names, network, sample, batch_size)
+    if tm.device(device).type == "meta":
+        raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
+    console = Console()
+    rows, interrupted = _measured(chosen, device)
+    if as_json:
+        print(json.dumps([_data(tip, results) for tip, results in rows], indent=2))
+    elif rows:
+        console.print(table(rows, console.width))
+        if names:
+            _show(rows, console)
+        console.print(Text(summary(rows)))
+    if interrupted:
+        Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
+    return INTERRUPTED if interrupted else 0
+
+
+def _chosen(names: list[str], network: str | None, sample: str | None, batch_size: int | None) -> list[Tip]:
+    for name in names:
+        if name not in TIPS:
+            raise ArgumentError(f"there is no tip {name!r}: there are {', '.join(TIPS)}")
+    named = None if network is None else network_of(network, sample)
+    if named is None and sample is not None:
+        raise ArgumentError("--input is the shape of a sample of --network: name one")
+    found = [tip for tip in TIPS.values() if tip.name in names or not names]
+    if named is not None:
+        found = [tip for tip in found if tip.free]
+        if not found:
+            raise ArgumentError(f"{', '.join(names)}: about a network of its own, so --network cannot name another")
+    return [tip.on(named, batch_size) for tip in found]
+
+
+def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
+    """The tips that were done until the end, or until Ctrl-C; and whether that came."""
+    rows: list[Row] = []
+    console = Console(stderr=True)
+    done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
+    columns = (TextColumn("{task.fields[name]:<20}"), BarColumn(), done, seconds)
+    try:
+        with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as progress:
+            task = progress.add_task("tips", total=len(chosen), name="")
+            for tip in chosen:
+                progress.update(task, name=tip.name)
+                rows.append((tip, measure(tip, device)))
+                progress.advance(task)
+    except KeyboardInterrupt:
+        return rows, True
+    return rows, False
+
+
+def _show(rows: list[Row], console: Console) -> None:
+    """Of the tips that were named: what is said, what was seen, the timelines, the blocks that changed."""
+    for tip, results in rows:
+        judged = verdict(results)
+        console.print(Text(f"\n{tip.name}: ", "bold").append(judged.text, STYLES[judged.kind]))
+        console.print(Text(f"They say: {tip.says}", "italic"))
+        for result in results:
+            if result.when:
+                console.print(Text(f"\n{result.when}", "bold"))
+            if isinstance(result, Failed):
+                console.print(Text(result.message, "red"))
+                continue
+            console.print(Text(f"{reason(result)}\n"))
+            timelines(result, console)
+            console.print(Text(str(result.comparison) + "\n"))
+
+
+def _data(tip: Tip, results: list[Measured | Failed]) -> dict[str, Any]:
+    """A tip as JSON."""
+    judged = verdict(results)
+    return {
+        "tip": tip.name,
+        "says": tip.says,
+        "verdict": judged.kind,
+        "text": judged.text,
+        "cases": [_case(result) for result in results],
+    }
+
+
+def _case(result: Measured | Failed) -> dict[str, Any]:
+    if isinstance(result, Failed):
+        return {"when": result.when, "out_of_memory": result.message}
+    found, foretold = result.comparison, result.foretold
+    return {
+        "when": result.when,
+        "peak": _effect(found.peak),
+        "saved": _effect(found.saved),
+        "transient": _effect(found.transient),
+        "foretold": {name: _effect(getattr(foretold, name)) for name in ("peak", "saved", "transient")},
+        "foretold_exactly": result.exact,
+        "reserved": _effect(result.reserved),
+        "time": result.time,
+        "result": result_words(result),
+        "distance": result.distance if result.distance is None or result.distance < float("inf") else None,
+        "reason": reason(result),
+    }
+
+
+def _effect(effect: Effect) -> dict[str, int]:
+    return {"before": effect.before, "after": effect.after, "change": effect.change}

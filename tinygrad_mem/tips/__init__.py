@@ -1,0 +1,15 @@
+"""Every tip of the lists, measured: each is a training step before and after it, and what that does to bytes, time, numbers."""
+
+from . import activations, lifetimes, optimizers
+from .measure import Failed as Failed
+from .measure import Measured as Measured
+from .measure import measure as measure
+from .tip import Case as Case
+from .tip import Scene as Scene
+from .tip import Tip as Tip
+from .tip import Training as Training
+from .verdict import Verdict as Verdict
+from .verdict import verdict as verdict
+
+TIPS: dict[str, Tip] = {tip.name: tip for family in (activations, lifetimes, optimizers) for tip in family.TIPS}
+"""By name, in the order of the table."""

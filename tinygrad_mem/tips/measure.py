@@ -1,0 +1,193 @@
+"""Run a tip: what it does to bytes, on the device and on ``meta``, to time, and to the numbers."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+import tinygrad_mem as tm
+
+from .. import memory
+from ..errors import OutOfMemoryError, let_go
+from ..memory import Comparison, Effect, Track
+from .tip import Build, Case, Scene, Tip, Training
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What a run computed: the number of each step, and the parameters before the first and after the last."""
+
+    losses: list[float]
+    start: list[np.ndarray]
+    end: list[np.ndarray]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of a training on a device."""
+
+    track: Track
+    reserved: int  # when it ended
+    seconds: float  # of the last step
+    numbers: Numbers
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case, before and after.
+
+    Attributes:
+        when: the case's condition.
+        before, after: the runs on the device.
+        foretold: the comparison of both runs on ``meta``.
+        exact: whether both runs on ``meta`` had the device's bytes after every event.
+        distance: how far the numbers went apart; see :func:`distance`. ``None``: parameters of other shapes.
+        errors: of before and after, from the case's ideal; ``None`` where it has none.
+    """
+
+    when: str
+    before: Outcome
+    after: Outcome
+    comparison: Comparison
+    foretold: Comparison
+    exact: bool
+    distance: float | None
+    errors: tuple[float, float] | None
+
+    @property
+    def reserved(self) -> Effect:
+        """What the pool held from the machine at the end."""
+        return Effect(self.before.reserved, self.after.reserved)
+
+    @property
+    def time(self) -> float:
+        """Time of a step after, relative to before."""
+        return self.after.seconds / max(self.before.seconds, 1e-9)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A case that the machine has too little memory for."""
+
+    when: str
+    message: str
+
+
+def measure(tip: Tip, device: str = "cpu") -> list[Measured | Failed]:
+    """Run all cases of a tip on ``device``, and on ``meta`` as ``device``'s kernels would have it."""
+    return [_measure(case, tip.scene, device) for case in tip.cases]
+
+
+def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
+    like = "cuda" if device.startswith("cuda") else "cpu"
+    try:
+        before, after = (run(build, scene, device) for build in (case.before, case.after))
+        ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers
+    except OutOfMemoryError as error:
+        let_go(error)
+        return Failed(case.when, str(error))
+    foretold = [foretell(build, scene, like) for build in (case.before, case.after)]
+    pairs = zip((before, after), foretold, strict=True)
+    return Measured(
+        case.when,
+        before,
+        after,
+        before.track.compare(after.track),
+        foretold[0].compare(foretold[1]),
+        all(np.array_equal(ran.track.timeline().used, said.timeline().used) for ran, said in pairs),
+        distance(before.numbers, after.numbers),
+        None if ideal is None else (_error(before.numbers, ideal), _error(after.numbers, ideal)),
+    )
+
+
+def foretell(build: Build, scene: Scene, like: str = "cpu") -> Track:
+    """The run's track on ``meta``."""
+
+    def script() -> None:
+        training = build(scene)
+        for _ in range(training.steps):
+            training.step()
+
+    with _uncollected():
+        tm.manual_seed(0)
+        return memory.predict(script, like=like)
+
+
+def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:
+    """Build and take the steps, with the same seed each time; no garbage is collected meanwhile, so that bytes are the same.
+
+    Raises:
+        OutOfMemoryError: the pool's limit, or the machine, is too small.
+    """
+    where: Any = tm.device(device)
+    gc.collect()
+    memory.empty_cache(device)
+    tm.manual_seed(0)
+    losses, seconds = [], 0.0
+    with _uncollected(), where, Track(where, uncounted=False) as track:
+        training = build(scene)
+        start = _parameters(training)
+        for _ in range(training.steps):
+            began = time.perf_counter()
+            losses.append(training.step())
+            where.synchronize()
+            seconds = time.perf_counter() - began
+        end = _parameters(training)
+        reserved = where.pool.total_bytes()
+        del training
+    return Outcome(track, reserved, seconds, Numbers(losses, start, end))
+
+
+def _parameters(training: Training) -> list[np.ndarray]:
+    return [] if training.model is None else [p.detach().cpu().numpy().copy() for p in training.model.parameters()]
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without the collector, whose moment nobody knows."""
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def distance(a: Numbers, b: Numbers) -> float | None:
+    """0 where all numbers are the same bits; else the larger of two relative differences: of the losses, and of the way that
+    the parameters went from their start. ``None`` where the parameters are others."""
+    if [x.shape for x in a.end] != [x.shape for x in b.end] or len(a.losses) != len(b.losses):
+        return None
+    if _same(a, b):
+        return 0.0
+    losses = _relative(np.asarray(a.losses), np.asarray(b.losses))
+    return max(losses, _relative(_way(a), _way(b)), np.finfo(np.float64).tiny)
+
+
+def _same(a: Numbers, b: Numbers) -> bool:
+    alike = all(x.dtype == y.dtype and np.array_equal(x, y) for x, y in zip(a.end, b.end, strict=True))
+    return alike and np.array_equal(a.losses, b.losses)
+
+
+def _way(numbers: Numbers) -> np.ndarray:
+    pairs = zip(numbers.end, numbers.start, strict=True)
+    return np.concatenate([np.zeros(0), *((end.astype(np.float64) - start).ravel() for end, start in pairs)])
+
+
+def _relative(a: np.ndarray, b: np.ndarray) -> float:
+    with np.errstate(all="ignore"):
+        difference, size = np.linalg.norm(a - b), max(np.linalg.norm(a), np.linalg.norm(b))
+    return 0.0 if difference == 0 else float(difference / size) if np.isfinite(difference) else np.inf
+
+
+def _error(numbers: Numbers, ideal: Numbers) -> float:
+    """How far the parameters' way is from the ideal one, relative to it."""
+    found = _relative(_way(numbers), _way(ideal))
+    return float(found)

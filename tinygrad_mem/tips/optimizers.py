@@ -1,0 +1,113 @@
+"""Tips about optimizers: which state they keep for each parameter, and when gradients go."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import tinygrad_mem as tm
+
+from .. import nn
+from ..models.names import Named
+from ..techniques import optimizer_in_backward
+from .tip import Case, Scene, Tip, Training, classify, momentum
+
+
+def _mlp() -> nn.Module:
+    """Parameters outweigh activations: where optimizers matter."""
+    return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+MLP = Scene(Named(_mlp, (784,), 10), 64)
+
+
+def adam(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Adam, lr=1e-3))
+
+
+def with_momentum(scene: Scene) -> Training:
+    return classify(scene, optimizer=momentum)
+
+
+def sgd(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.SGD, lr=0.01))
+
+
+def half_states(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Adam, lr=1e-3, state_dtype=tm.float16))
+
+
+def eight_bit_states(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Adam8bit, lr=1e-3))
+
+
+def adafactor(scene: Scene) -> Training:
+    return classify(scene, optimizer=partial(tm.optim.Adafactor, lr=1e-3))
+
+
+def stepped_in_backward(scene: Scene) -> Training:
+    model: Any = scene.model()
+    x, y = scene.data()
+    rule = tm.optim.Adam(model.parameters(), lr=1e-3)
+    model.kept = optimizer_in_backward(rule)  # its hooks know the optimizer weakly: somebody must hold it
+
+    def step() -> float:
+        loss = scene.loss(model(x), y)
+        loss.backward()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def _zeroed(scene: Scene, to_none: bool, first: bool) -> Training:
+    model: Any = scene.model()
+    x, y = scene.data()
+    rule = tm.optim.Adam(model.parameters(), lr=1e-3)
+
+    def step() -> float:
+        if first:
+            rule.zero_grad(set_to_none=to_none)
+        loss = scene.loss(model(x), y)
+        if not first:
+            rule.zero_grad(set_to_none=to_none)
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def zeros_before_forward(scene: Scene) -> Training:
+    return _zeroed(scene, to_none=False, first=True)
+
+
+def none_before_forward(scene: Scene) -> Training:
+    return _zeroed(scene, to_none=True, first=True)
+
+
+def zeros_after_forward(scene: Scene) -> Training:
+    return _zeroed(scene, to_none=False, first=False)
+
+
+def none_after_forward(scene: Scene) -> Training:
+    return _zeroed(scene, to_none=True, first=False)
+
+
+TIPS = (
+    Tip("momentum", "Use SGD with momentum instead of Adam.", (Case(adam, with_momentum),), MLP, free=True),
+    Tip("sgd", "Use plain SGD instead of Adam.", (Case(adam, sgd),), MLP, free=True),
+    Tip("half_states", "Keep Adam's moments in float16.", (Case(adam, half_states),), MLP, free=True),
+    Tip("eight_bit", "Use an 8-bit Adam.", (Case(adam, eight_bit_states),), MLP, free=True),
+    Tip("adafactor", "Use Adafactor instead of Adam.", (Case(adam, adafactor),), MLP, free=True),
+    Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
+    Tip(
+        "zero_grad",
+        "Call zero_grad(set_to_none=True) instead of writing zeros.",
+        (
+            Case(zeros_before_forward, none_before_forward, "before forward"),
+            Case(zeros_after_forward, none_after_forward, "between forward and backward"),
+        ),
+        MLP,
+        free=True,
+    ),
+)

@@ -1,0 +1,120 @@
+"""From measured numbers to words: whether the tip saves, when, and why. Nothing here knows a tip by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..memory import Category, Change
+from ..memory.sizes import bytes_text
+from .measure import Failed, Measured
+
+NOTICED = 0.01
+"""Of the peak before: a change below it is none."""
+ROUNDING = 1e-2
+"""Of the numbers: sums in another order stay below it in float32 over a few steps; another rule does not."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """In a few words.
+
+    Attributes:
+        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "mends the numbers", "myth", "out of memory".
+        text: the kind, and what it is about.
+    """
+
+    kind: str
+    text: str
+
+
+def verdict(results: Sequence[Measured | Failed]) -> Verdict:
+    """What all cases of a tip say together."""
+    measured = [result for result in results if isinstance(result, Measured)]
+    if not measured:
+        return Verdict("out of memory", "out of memory")
+    if any(result.errors for result in measured):
+        return _of_numbers(measured)
+    kinds = {result.when: kind_of(result) for result in measured}
+    saving = [when for when, kind in kinds.items() if kind == "saves"]
+    if len(saving) == len(kinds):
+        return Verdict("saves", "saves")
+    if saving:
+        return Verdict("saves only when", f"saves only when: {' or '.join(saving)}")
+    kind = Counter(kinds.values()).most_common(1)[0][0]
+    return Verdict(kind, kind)
+
+
+def kind_of(found: Measured) -> str:
+    """One case: the peak falls; or something else does and the peak does not; or nothing does; or the peak grows."""
+    effects = found.comparison
+    least = NOTICED * max(effects.peak.before, 1)
+    if effects.peak.change <= -least:
+        return "saves"
+    if effects.saved.change <= -least or effects.transient.change <= -least:
+        return "moves the peak elsewhere"
+    return "costs" if effects.peak.change >= least else "myth"
+
+
+def _of_numbers(measured: Sequence[Measured]) -> Verdict:
+    """Tips that promise better numbers are judged by the distance to ideal ones."""
+    better = [r for r in measured if r.errors is not None and r.errors[1] < r.errors[0] / 2]
+    if len(better) == len(measured):
+        return Verdict("mends the numbers", "mends the numbers")
+    if better:
+        return Verdict("mends the numbers", f"mends the numbers only when: {' or '.join(r.when for r in better)}")
+    return Verdict("myth", "myth")
+
+
+def result_words(found: Measured) -> str:
+    """Whether the tip changes what is computed."""
+    if found.distance is None:
+        return "another model"
+    if found.distance == 0:
+        return "bit-identical"
+    return f"within {found.distance:.0e}" if found.distance <= ROUNDING else f"differs {min(found.distance, 1):.0%}"
+
+
+def reason(found: Measured) -> str:
+    """One sentence, from what the tracker saw: which categories changed at the two peaks, whose the largest part was, and
+    in which phase the peak is now."""
+    effects = found.comparison
+    changes = [*effects.appeared, *effects.vanished, *effects.moved]
+    totals = _totals(changes)
+    parts = []
+    if totals:
+        shown = ", ".join(f"{category.value} {_signed(size)}" for category, size in totals[:3])
+        parts.append(f"At the peak: {shown}" + (", and less of others" if len(totals) > 3 else ""))
+        largest = max(changes, key=lambda change: abs(change.bytes))
+        parts.append(f"most of it {largest.owner} ({_signed(largest.bytes)})")
+    elif changes:
+        held = sum(max(change.bytes, 0) for change in changes)
+        parts.append(f"At the peak the same bytes of each category, {bytes_text(held)} of them with another owner")
+    else:
+        parts.append("Both peaks are made of the same blocks")
+    for name, effect in (("saved", effects.saved), ("transient", effects.transient)):
+        if effect.change and not _follows(effect.change, effects.peak.change):
+            parts.append(f"{name} bytes, at their own highest, {_signed(effect.change)}")
+    before, after = effects.phase
+    parts.append(f"the peak stays in {after}" if before == after else f"the peak was in {before} and is in {after}")
+    if found.reserved.change and not effects.peak.change:
+        parts.append(f"the pool holds {_signed(found.reserved.change)} in the end, which nobody uses")
+    return "; ".join(parts) + "."
+
+
+def _totals(changes: Sequence[Change]) -> list[tuple[Category, int]]:
+    """The categories that have other bytes at the second peak, largest change first."""
+    totals: Counter[Category] = Counter()
+    for change in changes:
+        totals.update(change.after)
+        totals.subtract(change.before)
+    return sorted(((category, size) for category, size in totals.items() if size), key=lambda pair: -abs(pair[1]))
+
+
+def _follows(change: int, peak: int) -> bool:
+    return (change < 0) == (peak < 0) and abs(change) <= 2 * abs(peak)
+
+
+def _signed(size: int) -> str:
+    return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"
