@@ -28,9 +28,9 @@ RESULT = Result()
 # | gradients | `4 P`: one for each parameter |
 # | optimizer state | `4 P` for SGD's momentum, `8 P` for Adam |
 #
-# The fourth is the **activations**: what the forward pass keeps for the backward pass. A convolution keeps its input, because
-# the gradient of its weight is made with it. An in-place ReLU keeps its output, which is the next layer's input, and nothing
-# besides. Max pooling keeps where its maxima were: a byte for each number of its output. So each convolution's
+# The fourth is the **activations**: what the forward pass keeps for the backward pass. A convolution keeps its input,
+# because the gradient of its weight is made with it. An in-place ReLU keeps its output, which is the next layer's input,
+# and nothing besides. Max pooling keeps where its maxima were: a byte for each number of its output. So each convolution's
 # output counts once, and each pooling layer's output once (as the input of what follows) and a quarter.
 #
 # The pool rounds each block up to a multiple of 512 bytes: `block` does it here too.
@@ -97,9 +97,9 @@ RESULT.say("peak / sum by hand", round(large.peak / (3 * P + A + images), 4), ""
 print(large.table())
 
 # %% [markdown]
-# Parameters, gradients and momentum were exact by hand, and so was what the convolutions keep. The peak itself is a little more
-# than the four parts: at that moment a kernel has its workspace, and a gradient is on its way from one layer to the one before,
-# while some activations have gone already.
+# Parameters, gradients and momentum were exact by hand, and so was what the convolutions keep. The peak itself is a little
+# more than the four parts: at that moment a kernel has its workspace, and a gradient is on its way from one layer to the
+# one before, while some activations have gone already.
 #
 # ## Measured
 #

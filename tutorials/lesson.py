@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tinygrad_mem.memory import Category, Track
 from tinygrad_mem.memory.render.palette import COLOURS
 
@@ -63,6 +65,14 @@ class Result(dict[str, float]):
 def block(size: float) -> int:
     """What the pool counts for so many bytes: the next multiple of 512."""
     return -(-int(size) // 512) * 512
+
+
+def most(track: Track, since: str, until: str) -> int:
+    """The most bytes in use between two marks of a track."""
+    begin, end = (mark.index for mark in track.marks if mark.text in (since, until))
+    timeline = track.timeline()
+    first, last = np.searchsorted(timeline.event, [begin, end], "right")
+    return int(timeline.used[max(first - 1, 0) : last].max())
 
 
 def picture(what: Track | Figure, name: str, title: str = "") -> None:

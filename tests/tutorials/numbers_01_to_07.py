@@ -16,3 +16,51 @@ def lesson_01(found: dict[str, float]) -> None:
     assert found["peak"] == 1_915_855_360  # as the front page's table
     assert 1 < found["peak / sum by hand"] < 1.01
     assert found["activations are more than the rest from"] == 3 * 4 * VGG16 // (4 * convs + 5 * pools) + 1
+
+
+def lesson_02(found: dict[str, float]) -> None:
+    one = 4 * 1024 * 256  # an activation
+    assert found["plain: kept"] == found["in place: kept"] == 8 * one
+    assert found["plain: most in forward"] == 9 * one
+    assert found["in place: most in forward"] == 8 * one
+    # at the first ReLU's backward but one: seven activations, a gradient in, a gradient out, two of weights or so
+    assert 10 * one < found["plain: most in the step"] == found["in place: most in the step"] < 11 * one
+    assert found["residual plain: most in forward"] == 3 * one
+    assert found["residual in place: most in forward"] == 2 * one
+    assert found["SiLU, inplace=False: kept"] == found["SiLU, inplace=True: kept"] == 16 * one
+
+
+def lesson_03(found: dict[str, float]) -> None:
+    one = 4 * 1024 * 256  # an activation
+    graph = 3 * one + 1024 * (40 + 8 + 4) + 512
+    arrays = {"Named": (7, 7), "Nested": (3, 4), "Rebound": (2, 4)}
+    for name, (without, with_gradients) in arrays.items():
+        assert found[f"{name}, no_grad: most"] == without * one
+        assert found[f"{name}, gradients: most"] == with_gradients * one
+    parameters = 2 * 4 * (256 * 256 + 256) + 4 * 2560 + 512
+    assert found["add: after the loop"] == 5 * graph + 512
+    assert found["add_item: after the loop"] == 0
+    assert found["add_after_backward: after the loop"] == parameters + 512  # their gradients, and the total
+    assert 5 * graph < found["sum of losses: peak"] < 6 * graph
+    assert 2 * graph < found["item(): peak"] < 3 * graph
+    assert graph < found["item(), del: peak"] < 2 * graph
+    assert 2 * one < found["item(), no_grad: peak"] < graph
+    assert found["cycle: waited for the collector"] == one
+    assert found["training: waited for the collector"] == 0
+    assert (found["list of views"], found["list of clones"]) == (5 * one, 5 * 1024)
+
+
+def lesson_04(found: dict[str, float]) -> None:
+    convs, pool = 4 * 32 * 16 * 16, 32 * 8 * 8
+    an_image = 4 * 3 * 16 * 16 + 2 * convs + 5 * pool + 40 + 8 + 4
+    for batch in (128, 256, 512):
+        assert found[f"batch {batch}: kept"] == batch * an_image + 512
+    assert found["kept when losses are summed first"] == 256 * an_image + 2 * 512
+    assert 2 * (found["parts: activations"] - 512) == found["whole: activations"] - 512
+    assert 0.5 < found["parts: peak"] / found["whole: peak"] < 0.6
+    assert found["parts: peak"] < found["losses_first: peak"]
+    assert found["weighted"] < 1e-5 < 0.1 < found["mean of means"]
+    assert 0.001 < found["batch norm"] < 0.1
+    assert found["batch norm's updates in four parts"] == 4
+    # parts need the first layers' gradients besides: three of 1024 x 1024, and the sum of one more
+    assert 0 < found["heavy, in four parts"] - found["heavy, whole"] < 2 * 4 * 1024 * 1025

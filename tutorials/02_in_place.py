@@ -1,0 +1,186 @@
+# %% [markdown]
+# # 2. In place
+#
+# ## Question
+#
+# `nn.ReLU(inplace=True)` and `x += y` write their result over their input. What does that save: bytes that are kept until
+# backward, bytes that come and go, or none? And when is it an error?
+
+# %%
+from lesson import Result, block, most, picture, stacked
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.nn import functional as F
+
+RESULT = Result()
+LAYERS, WIDTH, BATCH = 8, 256, 1024
+ONE = block(4 * BATCH * WIDTH)  # one activation
+
+# %% [markdown]
+# ## By hand
+#
+# Take layers of `Linear` and `ReLU`. A linear layer keeps its input; a ReLU keeps its *output*, from whose sign the
+# gradient follows. So one array a layer is kept, `4 * BATCH * WIDTH` bytes, shared by the ReLU and the next linear layer.
+# What the linear layer gave is kept by nobody: without in-place it is there while the ReLU runs, and gone after it.
+#
+# - kept after the forward pass: one array a layer, in place or not;
+# - at most in use in the forward pass: one array more without in-place, none more with it.
+
+
+# %%
+def forward(activation: type[nn.Module], inplace: bool, grad: bool = True) -> None:
+    tm.manual_seed(0)
+    layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), activation(inplace=inplace))]
+    model, x = nn.Sequential(*layers), tm.randn(BATCH, WIDTH)
+    memory.mark("begin")
+    y = model(x)
+    memory.mark("forward ends")
+    y.sum().backward()
+
+
+def grown(track: memory.Track) -> tuple[int, int, int]:
+    """What the forward pass added: at its end, at most, and what the whole step added at most."""
+    before = sum(track.by_category("begin").values())
+    kept = sum(track.by_category("forward ends").values()) - before
+    return kept, most(track, "begin", "forward ends") - before, track.peak - before
+
+
+# %% [markdown]
+# ## Predicted
+
+# %%
+KEPT, MOST = LAYERS * ONE, {False: (LAYERS + 1) * ONE, True: LAYERS * ONE}
+predicted = {inplace: grown(memory.predict(forward, nn.ReLU, inplace)) for inplace in (False, True)}
+
+# %% [markdown]
+# ## Measured
+
+# %%
+tracks = {}
+for inplace in (False, True):
+    with memory.track() as tracks[inplace]:
+        forward(nn.ReLU, inplace)
+    name, measured = "in place" if inplace else "plain", grown(tracks[inplace])
+    RESULT.agree(f"{name}: kept", by_hand=KEPT, predicted=predicted[inplace][0], measured=measured[0])
+    RESULT.agree(f"{name}: most in forward", by_hand=MOST[inplace], predicted=predicted[inplace][1], measured=measured[1])
+    RESULT.agree(f"{name}: most in the step", predicted=predicted[inplace][2], measured=measured[2])
+print(tracks[False].compare(tracks[True]))
+
+# %% [markdown]
+# In-place ReLU saves bytes that come and go, none that are kept, and nothing at the peak of this step, which is in
+# backward. It counts where the peak is in the forward pass: without gradients, when something else still holds the input.
+# Such is a residual block, whose input is added to its output: `x`, `out` and their sum are three arrays, in place they are
+# two.
+
+
+# %%
+class Residual(nn.Module):
+    def __init__(self, inplace: bool) -> None:
+        super().__init__()
+        self.layer, self.inplace = nn.Linear(WIDTH, WIDTH), inplace
+
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        out = self.layer(x)
+        if self.inplace:
+            out += x
+        else:
+            out = out + x
+        return F.relu(out, inplace=self.inplace)
+
+
+def inference(inplace: bool) -> None:
+    model, x = nn.Sequential(*[Residual(inplace) for _ in range(LAYERS)]), tm.randn(BATCH, WIDTH)
+    with tm.no_grad():
+        memory.mark("begin")
+        model(x)
+        memory.mark("forward ends")
+
+
+for inplace, arrays in ((False, 3), (True, 2)):
+    with memory.track() as track:
+        inference(inplace)
+    name, foreseen = f"residual {'in place' if inplace else 'plain'}", grown(memory.predict(inference, inplace))[1]
+    RESULT.agree(f"{name}: most in forward", by_hand=arrays * ONE, predicted=foreseen, measured=grown(track)[1])
+
+# %% [markdown]
+# Not every activation has this choice. SiLU's gradient needs its input: written over, the input must be copied first, so
+# `inplace=True` changes nothing, and two arrays a layer are kept.
+
+# %%
+for inplace in (False, True):
+    kept = grown(memory.predict(forward, nn.SiLU, inplace))[0]
+    RESULT.agree(f"SiLU, inplace={inplace}: kept", by_hand=2 * LAYERS * ONE, predicted=kept)
+
+# %% [markdown]
+# ## Picture
+
+# %%
+picture(tracks[True], "02_in_place", "8 x (Linear, in-place ReLU): forward, backward")
+at_end = {name: tracks[name == "in place"].by_category("forward ends") for name in ("plain", "in place")}
+silu = memory.predict(forward, nn.SiLU, True).by_category("forward ends")
+picture(stacked({**at_end, "SiLU, in place": silu}, "After the forward pass"), "02_kept")
+
+# %% [markdown]
+# ## Mechanism
+#
+# Who keeps what: a ReLU its `y`, SiLU its `x`.
+
+# %%
+with tm.device("meta"):
+    x = tm.randn(BATCH, WIDTH)
+    for activation in (nn.ReLU, nn.SiLU):
+        memory.print_saved(nn.Sequential(nn.Linear(WIDTH, WIDTH), activation(inplace=True), nn.Linear(WIDTH, WIDTH)), x)
+
+# %% [markdown]
+# What if a write destroys what somebody keeps? Every storage counts the writes to it, its views' too. An op that keeps a
+# tensor keeps the count with it, and in backward both must be equal. So a wrong gradient is an error instead:
+
+
+# %%
+def attempt(function, name: str) -> bool:
+    """Whether backward goes through; the error is printed where it does not."""
+    x = tm.ones(3, requires_grad=True)
+    try:
+        function(x).sum().backward()
+    except RuntimeError as error:
+        print(f"{name}: {error}\n")
+        return False
+    print(f"{name}: the gradient is {x.grad.tolist()}\n")
+    return True
+
+
+def write_to_a_view(x: tm.Tensor) -> tm.Tensor:
+    y = x.exp()
+    y[0] += 1
+    return y
+
+
+attempt(lambda x: (x * 2).add_(1), "a product keeps its factors; add_ writes over its result")
+attempt(lambda x: x.exp().add_(1), "exp keeps its result; add_ writes over it")
+attempt(write_to_a_view, "a view of what exp keeps is written")
+attempt(lambda x: x.add_(1), "a leaf, whose values the optimizer looks after")
+
+# %% [markdown]
+# ## Exercise
+#
+# After which of `exp`, `sin`, `tanh`, `sqrt`, `square`, `relu` and `neg` may `add_(1)` follow? Say it first from the
+# derivative: can it be computed from the input, or is the output what is at hand?
+
+# %% [markdown]
+# ## Solution
+#
+# Where the derivative is written with the output (`exp`, `tanh`, `sqrt`, `relu`), the output is kept and may not be
+# written. The others keep their input, or nothing.
+
+# %%
+NAMES = ("exp", "sin", "tanh", "sqrt", "square", "relu", "neg")
+allowed = [name for name in NAMES if attempt(lambda x, f=name: getattr(x, f)().add_(1), name)]
+assert allowed == ["sin", "square", "neg"]
+RESULT.say("may be written over", len(allowed), f"of {len(NAMES)}")
+saved = (RESULT["plain: most in forward"] - RESULT["in place: most in forward"]) // ONE
+kept = (RESULT["plain: kept"] - RESULT["in place: kept"]) // ONE
+at_peak = (RESULT["plain: most in the step"] - RESULT["in place: most in the step"]) // ONE
+RESULT.ends(
+    f"In-place ReLU saves {saved} array of the {LAYERS + 1} in forward, {kept} of those that are kept, {at_peak} at the peak."
+)
