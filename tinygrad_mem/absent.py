@@ -94,7 +94,7 @@ INSTEAD = {
     **_each("pixel_shuffle pixel_unshuffle poisson_nll_loss rms_norm triplet_margin_loss celu_ selu_", _FUNCTIONAL),
     **_each("rrelu_ threshold_ feature_dropout feature_alpha_dropout dropout_ alpha_dropout_", "use nn.functional"),
     "constant_pad_nd": "use nn.functional.pad",
-    "embedding_bag": "use nn.functional.embedding and sum, mean or amax over a dimension",
+    "embedding_bag": "use nn.functional.embedding_bag",
     "embedding_renorm_": "use nn.functional.embedding(..., max_norm=...)",
     **_each("convolution conv_tbc", "use nn.functional.conv1d, conv2d or conv3d"),
     "ctc_loss": "use nn.functional.cross_entropy over aligned labels",

@@ -47,6 +47,15 @@ def of(*shapes: tuple[int, ...]) -> Inputs:
     return lambda draw, options, rng: [rng.standard_normal(draw(st.sampled_from(shapes))) * 2]
 
 
+def _bags(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndarray]:
+    """Indices of bags of one length, or flat ones and where bags start; int64 or int32."""
+    kind = draw(st.sampled_from([np.int64, np.int32]))
+    if draw(flag):
+        return [rng.integers(0, 5, draw(st.sampled_from([(3, 2), (1, 5)]))).astype(kind)]
+    marks = sorted(draw(st.lists(st.integers(0, 6), max_size=4)))
+    return [rng.integers(0, 5, 6).astype(kind), np.array([0, *marks, *[6] * options["include_last_offset"]], kind)]
+
+
 def same(count: int, *shapes: tuple[int, ...]) -> Inputs:
     """Several arrays of one of these shapes."""
 
@@ -214,6 +223,20 @@ LAYERS: dict[str, Drawn] = {
             "sparse": st.just(False),  # True: tests/optim/test_sparse.py
         },
         lambda draw, options, rng: [rng.integers(0, 5, draw(st.sampled_from([(6,), (2, 3), (), (0,)])))],
+    ),
+    "EmbeddingBag": Drawn(
+        {
+            "num_embeddings": st.just(5),
+            "embedding_dim": st.integers(1, 3),
+            "max_norm": st.none() | st.just(0.7),
+            "norm_type": st.sampled_from([1.0, 2.0]),
+            "scale_grad_by_freq": st.just(False),  # True: tests/ops/test_embedding_bag.py
+            "mode": st.sampled_from(["sum", "mean", "max"]),
+            "sparse": st.just(False),  # True: there, too
+            "include_last_offset": flag,
+            "padding_idx": st.none() | st.integers(-5, 4),
+        },
+        _bags,
     ),
     **{f"Conv{n}d": _conv(n) for n in (1, 2, 3)},
     **{f"ConvTranspose{n}d": _transposed(n) for n in (1, 2, 3)},

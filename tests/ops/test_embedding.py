@@ -75,8 +75,3 @@ def test_refusals(arguments: tuple, options: dict, error: type, match: str):
     index, shape = arguments
     with pytest.raises(error, match=match):
         ours.embedding(tm.tensor(index), tm.zeros(*shape), **options)
-
-
-def test_bags_are_not_offered():
-    with pytest.raises(NotImplementedError, match="embedding_bag is not offered: use embedding"):
-        ours.embedding_bag(tm.tensor([1]), tm.zeros(2, 2))

@@ -237,6 +237,7 @@ LAYERS = [
     *_each("prelu F.prelu", X, f(4)),
     _c("F.gelu", X, approximate="tanh"),
     _c("F.embedding", i(2, 3, high=5), f(5, 4), 1),
+    _c("F.embedding_bag", i(2, 3, high=5), f(5, 4)),
     _c("F.one_hot", i(4), 3),
     _c("F.pad", X, (1, 2), "constant", 0.5),
     _c("F.pad", SIGNAL, (1, 2), "reflect"),

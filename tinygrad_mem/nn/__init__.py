@@ -53,6 +53,7 @@ from .dropout import Dropout2d as Dropout2d
 from .dropout import Dropout3d as Dropout3d
 from .dropout import FeatureAlphaDropout as FeatureAlphaDropout
 from .embedding import Embedding as Embedding
+from .embedding import EmbeddingBag as EmbeddingBag
 from .linear import Bilinear as Bilinear
 from .linear import Flatten as Flatten
 from .linear import Identity as Identity

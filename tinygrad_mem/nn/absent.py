@@ -18,7 +18,6 @@ ABSENT = {
         "Container": "use Module",
         "CrossMapLRN2d": "use LocalResponseNorm",
         "DataParallel": _ONE_PROCESS + "call the module itself",
-        "EmbeddingBag": "use Embedding and .sum(), .mean() or .amax() of a dim",
         "FractionalMaxPool2d": _FRACTIONAL,
         "FractionalMaxPool3d": _FRACTIONAL,
         "MultiLabelMarginLoss": _MARGIN,

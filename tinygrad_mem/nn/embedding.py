@@ -1,4 +1,4 @@
-"""The embedding layer."""
+"""The embedding layers."""
 
 from __future__ import annotations
 
@@ -39,23 +39,14 @@ class Embedding(Module):
     ) -> None:
         super().__init__()
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
-        if padding_idx is not None:
-            if not -num_embeddings <= padding_idx < num_embeddings:
-                raise ValueError(f"Padding_idx must be within num_embeddings, found {padding_idx} for {num_embeddings}")
-            padding_idx %= num_embeddings
-        self.padding_idx, self.max_norm, self.norm_type = padding_idx, max_norm, norm_type
+        self.padding_idx, self.max_norm, self.norm_type = _row(padding_idx, num_embeddings), max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
         if _weight is None:
             table = creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
             self.weight = Parameter(table, requires_grad=not _freeze)
             self.reset_parameters()
-            return
-        if list(_weight.shape) != [num_embeddings, embedding_dim]:
-            raise ValueError(
-                f"Shape of weight does not match num_embeddings and embedding_dim: {list(_weight.shape)}, "
-                f"expected {[num_embeddings, embedding_dim]}"
-            )
-        self.weight = Parameter(_weight, requires_grad=not _freeze)
+        else:
+            self.weight = Parameter(_given(_weight, num_embeddings, embedding_dim), requires_grad=not _freeze)
 
     def reset_parameters(self) -> None:
         """Draw the first values again."""
@@ -111,3 +102,129 @@ class Embedding(Module):
             _weight=embeddings,
             _freeze=freeze,
         )
+
+
+class EmbeddingBag(Module):
+    """The sum, mean or maximum of rows of a table, bag by bag: integer (bags, length), or flat and offsets -> (bags, features).
+
+    The rows themselves are never side by side in memory. The table is normal at first.
+
+    Args:
+        mode: ``"mean"``, ``"sum"`` or ``"max"``.
+        include_last_offset: offsets say where the last bag ends, too.
+        padding_idx: a row that is 0 at first, counts in no bag, and gets no gradient.
+
+    Raises:
+        ValueError: ``padding_idx`` is outside of the table.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
+        self.max_norm, self.norm_type = max_norm, norm_type
+        self.scale_grad_by_freq, self.mode, self.sparse = scale_grad_by_freq, mode, sparse
+        self.include_last_offset, self.padding_idx = include_last_offset, _row(padding_idx, num_embeddings)
+        if _weight is None:
+            self.weight = Parameter(creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
+            self.reset_parameters()
+        else:
+            self.weight = Parameter(_given(_weight, num_embeddings, embedding_dim))
+
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                init.zeros_(self.weight[self.padding_idx])
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        return F.embedding_bag(
+            input,
+            self.weight,
+            offsets,
+            self.max_norm,
+            self.norm_type,
+            self.scale_grad_by_freq,
+            self.mode,
+            self.sparse,
+            per_sample_weights,
+            self.include_last_offset,
+            self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}"
+        if self.max_norm is not None:
+            text += f", max_norm={self.max_norm}"
+        if self.norm_type != 2:
+            text += f", norm_type={self.norm_type}"
+        if self.scale_grad_by_freq is not False:
+            text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
+        text += f", mode={self.mode!r}"
+        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        embeddings: Tensor,
+        freeze: bool = True,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+    ) -> EmbeddingBag:
+        """A layer over a given table (rows, columns).
+
+        Args:
+            freeze: the table requires no gradient.
+        """
+        if embeddings.dim() != 2:
+            raise ValueError("Embeddings parameter is expected to be 2-dimensional")
+        layer = cls(
+            *embeddings.shape,
+            max_norm=max_norm,
+            norm_type=norm_type,
+            scale_grad_by_freq=scale_grad_by_freq,
+            mode=mode,
+            sparse=sparse,
+            _weight=embeddings,
+            include_last_offset=include_last_offset,
+            padding_idx=padding_idx,
+        )
+        layer.weight.requires_grad = not freeze
+        return layer
+
+
+def _row(padding_idx: int | None, rows: int) -> int | None:
+    """Counted from the start."""
+    if padding_idx is None:
+        return None
+    if not -rows <= padding_idx < rows:
+        raise ValueError(f"Padding_idx must be within num_embeddings, found {padding_idx} for {rows}")
+    return padding_idx % rows
+
+
+def _given(weight: Tensor, rows: int, columns: int) -> Tensor:
+    """The table that was given, which must have the size that was asked for."""
+    if list(weight.shape) != [rows, columns]:
+        raise ValueError(
+            f"Shape of weight does not match num_embeddings and embedding_dim: {list(weight.shape)}, expected {[rows, columns]}"
+        )
+    return weight

@@ -38,7 +38,7 @@ class Embedding(Op):
         rows = ctx.contiguous(gy).reshape(index.size, ctx.table[1])
         size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
         work = ctx.workspace(size) if size else None
-        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, work, out=gw)
+        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, None, None, work, out=gw)
         return None, gw
 
 
@@ -54,6 +54,115 @@ def _rows(ctx, index, gy, padding):
     if padding is not None:
         ctx.kernels.clear_rows(own, padding, out=values)
     return Rows(own, values, ctx.table)
+
+
+class EmbeddingBag(Op):
+    """The sums or means of rows of a table, a bag of indices each, without the rows themselves. Saves index, offsets if given,
+    shares if weight needs a gradient, and weight if shares does.
+
+    Bags are the rows of a 2-D index, or cut out of a flat one by offsets. The gradient of the table is a dense array of its
+    size or, if ``sparse``, rows: 8 bytes an index and its values. Backward takes 4 bytes an index, and for means and shares
+    4 more (8 of float64).
+    """
+
+    saves = ("index", "offsets", "shares", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, index, weight, offsets, shares, *, bags, mean, padding, by_frequency, sparse):
+        ctx.kernels.check_rows(index, weight.shape[0])
+        if offsets is not None:
+            ctx.kernels.check_bags(offsets, index.size)
+        y = ctx.empty((bags, weight.shape[1]), weight.dtype)
+        arrays = (_flat(ctx, index), _optional(ctx, offsets), _optional(ctx, shares))
+        ctx.kernels.embedding_bag(ctx.contiguous(weight), *arrays, mean, padding, out=y)
+        ctx.save(index=index)
+        if offsets is not None:
+            ctx.save(offsets=offsets)
+        if ctx.needs[1] and shares is not None:
+            ctx.save(shares=shares)
+        if ctx.needs[3]:
+            ctx.save(weight=weight)
+        ctx.table, ctx.shape, ctx.mean, ctx.options = weight.shape, index.shape, mean, (padding, by_frequency, sparse)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        index = _flat(ctx, ctx.take("index"))
+        offsets, shares = (_optional(ctx, ctx.take(name) if name in ctx.saved else None) for name in ("offsets", "shares"))
+        bags, parts = ctx.empty((index.size,), np.dtype(np.int32)), None
+        if shares is not None or ctx.mean:
+            parts = ctx.empty((index.size,), np.promote_types(gy.dtype, np.float32))
+        ctx.kernels.bag_parts(index, offsets, len(gy), shares, ctx.options[0], bags, parts)
+        gy = ctx.contiguous(gy)
+        gw = gs = None
+        if ctx.needs[1]:
+            gw = (_bag_rows if ctx.options[2] else _bag_table)(ctx, gy, index, bags, parts)
+        if ctx.needs[3]:
+            gs = ctx.empty(ctx.shape, gy.dtype)
+            weight = ctx.contiguous(ctx.take("weight"))
+            ctx.kernels.embedding_bag_shares_backward(gy, weight, index, bags, ctx.options[0], out=gs.reshape(index.size))
+        return None, gw, None, gs
+
+
+def _flat(ctx, x):
+    return ctx.contiguous(x).reshape(x.size)
+
+
+def _optional(ctx, x):
+    return None if x is None else _flat(ctx, x)
+
+
+def _bag_table(ctx, gy, index, bags, parts):
+    """The gradient as an array of the table's size."""
+    padding, by_frequency, _ = ctx.options
+    gw = ctx.zeros(ctx.table, gy.dtype)
+    counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
+    size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
+    work = ctx.workspace(size) if size else None
+    ctx.kernels.embedding_backward(gy, index, padding, counts, bags, parts, work, out=gw)
+    return gw
+
+
+def _bag_rows(ctx, gy, index, bags, parts):
+    """The gradient as rows, with 0 where the padding was looked up."""
+    own, values = ctx.empty(index.shape, np.dtype(np.int64)), ctx.empty((index.size, ctx.table[1]), gy.dtype)
+    ctx.kernels.copy(index, out=own)
+    ctx.kernels.embedding_bag_rows(gy, bags, parts, out=values)
+    if ctx.options[0] is not None:
+        ctx.kernels.clear_rows(own, ctx.options[0], out=values)
+    return Rows(own, values, ctx.table)
+
+
+class EmbeddingBagMax(Op):
+    """The largest of rows of a table, a bag of indices each. Saves places
+    (``(4 if len(weight) < 2**31 else 8) * y.size`` bytes).
+
+    These are the rows of the table in which each element was found; the gradient goes there, as an array of the table's size.
+    """
+
+    saves = ("places",)
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, index, weight, offsets, *, bags, padding):
+        ctx.kernels.check_rows(index, weight.shape[0])
+        if offsets is not None:
+            ctx.kernels.check_bags(offsets, index.size)
+        y = ctx.empty((bags, weight.shape[1]), weight.dtype)
+        places = ctx.empty(y.shape, np.dtype(np.int32 if len(weight) < 2**31 else np.int64))
+        arrays = (_flat(ctx, index), _optional(ctx, offsets))
+        ctx.kernels.embedding_bag_max(ctx.contiguous(weight), *arrays, padding, out=y, places=places)
+        if ctx.needs[1]:
+            ctx.save(places=places)
+        ctx.table = weight.shape
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        gw = ctx.zeros(ctx.table, gy.dtype)
+        ctx.kernels.embedding_bag_max_backward(ctx.contiguous(gy), ctx.take("places"), out=gw)
+        return None, gw, None
 
 
 class EmbeddingRenorm(Op):

@@ -7,6 +7,7 @@ from .conv import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
+from .embedding_bag import *
 from .factored import *
 from .index import *
 from .inplace_norm import *

@@ -33,8 +33,8 @@ extern "C" __global__ void embedding(const T* table, const I* index, T* out, wid
     const int lane = threadIdx.x % 32; \\
     if (row >= rows) return;
 
-extern "C" __global__ void embedding_backward(const T* gy, const I* index, wide n, wide padding, float* counts, T* out,
-                                              wide rows, wide width) {{
+extern "C" __global__ void embedding_backward(const T* gy, const I* index, wide n, wide padding, float* counts,
+                                              const int* bags, const A* parts, T* out, wide rows, wide width) {{
     ROW
     if (row == padding) return;
     A share = 1;
@@ -54,12 +54,15 @@ extern "C" __global__ void embedding_backward(const T* gy, const I* index, wide 
         for (wide i = 0; i < n; i += 32) {{
             unsigned int mine = __ballot_sync(0xffffffffu, i + lane < n && index[i + lane] == row);
             while (mine) {{
-                const wide at = i + __ffs(mine) - 1;
+                const wide place = i + __ffs(mine) - 1;
+                const wide at = bags ? bags[place] : place;
+                const A scale = parts ? share * parts[place] : share;
                 mine &= mine - 1;
+                if (at < 0) continue;
                 #pragma unroll
                 for (int c = 0; c < COLUMNS; ++c) {{
                     const wide k = from + 32 * c + lane;
-                    if (k < width) sum[c] += (A)gy[at * width + k] * share;
+                    if (k < width) sum[c] += (A)gy[at * width + k] * scale;
                 }}
             }}
         }}
@@ -120,14 +123,16 @@ def embedding_backward_workspace(count, dtype):
     return 0
 
 
-def embedding_backward(gy, index, padding, counts, work, out):
+def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
 
-    Halves are summed in float32, in registers; work is not used.
+    Where ``bags`` are given, what is added is ``gy[bags[i]]``, or nothing for -1; times ``parts[i]`` where these are. Halves
+    are summed in float32, in registers; work is not used.
     """
-    if gy.size:
-        skip, count = -1 if padding is None else int(padding), _np.uint64(0) if counts is None else counts
-        arguments = (gy, index, int(index.size), skip, count, out, *map(int, out.shape))
+    if gy.size and index.size:
+        skip, nothing = -1 if padding is None else int(padding), _np.uint64(0)
+        count, bag, part = (nothing if array is None else array for array in (counts, bags, parts))
+        arguments = (gy, index, int(index.size), skip, count, bag, part, out, *map(int, out.shape))
         blocks = -(-out.shape[0] * 32 // _THREADS)
         _kernel("embedding_backward", gy.dtype.char, index.dtype.char)((blocks,), (_THREADS,), arguments)
 

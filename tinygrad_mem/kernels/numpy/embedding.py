@@ -46,33 +46,42 @@ def embedding_backward_workspace(count, dtype):
     return 8 * count if dtype == np.float16 else 0
 
 
-def embedding_backward(gy, index, padding, counts, work, out):
+def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
 
-    ``counts`` has a number a row of out, or is ``None``. Halves are summed in float32, one row of out after the other.
+    ``counts`` has a number a row of out, or is ``None``. Where ``bags`` are given, what is added is ``gy[bags[i]]``, or nothing
+    for -1; times ``parts[i]`` where these are. Halves are summed in float32, one row of out after the other.
     """
     if counts is not None:
         counts.fill(0)
         for _, _, part in _indices(index):
             np.add.at(counts, part, 1)
     if out.dtype == np.float16:
-        _add_half_rows(gy, index, padding, counts, work, out)
+        _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
         return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
     for i, row in enumerate(rows):
-        if row == padding:
+        at = i if bags is None else bags[i]
+        if row == padding or at < 0:
             continue
         target = out[row]
-        if counts is None:
-            np.add(target, gy[i], out=target)
+        if counts is None and parts is None:
+            np.add(target, gy[at], out=target)
             continue
+        scale = _scale(counts, row, parts, i)
         for j in range(0, target.size, _STEP):
             share = _scratch(target[j : j + _STEP].shape, out.dtype)
-            np.divide(gy[i, j : j + _STEP], counts[row], out=share, casting="unsafe")
+            np.multiply(gy[at, j : j + _STEP], scale, out=share)
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
 
 
-def _add_half_rows(gy, index, padding, counts, work, out):
+def _scale(counts, row, parts, i):
+    """What a row of a gradient is multiplied by, as a number."""
+    part = 1.0 if parts is None else float(parts[i])
+    return part if counts is None else part / float(counts[row])
+
+
+def _add_half_rows(gy, index, padding, counts, bags, parts, work, out):
     """:func:`embedding_backward` of halves: work brings the indices of each row together, in their order."""
     order = work.view(np.int64)[: index.size]
     position = _scratch((_STEP,), np.int64, 1, 2)
@@ -91,9 +100,12 @@ def _add_half_rows(gy, index, padding, counts, work, out):
             total, share = (_scratch(target.shape, np.float32, k, 2) for k in (0, 1))
             np.copyto(total, target)
             for i in positions:
-                np.copyto(share, gy[i, j : j + _STEP])  # a sum with a half would cast it in memory of its own
-                if counts is not None:
-                    np.divide(share, counts[row], out=share)
+                at = i if bags is None else bags[i]
+                if at < 0:
+                    continue
+                np.copyto(share, gy[at, j : j + _STEP])  # a sum with a half would cast it in memory of its own
+                if counts is not None or parts is not None:
+                    np.multiply(share, _scale(counts, row, parts, i), out=share)
                 np.add(total, share, out=total)
             np.copyto(target, total, casting="unsafe")
 

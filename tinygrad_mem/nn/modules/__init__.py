@@ -139,6 +139,7 @@ from .pooling import MaxUnpool1d as MaxUnpool1d
 from .pooling import MaxUnpool2d as MaxUnpool2d
 from .pooling import MaxUnpool3d as MaxUnpool3d
 from .sparse import Embedding as Embedding
+from .sparse import EmbeddingBag as EmbeddingBag
 from .upsampling import Upsample as Upsample
 from .upsampling import UpsamplingBilinear2d as UpsamplingBilinear2d
 from .upsampling import UpsamplingNearest2d as UpsamplingNearest2d

@@ -1,0 +1,208 @@
+"""Sums, means and maxima of rows of a table, bag by bag. As in ``kernels/numpy/embedding_bag.py``.
+
+Nothing is atomic: one thread adds up one result, in order. Indices outside of the table give nan; offsets that do not fit
+are cut to what there is, for reading them would make the host wait.
+"""
+
+from __future__ import annotations
+
+from functools import cache as _cache
+
+import cupy as _cupy
+import numpy as _np
+
+_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+_THREADS = 128
+
+_SOURCE = """
+#include <cuda_fp16.h>
+typedef {T} T;
+typedef {A} A;
+typedef {I} I;
+typedef {P} P;
+typedef long long wide;
+
+#define EACH(total) for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < (total); i += (wide)gridDim.x * blockDim.x)
+#define NAN_OF ((A)(float)(0.0 / 0.0))
+
+__device__ wide mark(const I* offsets, wide marks, wide bag, wide n, wide bags) {{  // where a bag starts, the one before ends
+    if (!offsets) return bag * (n / bags);
+    if (bag >= marks) return n;
+    const wide at = offsets[bag];
+    return at < 0 ? 0 : at > n ? n : at;
+}}
+
+extern "C" __global__ void bag_forward(const T* table, const I* index, wide n, const I* offsets, wide marks, const T* shares,
+                                       int mean, wide padding, T* out, wide rows, wide bags, wide width) {{
+    EACH(bags * width) {{
+        const wide bag = i / width, k = i % width, stop = mark(offsets, marks, bag + 1, n, bags);
+        A sum = 0;
+        wide count = 0;
+        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {{
+            const wide row = index[at];
+            if (row == padding) continue;
+            const A value = row >= 0 && row < rows ? (A)table[row * width + k] : NAN_OF;
+            sum += shares ? value * (A)shares[at] : value;
+            ++count;
+        }}
+        out[i] = (T)(mean && count ? sum / (A)count : sum);
+    }}
+}}
+
+extern "C" __global__ void bag_max(const T* table, const I* index, wide n, const I* offsets, wide marks, wide padding, T* out,
+                                   P* places, wide rows, wide bags, wide width) {{
+    EACH(bags * width) {{
+        const wide bag = i / width, k = i % width, stop = mark(offsets, marks, bag + 1, n, bags);
+        A best = 0;
+        wide place = -1;
+        for (wide at = mark(offsets, marks, bag, n, bags); at < stop; ++at) {{
+            const wide row = index[at];
+            if (row == padding) continue;
+            const bool inside = row >= 0 && row < rows;
+            const A value = inside ? (A)table[row * width + k] : NAN_OF;
+            if (place == -1 || !inside || value > best) {{
+                best = value;
+                place = inside ? row : -2;
+            }}
+            if (!inside) break;
+        }}
+        out[i] = (T)best;
+        places[i] = (P)(place < 0 ? -1 : place);
+    }}
+}}
+
+extern "C" __global__ void bag_parts(const I* index, wide n, const I* offsets, wide marks, wide count, const T* shares,
+                                     wide padding, int* bags, A* parts) {{
+    EACH(n) {{  // the last bag that starts at i or before
+        wide low = -1, high = count;
+        while (high - low > 1) {{
+            const wide middle = (low + high) / 2;
+            if (mark(offsets, marks, middle, n, count) <= i) low = middle; else high = middle;
+        }}
+        const wide stop = low < 0 ? 0 : mark(offsets, marks, low + 1, n, count);
+        bags[i] = i < stop ? (int)low : -1;
+        if (!parts) continue;
+        if (shares) {{
+            parts[i] = (A)shares[i];
+            continue;
+        }}
+        wide size = 0;
+        for (wide at = low < 0 ? stop : mark(offsets, marks, low, n, count); at < stop; ++at) size += index[at] != padding;
+        parts[i] = (A)1 / (A)(size ? size : 1);
+    }}
+}}
+
+extern "C" __global__ void bag_rows(const T* gy, const int* bags, const A* parts, T* out, wide n, wide width) {{
+    EACH(n * width) {{
+        const wide at = i / width, bag = bags[at];
+        const A value = bag < 0 ? (A)0 : (A)gy[bag * width + i % width];
+        out[i] = (T)(parts && bag >= 0 ? value * parts[at] : value);
+    }}
+}}
+
+extern "C" __global__ void bag_shares_backward(const T* gy, const T* table, const I* index, const int* bags, wide padding,
+                                               T* out, wide n, wide rows, wide width) {{
+    const wide at = ((wide)blockIdx.x * blockDim.x + threadIdx.x) / 32;  // a warp an index
+    const int lane = threadIdx.x % 32;
+    if (at >= n) return;
+    const wide row = index[at], bag = bags[at];
+    A sum = 0;
+    if (bag >= 0 && row != padding) {{
+        const bool inside = row >= 0 && row < rows;
+        for (wide k = lane; k < width; k += 32) sum += inside ? (A)gy[bag * width + k] * (A)table[row * width + k] : NAN_OF;
+    }}
+    for (int m = 16; m; m >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, m);
+    if (lane == 0) out[at] = (T)sum;
+}}
+
+// of the bags with the same largest row, the first one adds them up, in order
+extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out, wide bags, wide width) {{
+    EACH(bags * width) {{
+        const wide k = i % width, row = places[i];
+        bool first = row >= 0;
+        for (wide at = k; at < i && first; at += width) first = places[at] != row;
+        if (!first) continue;
+        A sum = (A)out[row * width + k];
+        for (wide at = i; at < bags * width; at += width) if (places[at] == row) sum += (A)gy[at];
+        out[row * width + k] = (T)sum;
+    }}
+}}
+"""
+
+
+@_cache
+def _kernel(name, kind, index="q", place="i"):
+    t, a = _TYPES[kind]
+    integers = {"i": "int", "l": "long long", "q": "long long"}
+    code = _SOURCE.format(T=t, A=a, I=integers[index], P=integers[place])
+    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+
+
+def _run(kernel, total, *arguments):
+    blocks = min(-(-int(total) // _THREADS), 1 << 16)
+    kernel((blocks,), (_THREADS,), tuple(_np.uint64(0) if a is None else a for a in arguments))
+
+
+def _marks(offsets):
+    return 0 if offsets is None else int(offsets.size)
+
+
+def _skip(padding):
+    """No index is it where there is no padding."""
+    return -(1 << 62) if padding is None else int(padding)
+
+
+def check_bags(offsets, count):
+    """Nothing: reading the offsets would make the host wait."""
+
+
+def embedding_bag(weight, index, offsets, shares, mean, padding, out):
+    """out[b] = the sum of shares[i] * weight[index[i]] over the i of bag b whose index is not ``padding``; or their mean."""
+    if out.size:
+        kernel = _kernel("bag_forward", weight.dtype.char, index.dtype.char)
+        bags = (index, int(index.size), offsets, _marks(offsets), shares)
+        sizes = (int(weight.shape[0]), *map(int, out.shape))
+        _run(kernel, out.size, weight, *bags, _np.int32(mean), _skip(padding), out, *sizes)
+
+
+def embedding_bag_max(weight, index, offsets, padding, out, places):
+    """out[b] = the largest of weight[index[i]] over the i of bag b whose index is not ``padding``, and 0 of none.
+
+    places[b] is in which row of weight each was found, the first of equal ones, or -1.
+    """
+    if out.size:
+        kernel = _kernel("bag_max", weight.dtype.char, index.dtype.char, places.dtype.char)
+        bags = (index, int(index.size), offsets, _marks(offsets))
+        sizes = (int(weight.shape[0]), *map(int, out.shape))
+        _run(kernel, out.size, weight, *bags, _skip(padding), out, places, *sizes)
+
+
+def bag_parts(index, offsets, count, shares, padding, bags, parts):
+    """bags[i] = the bag of index[i] out of ``count``, or -1 for none; parts[i] = shares[i], or 1 over the bag's size."""
+    if index.size:
+        typed = shares if shares is not None else parts
+        kernel = _kernel("bag_parts", "f" if typed is None else typed.dtype.char, index.dtype.char)
+        marks = (index, int(index.size), offsets, _marks(offsets), int(count))
+        _run(kernel, index.size, *marks, shares, _skip(padding), bags, parts)
+
+
+def embedding_bag_rows(gy, bags, parts, out):
+    """out[i] = gy[bags[i]] * parts[i]; 0 of no bag; ``parts`` may be ``None``."""
+    if out.size:
+        _run(_kernel("bag_rows", gy.dtype.char), out.size, gy, bags, parts, out, *map(int, out.shape))
+
+
+def embedding_bag_shares_backward(gy, weight, index, bags, padding, out):
+    """out[i] = gy[bags[i]] . weight[index[i]], and 0 of no bag and where index[i] is ``padding``."""
+    if out.size:
+        kernel = _kernel("bag_shares_backward", gy.dtype.char, index.dtype.char)
+        sizes = (int(index.size), *map(int, weight.shape))
+        arguments = (gy, weight, index, bags, _skip(padding), out, *sizes)
+        kernel((-(-int(index.size) * 32 // _THREADS),), (_THREADS,), arguments)
+
+
+def embedding_bag_max_backward(gy, places, out):
+    """out[places[b, k], k] += gy[b, k], in order, but not for -1. Halves are summed in float32."""
+    if gy.size:
+        kernel = _kernel("bag_max_backward", gy.dtype.char, "q", places.dtype.char)
+        _run(kernel, gy.size, gy, places, out, *map(int, gy.shape))
