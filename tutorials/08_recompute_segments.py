@@ -1,0 +1,169 @@
+# %% [markdown]
+# # 8. Recompute I: segments
+#
+# ## Question
+#
+# Backward needs what forward made, so forward keeps it. A checkpoint keeps the input of a segment only, and runs the
+# segment again when backward comes to it. A network has n equal layers and is cut into k segments: how much is kept, and
+# which k is best?
+#
+# Source: Chen et al., *Training deep nets with sublinear memory cost*, 2016.
+
+# %%
+import math
+
+from lesson import Result, figure, picture
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn, recompute
+from tinygrad_mem.memory import Category
+from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.utils.checkpoint import checkpoint_sequential
+
+RESULT = Result()
+LAYERS, SIDE = 144, 256
+ONE = 4 * SIDE * SIDE  # bytes that a layer keeps
+
+# %% [markdown]
+# ## By hand
+#
+# The layers are sigmoids: each keeps its result and nothing else. Between forward and backward the inputs of the segments
+# are kept, and what the last segment made: that one is not checkpointed, since its backward comes first. In backward one
+# segment of n / k layers is whole at a time.
+#
+# Count with care, in results: the network's input, which the caller has anyway (1); the inputs of the segments behind the
+# first, of which the last one's is gone when the first segment is recomputed (k - 2); a whole segment (n / k); a gradient
+# on its way (1). To that come two numbers, the loss and its gradient, of a block each:
+#
+# **peak = (1 + max(k - 2, 0) + n / k + 1) results + 2 blocks**
+#
+# The sum k + n / k is least where both are equal: k = sqrt(n). The price is the forward of all segments but the last.
+
+
+# %%
+def by_hand(segments: int) -> int:
+    return (1 + max(segments - 2, 0) + LAYERS // segments + 1) * ONE + 2 * 512
+
+
+CUTS = [k for k in range(1, LAYERS + 1) if LAYERS % k == 0]
+best = min(CUTS, key=by_hand)
+assert best == math.isqrt(LAYERS)
+RESULT.say("best number of segments", best, f"of {LAYERS // best} layers")
+
+# %% [markdown]
+# ## Predicted
+
+
+# %%
+def step(segments: int) -> None:
+    chain = [nn.Sigmoid() for _ in range(LAYERS)]
+    x = tm.randn(SIDE, SIDE)
+    x.requires_grad_()
+    loss = checkpoint_sequential(chain, segments, x).sum()
+    memory.mark("forward ends")
+    loss.backward()
+
+
+predicted = {k: memory.predict(step, k).peak for k in CUTS}
+for k, peak in predicted.items():
+    RESULT.agree(f"peak in {k} segments", by_hand=by_hand(k), predicted=peak)
+
+# %% [markdown]
+# ## Measured
+#
+# `recompute.count_ops` counts the ops that run, and those that run again: the price.
+
+# %%
+with memory.track() as plain, recompute.count_ops() as plain_ops:
+    step(1)
+with memory.track() as track, recompute.count_ops() as ops:
+    step(best)
+RESULT.agree("peak without", predicted=predicted[1], measured=plain.peak)
+RESULT.agree("peak with the best", predicted=predicted[best], measured=track.peak)
+RESULT.agree("layers that run again", unit="layers", by_hand=LAYERS - LAYERS // best, measured=ops.recomputed["Sigmoid"])
+assert not plain_ops.recomputed.total()
+print(ops)
+
+# %% [markdown]
+# ## Picture
+#
+# Without checkpoints: a mountain as high as the network is deep. With them: a slow slope, one result a segment, then a saw;
+# each tooth is a segment that is made again, and eaten by its own backward.
+
+# %%
+picture(plain, "08_plain", "A chain of sigmoids: every result is kept")
+picture(track, "08_segments", "The same chain in sqrt(n) segments")
+TICKS = [1, 2, 4, 6, 12, 24, 36, 72, 144]
+chart, axes = figure(height=3.4)
+axes.plot(CUTS, [size / 2**20 for size in predicted.values()], "o-", color=COLOURS[Category.ACTIVATION], label="peak")
+axes.plot(CUTS, [k * ONE / 2**20 for k in CUTS], "--", color=COLOURS[Category.PARAMETER], label="k results")
+axes.plot(CUTS, [LAYERS / k * ONE / 2**20 for k in CUTS], ":", color=COLOURS[Category.GRADIENT], label="n / k results")
+axes.set(
+    xscale="log",
+    yscale="log",
+    xlabel="segments k",
+    ylabel="MiB",
+    yticks=TICKS[:7],
+    yticklabels=TICKS[:7],
+    xticks=TICKS,
+    xticklabels=TICKS,
+)
+axes.minorticks_off()
+axes.legend(frameon=False)
+picture(chart, "08_curve")
+
+# %% [markdown]
+# ## Mechanism
+#
+# What is *saved* has become less. What comes and goes has not; the peak is still in backward.
+
+# %%
+print(plain.compare(track))
+print(track.table("category", "forward ends"))
+RESULT.agree(
+    "kept when forward ends",
+    by_hand=(best - 2 + LAYERS // best) * ONE,
+    measured=track.by_category("forward ends")[Category.ACTIVATION],
+)
+
+# %% [markdown]
+# A checkpoint is one row in the list of what is saved: its input.
+
+# %%
+x = tm.ones(SIDE, SIDE, requires_grad=True)
+rows = memory.print_saved(lambda x: checkpoint_sequential([nn.Sigmoid() for _ in range(6)], 3, x), x)
+assert [row.op for row in rows] == ["Checkpoint", "Checkpoint", "Sigmoid", "Sigmoid"]
+
+# %% [markdown]
+# ## Exercise
+#
+# A listing in many lists of tips: a hundred layers `Linear(10, 10)` in 2 segments. Which part of what forward keeps does it
+# save? And 10 segments?
+
+# %% [markdown]
+# ## Solution
+#
+# A linear layer keeps its input, and the network's own is the caller's. In 2 segments the second one's layers keep their
+# inputs: half. In 10 it is the inputs of the last segment's layers, and those of the eight segments between the first and
+# the last.
+
+
+# %%
+def listing(segments: int) -> None:
+    model = nn.Sequential(*[nn.Linear(10, 10) for _ in range(100)])
+    out = checkpoint_sequential(model, segments, tm.randn(64, 10))
+    memory.mark("forward ends")
+    del out
+
+
+def kept(segments: int) -> int:
+    return memory.predict(listing, segments).by_category("forward ends")[Category.ACTIVATION]
+
+
+result = 64 * 10 * 4
+for k, hand in ((1, 99), (2, 50), (10, 8 + 10)):
+    RESULT.agree(f"a hundred linear layers in {k} segments keep", by_hand=hand * result, predicted=kept(k))
+RESULT.ends(
+    f"{LAYERS} layers in {best} segments: the peak falls from {plain.peak / 2**20:.1f} MiB to {track.peak / 2**20:.1f} MiB, "
+    f"{ops.recomputed.total() / LAYERS:.0%} of the forward runs again."
+)
