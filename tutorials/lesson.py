@@ -44,7 +44,9 @@ class Result(dict[str, float]):
         Raises:
             AssertionError: they are farther apart.
         """
-        print(f"{name}: " + ", ".join(f"{way.replace('_', ' ')} {number:,}" for way, number in ways.items()) + f" {unit}")
+        print(
+            f"{name}: " + ", ".join(f"{way.replace('_', ' ')} {number:,}" for way, number in ways.items()) + f" {unit}".rstrip()
+        )
         if len(ways) < 2:
             raise AssertionError(f"{name}: a number agrees with another one; say() says one alone")
         if max(ways.values()) - min(ways.values()) > within:

@@ -64,3 +64,55 @@ def lesson_04(found: dict[str, float]) -> None:
     assert found["batch norm's updates in four parts"] == 4
     # parts need the first layers' gradients besides: three of 1024 x 1024, and the sum of one more
     assert 0 < found["heavy, in four parts"] - found["heavy, whole"] < 2 * 4 * 1024 * 1025
+
+
+def lesson_05(found: dict[str, float]) -> None:
+    weights, activation = 4 * 256 * 257, 256 * 256  # numbers
+    for dtype, each in (("float32", 4), ("float16", 2)):
+        assert found[f"{dtype}: parameters"] == each * weights
+        assert found[f"{dtype}: activations"] == 3 * each * activation
+    # what is kept halves; the peak does not, because products in float16 have a workspace in float32
+    assert 0.5 < found["float16: peak"] / found["float32: peak"] < 0.8
+    assert 0.001 < found["scale 1: lost"] < 0.05
+    assert found["scale 16384: lost"] < found["scale 1: lost"] / 20
+    assert abs(found["the histogram moves by"] - 14) < 0.01
+    assert 0 < found["skipped first"] < found["skipped"] < 0.2 * found["steps"]
+    assert found["static"] == found["dynamic"] == 24 - found["skipped first"]
+
+
+def lesson_06(found: dict[str, float]) -> None:
+    numbers = 4 * 256 * 257
+    for mode, (weight, master, moment, gradient) in {
+        "float32": (4, 0, 4, 4),
+        "masters": (2, 4, 4, 2),
+        "float16 alone": (2, 0, 2, 2),
+    }.items():
+        assert found[f"{mode}: parameters"] == weight * numbers
+        assert found[f"{mode}: master weights"] == master * numbers
+        assert found[f"{mode}: optimizer state"] == 2 * moment * numbers
+        assert found[f"{mode}: gradients"] == gradient * numbers
+        assert found[f"{mode}: a parameter"] == weight + master + 2 * moment + gradient
+    assert found["float16 alone ends at"] == 1
+    assert found["float32 ends at"] < 0.93
+    assert abs(found["masters end at"] - found["float32 ends at"]) < 2**-11
+    assert found["one by one"] == found["a product, accumulated in float16"] == 2048
+    assert found["sum()"] == found["a product"] == 5000
+    assert (found["naive is nan from step"], found["unused weight"]) == (0, 1)
+    assert (found["Adam, float32 gradients"], found["SGD, float16 gradients"]) == (18, 8)
+
+
+def lesson_07(found: dict[str, float]) -> None:
+    numbers, matrix, activation = 4 * 256 * 257, 256 * 256, 512 * 256
+    kept = {"float32": 4 * 4 * activation, "autocast": 2 * 5 * activation, "masters": 2 * 4 * activation}
+    kept["float16 alone"] = kept["masters"]
+    for mode, size in kept.items():
+        assert found[f"{mode}: activations"] == size
+    assert found["copies of weights in the region"] == 2 * numbers
+    assert found["autocast: casts of weights"] == 3 * 2 * matrix
+    assert found["at a batch of the width"] == 4 * 4 * matrix
+    for batch, order in (
+        (64, "float16 alone, float32, autocast, masters"),
+        (4096, "float16 alone, masters, autocast, float32"),
+    ):
+        peaks = {mode: found[f"{mode}, batch {batch}: peak"] for mode in kept}
+        assert sorted(peaks, key=lambda mode: peaks[mode]) == order.split(", ")

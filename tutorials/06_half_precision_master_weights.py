@@ -1,0 +1,269 @@
+# %% [markdown]
+# # 6. Half precision II: master weights and sums in float32
+#
+# ## Question
+#
+# Gradients arrive in float16, scaled. Three things still go wrong where numbers are *added up*: updates to weights, long
+# sums, and the moments of Adam. How does each fail, what cures it, and how many bytes does the cure take?
+#
+# Source: Micikevicius et al., *Mixed precision training*, 2018; for the bytes, Rajbhandari et al., *ZeRO*, 2020.
+
+# %%
+import numpy as np
+from lesson import Result, block, figure, picture, stacked
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.backends import accumulate_in
+from tinygrad_mem.memory import Category
+
+RESULT = Result()
+
+# %% [markdown]
+# ## By hand
+#
+# float16 has 11 binary digits, with the one that is not stored. Between 1/2 and 1 its neighbours are `2**-11` apart, so
+# that an update of less than `2**-12` to a weight just below 1 is rounded away, forever. From 2048 on they are 2 apart:
+# 2048 + 1 is 2048 again. And 1e-8, the `eps` by which Adam keeps from dividing 0 by 0, is 0.
+#
+# The cure is float32 where things are added up: a **master** copy of each weight for the optimizer, sums in float32,
+# moments in float32. In bytes a parameter, under Adam:
+#
+# | | weight | master | moments | gradient | together |
+# |---|---|---|---|---|---|
+# | float32 | 4 | | 8 | 4 | 16 |
+# | float16 with masters | 2 | 4 | 8 | 2 | 16 |
+# | float16 alone | 2 | | 4 | 2 | 8 |
+#
+# What is safe in float16 takes as much for each parameter as float32 does. It saves activations, and nothing else.
+
+# %%
+half = tm.tensor([1 - 2.0**-11, 2048.0, 1e-8]).half()
+below = (half + tm.tensor([2.0**-13, 1.0, 0.0]).half()).tolist()
+print(f"just below 1, plus 2**-13: {below[0]:.6f}; 2048 + 1: {below[1]:.0f}; 1e-8: {below[2]}")
+assert below == half.tolist() == [1 - 2.0**-11, 2048.0, 0.0]
+del half
+
+WIDTH, LAYERS, BATCH = 256, 4, 64
+MODES = {"float32": (4, 0, 4, 4), "masters": (2, 4, 4, 2), "float16 alone": (2, 0, 2, 2)}  # weight, master, moment, gradient
+KINDS = (Category.PARAMETER, Category.MASTER_WEIGHT, Category.OPTIMIZER_STATE, Category.GRADIENT)
+
+
+def by_hand(mode: str) -> list[int]:
+    """Bytes of all parameters, masters, moments and gradients."""
+    weight, master, moment, gradient = MODES[mode]
+    sizes = [WIDTH * WIDTH, WIDTH] * LAYERS
+    return [sum(n * block(each * size) for size in sizes) for each, n in ((weight, 1), (master, 1), (moment, 2), (gradient, 1))]
+
+
+# %% [markdown]
+# ## Predicted
+
+
+# %%
+def train(mode: str) -> None:
+    """Two steps of Adam; the second has the moments from the beginning."""
+    tm.manual_seed(0)
+    model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
+    dtype = tm.float32 if mode == "float32" else tm.float16
+    options = {"masters": {"master_weights": True}, "float16 alone": {"state_dtype": tm.float16}}.get(mode, {})
+    optimizer = tm.optim.Adam(model.to(dtype).parameters(), **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        y = model(tm.randn(BATCH, WIDTH, dtype=dtype))
+        y.backward(tm.ones_like(y))
+        memory.mark("backward ends")
+        optimizer.step()
+
+
+predicted = {mode: memory.predict(train, mode).by_category("backward ends") for mode in MODES}
+
+# %% [markdown]
+# ## Measured
+
+# %%
+tracks = {}
+for mode in MODES:
+    with memory.track() as tracks[mode]:
+        train(mode)
+    measured = tracks[mode].by_category("backward ends")
+    for category, hand in zip(KINDS, by_hand(mode), strict=True):
+        foreseen, found = predicted[mode].get(category, 0), measured.get(category, 0)
+        RESULT.agree(f"{mode}: {category.value}", by_hand=hand, predicted=foreseen, measured=found)
+    each = sum(measured.get(category, 0) for category in KINDS) / (LAYERS * WIDTH * (WIDTH + 1))
+    RESULT.agree(f"{mode}: a parameter", by_hand=sum(MODES[mode]) + MODES[mode][2], measured=each)
+
+# %% [markdown]
+# Now what the bytes are for. **Updates that vanish**: a weight that should fall from 1 towards 0.9, in steps of at most
+# 1e-4.
+
+
+# %%
+def slow_task(master_weights: bool, dtype=tm.float16, steps: int = 1500) -> list[float]:
+    weight = tm.ones(1, dtype=dtype, requires_grad=True)
+    optimizer = tm.optim.SGD([weight], lr=1e-3, master_weights=master_weights)
+    values = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        ((weight - 0.9) ** 2 * 0.5).sum().backward()
+        optimizer.step()
+        values.append(float(weight))
+    return values
+
+
+slow = {
+    "float16 alone": slow_task(False),
+    "float16 with masters": slow_task(True),
+    "float32": slow_task(False, tm.float32),
+}
+for name, values in slow.items():
+    print(f"{name:20}: 1 becomes {values[-1]:.4f}")
+RESULT["float16 alone ends at"], RESULT["masters end at"], RESULT["float32 ends at"] = (v[-1] for v in slow.values())
+np.testing.assert_allclose(slow["float16 with masters"], slow["float32"], atol=2**-11)
+
+# %% [markdown]
+# **Sums that stall**: 5000 ones. Added up in a float16 tensor one by one, they come to a stop; every sum of this engine,
+# that of a product or a convolution too, is made in float32 and rounded once. `accumulate_in(float16)` shows what would be
+# otherwise.
+
+
+# %%
+def running_sum(count: int) -> list[float]:
+    """1 + 1 + 1 + ... kept in a float16 tensor."""
+    total, one, seen = tm.zeros(1, dtype=tm.float16), tm.ones(1, dtype=tm.float16), []
+    for _ in range(count):
+        total += one
+        seen.append(float(total))
+    return seen
+
+
+def product(count: int) -> float:
+    """The same sum, as a row times a column."""
+    return float(tm.ones(1, count, dtype=tm.float16) @ tm.ones(count, 1, dtype=tm.float16))
+
+
+COUNT = 5000
+running, whole = running_sum(COUNT), float(tm.ones(COUNT, dtype=tm.float16).sum())
+assert [float(tm.ones(n, dtype=tm.float16).sum()) for n in (2048, 2050, 60_000)] == [2048, 2050, 60_000]
+with accumulate_in(tm.float16):
+    stalled = product(COUNT)
+RESULT.agree("one by one", by_hand=2048, measured=running[-1], unit="")
+RESULT.agree("sum()", by_hand=COUNT, measured=whole, unit="")
+RESULT.agree("a product", by_hand=COUNT, measured=product(COUNT), unit="")
+RESULT.agree("a product, accumulated in float16", by_hand=2048, measured=stalled, unit="")
+
+# %% [markdown]
+# **Adam's eps**: a weight that has no part in the loss has gradient 0, and Adam divides 0 by `sqrt(0) + eps`. Adam written
+# with float16 tensors alone, as textbooks write it, makes it nan in the first step. The optimizers here compute in float32
+# what they keep in less.
+
+
+# %%
+class HalfAdam:
+    """Do not use it."""
+
+    def __init__(self, weight: tm.Tensor, lr: float = 1e-2, eps: float = 1e-8) -> None:
+        self.weight, self.lr, self.eps, self.t = weight, lr, eps, 0
+        self.m, self.v = tm.zeros_like(weight), tm.zeros_like(weight)
+
+    @tm.no_grad()
+    def step(self) -> None:
+        self.t += 1
+        g = self.weight.grad
+        self.m = 0.9 * self.m + 0.1 * g
+        self.v = 0.999 * self.v + 0.001 * g * g
+        m, v = self.m / (1 - 0.9**self.t), self.v / (1 - 0.999**self.t)
+        self.weight -= self.lr * m / (v.sqrt() + self.eps)
+
+
+def unused_weight(make, steps: int = 50) -> np.ndarray:
+    """Four weights, step by step; the last has no part in the loss."""
+    weight = tm.ones(4, dtype=tm.float16, requires_grad=True)
+    optimizer, seen = make(weight), []
+    for _ in range(steps):
+        weight.grad = None
+        (weight * tm.tensor([1.0, 0.5, 2.0, 0.0], dtype=tm.float16)).square().sum().backward()
+        optimizer.step()
+        seen.append(weight.detach().numpy().copy())
+    return np.array(seen)
+
+
+naive, ours = unused_weight(HalfAdam), unused_weight(lambda w: tm.optim.Adam([w], lr=1e-2))
+with_masters = unused_weight(lambda w: tm.optim.Adam([w], lr=1e-2, master_weights=True))
+print(f"Adam in float16 alone: {naive[-1].tolist()}")
+print(f"optim.Adam on float16: {ours[-1].tolist()}")
+assert np.isnan(naive[0, 3])
+for safe in (ours, with_masters):
+    assert np.isfinite(safe).all()
+    assert (safe[:, 3] == 1).all()
+    assert (safe[-1, :3] < 0.6).all()
+RESULT["naive is nan from step"], RESULT["unused weight"] = int(np.isnan(naive[:, 3]).argmax()), float(ours[-1, 3])
+
+# %% [markdown]
+# ## Picture
+
+# %%
+drawn, (updates, sums, moments) = figure(3, height=3.8)
+for (name, values), style in zip(slow.items(), ("-", "-", ":"), strict=True):
+    updates.plot(values, style, label=name)
+updates.set(title="Master weights", xlabel="step", ylabel="a weight that should go to 0.9")
+sums.plot(range(1, COUNT + 1), running, label="one by one, in float16")
+counts = list(range(0, COUNT + 1, 500))
+sums.plot(counts, [float(tm.ones(n, dtype=tm.float16).sum()) for n in counts], "o", markersize=4, label="sum(), in float32")
+sums.axhline(2048, color="black", linestyle="--", linewidth=1)
+sums.text(0, 2120, "2048", fontsize=8)
+sums.set(title="A sum of ones", xlabel="how many ones", ylabel="their sum")
+moments.plot(ours[:, 0], label="optim.Adam, with a gradient")
+moments.plot(ours[:, 3], label="optim.Adam, without")
+moments.plot(naive[:, 0], ":", label="float16 alone, with a gradient")
+moments.plot([0], [1.0], "x", color="#D55E00", markersize=9, label="float16 alone, without: nan")
+moments.set(title="Adam's eps", xlabel="step", ylabel="weight", ylim=(0.4, 1.35))
+for axes in (updates, sums, moments):
+    axes.legend(fontsize=7, frameon=False, loc="best")
+picture(drawn, "06_master_weights")
+at_end = {mode: tracks[mode].by_category("backward ends") for mode in MODES}
+picture(stacked(at_end, "After backward, under Adam"), "06_bytes")
+
+# %% [markdown]
+# ## Mechanism
+#
+# What masters change between float32 and float16, by owner, and what is there after backward:
+
+# %%
+print(tracks["float32"].compare(tracks["masters"]))
+print(tracks["masters"].table("category", "backward ends"))
+
+# %% [markdown]
+# ## Exercise
+#
+# Gradients may be float32 for float16 weights (`parameter.grad_dtype`), so that nothing is rounded between backward and the
+# master. How many bytes a parameter is that under Adam? And how many under SGD without momentum, with masters and float16
+# gradients?
+
+# %% [markdown]
+# ## Solution
+
+
+# %%
+def exercise(gradients, rule) -> float:
+    """Bytes a parameter."""
+
+    def run() -> None:
+        model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)]).half()
+        for p in model.parameters():
+            p.grad_dtype = gradients
+        optimizer = rule(model.parameters(), lr=0.1, master_weights=True)
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(tm.randn(BATCH, WIDTH, dtype=tm.float16)).sum().backward()
+            memory.mark("backward ends")
+            optimizer.step()
+
+    kept = memory.predict(run).by_category("backward ends")
+    return sum(kept.get(category, 0) for category in KINDS) / (LAYERS * WIDTH * (WIDTH + 1))
+
+
+RESULT.agree("Adam, float32 gradients", by_hand=2 + 4 + 8 + 4, predicted=exercise(tm.float32, tm.optim.Adam))
+RESULT.agree("SGD, float16 gradients", by_hand=2 + 4 + 2, predicted=exercise(tm.float16, tm.optim.SGD))
+each = {mode: f"{RESULT[f'{mode}: a parameter']:.0f} in {mode.replace('masters', 'float16 with masters')}" for mode in MODES}
+RESULT.ends(f"Bytes of a parameter under Adam: {', '.join(each.values())}.")
