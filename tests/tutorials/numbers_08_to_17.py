@@ -28,3 +28,44 @@ def lesson_09(found: dict[str, float]) -> None:
     assert comb(s + r - 1, r - 1) < n <= comb(s + r, r)
     assert found["forwards with 10 inputs"] == n + r * n - comb(s + r, r - 1)
     assert found["revolve's peak"] < found["equal segments' peak"] / 9
+
+
+def lesson_10(found: dict[str, float]) -> None:
+    one, blocks, way = 256 * 16 * 8 * 8 * 4, 6, ("plain", "keep Conv, Dropout", "keep Conv", "checkpoint")
+    assert [found[f"{each}: arrays kept"] for each in way] == [3 * blocks, 3 * blocks, 2 * blocks, blocks]
+    for each, arrays in zip(way, (3, 3, 2, 1), strict=True):
+        assert blocks * arrays * one < found[f"{each}: peak"] < (blocks * arrays + 4) * one
+    assert [found[f"{each}: convolutions that run again"] for each in way] == [0, 0, 0, 2 * blocks]
+    assert found["arrays with GELU's results kept"] == blocks
+    assert found["batches counted by a forward that is called twice"] == 2
+
+
+def lesson_11(found: dict[str, float]) -> None:
+    p = 6 * 512 * 512
+    for rule, size in (
+        ("SGD", 0),
+        ("SGD, momentum", 4),
+        ("SGD, momentum in float16", 2),
+        ("Adam", 8),
+        ("Adam, state in float16", 4),
+        ("AdamW8bit", 2 + 8 / 2048),
+        ("Adafactor", 4 * (512 + 512) / 512**2),
+    ):
+        assert found[f"{rule}: state"] == size * p
+        assert 8 + size <= found[f"{rule}: peak"] < 8.1 + size  # weights, gradients, state
+    assert 4 * p * 4 / 6 < found["stepping in backward saves"] <= 4 * p * 5 / 6
+    assert found["GPT-2, Adam"] == 8 * 124_439_808
+    assert 2 * 124_439_808 < found["GPT-2, AdamW8bit"] < 2.02 * 124_439_808
+    assert found["batch 8: Adam's peak over SGD's"] > 1.8 > 1.5 > found["batch 128: Adam's peak over SGD's"]
+
+
+def lesson_12(found: dict[str, float]) -> None:
+    mib = 1 << 20
+    assert (found["in use"], found["reserved"], found["free"], found["largest piece"]) == (4 * mib, 8 * mib, 4 * mib, mib)
+    assert found["given back by empty_cache with parts in use"] == 0
+    assert found["reserved where each had a segment"] == 6 * mib
+    assert found["growing: peak in use"] == found["largest first: peak in use"]
+    assert found["growing: reserved"] > 3 * found["largest first: reserved"]
+    assert found["largest first: reserved"] < 1.2 * found["largest first: peak in use"]
+    waste = 512 - 10 * 4
+    assert (found["biases that waste a mebibyte"] - 1) * waste <= mib < found["biases that waste a mebibyte"] * waste
