@@ -69,3 +69,28 @@ def lesson_12(found: dict[str, float]) -> None:
     assert found["largest first: reserved"] < 1.2 * found["largest first: peak in use"]
     waste = 512 - 10 * 4
     assert (found["biases that waste a mebibyte"] - 1) * waste <= mib < found["biases that waste a mebibyte"] * waste
+
+
+def lesson_13(found: dict[str, float]) -> None:
+    kinds = {"plain": 2, "half the channels": 1, "stride 2": 1 / 2, "in place": 1, "reversible": 0}
+    one = 16 * 32 * 32 * 32 * 4
+    for kind, results in kinds.items():
+        assert abs(found[f"{kind}: results a layer"] - results) < 0.001
+        if kind != "reversible":  # eight layers, the first convolution's result, and what comes and goes
+            assert 8 * results * one < found[f"{kind}: peak"] < (8 * results + 4) * one
+    conv, norm = 16 * 16 * 9 * 4 + 512, 2 * 512  # weight, bias; weight, bias; and two statistics and a count
+    assert found["reversible: what 4 layers add to the peak"] == 4 * 2 * (2 * (conv + norm) + 3 * 512)
+    flattened = 4 * (25088 * 4096 + 4096 + 4096 * 4096 + 4096 + 4096 * 1000 + 1000)
+    assert abs(found["weights that global pooling saves"] - flattened + 4 * (512 * 1000 + 1000)) < 2048
+    assert found["kept with pooling"] / found["kept with a stride"] == 5.25
+
+
+def lesson_14(found: dict[str, float]) -> None:
+    place = (4 * 32 + 32 + 16 + 256) * 4  # gates, output, input, scores
+    assert found["bytes of a place"] == place
+    padded, most = found["padded to the longest of all: peak"], 16 * 256 * place
+    assert most < padded < 1.7 * most  # and the gradient of the scores
+    assert found["buckets: peak"] == padded
+    assert 0.45 * padded < found["a budget of places: peak"] < 0.55 * padded
+    assert found["packed: peak"] < 0.8 * padded
+    assert found["sequences of 256 in 8 MiB"] == 2**23 // (place * 256)

@@ -1,0 +1,191 @@
+# %% [markdown]
+# # 14. Sequences I: padding
+#
+# ## Question
+#
+# Sentences have different lengths, and a batch is a rectangle. How many bytes are spent on padding, for lengths as they
+# really are; which way of making batches spends fewer; and which makes the *peak* smaller, which is what must fit?
+#
+# Source: Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
+
+# %%
+import numpy as np
+from lesson import Result, figure, picture
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.data.docstrings import encode, load_docstrings
+from tinygrad_mem.data.sequences import BucketBatchSampler, PadCollate, TokenBatchSampler
+from tinygrad_mem.memory import Category
+from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.models.lstm import LSTMLanguageModel
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
+
+RESULT = Result()
+V, E, H = 256, 16, 32  # tokens, width of the embedding, of the LSTM
+LONGEST, BATCH, COUNT = 256, 16, 192
+
+# %% [markdown]
+# The sequences are the documentation strings of Python's standard library, as bytes, cut at some length. They come with
+# Python, and differ between its versions: so does what is printed here, but for the bytes of a place.
+
+# %%
+texts = [encode(text)[:LONGEST].astype(np.int64) for text in load_docstrings()]
+SEQUENCES = [texts[i] for i in np.random.default_rng(0).permutation(len(texts))[:COUNT]]
+LENGTHS = [len(text) for text in SEQUENCES]
+print(f"{COUNT} sequences, mean length {np.mean(LENGTHS):.0f}, median {np.median(LENGTHS):.0f}, longest {max(LENGTHS)}")
+
+# %% [markdown]
+# ## By hand
+#
+# A language model over characters. For each *place* of a batch, a token or padding, these are kept, of 4 bytes each:
+#
+# * the LSTM's four gates, `4 H`, its input, `E`, and its output, `H`,
+# * the loss's scores, `V`.
+#
+# So memory is places times `4 (5 H + E + V)`, and what remains is to count places:
+#
+# | batches | places |
+# |---|---|
+# | padded to the longest of all | sequences times the longest of all |
+# | padded to the longest of the batch | the sum over batches of sequences times the longest of each |
+# | buckets of alike lengths | the same sum, with batches cut from the sorted sequences |
+# | a budget of places | the same; each batch has as many sequences as fit into the budget |
+# | packed | tokens: there is no padding |
+
+# %%
+PLACE = 4 * (5 * H + E + V)
+RESULT.say("bytes of a place", PLACE)
+BUDGET = BATCH * LONGEST // 2
+random = [list(range(i, i + BATCH)) for i in range(0, COUNT, BATCH)]
+BATCHES = {
+    "padded to the longest of all": random,
+    "padded to the longest of the batch": random,
+    "buckets": list(BucketBatchSampler(LENGTHS, BATCH, shuffle=False)),
+    "a budget of places": list(TokenBatchSampler(LENGTHS, BUDGET, shuffle=False)),
+    "packed": random,
+}
+
+
+def places(way: str, batch: list[int]) -> int:
+    lengths = [LENGTHS[i] for i in batch]
+    if way == "packed":
+        return sum(lengths)
+    return len(batch) * (max(LENGTHS) if way == "padded to the longest of all" else max(lengths))
+
+
+COUNTS = {way: [places(way, batch) for batch in batches] for way, batches in BATCHES.items()}
+tokens = sum(LENGTHS)
+for way, counts in COUNTS.items():
+    print(f"{way:35} {sum(counts):8,} places a pass, {1 - tokens / sum(counts):5.1%} padding, largest batch {max(counts):6,}")
+
+# %% [markdown]
+# Buckets nearly get rid of padding, over a pass: of the work, and of the memory of most batches. But the *peak* is the
+# largest batch, and that is the bucket of the longest sequences, as large as with no buckets at all. A budget of places
+# bounds it.
+
+# %%
+assert sum(COUNTS["packed"]) == tokens
+assert sum(COUNTS["buckets"]) < sum(COUNTS["padded to the longest of the batch"]) < sum(COUNTS["padded to the longest of all"])
+assert max(COUNTS["buckets"]) == max(COUNTS["padded to the longest of all"]) == BATCH * max(LENGTHS)
+assert max(COUNTS["a budget of places"]) <= BUDGET
+
+# %% [markdown]
+# ## Predicted
+
+
+# %%
+def step(way: str) -> None:
+    """A step on the largest batch."""
+    tm.manual_seed(0)
+    model = LSTMLanguageModel(V, E, H)
+    batch = BATCHES[way][int(np.argmax(COUNTS[way]))]
+    width = max(LENGTHS) if way == "padded to the longest of all" else 1
+    padded = PadCollate(padding_value=0, multiple_of=width)([SEQUENCES[i] for i in batch])
+    if way == "packed":
+        lengths = [LENGTHS[i] for i in batch]  # a list: known on meta too
+        x = pack_padded_sequence(model.embedding(padded.tokens), lengths, batch_first=True, enforce_sorted=False)
+        targets = pack_padded_sequence(padded.tokens, lengths, batch_first=True, enforce_sorted=False).data
+        scores = model.head(model.lstm(x)[0].data)
+        del x
+    else:
+        targets = padded.tokens.flatten()
+        scores = model(padded.tokens).flatten(0, 1)
+    loss = F.cross_entropy(scores, targets)
+    del scores, targets
+    memory.mark("forward ends")
+    loss.backward()
+
+
+def by_hand(way: str) -> int:
+    """Of the largest batch: its places, and the tokens themselves, int64, which packing has a second time, without padding."""
+    count = max(COUNTS[way])
+    if way != "packed":
+        return count * (PLACE + 8)
+    batch = BATCHES[way][int(np.argmax(COUNTS[way]))]
+    return count * (PLACE + 8) + 8 * len(batch) * max(LENGTHS[i] for i in batch)
+
+
+predicted = {}
+for way in COUNTS:
+    predicted[way] = memory.predict(step, way)
+    kept = predicted[way].by_category("forward ends")[Category.ACTIVATION]
+    # to one part in a hundred: the LSTM's last cells, how tokens are held, and rounding are not in the formula
+    RESULT.agree(f"{way}: largest batch", by_hand=by_hand(way), predicted=kept, within=by_hand(way) / 100)
+
+# %% [markdown]
+# ## Measured
+
+# %%
+tracks = {}
+for way in BATCHES:
+    with memory.track() as tracks[way]:
+        step(way)
+    RESULT.agree(f"{way}: peak", predicted=predicted[way].peak, measured=tracks[way].peak)
+
+# %% [markdown]
+# ## Picture
+
+# %%
+chart, (left, right) = figure(columns=2, height=3.6)
+left.hist(LENGTHS, bins=24, color=COLOURS[Category.PARAMETER])
+left.set(xlabel="length", ylabel="sequences")
+for colour, (way, counts) in zip((*COLOURS.values(),)[::2], COUNTS.items(), strict=False):
+    right.plot(sorted(count * PLACE / 2**20 for count in counts), color=colour, label=way)
+right.set(xlabel="batches, smallest first", ylabel="kept for backward, MiB", ylim=(0, None))
+right.legend(frameon=False, fontsize=7)
+picture(chart, "14_batches")
+picture(tracks["padded to the longest of all"], "14_padded", "The largest batch, padded")
+picture(tracks["packed"], "14_packed", "The largest batch, packed")
+
+# %% [markdown]
+# ## Mechanism
+#
+# Where the bytes of a place are: the scores and the gates.
+
+# %%
+print(tracks["padded to the longest of all"].table("op", "forward ends"))
+print(tracks["padded to the longest of all"].compare(tracks["packed"]))
+
+# %% [markdown]
+# ## Exercise
+#
+# How many sequences of the longest length fit into 8 MiB of what is kept for backward, how many of half of it? What does
+# that say about a batch size?
+
+# %% [markdown]
+# ## Solution
+#
+# About twice as many: what is bounded is places, not sequences. So say how many places a batch may have, and let the number
+# of sequences follow.
+
+# %%
+fit = {length: (8 << 20) // (PLACE * length) for length in (LONGEST, LONGEST // 2)}
+for length, count in fit.items():
+    RESULT.say(f"sequences of {length} in 8 MiB", count, "")
+    assert count * length * PLACE <= 8 << 20
+RESULT.ends(
+    f"A place takes {PLACE:,} bytes, token or padding: buckets pad less over a pass, and only a budget of places, or packing, "
+    "makes the largest batch smaller."
+)
