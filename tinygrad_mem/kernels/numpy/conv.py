@@ -9,6 +9,7 @@ follows from the shapes. Weights are (O, C / groups, *kernel).
 from __future__ import annotations
 
 import os as _os
+from functools import lru_cache as _lru_cache
 
 import numpy as np
 
@@ -26,6 +27,11 @@ _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
+    return _workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+
+
+@_lru_cache(maxsize=1024)  # the same few shapes in every step, and a plan takes longer to make than a small map to convolve
+def _workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
         return _winograd.workspace(x_shape, y_shape, kind)
     geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)

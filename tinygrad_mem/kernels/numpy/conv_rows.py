@@ -26,7 +26,7 @@ NARROW = 8  # columns of an image below which images lie side by side within a c
 DEEP = 32  # terms of a product that is worth while without the kernel's columns
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
-GRAIN = 4e5  # ns of work that pay for a core of their own
+GRAIN = 1e5  # ns of work, as _time() estimates it, that pay for a core of their own; it takes 3 to 6 times as long
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 

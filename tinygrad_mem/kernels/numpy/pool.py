@@ -17,7 +17,6 @@ from .cells import each_cell as _each_cell
 from .cells import largest as _largest
 from .cells import largest_by_rows as _largest_by_rows
 from .cells import unravel as _unravel
-from .threads import GRAIN as _GRAIN
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -25,6 +24,7 @@ from .tiles import blocks as _blocks
 from .tiles import keep as _keep
 
 _TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
+_GRAIN = 1 << 17  # elements that pay for a core of their own: every offset in the kernel is a pass
 _HALVES = 1 << 14  # elements of a tile whose sums are made in float32: it and three others share the scratch
 
 
