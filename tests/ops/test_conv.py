@@ -18,7 +18,16 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
-from tinygrad_mem.kernels.numpy import blas, conv_columns, conv_depthwise, conv_geometry, conv_rows, conv_winograd, threads
+from tinygrad_mem.kernels.numpy import (
+    blas,
+    conv_columns,
+    conv_depthwise,
+    conv_geometry,
+    conv_rows,
+    conv_taps,
+    conv_winograd,
+    threads,
+)
 from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.nn import functional as F
 
@@ -212,6 +221,56 @@ def test_rows(x: tuple, w: tuple, stride: tuple, low: tuple, lanes: int, dtype: 
         dtype,
         tolerance={"float16": (5e-3, 0.1), "float32": (1e-4, 1e-4), "float64": None}[dtype],
     )
+
+
+TAPS = [
+    ((9, 96, 2, 2), (100, 96, 3, 3), (1, 1)), ((8, 97, 4, 4), (96, 97, 3, 3), (1, 1)), ((8, 96, 1, 4), (96, 96, 1, 3), (0, 1)),
+    ((11, 96, 3, 3), (99, 96, 5, 5), (2, 2)), ((8, 96, 4, 3), (96, 96, 2, 3), (0, 2)), ((8, 96, 2, 3), (96, 96, 3, 3), (2, 1)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "w", "low"), TAPS)
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_taps(x: tuple, w: tuple, low: tuple, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """Tiny maps, as PyTorch; the same bits on any number of cores, in parts, whatever was in the workspace (here: nan)."""
+    monkeypatch.setattr(conv_taps, "_LANE", 1 << 15)
+    monkeypatch.setattr(conv_taps, "_SUMS", 1 << 15)
+    data, weight, bias = (a.astype(dtype) for a in normal(x, w, (w[0],)))
+    tensors = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (data, weight, bias)]
+    expected = torch.nn.functional.conv2d(*tensors, padding=low)
+    gy = np.random.default_rng(3).standard_normal(tuple(expected.shape)).astype(dtype)
+    expected.backward(torch.tensor(gy.astype(np.float64)))
+    wanted = expected.detach(), tensors[0].grad, tensors[1].grad
+    ones = (1, 1)
+    geo = conv_geometry.Geometry.of(x, w, gy.shape, ones, low, ones, 1, np.dtype(dtype))
+    assert all(kernels._algorithm(geo, kind) is conv_taps for kind in KINDS)
+    found = []
+    for lanes in (1, 2, 5):
+        monkeypatch.setattr(threads._pool, "size", lanes)
+        results = np.empty_like(gy), np.empty_like(data), np.empty_like(weight)
+        work = {kind: np.full(conv_taps.workspace(geo, kind), 255, np.uint8) for kind in KINDS}
+        kernels.conv_forward(data, weight, bias, ones, low, ones, 1, work["forward"], out=results[0])
+        kernels.conv_backward_input(gy, weight, None, ones, low, ones, 1, work["input"], out=results[1])
+        kernels.conv_backward_weight(gy, data, ones, low, ones, 1, work["weight"], out=results[2])
+        found.append(results)
+    for index, target in enumerate(wanted):
+        error = np.abs(found[0][index].astype(np.float64) - target.numpy()).max() / np.abs(target.numpy()).max()
+        assert error <= {"float16": 1e-3, "float32": 2e-6, "float64": 1e-14}[dtype]
+        for other in found[1:]:
+            np.testing.assert_array_equal(other[index], found[0][index])
+
+
+@pytest.mark.parametrize(("inside", "kernel", "low", "products"), [((2, 2), (3, 3), (1, 1), 16), ((4, 4), (3, 3), (1, 1), 100)])
+def test_taps_that_exist(inside: tuple, kernel: tuple, low: tuple, products: int):
+    """Every pair of pixels that a tap connects is in one run, and nothing else is."""
+    pairs = [(r.tap, r.to + i, r.of + i) for r in conv_taps.runs(inside, inside, kernel, low) for i in range(r.length)]
+    expected = [
+        (i * kernel[1] + j, y * inside[1] + x, (y + i - low[0]) * inside[1] + x + j - low[1])
+        for i, j, y, x in np.ndindex(*kernel, *inside)
+        if 0 <= y + i - low[0] < inside[0] and 0 <= x + j - low[1] < inside[1]
+    ]
+    assert sorted(pairs) == sorted(expected)
+    assert len(pairs) == products
 
 
 DEPTHWISE = [

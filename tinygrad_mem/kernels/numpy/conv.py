@@ -3,7 +3,8 @@
 Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
 follows from the shapes. Weights are (O, C / groups, *kernel).
 
-``TINYGRAD_MEM_CONV=columns`` (or ``rows`` or ``winograd``, where they can) in the environment overrides the rule that chooses.
+``TINYGRAD_MEM_CONV=columns`` (or ``rows``, ``taps`` or ``winograd``, where they can) in the environment overrides the rule
+that chooses.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ...scope import local as _local
 from . import conv_columns as _columns
 from . import conv_depthwise as _depthwise
 from . import conv_rows as _rows
+from . import conv_taps as _taps
 from . import conv_winograd as _winograd
 from . import narrow as _narrow
 from .conv_geometry import Geometry as _Geometry
@@ -32,7 +34,7 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
 
 @_lru_cache(maxsize=1024)  # the same few shapes in every step, and a plan takes longer to make than a small map to convolve
 def _workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    if _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
+    if _use_winograd(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
         return _winograd.workspace(x_shape, y_shape, kind)
     geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     return _algorithm(geo, kind).workspace(geo, kind)
@@ -42,14 +44,17 @@ def _algorithm(geo, kind):
     """The module that computes this where Winograd's does not."""
     if _ALGORITHM == "columns" or geo.pointwise:
         return _columns
+    if _ALGORITHM != "rows" and _taps.fits(geo, kind):
+        return _taps
     return _depthwise if _depthwise.fits(geo) else _rows if _rows.fits(geo, kind) else _columns
 
 
-def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dtype):
+@_lru_cache(maxsize=1024)
+def _use_winograd(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Whether Winograd's algorithm computes this: a rule of the shapes; ``tests/benchmarks/conv.py`` shows what it costs."""
     if dtype != np.float32 or w_shape[2:] != (3, 3) or groups != 1 or stride != (1, 1) or dilation != (1, 1):
         return False
-    if _ALGORITHM in ("columns", "rows") or 0 in x_shape or 0 in y_shape:
+    if _ALGORITHM in ("columns", "rows", "taps") or 0 in x_shape or 0 in y_shape:
         return False
     height, width = x_shape[2:] if kind == "input" else y_shape[2:]
     if _ALGORITHM == "winograd":
@@ -57,7 +62,9 @@ def _use_winograd(kind, x_shape, w_shape, y_shape, stride, dilation, groups, dty
     cin, cout, pixels = x_shape[1], y_shape[1], x_shape[0] * height * width
     if kind == "weight" and 9 * cin * cout > pixels * (cin + cout):
         return False  # more work on the weight than on the maps
-    return min(cin, cout) >= 48 and height >= 3 and width >= 3
+    if min(cin, cout) < 48 or height < 3 or width < 3:
+        return False
+    return not _taps.fits(_Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype), kind)
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
@@ -67,7 +74,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if x.size == 0 or w.size == 0:
         _only_bias(bias, out)
         return
-    if _use_winograd("forward", x.shape, w.shape, out.shape, stride, dilation, groups, x.dtype):
+    if _use_winograd("forward", x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype):
         _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
     if x.dtype == np.float16 and _local.narrow_sums:
@@ -85,7 +92,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
     if gy.size == 0 or w.size == 0:
         _only_bias(bias, out)
         return
-    if _use_winograd("input", out.shape, w.shape, gy.shape, stride, dilation, groups, gy.dtype):
+    if _use_winograd("input", out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype):
         turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
         _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
@@ -105,7 +112,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if gy.size == 0 or x.size == 0:
         out.fill(0)
         return
-    if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, dilation, groups, gy.dtype):
+    if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype):
         _winograd.backward_weight(gy, x, low, work, out)
         return
     if gy.dtype == np.float16 and _local.narrow_sums:
