@@ -85,7 +85,10 @@ class Block(np.ndarray):
         except AttributeError:
             return  # a view that NumPy made of the block itself owns nothing
         self.pool = None  # the garbage collector still shows it, while its chunk may be somebody else's already
-        pool._free(self.chunk)
+        if scope.listeners:
+            pool._free(self.chunk)
+        else:
+            pool._take_back(self.chunk)
 
 
 _new_block = np.ndarray.__new__
@@ -178,9 +181,8 @@ class Pool:
 
     def _free(self, chunk: Chunk) -> None:
         try:
-            if scope.listeners:
-                for listener in scope.listeners:
-                    listener.free(self.device, chunk.address, chunk.size)
+            for listener in scope.listeners:
+                listener.free(self.device, chunk.address, chunk.size)
         finally:
             self._take_back(chunk)
 
@@ -201,7 +203,7 @@ class Pool:
 
     def _best_fit(self, size: int) -> Chunk | None:
         """The smallest free chunk that holds ``size``, of those the one with the lowest address, cut to ``size``."""
-        chunk = self._pop(size)
+        chunk = self._pop(size) if self._heaps.get(size) else None
         if chunk is None:
             sizes = self._sizes
             at = bisect_right(sizes, size)
@@ -249,6 +251,10 @@ class Pool:
     def _remove(self, chunk: Chunk) -> None:
         """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
         del self._free_chunks[chunk.address]
+        heap = self._heaps[chunk.size]
+        if heap[-1] == chunk.address:
+            heap.pop()  # the last of a heap may go, and it is often the only one
+            return
         self._stale += 1
         if self._stale > len(self._free_chunks) + 1024:
             heaps: dict[int, list[int]] = {}

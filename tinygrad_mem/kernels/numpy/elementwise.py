@@ -56,16 +56,18 @@ def _binary(ufunc: Any, formula: str) -> Any:
 
 def _arithmetic(ufunc: Any, formula: str) -> Any:
     """As :func:`_binary`; a number that float16 has not is not rounded to it first, as in PyTorch: x / 70000 is not x / inf."""
-    plain = _binary(ufunc, formula)
+    small = 2 * _GRAIN
 
     def kernel(x, y, out):
         if out.dtype.char == "e" and (_is_wide(x) or _is_wide(y)):
             ufunc(x, y, out=out, dtype=np.float32, casting="unsafe")
+        elif out.size < small:
+            ufunc(x, y, out=out, casting="unsafe")
         else:
-            plain(x, y, out)
+            _ufunc(ufunc, (x, y), out)
 
-    kernel.__doc__ = plain.__doc__
-    kernel.__name__ = plain.__name__
+    kernel.__doc__ = f"out = {formula}."
+    kernel.__name__ = ufunc.__name__
     return kernel
 
 
