@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import tinygrad_mem as tm
+from tinygrad_mem import memory
 from tinygrad_mem.autograd import Function, engine
 from tinygrad_mem.devices import round_up
 from tinygrad_mem.errors import DTypeError, GraphError, ShapeError
@@ -612,3 +614,57 @@ def test_what_was_asked_for_is_not_walked_through():
         (h.sin() * g).sum().backward()  # exp has kept what it saved
         expected = h.detach().cos() * g * h.detach()
         np.testing.assert_allclose(x.grad.numpy(), expected.numpy(), rtol=1e-6)
+
+
+# --- slices of one tensor
+
+
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_slices_of_one_tensor_share_one_gradient(where: str):
+    """Each writes into the buffer of the first, so that a loop over T steps takes one buffer and not T of them."""
+    x = tm.zeros(64, 4096, device=where, requires_grad=True)
+    y = x * 1.0
+    pool, rows = tm.device(where).pool, [y[i] for i in range(64)]
+    loss = tm.stack([row.exp() for row in rows]).sum()
+    del rows
+    with memory.track(where) as track:
+        before = pool.used_bytes()
+        loss.backward()
+    asked = [e.requested for e in track.log if e.kind.name == "MALLOC" and e.op == "Slice"]
+    assert [n for n in asked if n >= x.nbytes] == [x.nbytes]
+    assert x.nbytes <= track.peak - before <= 1.01 * x.nbytes, "of each row what exp saved becomes its gradient"
+
+
+def test_slices_of_one_tensor_have_pytorchs_gradients():
+    """Overlapping ones, of every kind, in several dtypes, beside the whole, and where somebody else holds the gradient."""
+
+    def run(library: Any, x: Any) -> Any:
+        y = x * 2
+        y.retain_grad()
+        a, b = y.split((3, 4), 1)
+        parts = [a * 3, b[1:] * 5, y[2] * 7, y[:, ::2] * 11, y.T[1:3] * 13, y[None, 0, 1:2] * 17, y.to(library.float32)[3] * 19]
+        total = sum(part.sum() for part in parts) + (y * y).sum() + x[1].sum()
+        total.backward()
+        return y
+
+    x = np.arange(28.0).reshape(4, 7)
+    mine, other = tm.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, z = run(tm, mine), run(torch, other)
+    np.testing.assert_allclose(mine.grad.numpy(), other.grad.numpy(), rtol=1e-6)
+    np.testing.assert_allclose(y.grad.numpy(), z.grad.numpy(), rtol=1e-6)
+
+
+def test_a_slice_beside_a_gradient_that_is_not_ours():
+    """A gradient that the user gave, or that a hook has seen, is not written into."""
+    given = tm.ones(3, 2)
+    x = leaf(3, 2)
+    y = x * 1.0
+    seen: list = []
+    y.register_hook(seen.append)
+    tm.autograd.backward([y, y[1].sum()], [given, None])
+    assert given.tolist() == [[1.0] * 2] * 3
+    assert x.grad.tolist() == [[1.0] * 2, [2.0] * 2, [1.0] * 2]
+    assert seen[0].tolist() == x.grad.tolist()
+    table = leaf(4, 2)
+    (tm.nn.functional.embedding(tm.tensor([1, 1]), table, sparse=True).sum() + table[1:3].sum()).backward()
+    assert table.grad.tolist() == [[0.0] * 2, [3.0] * 2, [1.0] * 2, [0.0] * 2]

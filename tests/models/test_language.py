@@ -67,6 +67,36 @@ def test_a_state_dict_of_nanogpt_loads_as_it_is_and_twenty_losses_are_pytorchs()
     assert losses[0][-1] < losses[0][0] - 0.5
 
 
+def test_a_gpts_loss_in_chunks_is_the_loss_of_all_logits():
+    """And PyTorch's, with its gradients; logits of 1,024 tokens are 196 MiB with GPT-2's vocabulary, and are not there."""
+    mine, other = gpt.GPT(**SMALL).double(), under_pytorch("gpt").GPT(**SMALL).double()
+    other.load_state_dict({key: torch.tensor(values(value)) for key, value in mine.state_dict().items()})
+    tokens = windows(3, 32, 0)
+    tokens[0, 5:] = -100  # a shorter text
+    inputs, targets = np.maximum(tokens[:, :-1], 0), tokens[:, 1:]
+    expected = other.loss(torch.tensor(inputs), torch.tensor(targets))
+    expected.backward()
+    for chunk in (None, 7, 1024):
+        mine.zero_grad()
+        loss = mine.loss(tm.tensor(inputs), tm.tensor(targets), loss_chunk=chunk)
+        np.testing.assert_allclose(loss.item(), expected.item(), rtol=1e-12)
+        loss.backward()
+        for p, q in zip(mine.parameters(), other.parameters(), strict=True):
+            np.testing.assert_allclose(values(p.grad), q.grad.numpy(), rtol=1e-9, atol=1e-12)
+
+    def peak(chunk: int | None) -> int:
+        with tm.device("meta"):
+            model, x = gpt.GPT(1, 2, 64, 1024, 50257), tm.zeros(1, 1024, dtype=tm.int64)
+            with memory.track("meta") as track:
+                before = tm.device("meta").pool.used_bytes()
+                model.loss(x, x, chunk).backward()
+            return track.peak - before
+
+    logits, table = 1024 * 50257 * 4, 50257 * 64 * 4
+    assert logits <= peak(None) - table <= 2.1 * logits
+    assert table <= peak(1024) <= 2 * table + 1024 * 1024 * 4 + (1 << 23), "the table's gradient twice: of its two uses"
+
+
 def test_a_gpt_keeps_nothing_that_grows_with_the_square_of_the_tokens():
     with tm.device("meta"):
         model = gpt.GPT(**{**SMALL, "context": 4096})

@@ -69,6 +69,17 @@ def test_equal_to_the_two_functions_and_to_pytorch(sizes, tile, flags, ignored, 
         np.testing.assert_allclose(a, t.numpy(), rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("shape", [(96, 24, 256), (33, 5, 1000), (3, 5, 40_000)], ids=str)
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_tiles_that_fill_the_scratch(shape: tuple, smoothing: float):
+    arrays, target = problem(*shape, bias=True, ignored=1)
+    more = {"reduction": "mean", "label_smoothing": smoothing}
+    for options in (Options(), Options(batch_chunk_size=1024, class_chunk_size=50_000)):
+        found, expected = results(arrays, target, None, options, **more), results(arrays, target, None, None, **more)
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_in_single_and_half_precision(dtype: str):
     """Half precision is summed in float32: nearer to the truth than scores that were rounded to half."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import DTypeError, GraphError, ShapeError
-from ..ops.base import Rows
+from ..ops.base import Part, Rows
 from ..scope import local, settle_numpy
 from . import sparse
 from .shape import root_of
@@ -168,7 +168,7 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
-    shown = [r.values if type(r) is Rows else r for r in result]
+    shown = [r.values if type(r) is Rows or type(r) is Part else r for r in result]
     roots = [0 if r is None else id(root_of(r)) for r in shown]
     incoming = {id(root_of(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
     return [
@@ -195,6 +195,11 @@ def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None
     if grad.shape != shape:
         grad, owned = _unbroadcast(device, grad, shape), True
     present = state.grads[index]
+    if type(grad) is Part:
+        if present is not None and type(present) is not Rows:
+            state.grads[index], state.owned[index] = _put(device, present, state.owned[index], grad), True
+            return
+        grad, owned = _whole(device, grad, dtype), True
     if type(grad) is Rows or type(present) is Rows:
         leaf = not isinstance(target, Node)
         arrived = sparse.arrived(device, present, state.owned[index], grad, owned, dtype, leaf)
@@ -215,6 +220,26 @@ def _deliver(state: Pending | None, edge: tuple, grad: Any, owned: bool) -> None
         out = device.empty(shape, dtype)
     device.kernels.add(present, grad, out=out)
     state.grads[index], state.owned[index] = out, True
+
+
+def _whole(device: Any, part: Part, dtype: Any) -> Any:
+    """A buffer that is 0 but in the part."""
+    out = device.empty(part.shape, dtype)
+    device.kernels.fill(0, out=out)
+    device.kernels.copy(part.values, out=out[part.key])
+    return out
+
+
+def _put(device: Any, present: Any, owned: bool, part: Part) -> Any:
+    """``present`` and the part added to it, in place where that is ours: slices of one tensor share one buffer."""
+    out, values = present if owned else copy(device, present), part.values
+    if values.dtype != out.dtype:
+        cast = device.empty(values.shape, out.dtype)
+        device.kernels.copy(values, out=cast)
+        values = cast
+    place = out[part.key]
+    device.kernels.add(place, values, out=place)
+    return out
 
 
 def copy(device: Any, array: Any) -> Any:

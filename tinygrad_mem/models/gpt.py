@@ -67,7 +67,10 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Tokens (N, T) -> logits (N, T, vocabulary); the output projection is the embedding's weight."""
+    """Tokens (N, T) -> logits (N, T, vocabulary); the output projection is the embedding's weight.
+
+    For training ask :meth:`loss`, which needs no logits of all tokens at once.
+    """
 
     def __init__(
         self, layers: int, heads: int, width: int, context: int = 1024, vocabulary: int = 50257, dropout: float = 0.0
@@ -92,11 +95,26 @@ class GPT(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.lm_head(self.hidden(tokens))
+
+    def loss(self, tokens: Tensor, targets: Tensor, loss_chunk: int | None = 1024) -> Tensor:
+        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
+
+        Args:
+            loss_chunk: of how many tokens logits are in memory at a time, which backward makes again; ``None``: of all at once.
+                Of 16,384 tokens and GPT-2's vocabulary all logits are 3.1 GiB in float32, and their gradient as much.
+        """
+        options = None if loss_chunk is None else nn.LinearCrossEntropyOptions(batch_chunk_size=loss_chunk)
+        x = self.hidden(tokens).flatten(0, 1)  # N T, width
+        return F.linear_cross_entropy(x, self.lm_head.weight, targets.flatten(), options=options)
+
+    def hidden(self, tokens: Tensor) -> Tensor:
+        """(N, T) -> (N, T, width): what the output projection is given."""
         parts = self.transformer
         x = parts.drop(parts.wte(tokens) + parts.wpe(arange(tokens.shape[1], device=tokens.device)))  # N, T, width
         for block in parts.h:
             x = block(x)
-        return self.lm_head(parts.ln_f(x))
+        return parts.ln_f(x)
 
 
 def gpt(size: str = "gpt2", context: int = 1024) -> GPT:

@@ -46,6 +46,19 @@ class Rows:
         return self.values.dtype
 
 
+class Part:
+    """A gradient of ``shape`` that is ``values`` in ``array[key]`` and 0 elsewhere: added in place to what is there already."""
+
+    __slots__ = ("key", "shape", "values")
+
+    def __init__(self, key: tuple, values: Array, shape: tuple[int, ...]) -> None:
+        self.key, self.values, self.shape = key, values, shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.values.dtype
+
+
 class Context:
     """What one run of an op may use, and where it keeps what its backward needs.
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import GraphError, ShapeError
-from .base import Op
+from .base import Op, Part
 
 
 class View(Op):
@@ -93,7 +93,10 @@ class Expand(Op):
 
 
 class Slice(Op):
-    """Basic indexing: integers, slices with positive steps, new axes. Saves nothing; the gradient is a buffer of x's shape."""
+    """Basic indexing: integers, slices with positive steps, new axes. Saves nothing.
+
+    The gradient is a buffer of x's shape, one for all slices of x.
+    """
 
     view = True
 
@@ -106,9 +109,7 @@ class Slice(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        gx = ctx.zeros(ctx.shape, gy.dtype)
-        ctx.kernels.copy(gy, out=gx[ctx.key])
-        return gx
+        return Part(ctx.key, gy, ctx.shape)
 
 
 class Diagonal(Op):

@@ -39,11 +39,11 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
             found = _scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.copyto(found, 0, where=missing)
-            w = _weights(weight, goal, ignore, wide, 1)
+            w = _weights(weight, goal, ignore, wide, 1)  # where half of a tile of float64 was: it is made anew below
             np.multiply(w, found, out=w)
             np.multiply(w, 1 - smoothing, out=w)
             np.add(picked[a, b], w, out=picked[a, b])
-            np.subtract(tile, top, out=tile)
+            np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
             _sum_lines(tile, total)
         np.log(total, out=total)
