@@ -94,3 +94,31 @@ def lesson_14(found: dict[str, float]) -> None:
     assert 0.45 * padded < found["a budget of places: peak"] < 0.55 * padded
     assert found["packed: peak"] < 0.8 * padded
     assert found["sequences of 256 in 8 MiB"] == 2**23 // (place * 256)
+
+
+def lesson_15(found: dict[str, float]) -> None:
+    batch, heads, each, layers, words, wide = 2, 4, 16, 2, 8192, 64
+    for tokens in (128, 256, 512):
+        assert found[f"attention with scores, {tokens} tokens: kept"] == 4 * batch * heads * tokens**2
+        assert found[f"attention in tiles, {tokens} tokens: kept"] == 4 * batch * heads * tokens * (each + 1)
+    scores, vocabulary = layers * 4 * batch * heads * 256**2, 4 * batch * 256 * words
+    assert 0.9 * scores < found["attention in tiles keeps less"] < 1.2 * scores
+    assert found["the loss in tiles keeps less"] == vocabulary
+    peaks = [found[f"{name}: peak"] for name in ("textbook", "attention in tiles", "and the loss in tiles")]
+    assert 0.9 * scores < peaks[0] - peaks[1] < 1.2 * scores
+    assert 1.7 * vocabulary < peaks[1] - peaks[2] < 2 * vocabulary  # the scores and their gradient
+    assert peaks[2] > 4 * (words + 256) * wide  # the weights alone
+    assert found["textbook: 1024 tokens over 512"] > 2 > found["and the loss in tiles: 1024 tokens over 512"]
+    assert found["GPT-2: scores kept"] == 12 * 12 * 1024**2 * 4
+    assert found["GPT-2: kept in tiles"] == 12 * 12 * 1024 * 65 * 4
+
+
+def lesson_16(found: dict[str, float]) -> None:
+    budget, one, layers = 11 << 20, 16 * 16 * 32 * 32 * 4, 6
+    assert 2 * layers * one < found["bytes of the plain step"] == found["plain: peak"] < (2 * layers + 4) * one
+    assert 2 * layers * one / 16 < found["bytes an image"] < (2 * layers + 4) * one / 16
+    assert found["results too many"] == 4
+    assert found["the planned step"] == found["planned: peak"] <= budget
+    assert 1 < found["planned: time, of the plain step's"] < 1.5
+    assert found["a batch that fits with a plan"] >= 2 * found["largest batch, plain"]
+    assert found["with the batch in parts"] < 0.75 * found["the least without splitting"]

@@ -1,0 +1,212 @@
+# %% [markdown]
+# # 16. The planner: a budget in, a plan out
+#
+# ## Question
+#
+# The lessons before this one are a box of techniques. Given a network, a batch and a number of bytes: which of them, where,
+# and at what price? And the question asked backwards: how large may the batch be?
+#
+# Source: Beaumont et al., *Optimal checkpointing for heterogeneous chains*, 2019, for what is recomputed.
+
+# %%
+from lesson import Result, figure, picture
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.errors import BudgetError
+from tinygrad_mem.memory import Category
+from tinygrad_mem.memory.render.palette import COLOURS
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.plan import Plan, plan
+from tinygrad_mem.plan.times import Times
+
+RESULT = Result()
+LAYERS, CHANNELS, SIDE, BATCH, BUDGET = 6, 16, 32, 16, "11 MiB"
+BYTES = 11 << 20
+
+# %% [markdown]
+# ## By hand
+#
+# Each layer is a convolution, batch norm and ReLU, and keeps two results. The budget is so many bytes; what is above it in
+# the plain step must not be kept, but made again: so many results, rounded up.
+#
+# A step's bytes are a line over its batch: what has the network's size, and so much for each image. Two predictions fix the
+# line; where it meets the budget is the largest batch without any technique.
+
+# %%
+ONE = 4 * BATCH * CHANNELS * SIDE * SIDE  # bytes of a result
+
+
+def network() -> nn.Sequential:
+    tm.manual_seed(0)
+    layers: list[nn.Module] = []
+    for i in range(LAYERS):
+        layers += [nn.Conv2d(CHANNELS if i else 3, CHANNELS, 3, padding=1), nn.BatchNorm2d(CHANNELS), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(CHANNELS, 10))
+
+
+def batch(n: int = BATCH) -> tuple[tm.Tensor, tm.Tensor]:
+    return tm.randn(n, 3, SIDE, SIDE), tm.randint(0, 10, (n,))
+
+
+def rule(parameters: list) -> tm.optim.Optimizer:
+    return tm.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+def train(n: int) -> None:
+    """Two plain steps."""
+    model = network()
+    optimizer, (x, y) = rule(list(model.parameters())), batch(n)
+    for _ in range(2):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+small, large = (memory.predict(train, n).peak for n in (BATCH // 2, BATCH))
+each = (large - small) / (BATCH // 2)
+by_hand = int((BYTES - (large - each * BATCH)) // each)
+RESULT.say("bytes of the plain step", large)
+RESULT.say("bytes an image", each)
+RESULT.say("results too many", -((BYTES - large) // ONE), "")
+
+# %% [markdown]
+# ## Predicted
+#
+# `plan` tries techniques on `meta`, where bytes are exact: which stages of each chain are recomputed, whether the optimizer
+# steps in backward, and, if it may change the rounding of sums, whether the batch is split. Of what fits it takes the
+# fastest. How long an op takes is measured here, once for each op; a lesson that says the same on every machine has it
+# modelled (`Times("meta")`).
+
+# %%
+TIMES = Times("meta")
+
+
+def planned(n: int, budget: str | None = BUDGET) -> Plan:
+    return plan(network, lambda: batch(n), F.cross_entropy, rule, budget, times=TIMES)
+
+
+found = planned(BATCH)
+print(found)
+print(found.table())
+RESULT.agree("plain: peak", planner=found.plain.peak, predicted=large)
+assert found.peak <= BYTES < found.plain.peak
+RESULT.say("planned: peak", found.peak)
+RESULT.say("planned: time, of the plain step's", round(found.point.time / found.plain.time, 3), "")
+
+# %% [markdown]
+# The largest batch: without techniques, and with a plan for each batch that is tried.
+
+# %%
+plain_batch = memory.find_batch_size(train, limit=BUDGET)
+assert memory.predict(train, by_hand).peak <= BYTES < memory.predict(train, by_hand + 1).peak
+RESULT.agree("largest batch, plain", unit="images", by_hand=by_hand, found=plain_batch, within=2)  # see below
+fits, tried = {}, 2 * plain_batch
+while True:
+    try:
+        fits[tried] = planned(tried)
+    except BudgetError as error:
+        print(f"{tried} images: {error}")
+        break
+    print(f"{tried} images: {fits[tried]}")
+    tried += plain_batch
+RESULT.say("a batch that fits with a plan", max(fits), "images")
+
+# %% [markdown]
+# The line by hand is about bytes in use, and holds. But a budget is what the pool takes from the machine, free pieces
+# included (lesson 12), and these cost the last images. `find_batch_size` and `plan` count as the machine does.
+#
+# ## Measured
+#
+# The plan's training step, on a machine that has the budget and no more. Without a plan the step runs out of memory; with
+# it, it trains inside, and the loss is, bit for bit, that of the plain step.
+
+
+# %%
+def losses(plan: Plan | None) -> list[float]:
+    model = network()
+    optimizer = rule(list(model.parameters()))
+    x, y = batch()
+    if plan is not None:
+        step = plan.apply(model, optimizer)
+        return [step(x, y).item() for _ in range(2)]
+    seen = []
+    for _ in range(2):
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(loss.item())
+    return seen
+
+
+with memory.track() as untouched:
+    reference = losses(None)
+with memory.limit(BUDGET):
+    try:
+        losses(None)
+    except tm.OutOfMemoryError as error:
+        print(error)
+    else:
+        raise AssertionError("the plain step fits")
+    with memory.track() as inside:
+        assert losses(found) == reference
+print(f"losses {reference}")
+RESULT.agree("the planned step", predicted=found.peak, measured=inside.peak)
+
+# %% [markdown]
+# ## Picture
+
+# %%
+front = sorted(found.front, key=lambda point: point.time)
+chart, axes = figure(height=3.4)
+times, peaks = [p.time / found.plain.time for p in front], [p.peak / 2**20 for p in front]
+axes.plot(times, peaks, "o-", drawstyle="steps-post", color=COLOURS[Category.PARAMETER])
+axes.plot(found.point.time / found.plain.time, found.peak / 2**20, "o", markersize=10, color=COLOURS[Category.GRADIENT])
+axes.axhline(BYTES / 2**20, color="#555555", linestyle="--", linewidth=1)
+axes.annotate(f"budget {BUDGET}", (max(times), BYTES / 2**20), xytext=(0, 4), textcoords="offset points", ha="right")
+axes.set(xlabel="time of a step, plain = 1", ylabel="peak, MiB", ylim=(0, None))
+picture(chart, "16_front")
+picture(untouched, "16_plain", "The plain steps")
+picture(inside, "16_planned", "The planned steps")
+
+# %% [markdown]
+# ## Mechanism
+#
+# What the plan runs again is gone from what is saved.
+
+# %%
+print(untouched.compare(inside))
+assert found.front[0].choice == found.plain.choice
+
+# %% [markdown]
+# ## Exercise
+#
+# How few bytes can this step need at all? Find the end of the front, ask for a byte less, and read what the planner says is
+# in the way. Then allow it to split the batch (with batch norm, whose statistics are then those of the parts, other numbers).
+
+# %% [markdown]
+# ## Solution
+
+
+# %%
+def refusal(budget: int) -> str:
+    try:
+        return f"it fits: {found.within(budget)}"
+    except BudgetError as error:
+        return str(error)
+
+
+least = min(point.peak for point in found.front)
+said = refusal(least // 2)
+print(said)
+assert "Allow accumulation" in said
+split = plan(network, batch, F.cross_entropy, rule, least * 3 // 4, allow="close", times=TIMES)
+print(split)
+RESULT.say("the least without splitting", least)
+RESULT.say("with the batch in parts", split.peak)
+assert split.peak < least
+RESULT.ends(
+    f"Inside {BUDGET} the step of {found.plain.peak / 2**20:.1f} MiB trains, bit for bit the same; without a plan "
+    f"{plain_batch} images fit, with one {max(fits)}."
+)
