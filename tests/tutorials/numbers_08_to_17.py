@@ -122,3 +122,15 @@ def lesson_16(found: dict[str, float]) -> None:
     assert 1 < found["planned: time, of the plain step's"] < 1.5
     assert found["a batch that fits with a plan"] >= 2 * found["largest batch, plain"]
     assert found["with the batch in parts"] < 0.75 * found["the least without splitting"]
+
+
+def lesson_17(found: dict[str, float]) -> None:
+    one, layers, weight = 1024 * 256 * 4, 6, 256 * 256 * 4
+    kept = [found[f"{way}: kept"] for way in ("written out", "own op", "and in float16")]
+    assert kept == [3 * layers * one, 2 * layers * one, (layers + 0.5) * one]
+    for way, size in zip(("written out", "own op", "and in float16"), kept, strict=True):
+        assert size < found[f"{way}: peak"] - 2 * layers * (weight + 1024) < size + 8 * one
+    assert found["gradients at once"] == layers * (weight + 1024)
+    assert found["gradients at once, stepping in backward"] == weight
+    assert found["a SiLU of 4 rows saves"] == 4 * 256 * 4
+    assert found["written out, packed twice"] - found["written out, packed once"] == layers * one / 2
