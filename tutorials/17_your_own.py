@@ -203,7 +203,7 @@ naive = memory.predict(train, written_out, halves).by_category("forward ends")[C
 once = memory.predict(train, written_out, lambda: compressed(bits=16)).by_category("forward ends")[Category.ACTIVATION]
 RESULT.agree("written out, packed twice", by_hand=round((4 / 2 * LAYERS + 1 / 2) * ONE), predicted=naive)
 RESULT.agree("written out, packed once", by_hand=round((3 / 2 * LAYERS + 1 / 2) * ONE), predicted=once)
+first, last = (tracks[way].peak / 2**20 for way in ("written out", "and steps in backward"))
 RESULT.ends(
-    f"Three hooks of a few lines: {tracks['written out'].peak / 2**20:.1f} MiB become "
-    f"{tracks['and steps in backward'].peak / 2**20:.1f}, of gradients {gradients['and steps in backward'] // 1024} KiB at once."
+    f"Three hooks of a few lines: {first:.1f} MiB become {last:.1f}, and of gradients {WEIGHT // 1024} KiB are there at once."
 )
