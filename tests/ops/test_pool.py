@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, flat, values
+from tinygrad_mem.kernels.numpy import window_places
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -51,6 +52,23 @@ def test_max_pool(geometry, ties, dtype):
     shape, n, kernel, stride, padding, dilation, ceil_mode = geometry
     both = pair(f"max_pool{n}d", kernel, stride, padding, dilation, ceil_mode, return_indices=True)
     against_torch(*both, values_of(shape, ties), dtype)
+
+
+@pytest.mark.parametrize("points", [5, 64, 1 << 15])
+@pytest.mark.parametrize(
+    ("shape", "kernel", "stride", "padding", "dilation"),
+    [
+        ((40, 3, 21, 18), (3, 3), (2, 2), (1, 1), (1, 1)),
+        ((2, 2, 17, 19), (3, 2), (1, 2), (1, 0), (2, 3)),
+        ((2, 3, 300), (5,), (2,), (2,), (1,)),
+        ((1, 2, 6, 7, 9), (2, 3, 3), (1, 2, 3), (1, 0, 1), (1, 1, 2)),
+    ],
+)
+def test_max_pool_in_tiles(shape, kernel, stride, padding, dilation, points, monkeypatch: pytest.MonkeyPatch):
+    """Tiles of some planes, of some rows of a plane, of part of a row: each knows where its windows are."""
+    monkeypatch.setattr(window_places, "POINTS", points)
+    both = pair(f"max_pool{len(kernel)}d", kernel, stride, padding, dilation, return_indices=True)
+    against_torch(*both, values_of(shape, False), "float32")
 
 
 @given(geometries(False), st.booleans(), dtypes)

@@ -22,6 +22,10 @@ from .threads import scratch as _scratch
 from .threads import split as _split
 from .tiles import blocks as _blocks
 from .tiles import keep as _keep
+from .window_places import box_of as _box
+from .window_places import corners as _corners
+from .window_places import offset_places as _offset_places
+from .window_places import tiles_of as _tiles_of
 
 _TILE = 1 << 18  # elements of a chunk: long calls, for two cores take turns in making them
 _GRAIN = 1 << 17  # elements that pay for a core of their own: every offset in the kernel is a pass
@@ -47,7 +51,7 @@ def _offsets(sizes, outs, geometry):
 
 def _planes(x, out, run):
     """``run(start, stop)`` over chunks of planes, on several cores."""
-    size = max(int(np.prod(x.shape[1:])), int(np.prod(out.shape[1:])), 1)
+    size = max(_prod(x.shape[1:]), _prod(out.shape[1:]), 1)
     step = max(_TILE // size, 1)
 
     def part(start, stop):
@@ -125,52 +129,31 @@ def max_pool(x, geometry, index, out):
 
 
 def max_pool_backward(gy, index, geometry, out):
-    """out = gy at the place that each window's index names, added up where windows overlap, 0 elsewhere."""
+    """out = gy at the place that each window's index names, added up where windows overlap (in their order), 0 elsewhere."""
     if out.dtype == np.float16:
         _sum_halves(lambda _, windows: gy[windows], gy.shape[1:], geometry, index, out)
         return
-    kernel, stride, padding, dilation = geometry
-    apart = all(s >= (k - 1) * d + 1 for k, s, d in zip(kernel, stride, dilation, strict=True))
-    covered = (
-        kernel == stride
-        and padding == (0,) * len(kernel)
-        and dilation == (1,) * len(kernel)
-        and all(size == n * k for size, n, k in zip(out.shape[1:], gy.shape[1:], kernel, strict=True))
-    )
+    sizes = out.shape[1:]
 
-    def run(planes):
-        result, grads, which = out[planes], gy[planes], index[planes]
-        if not covered:
-            result.fill(0)
-        step = _SCRATCH // 2 // out.dtype.itemsize // max(_prod(gy.shape[1:]), 1)
-        for cut in [slice(i, i + step) for i in range(0, len(grads), step)] if step else [slice(None)]:
-            for number, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
-                (whole if step else by_rows)(number, grads[cut], which[cut], target, result[cut][source])
+    def part(first, last):
+        grads, which = gy[first:last], index[first:last]
+        flat = out[first:last].reshape(last - first, _prod(sizes))
+        flat.fill(0)
+        known = None
+        for box, shape, starts in _tiles_of(grads.shape):
+            places, rest, first_places = (_scratch(shape, np.int64, slot, 4) for slot in range(3))
+            if known != (shape, starts):  # the next planes have their windows at the same places
+                _corners(sizes, geometry, starts, flat.shape[1], first_places)
+                known = shape, starts
+            np.copyto(rest, which[box])
+            _offset_places(rest, sizes, geometry, first_places, places)
+            values = grads[box]
+            if not values.flags.c_contiguous:
+                values = _scratch(shape, out.dtype, 3, 4)
+                np.copyto(values, grads[box])
+            np.add.at(flat[box[0]].reshape(-1), places.reshape(-1), values.reshape(-1))
 
-    def whole(number, grads, which, target, total):
-        """All windows at once, for lines of contiguous planes are long; of these, what belongs to an entry."""
-        flag, work = _flag(which.shape), _scratch(which.shape, out.dtype, 1, 2)
-        np.equal(which, number, out=flag)
-        _keep(grads, flag, work, work)
-        if apart:
-            np.copyto(total, work[target])
-        else:
-            np.add(total, work[target], out=total)
-
-    def by_rows(number, grads, which, target, total):
-        """Of planes larger than the scratch, some rows of windows at once."""
-        values, places = grads[target], which[target]
-        for cut in _rows(places, out.dtype.itemsize):
-            flag = _flag(places[cut].shape)
-            np.equal(places[cut], number, out=flag)
-            work = _scratch(flag.shape, out.dtype, 1, 2)
-            if apart:
-                _keep(values[cut], flag, work, total[cut])
-            else:
-                _keep(values[cut], flag, work, work)
-                np.add(total[cut], work, out=total[cut])
-
-    _planes(out, gy, run)
+    _split(len(out), part, grain=max(_GRAIN // max(_prod(sizes), 1), 1))
 
 
 def _sum_halves(pick, outs, geometry, index, out):
@@ -201,15 +184,7 @@ def _sum_halves(pick, outs, geometry, index, out):
                 np.add(here, work, out=here)
             np.copyto(out[planes, *box[1:]], total, casting="unsafe")
 
-    _split(out.shape[0], part, grain=max(_GRAIN // max(int(np.prod(out.shape[1:])), 1), 1))
-
-
-def _box(tile, shape):
-    """An index of ``tiles.blocks`` as one slice an axis."""
-    cuts = [slice(0, n) for n in shape]
-    for axis, i in enumerate(() if tile == (...,) else tile):
-        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
-    return cuts
+    _split(out.shape[0], part, grain=max(_GRAIN // max(_prod(out.shape[1:]), 1), 1))
 
 
 def _inside(source, target, bounds):
@@ -225,26 +200,11 @@ def _inside(source, target, bounds):
 
 def pool_positions(index, sizes, geometry, out):
     """out = int64 position in the input plane of each window's index."""
-    kernel, stride, padding, dilation = geometry
-    weights = [int(np.prod(sizes[axis + 1 :], dtype=np.int64)) for axis in range(len(sizes))]
-    out.fill(0)
-    for axis, (s, p, weight) in enumerate(zip(stride, padding, weights, strict=True), start=1):
-        for i in range(0, out.shape[axis], _PLACES):  # the corner of each window, one axis after the other
-            target = out[(slice(None),) * axis + (slice(i, i + _PLACES),)]
-            line = _scratch((target.shape[axis],), np.int64, 0, 2)
-            line.fill(s * weight)
-            line[0] = (i * s - p) * weight
-            np.add.accumulate(line, out=line)
-            np.add(target, line.reshape((-1,) + (1,) * (out.ndim - 1 - axis)), out=target)
-    flat, places, tile = index.reshape(-1), out.reshape(-1), _PLACES >> 1
-    for i in range(0, flat.size, tile):
-        j = min(i + tile, flat.size)
-        rest, part = _scratch((j - i,), np.int64, 0, 2), _scratch((j - i,), np.int64, 1, 2)
-        np.copyto(rest, flat[i:j])
-        for k, d, weight in zip(reversed(kernel), reversed(dilation), reversed(weights), strict=True):
-            np.divmod(rest, k, out=(rest, part))
-            np.multiply(part, d * weight, out=part)
-            np.add(places[i:j], part, out=places[i:j])
+    for box, shape, starts in _tiles_of(out.shape):
+        first, rest = (_scratch(shape, np.int64, slot, 4) for slot in range(2))
+        _corners(sizes, geometry, starts, 0, first)
+        np.copyto(rest, index[box])
+        _offset_places(rest, sizes, geometry, first, out[box])
 
 
 def _counts(sizes, outs, geometry, count_include_pad):
@@ -314,7 +274,7 @@ def _average_halves(x, geometry, count_include_pad, divisor, out):
             _divide_by(total, [c[cut] for c, cut in zip(counts, box[1:], strict=True)], divisor, total)
             np.copyto(out[planes, *box[1:]], total, casting="unsafe")
 
-    _split(out.shape[0], part, grain=max(_GRAIN // max(int(np.prod(x.shape[1:])), 1), 1))
+    _split(out.shape[0], part, grain=max(_GRAIN // max(_prod(x.shape[1:]), 1), 1))
 
 
 def _within(source, target, bounds):
