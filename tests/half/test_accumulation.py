@@ -20,6 +20,9 @@ from tests.ops.cases import CASES
 from tests.ops.test_contract import arrays_of
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
+from tinygrad_mem.functional import recurrent
+from tinygrad_mem.functional.attention import _attend_itself
+from tinygrad_mem.nn.attention.varlen import varlen_attn
 from tinygrad_mem.ops.base import Op
 
 F, TF = tm.nn.functional, torch.nn.functional
@@ -58,7 +61,46 @@ def far(rng: np.random.Generator, arrays: list[np.ndarray]) -> list[np.ndarray]:
     return [(1000 + 8 * (a.astype(np.float32) - 1)).astype(np.float16) for a in arrays]
 
 
+def itself(t: Any, f: Any, x: Any) -> Any:
+    return _attend_itself(x, None, 0.0, False) if t is tm else f.scaled_dot_product_attention(x[:, 0], x[:, 1], x[:, 2])
+
+
+def of_sequences(t: Any, f: Any, q: Any, k: Any, v: Any) -> Any:
+    """One sequence of them all."""
+    if t is tm:
+        counts = (len(q), len(k))
+        ends = [tm.tensor([0, n], dtype=tm.int32, device=q.device) for n in counts]
+        return varlen_attn(q, k, v, *ends, *counts)
+    return f.scaled_dot_product_attention(*(x.transpose(0, 1) for x in (q, k, v))).transpose(0, 1)
+
+
+def cell(name: str, blocks: int, states: int) -> Row:
+    """A step of many samples: gradients of weights and biases are sums over them."""
+
+    def run(t: Any, f: Any, x: Any, w: Any, u: Any, b: Any, d: Any, *h: Any) -> Any:
+        state = tuple(h) if len(h) > 1 else h[0]
+        return getattr(recurrent if t is tm else t, name)(x, state, w * 0.1, u * 0.1, b * 0.1, d * 0.1)
+
+    shapes = [(MANY, 3), (2 * blocks, 3), (2 * blocks, 2), (2 * blocks,), (2 * blocks,), *[(MANY, 2)] * states]
+    return Row(name.partition("_")[0].upper(), "samples", run, shapes)
+
+
 ROWS = [
+    *(cell(*kind) for kind in (("rnn_tanh_cell", 1, 1), ("gru_cell", 3, 1), ("lstm_cell", 4, 2))),
+    Row(
+        "Attention",
+        "columns",
+        lambda t, f, q, k, v: f.scaled_dot_product_attention(q, k, v),
+        [(1, 2, 3, 4), (1, 2, MANY, 4), (1, 2, MANY, 4)],
+    ),
+    Row(
+        "Attention",
+        "rows",
+        lambda t, f, q, k, v: f.scaled_dot_product_attention(q, k, v),
+        [(1, 2, MANY, 4), (1, 2, 3, 4), (1, 2, 3, 4)],
+    ),
+    Row("SelfAttention", "columns", itself, [(1, 3, 2, 700, 4)]),
+    Row("VarlenAttention", "columns", of_sequences, [(3, 2, 4), (MANY, 2, 4), (MANY, 2, 4)]),
     Row("Sum", "all", lambda t, f, x: x.sum() / 64, [(MANY,)]),
     Row("Sum", "rows", lambda t, f, x: x.sum(1), [(3, MANY)]),
     Row("Sum", "columns", lambda t, f, x: x.sum(0), [(MANY, 3)]),
@@ -204,9 +246,10 @@ def test_sums_of_many_are_made_in_float32(row: Row, dev: str):
 
 FAMILIES = """
     inplace unary activation choose elementwise compare conv convert shape join index cross_entropy loss softmax sort reduce
-    dropout embedding linalg norm pool random resize scan hooks
+    dropout embedding linalg norm pool random resize scan hooks attention
 """
-# Modules of ops. Attention is not among them: the rounding of what it saves is larger than that of its sums.
+# Modules of ops. Recurrent layers are not among them: they keep what they did to all steps in float16, and PyTorch rounds each
+# of its steps; their sums have rows.
 
 
 def in_families(case: OpCase) -> bool:

@@ -212,6 +212,10 @@ class VarlenAttention(Op):
 
 
 def _one_sequence(q, k, v_shape, longest):
-    """The shapes of attention over the longest of the sequences, which needs the largest workspace."""
+    """The shapes of attention over the longest of the sequences, as many of it as have all rows: the largest workspace."""
     (rows, columns), heads = longest, k.shape[1]
-    return (1, q.shape[1], rows, q.shape[2]), (1, heads, columns, k.shape[2]), (1, heads, columns, v_shape[2])
+    return (
+        (-(-q.shape[0] // max(rows, 1)), q.shape[1], rows, q.shape[2]),
+        (1, heads, columns, k.shape[2]),
+        (1, heads, columns, v_shape[2]),
+    )

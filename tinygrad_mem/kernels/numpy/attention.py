@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass as _dataclass
 from itertools import pairwise as _pairwise
+from math import prod as _prod
 from typing import Any as _Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from ...errors import ShapeError as _ShapeError
 from .attention_tiles import Job as _Job
 from .attention_tiles import Sight as _Sight
 from .attention_tiles import Space as _Space
+from .attention_tiles import add_product as _add_product
+from .attention_tiles import add_to_mask as _add_to_mask
 from .attention_tiles import add_up as _add_up
 from .attention_tiles import cuts as _cuts
 from .attention_tiles import drop as _drop
@@ -34,8 +37,8 @@ _WORTH = 1 << 22  # multiplications that pay for a thread of their own
 
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
-    """Bytes of workspace: none here, tiles lie in the scratch of the threads."""
-    return 0
+    """Bytes of workspace: tiles lie in the scratch of the threads, but backward of float16 has a float32 number a row."""
+    return 4 * _prod(q_shape[:3]) if backward and dtype == np.float16 else 0
 
 
 def check_offsets(name, offsets, tokens, longest):
@@ -209,8 +212,9 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
     Those that are ``None`` are not wanted; v and y may be ``None`` where only gv is.
     """
     job, heads = _job(q, k, v, mask, gy.shape[3], scale, window, 0, p, ticket), k.shape[1]
-    gy, y, lse, gq = (_grouped(g, heads) for g in (gy, y, lse, gq))
-    _backward([_Gradients(job, gy, y, lse, gq, gk, gv, _mask_view(gmask, heads))])
+    sums = _sums(work, y, lse)
+    gy, y, lse, gq, sums = (_grouped(g, heads) for g in (gy, y, lse, gq, sums))
+    _backward([_Gradients(job, gy, y, lse, sums, gq, gk, gv, _mask_view(gmask, heads))])
 
 
 def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
@@ -218,15 +222,20 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
     for g in (gq, gk, gv):
         if g is not None:
             g.fill(0)
-    heads = k.shape[1]
+    heads, inner = k.shape[1], _sums(work, y, lse)
 
     def job(rows, columns, first):
         made = _sequence(q, k, v, gy.shape[2], rows, columns, scale, window, p, ticket, first)
         grad, result, goal = (_grouped(_by_head(x, rows), heads) for x in (gy, y, gq))
-        sums = _grouped(lse[None, :, rows], heads)
-        return made, _Gradients(made, grad, result, sums, goal, _by_head(gk, columns), _by_head(gv, columns), None)
+        sums, own = (_grouped(None if x is None else x[None, :, rows], heads) for x in (lse, inner))
+        return made, _Gradients(made, grad, result, sums, own, goal, _by_head(gk, columns), _by_head(gv, columns), None)
 
     _backward([gradients for _, gradients in _lengths(job, cu_q, cu_k)])
+
+
+def _sums(work, y, lse):
+    """Where half precision has sum(gy * y) of each row: of a y that was rounded it would be as far off as the gradient is."""
+    return None if y is None or y.dtype == lse.dtype else work.view(lse.dtype)[: lse.size].reshape(lse.shape)
 
 
 @_dataclass(frozen=True)
@@ -237,6 +246,7 @@ class _Gradients:
     gy: _Any
     y: _Any
     lse: _Any
+    inner: _Any  # sum(gy * y), row by row, where it is made of the softmax
     gq: _Any
     gk: _Any
     gv: _Any
@@ -263,10 +273,37 @@ def _block(g, block):
     if g.job.q.dtype == g.job.wide:
         _by_rows(g, block, g.gk, g.gv)
         return
+    if g.inner is not None:
+        _fill_inner(g, block)
     if g.gq is not None or g.gmask is not None:
         _by_rows(g, block, None, None)
     if g.gk is not None or g.gv is not None:
         _by_columns(g, block)
+
+
+def _fill_inner(g, block):
+    """g.inner = the means of the softmax's gradient, weighted by it: sum(gy * y) before y was rounded.
+
+    Over the sum of these very weights, which lse makes 1 but for its own rounding, so that what they are off by cancels.
+    """
+    job, wide = g.job, g.job.wide
+    for at in job.spots(*block):
+        space = _Space()
+        view = _View(g, at, space)
+        view.inner.fill(0)
+        part, total = (space.take(view.sight.lead, wide) for _ in range(2))
+        total.fill(0)
+        before = space.used
+        for cut in job.columns(at.rows):
+            space.used = before
+            key, value = (space.cast(x[at.batch, at.head, cut], wide) for x in (job.k, job.v))
+            weights, slopes = view.softmax(key, value, cut)
+            np.vecdot(weights, slopes, out=part)
+            np.add(view.inner[..., 0], part, out=view.inner[..., 0])
+            np.add.reduce(weights, axis=-1, out=part)
+            np.add(total, part, out=total)
+        np.maximum(total, np.finfo(wide).tiny, out=total)  # a row that sees nothing
+        np.divide(view.inner[..., 0], total, out=view.inner[..., 0])
 
 
 def _by_rows(g, block, gk, gv):
@@ -332,12 +369,23 @@ class _View:
         where = (at.batch, at.head, at.group, at.rows)
         self.gy = space.cast(g.gy[where], wide)
         self.lse = g.lse[where][..., None]
-        self.inner = None
-        if g.y is not None:
+        self.inner: _Any = None
+        if g.inner is not None:
+            self.inner = g.inner[where][..., None]
+        elif g.y is not None:
             self.inner = space.take((*self.sight.lead, 1), wide)  # of the softmax's gradient: sum(gy * y), row by row
             before = space.used
             np.vecdot(self.gy, space.cast(g.y[where], wide), out=self.inner[..., 0])
             space.used = before
+
+    def softmax(self, key, value, cut):
+        """The softmax of a tile, and its gradient."""
+        weights, spare = self.sight.scores(key, cut), self.sight.spare(cut)
+        _exponentials(weights, self.lse)
+        np.matmul(self.gy, value.swapaxes(-1, -2), out=spare)
+        if self.job.p:
+            _drop(spare, self.sight.kept(cut), self.job.p, spare)
+        return weights, spare
 
     def gradients(self, key, value, cut, gk, gv, only):
         """Add to gk and gv, or write them if no other rows do; the scores' gradient, ``None`` where only gv is wanted."""
@@ -362,23 +410,3 @@ class _View:
         if gk is not None:
             _add_product(spare.swapaxes(-1, -2), sight.query, gk, self.space, only)
         return spare
-
-
-def _add_product(a, b, total, space, first):
-    """total += a @ b; = where it is the first."""
-    if first:
-        np.matmul(a, b, out=total)
-        return
-    before = space.used
-    product = space.take(total.shape, total.dtype)
-    np.matmul(a, b, out=product)
-    np.add(total, product, out=total)
-    space.used = before
-
-
-def _add_to_mask(slopes, gmask):
-    """gmask += slopes, summed over the batches and heads that share a mask."""
-    for b in range(slopes.shape[0]):
-        for h in range(slopes.shape[1]):
-            target = gmask[b if gmask.shape[0] > 1 else 0, h if gmask.shape[1] > 1 else 0]
-            np.add(target, slopes[b, h], out=target)

@@ -288,3 +288,23 @@ def largest(scores: np.ndarray, out: np.ndarray) -> None:
     """out = the largest score of each row, a finite number where the row sees nothing."""
     np.maximum.reduce(scores, axis=-1, keepdims=True, out=out)
     np.maximum(out, _LOWEST[out.dtype.itemsize], out=out)
+
+
+def add_product(a: Any, b: Any, total: np.ndarray, space: Space, first: bool) -> None:
+    """total += a @ b; = where it is the first."""
+    if first:
+        np.matmul(a, b, out=total)
+        return
+    before = space.used
+    product = space.take(total.shape, total.dtype)
+    np.matmul(a, b, out=product)
+    np.add(total, product, out=total)
+    space.used = before
+
+
+def add_to_mask(slopes: Any, gmask: np.ndarray) -> None:
+    """gmask += slopes, summed over the batches and heads that share a mask."""
+    for b in range(slopes.shape[0]):
+        for h in range(slopes.shape[1]):
+            target = gmask[b if gmask.shape[0] > 1 else 0, h if gmask.shape[1] > 1 else 0]
+            np.add(target, slopes[b, h], out=target)
