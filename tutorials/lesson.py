@@ -70,10 +70,9 @@ def block(size: float) -> int:
 
 
 def most(track: Track, since: str, until: str) -> int:
-    """The most bytes in use between two marks of a track."""
-    begin, end = (mark.index for mark in track.marks if mark.text in (since, until))
-    timeline = track.timeline()
-    first, last = np.searchsorted(timeline.event, [begin, end], "right")
+    """The most bytes in use between two marks of a track, the last of each text."""
+    at, timeline = {mark.text: mark.index for mark in track.marks}, track.timeline()
+    first, last = np.searchsorted(timeline.event, [at[since], at[until]], "right")
     return int(timeline.used[max(first - 1, 0) : last].max())
 
 

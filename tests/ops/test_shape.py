@@ -261,6 +261,15 @@ def test_creation_and_casts(dtype):
     assert_same(tm.full((2,), 1, dtype=dtype), torch.full((2,), 1, dtype=getattr(torch, dtype)), (0, 0))
 
 
+@pytest.mark.parametrize("make", ["tensor", "as_tensor"])
+def test_what_is_too_large_for_the_dtype_is_inf(make: str):
+    """Without a warning, as PyTorch has it."""
+    for data, dtype in (([70000.0, -1e6], "float16"), (np.array([7e4]), "float16"), ([1e300], "float32"), (1e300, None)):
+        mine, other = (getattr(lib, make)(data, dtype=dtype and getattr(lib, dtype)) for lib in (tm, torch))
+        assert_same(mine, other, (0, 0))
+        assert np.isinf(mine.numpy()).all()
+
+
 def test_ranges():
     for arguments in ((5,), (1, 5), (1, 8, 3), (0.5, 2.0, 0.5), (5, 1, -2)):
         assert_same(tm.arange(*arguments), torch.arange(*arguments), (1e-6, 1e-6))

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import re
 import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+import tinygrad_mem as tm
+from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool, device
 
 from . import numbers_01_to_07, numbers_08_to_17
@@ -87,10 +91,13 @@ def test_a_lesson_is_a_script_that_needs_no_folder(tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_that_disagree_stop_a_lesson(monkeypatch: pytest.MonkeyPatch):
+@pytest.fixture
+def lesson(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
-    import lesson  # pyright: ignore
+    return importlib.import_module("lesson")
 
+
+def test_numbers_that_disagree_stop_a_lesson(lesson: ModuleType):
     result = lesson.Result()
     result.agree("same", by_hand=512, measured=512)
     result.agree("near", by_hand=500, measured=512, within=12)
@@ -99,3 +106,33 @@ def test_numbers_that_disagree_stop_a_lesson(monkeypatch: pytest.MonkeyPatch):
         result.agree("peak", by_hand=500, measured=512, within=11)
     with pytest.raises(AssertionError, match="peak: a number agrees with another one"):
         result.agree("peak", measured=512)
+
+
+def test_most_is_of_what_lies_between_the_marks(lesson: ModuleType):
+    with memory.track() as track:
+        tm.zeros(4096)  # before
+        kept = tm.zeros(128)
+        memory.mark("begin")
+        tm.zeros(256)
+        memory.mark("end")
+        assert lesson.most(track, "begin", "end") == kept.nbytes + 1024
+        memory.mark("begin")
+        memory.mark("end")
+    assert lesson.most(track, "begin", "end") == kept.nbytes
+
+
+def test_a_notebook_shows_the_picture_below_the_cell(lesson: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    """Jupyter is not needed to test this: modules by its names are."""
+    shown: list[bytes] = []
+    kernel, python, display = ModuleType("ipykernel"), ModuleType("IPython"), ModuleType("IPython.display")
+    vars(display).update(Image=lambda data: data, display=shown.append)
+    vars(python).update(version_info=(9, 0))  # matplotlib asks for it
+    for module in (kernel, python, display):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "kernel.json"])
+    monkeypatch.delenv("TINYGRAD_MEM_PICTURES", raising=False)
+    lesson.picture(lesson.stacked({"one": {memory.Category.PARAMETER: 512}}), "x")
+    with memory.track() as track:
+        tm.zeros(3)
+    lesson.picture(track, "y")
+    assert [data[:4] for data in shown] == [b"\x89PNG"] * 2

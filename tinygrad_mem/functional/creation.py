@@ -57,7 +57,7 @@ def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, require
 
 
 def _host_array(data: Any, dtype: Any) -> np.ndarray:
-    """``data`` in host memory, in the dtype that PyTorch would choose."""
+    """``data`` in host memory, in the dtype that PyTorch would choose; what is too large for it is inf, without a warning."""
     if isinstance(data, Tensor):
         data = data._host()
     elif isinstance(data, (list, tuple)) and _has_tensor(data):
@@ -70,11 +70,12 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
         ) from None
     if source.dtype.kind not in "biuf":
         raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
-    if dtype is not None:
-        return source.astype(dtypes.as_dtype(dtype))
-    if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
-        return source.astype(dtypes.get_default_dtype())
-    return source.astype(dtypes.as_dtype(source.dtype), copy=False)
+    with np.errstate(over="ignore"):
+        if dtype is not None:
+            return source.astype(dtypes.as_dtype(dtype))
+        if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
+            return source.astype(dtypes.get_default_dtype())
+        return source.astype(dtypes.as_dtype(source.dtype), copy=False)
 
 
 def _has_tensor(data: Any) -> bool:
