@@ -52,19 +52,24 @@ def plans(found: Plan) -> dict[Any, Plan]:
     return chosen
 
 
-def step_of(each: Plan) -> tuple[Any, int]:
-    """A step in a pool of its own under the plan's budget, and its peak."""
+def step_of(each: Plan) -> tuple[Any, Pool]:
+    """A step in a pool of its own under the plan's budget, and that pool, which must be the device's whenever it runs."""
     recipe = each.search.recipe
     cpu = tm.device("cpu")
-    cpu.pool = Pool("cpu")
-    cpu.pool.set_limit(each.budget or 0)
+    cpu.pool = pool = Pool("cpu")
+    pool.set_limit(each.budget or 0)
     model = recipe.model()
     optimizer = recipe.optimizer(list(model.parameters()))
     batch = recipe.batch()
     step = each.apply(model, optimizer)
     for _ in range(2):
         step(*batch)
-    return lambda: step(*batch), cpu.pool.peak_used
+
+    def run() -> None:
+        cpu.pool = pool
+        step(*batch)
+
+    return run, pool
 
 
 def ranks(values: list[float]) -> np.ndarray:
@@ -94,16 +99,16 @@ def main() -> None:
         found = base(name)
         chosen = list(plans(found).values())
         own = tm.device("cpu").pool
-        steps = [(*step_of(each), each) for each in chosen]
+        steps = [step_of(each) for each in chosen]
+        equal = sum(pool.peak_used == each.peak for (_, pool), each in zip(steps, chosen, strict=True))
         spent: list[list[float]] = [[] for _ in steps]
         for _ in range(options.rounds):
-            for row, (step, _, _) in zip(spent, steps, strict=True):
+            for row, (step, _) in zip(spent, steps, strict=True):
                 start = time.process_time()
                 step()
                 row.append(time.process_time() - start)
         tm.device("cpu").pool = own
         measured, predicted = [median(row) for row in spent], [each.point.time for each in chosen]
-        equal = sum(peak == each.peak for _, peak, each in steps)
         rank = np.corrcoef(ranks(measured), ranks(predicted))[0, 1] if len(chosen) > 2 else float("nan")
         plain = measured[int(np.argmin(predicted))]
         table.add_row(

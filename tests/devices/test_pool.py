@@ -224,6 +224,31 @@ def test_what_no_machine_has_is_out_of_memory_and_changes_nothing():
     assert kept.size == 1000
 
 
+def test_holes_are_alike_where_other_segments_came_and_went():
+    pool = Pool("meta", reserve=False)
+
+    def program() -> list:
+        whole = pool.malloc(4096)
+        del whole
+        kept = [pool.malloc(1024), pool.malloc(512), pool.malloc(512)]
+        del kept[1]
+        return kept
+
+    kept = program()
+    holes = pool.holes()
+    assert holes == ((0, 1024, 512), (0, 2048, 2048))
+    del kept
+    assert pool.holes() == ((0, 0, 4096),)
+    pool.free_all_blocks()
+    assert pool.holes() == ()
+    between = pool.malloc(512)  # a segment of its own, without a hole
+    kept = program()
+    assert pool.holes() == holes
+    del between
+    assert pool.holes() != holes
+    assert len(kept) == 2
+
+
 def test_limits():
     pool = Pool("cpu")
     assert pool.get_limit() == 0

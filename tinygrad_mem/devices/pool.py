@@ -346,6 +346,18 @@ class Pool:
             self._commit()
             return max((chunk.size for chunk in self._free_chunks.values()), default=0)
 
+    def holes(self) -> tuple[tuple[int, int, int], ...]:
+        """Each free chunk as (segment, offset in it, bytes), in the order of addresses; segments without any do not count.
+
+        Steps that begin with equal holes end with equal ones: a training step that finds them as an earlier one did needs no
+        more memory than the steps between them, however often it is repeated.
+        """
+        with self._lock:
+            self._commit()
+            chunks = [chunk for _, chunk in sorted(self._free_chunks.items())]
+        starts = sorted({chunk.segment.address for chunk in chunks})
+        return tuple((starts.index(c.segment.address), c.address - c.segment.address, c.size) for c in chunks)
+
     def used_bytes(self) -> int:
         """Bytes in blocks that are alive, each rounded up to 512."""
         with self._lock:

@@ -20,6 +20,7 @@ from .times import Call, Times, call_of
 POINTS = 12  # of the front
 SECOND_LOOKS = 3  # choices before the one that bisection found
 ALIKE = 0.998  # of a peak: what saves less is not worth a row
+STEPS = 16  # that a run takes at most, until the pool is as it was before one of them
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 
 
@@ -44,7 +45,7 @@ class Point:
 
     Attributes:
         choice: the techniques.
-        peak: most bytes in use, each block rounded up to 512, from the model's making through two steps.
+        peak: most bytes in use, each block rounded up to 512, from the model's making on, in any number of steps.
         reserved: most bytes that the pool has taken.
         time: of a step's ops, in seconds of the device that was asked for.
         forwards: forwards of ops in a step over those of a plain one.
@@ -89,10 +90,13 @@ class Search:
         self.plain = self.point(Choice())
 
     def run(self, choice: Choice, limit: int = 0, watch: Callable[[Module], Any] | None = None) -> tuple[_Ops, int, int, Any]:
-        """Two steps: what ran in the second, most bytes in use and reserved, and what ``watch`` found in the model.
+        """Steps until they repeat: what ran in the second, most bytes in use and reserved, what ``watch`` found in the model.
+
+        Under a limit the pool gives back what lies unused and takes other pieces, and a later step may find none that is large
+        enough. So steps are made until the pool is as one of them has left it before: from then on they repeat.
 
         Raises:
-            OutOfMemoryError: the pool would take more than ``limit``.
+            OutOfMemoryError: the pool would take more than ``limit``; or it never repeats, and nobody knows.
         """
         with dry_run(self.like) as meta:
             meta.pool.set_limit(limit)
@@ -103,12 +107,18 @@ class Search:
             step = TrainingStep(choice, model, optimizer, self.recipe.loss)
             step(*batch)
             chains_found = None if found is None else list(found)  # of the first step
-            ops = _Ops()
+            ops, seen = _Ops(), {meta.pool.holes()}
             scope.listen(ops)
             try:
                 step(*batch)
             finally:
                 scope.unlisten(ops)
+            while (holes := meta.pool.holes()) not in seen and len(seen) < STEPS:
+                seen.add(holes)
+                step(*batch)
+            if limit and holes not in seen:
+                sizes = meta.pool.used_bytes(), meta.pool.total_bytes(), limit
+                raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {STEPS} steps left the pool alike.")
             return ops, meta.pool.peak_used, meta.pool.peak_total, (type(model).__name__, chains_found)
 
     def train(self, choice: Choice, steps: int = 2) -> None:
