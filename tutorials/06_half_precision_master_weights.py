@@ -99,9 +99,9 @@ for mode in MODES:
 
 
 # %%
-def slow_task(master_weights: bool, dtype=tm.float16, steps: int = 1500) -> list[float]:
+def slow_task(master_weights: bool, dtype=tm.float16, steps: int = 750) -> list[float]:
     weight = tm.ones(1, dtype=dtype, requires_grad=True)
-    optimizer = tm.optim.SGD([weight], lr=1e-3, master_weights=master_weights)
+    optimizer = tm.optim.SGD([weight], lr=2e-3, master_weights=master_weights)
     values = []
     for _ in range(steps):
         optimizer.zero_grad()
@@ -122,7 +122,7 @@ RESULT["float16 alone ends at"], RESULT["masters end at"], RESULT["float32 ends 
 np.testing.assert_allclose(slow["float16 with masters"], slow["float32"], atol=2**-11)
 
 # %% [markdown]
-# **Sums that stall**: 5000 ones. Added up in a float16 tensor one by one, they come to a stop; every sum of this engine,
+# **Sums that stall**: 3000 ones. Added up in a float16 tensor one by one, they come to a stop; every sum of this engine,
 # that of a product or a convolution too, is made in float32 and rounded once. `accumulate_in(float16)` shows what would be
 # otherwise.
 
@@ -142,7 +142,7 @@ def product(count: int) -> float:
     return float(tm.ones(1, count, dtype=tm.float16) @ tm.ones(count, 1, dtype=tm.float16))
 
 
-COUNT = 5000
+COUNT = 3000
 running, whole = running_sum(COUNT), float(tm.ones(COUNT, dtype=tm.float16).sum())
 assert [float(tm.ones(n, dtype=tm.float16).sum()) for n in (2048, 2050, 60_000)] == [2048, 2050, 60_000]
 with accumulate_in(tm.float16):

@@ -126,23 +126,22 @@ assert results["F.mse_loss(x @ weight, x)"].dtype == tm.float32
 # ## Picture
 
 # %%
-at_peak = {f"{mode}, batch {batch}": memory.predict(train, mode, batch) for batch in (64, 4096) for mode in MODES}
-picture(stacked({name: track.by_category() for name, track in at_peak.items()}, "At the peak, under Adam"), "07_peaks")
+batches = {512: predicted} | {batch: {mode: memory.predict(train, mode, batch) for mode in MODES} for batch in (64, 2048, 4096)}
+at_peak = {f"{mode}, batch {batch}": batches[batch][mode].by_category() for batch in (64, 4096) for mode in MODES}
+picture(stacked(at_peak, "At the peak, under Adam"), "07_peaks")
 drawn, axes = figure(height=3.4)
-batches = [64, 256, 512, 1024, 2048, 4096]
-for mode, style in zip(MODES, ("-", "--", "-.", ":"), strict=True):
-    axes.plot(batches, [memory.predict(train, mode, n).peak / 2**20 for n in batches], style, label=mode)
+for mode, style in zip(MODES, ("o-", "s--", "^-.", "x:"), strict=True):
+    axes.plot(sorted(batches), [batches[batch][mode].peak / 2**20 for batch in sorted(batches)], style, label=mode)
 axes.set(xlabel="batch", ylabel="peak, MiB", xlim=(0, None), ylim=(0, None))
 axes.legend(frameon=False)
 picture(drawn, "07_batches")
-for mode in MODES:
-    for batch in (64, 4096):
-        RESULT[f"{mode}, batch {batch}: peak"] = at_peak[f"{mode}, batch {batch}"].peak
 for batch in (64, 4096):
-    plain = RESULT[f"float32, batch {batch}: peak"]
-    changes = {mode: RESULT[f"{mode}, batch {batch}: peak"] / plain - 1 for mode in MODES[1:]}
+    peaks = {mode: track.peak for mode, track in batches[batch].items()}
+    RESULT.update({f"{mode}, batch {batch}: peak": peak for mode, peak in peaks.items()})
+    changes = {mode: peaks[mode] / peaks["float32"] - 1 for mode in MODES[1:]}
     assert changes["float16 alone"] < changes["masters"]
     assert (changes["autocast"] < 0) == (batch == 4096)
+    assert changes["autocast"] > RESULT["autocast: activations"] / RESULT["float32: activations"] - 1
     print(f"batch {batch:4}: against float32 " + ", ".join(f"{mode} {change:+.0%}" for mode, change in changes.items()))
 
 # %% [markdown]
@@ -180,10 +179,10 @@ def kept(mode: str, batch: int) -> int:
     return now[Category.ACTIVATION] + now.get(Category.WEIGHT_CAST, 0)
 
 
-for batch in (WIDTH - 1, WIDTH, WIDTH + 1):
-    print(f"batch {batch}: float32 {kept('float32', batch):,}, autocast {kept('autocast', batch):,} bytes")
-RESULT.agree("at a batch of the width", by_hand=kept("float32", WIDTH), predicted=kept("autocast", WIDTH))
-assert kept("autocast", WIDTH - 1) > kept("float32", WIDTH - 1)
-assert kept("autocast", WIDTH + 1) < kept("float32", WIDTH + 1)
+amounts = {batch: (kept("float32", batch), kept("autocast", batch)) for batch in (WIDTH - 1, WIDTH, WIDTH + 1)}
+for batch, (plain, cast) in amounts.items():
+    print(f"batch {batch}: float32 {plain:,}, autocast {cast:,} bytes")
+    assert (cast < plain) == (batch > WIDTH)
+RESULT.agree("at a batch of the width", by_hand=amounts[WIDTH][0], predicted=amounts[WIDTH][1])
 ends = {mode: f"{tracks[mode].peak:,}" for mode in MODES}
 RESULT.ends(f"The peak at a batch of {BATCH}: " + ", ".join(f"{mode} {peak}" for mode, peak in ends.items()) + " bytes.")
