@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import DTypeError, GraphError, ShapeError
+from ..errors import ArgumentTypeError, DTypeError, GraphError, ShapeError
 from ..ops.base import Part, Rows
 from ..scope import local, settle_numpy
 from . import sparse
@@ -132,6 +132,10 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
         _observe(node, grads, owned, wanted)
     if wanted is not None and not any(edge is not None and id(edge[0]) in pending for edge in node.edges):
         return  # its gradient was asked for, and nothing beyond it: it stays as it is
+    if node.prehooks:
+        grads = _answered(node, node.prehooks, grads)
+    if node.prehooks or node.posthooks:  # what a hook has seen is no longer ours alone
+        owned = [False] * len(grads)
     node.open(keep_graph)
     if all(g is None for g in grads) or all(edge is None for edge in node.edges):
         result: tuple = (None,) * len(node.edges)
@@ -147,7 +151,13 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
         raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
     if not keep_graph:
         node.close()
-    owned = _ownership(grads, owned, result)
+    if node.posthooks:
+        before = tuple([_shown(g, node.device) for g in grads])
+        result = tuple(_answered(node, node.posthooks, _in_shape(node, result), before))
+        del before
+        owned = [False] * len(result)
+    else:
+        owned = _ownership(grads, owned, result)
     state.grads = grads = None  # type: ignore[assignment]  # what is not sent on is free from here
     sent = list(result)
     del result
@@ -159,6 +169,57 @@ def _step(node: Node, pending: dict, ready: list, keep_graph: bool, wanted: dict
             _deliver(pending.get(id(target)), edge, grad, owned[index])
             grad = None
         _arrive(pending, ready, target, wanted)
+
+
+def _shown(grad: Any, device: Any) -> Any:
+    """A gradient as hooks see it."""
+    from .tensor import Tensor
+
+    return None if grad is None else sparse.SparseTensor(grad, device) if type(grad) is Rows else Tensor._wrap(grad, device)
+
+
+def _in_shape(node: Node, result: tuple) -> list:
+    """What a backward returned, each in the shape of its input."""
+    grads = list(result)
+    for i, edge in enumerate(node.edges):
+        if grads[i] is None or edge is None:
+            grads[i] = None
+            continue
+        shape = edge[0].shapes[edge[1]][0] if isinstance(edge[0], Node) else edge[0].array.shape
+        if grads[i].shape != shape:
+            grads[i] = _unbroadcast(node.device, grads[i], shape)
+        if type(grads[i]) is Part:
+            grads[i] = _whole(node.device, grads[i], grads[i].dtype)
+    return grads
+
+
+def _answered(node: Node, hooks: dict, grads: Any, *more: tuple) -> list:
+    """Hooks of a node see all gradients at once (and ``more``), and may answer with a tuple of as many."""
+    from .tensor import Tensor
+
+    for hook in list(hooks.values()):
+        answer = hook(tuple([_shown(g, node.device) for g in grads]), *more)
+        if answer is None:
+            continue
+        if not isinstance(answer, tuple):
+            raise ArgumentTypeError(f"a hook of {node.name()}: expected tuple, but hook returned {type(answer).__name__!r}")
+        if len(answer) != len(grads):
+            raise GraphError(
+                f"a hook of {node.name()} has returned an incorrect number of values (got {len(answer)}, but expected "
+                f"{len(grads)})"
+            )
+        for new, old in zip(answer, grads, strict=True):
+            if new is None:
+                continue
+            if not isinstance(new, (Tensor, sparse.SparseTensor)) or old is None or tuple(new.shape) != tuple(old.shape):
+                raise ShapeError(
+                    f"a hook of {node.name()} has changed the size of value: expected "
+                    f"{None if old is None else list(old.shape)}, found {new!r}"
+                )
+            if new.dtype != old.dtype:
+                raise DTypeError(f"a hook of {node.name()} has changed the type of value: {old.dtype} became {new.dtype}")
+        grads = [a.rows if isinstance(a, sparse.SparseTensor) else None if a is None else a.array for a in answer]
+    return grads
 
 
 def _ownership(grads: list, owned: list, result: tuple) -> list:

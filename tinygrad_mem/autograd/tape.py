@@ -7,11 +7,13 @@ here forms a reference cycle, and memory falls when the last reference goes.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
-from ..errors import DeviceError, GraphError, let_go
+from ..errors import DeviceError, GraphError, NotOfferedError, let_go
 from ..ops.base import Context, Op
+from .hooks import RemovableHandle
 from .saved import contents, remember, unpack
 
 if TYPE_CHECKING:
@@ -41,6 +43,8 @@ class Node(Context):
     remembers = False  # whether forward saved anything: what saved nothing can be walked again, as in PyTorch
     freed = False
     hooks: dict[int, dict] | None = None
+    prehooks: dict[int, Any] | None = None  # of the node itself, before and after its backward
+    posthooks: dict[int, Any] | None = None
     retained: dict[int, Any] | None = None  # output index -> weak reference to the tensor that wants its gradient kept
     module = line = ""  # where it ran forward, known only while somebody listens
 
@@ -53,6 +57,27 @@ class Node(Context):
         """PyTorch's view of :attr:`edges`, where a leaf stands behind an :class:`AccumulateGrad`."""
         ways: Any = [edge or (None, 0) for edge in self.edges]
         return tuple([(AccumulateGrad(way[0]), 0) if isinstance(way[0], _Tensor) else way for way in ways])
+
+    def register_prehook(self, hook: Callable[[tuple], tuple | None]) -> RemovableHandle:
+        """Call ``hook(grad_outputs)`` before this node's backward: a tensor, or ``None``, for each output.
+
+        What it returns, if anything, takes their place: a tuple of as many, of the same shapes and dtypes.
+        """
+        self.prehooks = self.prehooks or {}
+        handle = RemovableHandle(self.prehooks)
+        self.prehooks[handle.key] = hook
+        return handle
+
+    def register_hook(self, hook: Callable[[tuple, tuple], tuple | None]) -> RemovableHandle:
+        """Call ``hook(grad_inputs, grad_outputs)`` after this node's backward: a tensor, or ``None``, for each input.
+
+        What it returns, if anything, takes the place of ``grad_inputs``: a tuple of as many, of the same shapes and dtypes.
+        Inputs are those of the op (:attr:`op`), in its order. Gradients that a hook has seen are not written in place.
+        """
+        self.posthooks = self.posthooks or {}
+        handle = RemovableHandle(self.posthooks)
+        self.posthooks[handle.key] = hook
+        return handle
 
     def open(self, keep: bool) -> None:
         """Before backward: the saved arrays must be there, and must be what they were.
@@ -100,6 +125,19 @@ class AccumulateGrad:
     def name(self) -> str:
         """PyTorch's, less its C++ namespace."""
         return "AccumulateGrad"
+
+    def register_hook(self, hook: Any) -> Any:
+        """Not offered: nothing of a leaf would hold the hook.
+
+        Raises:
+            NotOfferedError: always, with what to use instead.
+        """
+        raise NotOfferedError(
+            "AccumulateGrad: hooks of it are not offered; use the leaf's register_hook() before its gradient is added, or its "
+            "register_post_accumulate_grad_hook() afterwards"
+        )
+
+    register_prehook = register_hook
 
 
 class View:
