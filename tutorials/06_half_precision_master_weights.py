@@ -216,7 +216,7 @@ sums.set(title="A sum of ones", xlabel="how many ones", ylabel="their sum")
 moments.plot(ours[:, 0], label="optim.Adam, with a gradient")
 moments.plot(ours[:, 3], label="optim.Adam, without")
 moments.plot(naive[:, 0], ":", label="float16 alone, with a gradient")
-moments.plot([0], [1.0], "x", color="#D55E00", markersize=9, label="float16 alone, without: nan")
+moments.plot([0], [1.0], "x", color="black", markersize=9, label="float16 alone, without: nan")
 moments.set(title="Adam's eps", xlabel="step", ylabel="weight", ylim=(0.4, 1.35))
 for axes in (updates, sums, moments):
     axes.legend(fontsize=7, frameon=False, loc="best")

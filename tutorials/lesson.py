@@ -26,6 +26,9 @@ from tinygrad_mem.memory.render.palette import COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+LINES = [
+    COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE, Category.UNCOUNTED)
+]
 FOLDER = "TINYGRAD_MEM_PICTURES"  # the environment variable that says where pictures go
 
 
@@ -108,6 +111,7 @@ def figure(columns: int = 1, height: float = 4.0) -> tuple[Figure, Any]:
     axes = [made.add_subplot(1, columns, i + 1) for i in range(columns)]
     for each in axes:
         each.spines[["top", "right"]].set_visible(False)
+        each.set_prop_cycle(color=LINES)
     return made, axes[0] if columns == 1 else axes
 
 
