@@ -194,6 +194,25 @@ def test_what_wants_gradients_afterwards_is_refused():
     optimizer.step()
 
 
+def test_a_scaled_loss_is_refused_before_anything_has_moved():
+    """Its first backward would make a step 65,536 times too long."""
+    model, scaler = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), tm.amp.GradScaler("cpu")
+    frozen, other = nn.Linear(1, 1), nn.Linear(3, 1)
+    optimizer = tm.optim.SGD(model.parameters(), 0.1)
+    before = [p.tolist() for p in model.parameters()]
+    with optimizer_in_backward(optimizer):
+        loss = frozen(model(tm.ones(2, 3))).sum()
+        with pytest.raises(GraphError, match=r"a parameter of shape \[.*\] under this loss is updated in backward"):
+            scaler.scale(loss)
+        with pytest.raises(GraphError, match="under this loss is updated in backward"):
+            scaler.scale([other(tm.ones(1, 3)).sum(), loss])
+        scaler.scale(other(tm.ones(1, 3)).sum()).backward()  # of another model
+        assert [p.tolist() for p in model.parameters()] == before
+        assert tm.amp.GradScaler("cpu", enabled=False).scale(loss) is loss
+    scaler.scale(loss).backward()
+    assert model[0].weight.grad is not None
+
+
 def test_a_window_that_was_open_before_is_refused_too():
     model, optimizer = made()
     window = accumulate(model, optimizer, 2)

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..autograd.graph import leaves
 from ..autograd.sparse import parts
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..dtypes import float16, float32
-from ..errors import ArgumentError
+from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
 
 
@@ -105,10 +106,12 @@ class GradScaler:
 
         Raises:
             ValueError: something is neither a tensor nor an iterable of tensors.
+            GraphError: one of its parameters would be updated in backward, by a gradient that is not unscaled yet.
         """
         if not self._enabled:
             return outputs
         if isinstance(outputs, Tensor):
+            _refuse_steps_in_backward(outputs)
             if self._scale is None:
                 self._scale, self._growth_tracker = _float32(self._init_scale), self._init_growth_tracker
             if outputs.dtype == float16:  # as a float16 number, the scale would be inf
@@ -322,6 +325,20 @@ class GradScaler:
 def _float32(number: float) -> float:
     with np.errstate(over="ignore"):
         return float(np.float32(number))
+
+
+def _refuse_steps_in_backward(loss: Tensor) -> None:
+    """Before anything has happened: the first backward of a scaled loss would move parameters by so many times their step.
+
+    Raises:
+        GraphError: a parameter under ``loss`` has an optimizer that steps in backward.
+    """
+    for leaf in leaves(loss):
+        if leaf._stepped_in_backward:
+            raise GraphError(
+                f"scale: a parameter of shape {list(leaf.shape)} under this loss is updated in backward, by a gradient that "
+                "nobody can unscale before; remove() optimizer_in_backward, or train without GradScaler (in float32)"
+            )
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:

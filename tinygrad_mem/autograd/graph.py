@@ -41,6 +41,19 @@ class saved_tensors_hooks:
         local.saved_hooks = local.saved_hooks[:-1]
 
 
+def leaves(tensor: Tensor) -> list[Tensor]:
+    """The leaves to which gradients of ``tensor`` go."""
+    edge = tensor.edge() if tensor.requires_grad else None
+    found: dict[int, Any] = {}
+    stack = [] if edge is None else [edge[0]]
+    while stack:
+        target = stack.pop()
+        if id(target) not in found:
+            found[id(target)] = target
+            stack.extend(edge[0] for edge in getattr(target, "edges", ()) if edge is not None)
+    return [target for target in found.values() if isinstance(target, Tensor)]
+
+
 class disable_saved_tensors_hooks:
     """Inside, entering :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``; open ones are an error too."""
 

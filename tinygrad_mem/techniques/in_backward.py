@@ -23,9 +23,9 @@ class optimizer_in_backward:
         optimizer whose update of a parameter looks at that parameter alone (all of ``tinygrad_mem.optim``).
     Do not use when:
         Gradients are wanted after backward: to clip by the norm of all, to accumulate over micro-batches, to unscale
-        (``GradScaler``), to look at. ``optimizer.step()``, ``clip_grad_norm_``, ``clip_grad_value_`` and ``accumulate`` raise
-        while it is on. There is no way back either: when backward fails half-way, the parameters whose gradients had arrived
-        have been updated.
+        (``GradScaler``), to look at. ``optimizer.step()``, ``clip_grad_norm_``, ``clip_grad_value_``, ``accumulate`` and
+        ``GradScaler.scale`` raise while it is on. There is no way back either: when backward fails half-way, the parameters
+        whose gradients had arrived have been updated.
 
     It lasts until ``remove()``, until a ``with`` block around it ends, or as long as the optimizer lives.
 
