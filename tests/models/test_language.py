@@ -36,9 +36,9 @@ def windows(count: int, length: int, seed: int) -> np.ndarray:
     return np.stack([text[i : i + length + 1] for i in places])
 
 
-def letters_alone() -> float:
-    """The loss of who knows how often each byte comes, and nothing else."""
-    counts = np.bincount(docstrings.encode("\n".join(TEXTS)))
+def letters_alone(text: np.ndarray) -> float:
+    """The loss of who knows how often each byte of ``text`` comes, and nothing else."""
+    counts = np.bincount(text)
     share = counts[counts > 0] / counts.sum()
     return float(-(share * np.log(share)).sum())
 
@@ -116,7 +116,7 @@ def test_a_gpt_learns_real_text():
     tm.manual_seed(0)
     model = gpt.GPT(**{**SMALL, "width": 64, "heads": 4, "context": 48})
     rule, losses = tm.optim.AdamW(model.parameters(), 3e-3), []
-    for step in range(110):
+    for step in range(130):
         tokens = tm.tensor(windows(12, 48, step))
         loss = F.cross_entropy(model(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
         rule.zero_grad()
@@ -124,7 +124,7 @@ def test_a_gpt_learns_real_text():
         rule.step()
         losses.append(loss.item())
     assert losses[0] == pytest.approx(np.log(256), rel=0.05)
-    assert np.mean(losses[-10:]) < letters_alone() - 0.2
+    assert np.mean(losses[-10:]) < letters_alone(docstrings.encode("\n".join(TEXTS))) - 0.7
 
 
 def hidden_tokens(tokens: np.ndarray, real: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -138,12 +138,12 @@ def test_a_masked_language_model_learns_real_text_of_any_length():
     """Batches by a budget of tokens, padded to their longest, and logits of the hidden tokens only."""
     tm.manual_seed(0)
     rng = np.random.default_rng(0)
-    data: list[Any] = [docstrings.encode(text[:48]).astype(np.int64) for text in TEXTS]
+    data: list[Any] = [docstrings.encode(text[:48]).astype(np.int64) for text in TEXTS[:40]]
     sampler = TokenBatchSampler([len(d) for d in data], 600, generator=tm.Generator().manual_seed(1))
     loader = DataLoader(data, batch_sampler=sampler, collate_fn=PadCollate())  # type: ignore[arg-type]
-    model = bert.MaskedLanguageModel(2, 4, 64, context=48, vocabulary=257, dropout=0.0)
+    model = bert.MaskedLanguageModel(1, 4, 64, context=48, vocabulary=257, dropout=0.0)
     rule, losses = tm.optim.AdamW(model.parameters(), 3e-3), []
-    while len(losses) < 110:
+    while len(losses) < 200:
         for batch in loader:
             real = ~values(batch.padding_mask)
             tokens, labels = hidden_tokens(values(batch.tokens), real, rng)
@@ -156,7 +156,7 @@ def test_a_masked_language_model_learns_real_text_of_any_length():
             rule.step()
             losses.append(loss.item())
     assert losses[0] == pytest.approx(np.log(257), rel=0.15)
-    assert np.mean(losses[-15:]) < letters_alone() + 0.05
+    assert np.mean(losses[-15:]) < letters_alone(np.concatenate(data)) - 0.4
 
 
 def test_masked_positions_alone_have_the_loss_of_all():
