@@ -109,6 +109,8 @@ class Region:
         dtype = lower if policy is Policy.LOWER else float32
         if policy is Policy.WIDEST:
             dtype = _widest((*args, *kwargs.values()), kind, lower)
+        elif policy is Policy.FIRST:
+            dtype = _widest((first,), kind, lower)
         return self._cast(args, kind, dtype), {key: self._cast(value, kind, dtype) for key, value in kwargs.items()}
 
     def _with_dtype(self, function: Any, first: Tensor, args: tuple, kwargs: dict) -> tuple[tuple, dict]:

@@ -17,6 +17,7 @@ class Policy(Enum):
     FLOAT32 = "cast to float32"
     FLOAT32_RESULT = "as they are; the result is float32, unless the call names a dtype"
     WIDEST = "cast to the widest dtype among them"
+    FIRST = "cast to the dtype of the first of them"
     AS_IS = "as they are, also in what the function calls"
     REFUSED = "an error: what the function computes does not fit half precision"
 
@@ -42,7 +43,8 @@ CPU = {
     Policy.LOWER: _PRODUCTS,
     Policy.FLOAT32: "prod trace cdist grid_sample quantile nanquantile binary_cross_entropy max_pool3d avg_pool3d "
     "adaptive_max_pool3d adaptive_avg_pool3d local_response_norm " + _LOSSES,
-    Policy.WIDEST: "cat stack index_copy addr recurrent_layer",
+    Policy.WIDEST: "cat stack index_copy addr",
+    Policy.FIRST: "recurrent_layer",  # what RNN, LSTM and GRU call: half precision where the layer before gave that
     Policy.AS_IS: "mv dot vdot",
 }
 
