@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.recompute.test_chain import all_schedules
 from tests.recompute.test_checkpoint import BLOCKS, Ops, assert_same, everything, network, plainly
-from tinygrad_mem import nn, recompute
+from tinygrad_mem import memory, nn, recompute
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.errors import ArgumentError
 from tinygrad_mem.models import gpt, resnet, vgg
@@ -127,6 +127,20 @@ def test_the_planned_peak_is_the_measured_one(name: str):
     assert points[-1][1] == sum(stage.forward + stage.backward for stage in costs.stages)
     if name in ("GPT", "sigmoids"):
         assert peak("cpu", lambda: recompute.apply(make(), schedule, costs.sizes), shape, loss) == measured
+
+
+def test_a_profile_inside_a_prediction_is_not_heard():
+    """What the profile's copies lived in is no memory of the run: nothing is freed in the track that the run did not free."""
+
+    def script(profiled: bool) -> None:
+        model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 6))
+        x = tm.ones(4, 6)
+        if profiled:
+            recompute.profile(model, x, squares)
+        model(x)
+
+    plain, profiled = (memory.predict(script, each) for each in (False, True))
+    assert plain.timeline().used.tolist() == profiled.timeline().used.tolist()
 
 
 def test_a_profile_leaves_no_trace():

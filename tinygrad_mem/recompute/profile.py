@@ -68,24 +68,26 @@ def profile(
         raise ArgumentError("profile: there is no module to run")
     with _apart() as meta:
         sizes = _sizes(list(_copy(sequential, meta)), _like(input, meta))
-        runs = [_Run(_copy(sequential, meta), sizes, _like(input, meta), loss) for _ in range(2)]
-        plain, checkpointed = runs
+        plain, checkpointed = (_Run(_copy(sequential, meta), sizes, _like(input, meta), loss) for _ in range(2))
         plain.walk(recomputed=False)
         checkpointed.walk(recomputed=True)
-    times = [(ops, 2.0 * ops) for ops in plain.ops] if time == "ops" else _seconds(sequential, sizes, input, loss)
-    stages = [
-        Stage(
-            *times[k],
-            output=plain.outputs[k],
-            saved=plain.saved[k],
-            forward_peak=checkpointed.forward_peaks[k],
-            recorded_peak=plain.forward_peaks[k],
-            backward_peak=plain.backward_peaks[k],
-            gradient=checkpointed.gradients[k],
-            parameters=plain.parameters[k],
-        )
-        for k in range(len(plain.outputs))
-    ]
+        found = [
+            {
+                "output": plain.outputs[k],
+                "saved": plain.saved[k],
+                "forward_peak": checkpointed.forward_peaks[k],
+                "recorded_peak": plain.forward_peaks[k],
+                "backward_peak": plain.backward_peaks[k],
+                "gradient": checkpointed.gradients[k],
+                "parameters": plain.parameters[k],
+            }
+            for k in range(len(plain.outputs))
+        ]
+        times = [(ops, 2.0 * ops) for ops in plain.ops]
+        del plain, checkpointed  # here, where nobody hears: a track of meta would take their memory for its own
+    if time == "measured":
+        times = _seconds(sequential, sizes, input, loss)
+    stages = [Stage(*each, **rest) for each, rest in zip(times, found, strict=True)]
     return Profile(tuple(stages), sizes)
 
 

@@ -1,6 +1,6 @@
 """Every tip of the lists, measured: each is a training step before and after it, and what that does to bytes, time, numbers."""
 
-from . import activations, lifetimes, optimizers
+from . import activations, batch, data, lifetimes, networks, optimizers, precision, recompute, sequences
 from .measure import Failed as Failed
 from .measure import Measured as Measured
 from .measure import measure as measure
@@ -11,5 +11,6 @@ from .tip import Training as Training
 from .verdict import Verdict as Verdict
 from .verdict import verdict as verdict
 
-TIPS: dict[str, Tip] = {tip.name: tip for family in (activations, lifetimes, optimizers) for tip in family.TIPS}
+_FAMILIES = (activations, lifetimes, batch, networks, recompute, precision, optimizers, sequences, data)
+TIPS: dict[str, Tip] = {tip.name: tip for family in _FAMILIES for tip in family.TIPS}
 """By name, in the order of the table."""

@@ -49,7 +49,8 @@ def stepped_in_backward(scene: Scene) -> Training:
     model: Any = scene.model()
     x, y = scene.data()
     rule = tm.optim.Adam(model.parameters(), lr=1e-3)
-    model.kept = optimizer_in_backward(rule)  # its hooks know the optimizer weakly: somebody must hold it
+    optimizer_in_backward(rule)
+    model.rule = rule  # the hooks know the optimizer weakly: somebody must hold it
 
     def step() -> float:
         loss = scene.loss(model(x), y)

@@ -136,10 +136,17 @@ VGG = Scene(Named(SlimVGG, (3, 64, 64), 10), 16)
 RESNET = Scene(Named(resnet20, (3, 32, 32), 10), 32)
 
 
-def classify(scene: Scene, model: nn.Module | None = None, *, batch_size: int | None = None, optimizer: Any = None) -> Training:
-    """The plain training step that most tips change: SGD with momentum unless ``optimizer`` (of parameters) says otherwise."""
+def classify(
+    scene: Scene, model: nn.Module | None = None, *, batch_size: int | None = None, optimizer: Any = None, data: Any = None
+) -> Training:
+    """The plain training step that most tips change: the scene's model and data, SGD with momentum, unless others are given.
+
+    Args:
+        optimizer: a function of the parameters.
+        data: inputs and targets.
+    """
     trained: Any = scene.model() if model is None else model
-    x, y = scene.data(batch_size)
+    x, y = data or scene.data(batch_size)
     rule = (optimizer or momentum)(trained.parameters())
 
     def step() -> float:

@@ -10,7 +10,7 @@ from ..memory import Category, Change
 from ..memory.sizes import bytes_text
 from .measure import Failed, Measured
 
-NOTICED = 0.01
+NOTICED = 0.02
 """Of the peak before: a change below it is none."""
 ROUNDING = 1e-2
 """Of the numbers: sums in another order stay below it in float32 over a few steps; another rule does not."""

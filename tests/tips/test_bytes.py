@@ -1,0 +1,192 @@
+"""Every tip's bytes, held to a formula of its network's sizes, with two sides. They are those of a run on ``meta``, which
+``test_run.py`` holds to the cpu's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, recompute
+from tinygrad_mem.devices import round_up
+from tinygrad_mem.models.vgg import CONVOLUTIONS
+from tinygrad_mem.tips import TIPS, Scene, precision, sequences
+from tinygrad_mem.tips.measure import foretell
+from tinygrad_mem.tips.recompute import F
+from tinygrad_mem.tips.tip import SlimVGG
+
+CASES = [(tip.name, case.when) for tip in TIPS.values() for case in tip.cases]
+FLOAT = 4
+
+
+@cache
+def compared(name: str, when: str) -> memory.Comparison:
+    tip = TIPS[name]
+    (case,) = [case for case in tip.cases if case.when == when]
+    return foretell(case.before, tip.scene).compare(foretell(case.after, tip.scene))
+
+
+def sizes(scene: Scene, itemsize: int = FLOAT) -> list[int]:
+    """Bytes of each of the network's parameters, as the pool rounds them."""
+    with tm.device("meta"):
+        return [round_up(p.numel() * itemsize) for p in scene.model().parameters()]
+
+
+def maps(batch: int = 16, side: int = 64, divide: int = 4) -> list[int]:
+    """Bytes of the result of each convolution of the slim VGG16."""
+    return [batch * width // divide * (side >> i) ** 2 * FLOAT for i, stage in enumerate(CONVOLUTIONS[16]) for width in stage]
+
+
+def lines(last: bool) -> tuple[int, int, int]:
+    """Characters of the longest line, of all lines, and places of the batch padded to the data's longest."""
+    scene = sequences.CHARACTERS
+    batches = sequences._lines(scene)
+    lengths = [len(line) for line in batches[-1 if last else 0]]
+    longest = max(len(line) for batch in batches[: None if last else -1] for line in batch)
+    return longest, sum(lengths), scene.batch_size * scene.network.sample[0]
+
+
+MLP, P = TIPS["sgd"].scene, sizes(TIPS["sgd"].scene)
+MAPS = maps()
+ALL_RESULTS = 2 * sum(MAPS) + sum(m // 4 for m in maps()[1:13:3])  # convolutions', norms'; pools' are less than a quarter
+ROW, COLUMN = 512, 4000  # of the logits
+LOGITS = ROW * COLUMN * FLOAT
+SCORES = 4 * 4 * 256 * 256 * FLOAT
+FIRST = 32 * 16 * 64 * 64 * FLOAT  # the first map of ``downsample``
+LAYER = 256 * 64 * FLOAT  # of the hundred
+BLOCK = 32 * 16 * 32 * 32 * FLOAT  # the map of a reversible block, and of ResNet-20's first stage
+
+Side = Callable[[memory.Comparison], bool]
+
+
+def change(name: str, low: float, high: float) -> Side:
+    return lambda found: low <= getattr(found, name).change <= high
+
+
+def exactly(name: str, size: int) -> Side:
+    return change(name, size, size)
+
+
+def ratio(name: str, low: float, high: float) -> Side:
+    return lambda found: low <= getattr(found, name).after / getattr(found, name).before <= high
+
+
+def after(name: str, low: float, high: float) -> Side:
+    return lambda found: low <= getattr(found, name).after <= high
+
+
+NOTHING: list[Side] = [exactly("peak", 0), exactly("saved", 0)]
+
+
+def _least() -> int:
+    """What the best schedule needs, with parameters, momentum and the batch beside it."""
+    scene = TIPS["optimal_checkpoints"].scene
+    with tm.device("meta"):
+        model: Any = scene.model()
+        chain = tm.nn.Sequential(*model.features, tm.nn.AdaptiveAvgPool2d(1), tm.nn.Flatten(), model.classifier)
+        x = scene.data()[0]
+        costs = recompute.profile(chain, x, lambda y: F.cross_entropy(y, tm.randint(0, 10, (len(y),))))
+    return recompute.front(costs.stages)[0][0] + 2 * sum(sizes(scene)) + x.nbytes
+
+
+FORMULAS: dict[tuple[str, str], list[Side]] = {
+    ("inplace_activation", "training"): NOTHING,
+    ("inplace_activation", "inference"): NOTHING,
+    ("inplace_operators", "training"): NOTHING,
+    ("inplace_operators", "inference"): NOTHING,
+    ("one_name", "training"): NOTHING,
+    ("one_name", "inference"): [change("peak", -ALL_RESULTS, -ALL_RESULTS + 3 * max(MAPS)), exactly("saved", 0)],
+    ("del", "nobody saved it"): [change("peak", -2 * MAPS[0], -2 * MAPS[0] + 4096), exactly("saved", 0)],
+    ("del", "backward needs it"): NOTHING,
+    ("inplace", ""): [change("saved", -sum(MAPS) - 13 * 1024, -sum(MAPS)), change("peak", -sum(MAPS), -0.9 * sum(MAPS))],
+    ("offload", ""): [after("saved", BLOCK, 1.1 * BLOCK), change("peak", -24 * BLOCK, -19 * BLOCK)],
+    ("compression", ""): [ratio("saved", 0.25, 0.28), ratio("peak", 0.25, 0.5)],
+    ("item", "after backward"): [exactly("peak", -512), exactly("saved", 0)],
+    ("item", "losses without a backward"): [ratio("saved", 0.249, 0.251), ratio("peak", 0.25, 0.27)],
+    ("detach", ""): [ratio("saved", 0.249, 0.251), ratio("peak", 0.25, 0.27)],
+    ("eval", ""): NOTHING,
+    ("no_grad", ""): [after("saved", 0, 0), change("saved", -2.2 * sum(MAPS), -2 * sum(MAPS))],
+    ("gc_collect", "a plain step"): NOTHING,
+    ("gc_collect", "your own code makes cycles"): [exactly("peak", -3 * 8 * 64 * 784 * FLOAT)],
+    ("empty_cache", ""): NOTHING,
+    ("smaller_batch", ""): [ratio("saved", 0.5, 0.501), ratio("peak", 0.5, 0.56)],
+    ("smaller_images", ""): [ratio("saved", 0.25, 0.252), ratio("peak", 0.25, 0.31)],
+    ("split_batch", "losses summed, one backward"): [ratio("saved", 1, 1.001), ratio("peak", 0.98, 1)],
+    ("split_batch", "a backward for each part"): [ratio("saved", 0.25, 0.252), ratio("peak", 0.5, 0.6)],
+    ("accumulation", ""): [ratio("saved", 0.25, 0.252), ratio("peak", 0.5, 0.6)],
+    ("fewer_channels", ""): [ratio("saved", 0.5, 0.502), ratio("peak", 0.25, 0.5)],
+    ("no_norm", ""): [change("saved", -sum(MAPS) - 26 * 1024, -sum(MAPS)), change("peak", -sum(MAPS), -0.9 * sum(MAPS))],
+    ("no_long_skips", ""): [exactly("saved", -sum(8 * (8 << i) * (64 >> i) ** 2 * FLOAT for i in range(4)))],
+    ("downsample", "pooling"): [ratio("saved", 0.4, 0.41)],
+    ("downsample", "a strided convolution"): [ratio("saved", 0.25, 0.252)],
+    ("downsample", "a stride instead of pooling"): [exactly("saved", -FIRST - FIRST // 16)],  # the map, and a byte an index
+    ("dropout", ""): [exactly("saved", -6 * 512 * 256 * FLOAT), exactly("peak", -6 * 512 * 256 * FLOAT)],
+    ("checkpoint", ""): [ratio("saved", 1 / 3, 1 / 2), ratio("peak", 1 / 2, 2 / 3)],
+    ("checkpoint_sequential", ""): [after("saved", 18 * LAYER, 20 * LAYER), change("saved", -82 * LAYER, -80 * LAYER)],
+    ("optimal_checkpoints", ""): [lambda found: 0 <= found.peak.after - _least() <= 1 << 16, ratio("peak", 0.8, 0.9)],
+    ("reversible", ""): [after("saved", 2 * BLOCK, 3 * BLOCK), ratio("peak", 0.2, 0.25)],
+    ("half", ""): [ratio("saved", 0.5, 0.52), ratio("peak", 0.5, 0.67)],
+    ("autocast", "activations outweigh parameters"): [ratio("saved", 0.5, 0.54), ratio("peak", 0.85, 0.9)],
+    ("autocast", "parameters outweigh activations"): [change("peak", 2 * 3072 * 512 - 4 * 16 * 512, 2 * 3072 * 512)],
+    ("master_weights", ""): [exactly("peak", sum(sizes(precision.SMALL)))],
+    ("static_loss_scale", ""): [exactly("peak", 512)],
+    ("dynamic_loss_scale", ""): [exactly("peak", 512)],
+    ("float32_sums", ""): [exactly("peak", 0), exactly("saved", 0)],
+    ("momentum", ""): [exactly("peak", -sum(P))],
+    ("sgd", ""): [exactly("peak", -2 * sum(P))],
+    ("half_states", ""): [exactly("peak", -2 * sum(P) + 2 * sum(sizes(MLP, 2)))],
+    ("eight_bit", ""): [change("peak", -1.5 * sum(P), -1.49 * sum(P))],
+    ("adafactor", ""): [change("peak", -2 * sum(P), -1.99 * sum(P))],
+    ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096)],
+    ("zero_grad", "before forward"): [change("peak", -sum(P), -max(P))],
+    ("zero_grad", "between forward and backward"): [change("peak", -sum(P), -sum(P) / 2)],
+    ("dynamic_padding", "the batch is short"): [ratio("saved", lines(False)[0] / 64 * 0.99, lines(False)[0] / 64 * 1.01)],
+    ("dynamic_padding", "the longest is in it"): [exactly("saved", 0), change("peak", -2 * 16 * 64 * 8 * 2, 0)],
+    ("packed_sequences", ""): [ratio("saved", lines(True)[1] / lines(True)[2], 1.05 * lines(True)[1] / lines(True)[2])],
+    ("selection", ""): [change("transient", -1.6 * LOGITS, -1.59 * LOGITS), change("saved", -0.8 * LOGITS, -0.79 * LOGITS)],
+    ("chunking", ""): [change("transient", -2 * LOGITS, -1.75 * LOGITS), change("saved", -LOGITS, -0.98 * LOGITS)],
+    ("attention", ""): [change("saved", -2 * SCORES, -1.85 * SCORES), ratio("peak", 0.2, 0.25)],
+    ("generators", ""): [change("peak", -23 * (64 * 784 * FLOAT + 512) - 1024, -23 * (64 * 784 * FLOAT + 512))],
+    ("streaming", "a mapped file"): [exactly("peak", -4_000_000 * 8)],
+    ("streaming", "a stream"): [exactly("peak", -4_000_000 * 8)],
+    ("bigger_gpu", "how much bigger"): [ratio("saved", 1.998, 2), ratio("peak", 1.85, 2)],
+    ("bigger_gpu", "you recompute and step in backward instead"): [ratio("saved", 1 / 3, 1 / 2), ratio("peak", 1 / 2, 2 / 3)],
+}
+
+
+_WIDE = (512 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 - 128 * 10) * FLOAT  # what the head has more
+FORMULAS["global_pooling", ""] = [change("peak", -3 * _WIDE - 4096, -3 * _WIDE + 4096)]  # parameters, gradients, momentum
+
+
+def test_every_case_has_a_formula():
+    assert set(FORMULAS) == set(CASES)
+    assert len(CASES) == len(set(CASES))
+
+
+@pytest.mark.parametrize(("name", "when"), CASES)
+def test_the_bytes_are_those_of_the_formula(name: str, when: str):
+    found = compared(name, when)
+    for number, holds in enumerate(FORMULAS[name, when]):
+        assert holds(found), f"formula {number} of {name}, {when}:\n{found.peak}\n{found.saved}\n{found.transient}"
+
+
+@pytest.mark.parametrize(("name", "when"), [("sgd", ""), ("no_norm", ""), ("checkpoint_sequential", "")])
+def test_a_formula_can_fail(name: str, when: str):
+    """The same formulas of a comparison the other way round."""
+    tip = TIPS[name]
+    (case,) = [case for case in tip.cases if case.when == when]
+    turned = foretell(case.after, tip.scene).compare(foretell(case.before, tip.scene))
+    assert not all(holds(turned) for holds in FORMULAS[name, when])
+
+
+def test_the_slim_vgg_is_vgg16_with_fewer_channels():
+    with tm.device("meta"):
+        model = SlimVGG(divide=1)
+    from tinygrad_mem.models.vgg import vgg16_bn_cifar
+
+    with tm.device("meta"):
+        known = vgg16_bn_cifar()
+    assert [p.shape for p in model.features.parameters()] == [p.shape for p in known.features.parameters()]

@@ -1,0 +1,73 @@
+"""Tips about the batch: fewer samples, smaller ones, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..models.names import Named
+from ..nn import functional as F
+from ..techniques import accumulate
+from .tip import RESNET, Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
+
+NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 64, 64), 10), 16)
+"""Without batch norm, whose statistics are those of the part that it sees, a split batch has the whole one's gradient."""
+
+
+def half_the_batch(scene: Scene) -> Training:
+    return classify(scene, batch_size=scene.batch_size // 2)
+
+
+def half_the_size(scene: Scene) -> Training:
+    x, y = scene.data()
+    if scene.network.tokens:
+        return classify(scene, data=(x[:, ::2].clone(), y[:, ::2].clone()))
+    return classify(scene, data=(F.avg_pool2d(x, 2), y))
+
+
+def _split(scene: Scene, parts: int, each: bool) -> Training:
+    model, (x, y) = scene.model(), scene.data()
+    rule = momentum(model.parameters())
+
+    def step() -> float:
+        rule.zero_grad()
+        total: Any = 0.0
+        for xs, ys in zip(x.chunk(parts), y.chunk(parts), strict=True):
+            loss = scene.loss(model(xs), ys) * (len(xs) / len(x))
+            if each:
+                loss.backward()
+            total = total + (loss.detach() if each else loss)
+        del loss
+        if not each:
+            total.backward()
+        rule.step()
+        return total.item()
+
+    return Training(step, model)
+
+
+def losses_summed(scene: Scene) -> Training:
+    return _split(scene, parts=4, each=False)
+
+
+def backward_each(scene: Scene) -> Training:
+    return _split(scene, parts=4, each=True)
+
+
+def accumulated(scene: Scene) -> Training:
+    model, (x, y) = scene.model(), scene.data()
+    window = accumulate(model, momentum(model.parameters()), steps=4)
+    return Training(lambda: window.split(x, y, scene.loss).item(), model)
+
+
+TIPS = (
+    Tip("smaller_batch", "Use a smaller batch: memory is linear in it.", (Case(plain, half_the_batch),), RESNET, free=True),
+    Tip("smaller_images", "Use smaller images.", (Case(plain, half_the_size),), RESNET, free=True),
+    Tip(
+        "split_batch",
+        "Split the batch and add up the losses.",
+        (Case(plain, losses_summed, "losses summed, one backward"), Case(plain, backward_each, "a backward for each part")),
+        NORMLESS,
+        free=True,
+    ),
+    Tip("accumulation", "Accumulate gradients over parts of the batch.", (Case(plain, accumulated),), NORMLESS, free=True),
+)

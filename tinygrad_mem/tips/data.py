@@ -1,0 +1,126 @@
+"""Tips about data: how much of it is in memory at one time; and the last tip of every list, a bigger GPU."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tinygrad_mem as tm
+
+from .. import recompute
+from ..data import DataLoader, TokenFile, TokenStream, write_tokens
+from ..techniques import optimizer_in_backward
+from .optimizers import MLP
+from .sequences import CHARACTERS
+from .tip import RESNET, Case, Scene, Tip, Training, classify, momentum, plain
+
+BATCHES = 24
+
+
+def _epoch(scene: Scene, make: Callable[[], Any]) -> Training:
+    """One pass over what ``make()`` gives: a list of batches, or one after the other."""
+    model = scene.model()
+    batches = make()
+    rule = momentum(model.parameters())
+
+    def epoch() -> float:
+        total = 0.0
+        for x, y in batches:
+            rule.zero_grad()
+            loss = scene.loss(model(x), y)
+            del x, y
+            loss.backward()
+            rule.step()
+            total += loss.item()
+            del loss
+        return total
+
+    return Training(epoch, model, steps=1)
+
+
+def all_batches(scene: Scene) -> Training:
+    return _epoch(scene, lambda: [scene.data() for _ in range(BATCHES)])
+
+
+def one_batch_at_a_time(scene: Scene) -> Training:
+    return _epoch(scene, lambda: (scene.data() for _ in range(BATCHES)))
+
+
+def _tokens(scene: Scene) -> Iterator[np.ndarray]:
+    """Chunks of a text of four million characters, of which an epoch reads the beginning."""
+    for seed in range(4):
+        yield np.random.default_rng(seed).integers(0, scene.network.classes, 1_000_000)
+
+
+def _first(batches: Any) -> Any:
+    return (pair for pair, _ in zip(batches, range(4), strict=False))
+
+
+def whole_text(scene: Scene) -> Training:
+    length = scene.network.sample[0]
+
+    def make() -> Iterator:
+        text = tm.from_numpy(np.concatenate(list(_tokens(scene)))).clone()
+        windows = [(text[i : i + length], text[i + 1 : i + length + 1]) for i in range(0, 64 * length, length)]
+        return _first(DataLoader(windows, scene.batch_size))
+
+    return _epoch(scene, make)
+
+
+def mapped_file(scene: Scene) -> Training:
+    def make() -> Iterator:
+        with tempfile.TemporaryDirectory() as folder:
+            write_tokens(Path(folder) / "text.bin", _tokens(scene))
+            yield from _first(DataLoader(TokenFile(Path(folder) / "text.bin", scene.network.sample[0]), scene.batch_size))
+
+    return _epoch(scene, make)
+
+
+def streamed(scene: Scene) -> Training:
+    windows = TokenStream(lambda: _tokens(scene), scene.network.sample[0])
+    return _epoch(scene, lambda: _first(DataLoader(windows, scene.batch_size)))
+
+
+# --- a bigger GPU
+
+
+def twice_the_batch(scene: Scene) -> Training:
+    return classify(scene, batch_size=2 * scene.batch_size)
+
+
+def twice_the_batch_recomputed(scene: Scene) -> Training:
+    model = recompute.checkpoint_blocks(scene.model(), "sqrt")
+    x, y = scene.data(2 * scene.batch_size)
+    rule = momentum(model.parameters())
+    optimizer_in_backward(rule)
+    model.rule = rule
+
+    def step() -> float:
+        loss = scene.loss(model(x), y)
+        loss.backward()
+        return loss.item()
+
+    return Training(step, model)
+
+
+TIPS = (
+    Tip("generators", "Use a generator: one batch in memory, not all.", (Case(all_batches, one_batch_at_a_time),), MLP),
+    Tip(
+        "streaming",
+        "Stream data that is larger than memory.",
+        (Case(whole_text, mapped_file, "a mapped file"), Case(whole_text, streamed, "a stream")),
+        CHARACTERS,
+    ),
+    Tip(
+        "bigger_gpu",
+        "Buy a bigger GPU, for twice the batch.",
+        (Case(plain, twice_the_batch, "how much bigger"),
+         Case(twice_the_batch, twice_the_batch_recomputed, "you recompute and step in backward instead")),
+        RESNET,
+        free=True,
+    ),
+)  # fmt: skip

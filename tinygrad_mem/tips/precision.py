@@ -1,0 +1,190 @@
+"""Tips about float16: what it halves, what it breaks, and what mends that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tinygrad_mem as tm
+
+from .. import amp, nn
+from ..models.names import Named
+from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
+
+
+def half(scene: Scene) -> Training:
+    model: Any = scene.model().half()
+    x, y = scene.data()
+    if x.is_floating_point():
+        x = x.half()
+    rule = momentum(model.parameters())
+
+    def step() -> float:
+        rule.zero_grad()
+        loss = scene.loss(model(x), y)
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def autocast(scene: Scene, model: Any = None) -> Training:
+    model, (x, y) = model or scene.model(), scene.data()
+    rule = momentum(model.parameters())
+
+    def step() -> float:
+        rule.zero_grad()
+        with amp.autocast(x.device.type):
+            loss = scene.loss(model(x), y)
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def _wide() -> nn.Module:
+    """Parameters outweigh the activations of a batch."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, 512), nn.ReLU(inplace=True), nn.Linear(512, 10))
+
+
+def wide(scene: Scene) -> Training:
+    return classify(scene, _wide())
+
+
+def wide_autocast(scene: Scene) -> Training:
+    return autocast(scene, _wide())
+
+
+# --- small updates
+
+
+def _small_updates(scene: Scene, dtype: Any, **options: Any) -> Training:
+    """Forty steps, most of them smaller than half of what a float16 parameter can change by."""
+    model: Any = scene.model().to(dtype)
+    x, y = scene.data()
+    x = x.to(dtype)
+    rule = tm.optim.SGD(model.parameters(), lr=2e-3, **options)
+
+    def step() -> float:
+        rule.zero_grad()
+        loss = scene.loss(model(x).float(), y)
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model, steps=40)
+
+
+def half_parameters(scene: Scene) -> Training:
+    return _small_updates(scene, tm.float16)
+
+
+def half_with_masters(scene: Scene) -> Training:
+    return _small_updates(scene, tm.float16, master_weights=True)
+
+
+def float_parameters(scene: Scene) -> Training:
+    return _small_updates(scene, tm.float32)
+
+
+# --- small gradients
+
+
+def _small_gradients(scene: Scene, precision: str, scale: float | None = None, growth_interval: int = 2000) -> Training:
+    """Losses so small that gradients are below the smallest float16, and a rate that makes up for it."""
+    model, (x, y) = scene.model(), scene.data()
+    rule = tm.optim.SGD(model.parameters(), lr=0.01 * 2.0**20)
+    scaler = amp.GradScaler(x.device.type, init_scale=scale or 1.0, growth_interval=growth_interval, enabled=scale is not None)
+
+    def step() -> float:
+        rule.zero_grad()
+        with amp.autocast(x.device.type, enabled=precision == "float16"):
+            loss = scene.loss(model(x), y) * 2.0**-20
+        scaler.scale(loss).backward()
+        scaler.step(rule)
+        scaler.update()
+        return loss.item()
+
+    return Training(step, model, steps=4)
+
+
+def unscaled(scene: Scene) -> Training:
+    return _small_gradients(scene, "float16")
+
+
+def scaled_by_a_constant(scene: Scene) -> Training:
+    return _small_gradients(scene, "float16", 2.0**16, growth_interval=1 << 30)
+
+
+def scaled_by_what_fits(scene: Scene) -> Training:
+    return _small_gradients(scene, "float16", 2.0**16, growth_interval=2)
+
+
+def without_float16(scene: Scene) -> Training:
+    return _small_gradients(scene, "float32")
+
+
+# --- long sums
+
+
+def _long_sum(gradients: Any, parameters: Any = None) -> Training:
+    """The gradient of a batch of 2,048 and of 200 of one sample, added up; its number is the sum over the parameters."""
+    layer = nn.Linear(64, 64, bias=False).to(parameters or tm.float16)
+    layer.weight.grad_dtype = gradients
+    many, one = (tm.ones(n, 64, dtype=parameters or tm.float16) for n in (2048, 1))
+
+    def step() -> float:
+        for x in (many, *[one] * 200):
+            layer(x).sum().backward()
+        grad: Any = layer.weight.grad
+        return grad.float().sum().item()
+
+    return Training(step, steps=1)
+
+
+def sums_in_half(scene: Scene) -> Training:
+    return _long_sum(tm.float16)
+
+
+def sums_in_float(scene: Scene) -> Training:
+    return _long_sum(tm.float32)
+
+
+def all_in_float(scene: Scene) -> Training:
+    return _long_sum(tm.float32, tm.float32)
+
+
+SMALL = Scene(Named(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 10), 64)
+NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 32, 32), 10), 16)
+TIPS = (
+    Tip("half", "Train in float16: everything is half as large.", (Case(plain, half),), NORMLESS, free=True),
+    Tip(
+        "autocast",
+        "Train in mixed precision: it halves the memory.",
+        (
+            Case(plain, autocast, "activations outweigh parameters"),
+            Case(wide, wide_autocast, "parameters outweigh activations"),
+        ),
+        NORMLESS,
+    ),
+    Tip(
+        "master_weights",
+        "Keep float32 copies of float16 parameters.",
+        (Case(half_parameters, half_with_masters, ideal=float_parameters),),
+        SMALL,
+    ),
+    Tip(
+        "static_loss_scale",
+        "Multiply the loss by a constant.",
+        (Case(unscaled, scaled_by_a_constant, ideal=without_float16),),
+        SMALL,
+    ),
+    Tip(
+        "dynamic_loss_scale",
+        "Multiply the loss by the largest number that fits.",
+        (Case(unscaled, scaled_by_what_fits, ideal=without_float16),),
+        SMALL,
+    ),
+    Tip("float32_sums", "Accumulate in float32.", (Case(sums_in_half, sums_in_float, ideal=all_in_float),), SMALL),
+)

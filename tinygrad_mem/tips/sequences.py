@@ -1,0 +1,213 @@
+"""Tips about text: what padding costs, and what the last layer and attention keep of every token."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import tinygrad_mem as tm
+
+from .. import nn
+from ..data import PadCollate
+from ..models.lstm import LSTMLanguageModel
+from ..models.names import Named
+from ..nn import functional as F
+from ..techniques import select_labelled
+from .tip import Case, Scene, Tip, Training, classify, momentum
+
+CHARACTERS = Scene(Named(lambda: LSTMLanguageModel(), (64,), 128, tokens=True), 16)
+WORDS = Scene(Named(lambda: LSTMLanguageModel(tokens=4000, width=64, hidden=64), (32,), 4000, tokens=True), 16)
+
+# --- padding
+
+
+def _lines(scene: Scene, count: int = 3) -> list[list[np.ndarray]]:
+    """Batches of lines of different lengths: most are short, the longest of all is in the last batch."""
+    rng = np.random.default_rng(0)
+    longest = scene.network.sample[0]
+    lengths = [rng.integers(longest // 8, longest // 2, scene.batch_size) for _ in range(count)]
+    lengths[-1][0] = longest
+    return [[rng.integers(0, scene.network.classes, n) for n in batch] for batch in lengths]
+
+
+def _trained_on(scene: Scene, batches: list) -> Training:
+    """One step for each batch: padded tokens in, the same tokens as targets, padding ignored."""
+    model = scene.model()
+    rule = momentum(model.parameters())
+    waiting = iter(batches)
+
+    def step() -> float:
+        tokens, targets = next(waiting)
+        rule.zero_grad()
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+        del tokens, targets
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model, steps=len(batches))
+
+
+def _padded(scene: Scene, batches: list[list[np.ndarray]], length: int | None) -> list:
+    """Each batch padded to ``length``, or to its own longest line."""
+    found = []
+    for batch in batches:
+        rows = PadCollate(0, length or 1), PadCollate(-100, length or 1)
+        found.append(tuple(collate(batch).tokens for collate in rows))
+    return found
+
+
+def padded_to_the_longest_of_all(scene: Scene) -> Training:
+    return _trained_on(scene, _padded(scene, _lines(scene)[:-1], scene.network.sample[0]))
+
+
+def padded_to_the_longest_of_the_batch(scene: Scene) -> Training:
+    return _trained_on(scene, _padded(scene, _lines(scene)[:-1], None))
+
+
+def long_batch_padded_to_the_longest_of_all(scene: Scene) -> Training:
+    return _trained_on(scene, _padded(scene, _lines(scene), scene.network.sample[0]))
+
+
+def long_batch_padded_to_its_longest(scene: Scene) -> Training:
+    return _trained_on(scene, _padded(scene, _lines(scene), None))
+
+
+def _packed(scene: Scene, pack: bool) -> Training:
+    """One batch of lines, through the LSTM padded or packed; the loss is over the real tokens."""
+    model = scene.model()
+    rule = momentum(model.parameters())
+    lines = sorted(_lines(scene)[-1], key=len, reverse=True)
+    tokens, lengths = PadCollate()(lines).tokens, [len(line) for line in lines]
+    real = tm.from_numpy(np.concatenate([i * lengths[0] + np.arange(n) for i, n in enumerate(lengths)]))
+
+    def step() -> float:
+        rule.zero_grad()
+        x = model.embedding(tokens)  # N, T, width
+        if pack:
+            packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+            del x
+            y, targets = model.lstm(packed)[0].data, nn.utils.rnn.pack_padded_sequence(tokens, lengths, batch_first=True).data
+        else:
+            y, targets = model.lstm(x)[0].flatten(0, 1)[real], tokens.flatten()[real]
+        loss = F.cross_entropy(model.head(y), targets)
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def lstm_padded(scene: Scene) -> Training:
+    return _packed(scene, pack=False)
+
+
+def lstm_packed(scene: Scene) -> Training:
+    return _packed(scene, pack=True)
+
+
+# --- the last layer
+
+
+def _head(scene: Scene, loss_of: Any) -> Training:
+    """Labels at every fifth token only, as in masked language models; their places are known."""
+    model, (tokens, targets) = scene.model(), scene.data()
+    rule = momentum(model.parameters())
+    count = scene.batch_size * scene.network.sample[0]
+    places = tm.from_numpy(np.arange(0, count, 5))
+    unlabelled = tm.from_numpy(np.arange(count) % 5 != 0).view(scene.batch_size, -1)
+    labels = targets.masked_fill(unlabelled, -100)
+
+    def step() -> float:
+        rule.zero_grad()
+        hidden = model.lstm(model.embedding(tokens))[0]  # N, T, hidden
+        loss = loss_of(model.head, hidden, labels, places)
+        del hidden
+        loss.backward()
+        rule.step()
+        return loss.item()
+
+    return Training(step, model)
+
+
+def all_logits(scene: Scene) -> Training:
+    def loss_of(head: Any, hidden: Any, labels: Any, places: Any) -> Any:
+        return F.cross_entropy(head(hidden).flatten(0, 1), labels.flatten())
+
+    return _head(scene, loss_of)
+
+
+def selected_logits(scene: Scene) -> Training:
+    def loss_of(head: Any, hidden: Any, labels: Any, places: Any) -> Any:
+        rows, targets = select_labelled(hidden, labels, positions=places)
+        return F.cross_entropy(head(rows), targets)
+
+    return _head(scene, loss_of)
+
+
+def logits_in_tiles(scene: Scene) -> Training:
+    def loss_of(head: Any, hidden: Any, labels: Any, places: Any) -> Any:
+        rows = hidden.flatten(0, 1)
+        tiles = nn.LinearCrossEntropyOptions(batch_chunk_size=256, class_chunk_size=256)
+        return F.linear_cross_entropy(
+            rows, head.weight, labels.flatten(), linear_bias=head.bias, ignore_index=-100, options=tiles
+        )
+
+    return _head(scene, loss_of)
+
+
+# --- attention
+
+
+class Attention(nn.Module):
+    """Causal self-attention of four heads, with scores that are tensors, or in tiles."""
+
+    def __init__(self, in_tiles: bool) -> None:
+        super().__init__()
+        self.project, self.in_tiles = nn.Linear(64, 192), in_tiles
+
+    def forward(self, x: Any) -> Any:
+        n, t, _ = x.shape
+        q, k, v = (part.view(n, t, 4, 16).transpose(1, 2) for part in self.project(x).split(64, 2))  # N, heads, T, 16
+        if self.in_tiles:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            scores = q @ k.transpose(2, 3) / math.sqrt(16)  # N, heads, T, T
+            hidden = tm.ones(t, t, dtype=tm.bool, device=x.device).triu(1)
+            y = scores.masked_fill(hidden, -math.inf).softmax(-1) @ v
+        return x + y.transpose(1, 2).reshape(n, t, 64)
+
+
+def _attending(scene: Scene, in_tiles: bool) -> Training:
+    model = nn.Sequential(nn.Embedding(128, 64), Attention(in_tiles), Attention(in_tiles), nn.Linear(64, 128))
+    return classify(scene, model)
+
+
+def scores_kept(scene: Scene) -> Training:
+    return _attending(scene, in_tiles=False)
+
+
+def scores_in_tiles(scene: Scene) -> Training:
+    return _attending(scene, in_tiles=True)
+
+
+TIPS = (
+    Tip(
+        "dynamic_padding",
+        "Pad to the longest line of the batch, not of the data.",
+        (Case(padded_to_the_longest_of_all, padded_to_the_longest_of_the_batch, "the batch is short"),
+         Case(long_batch_padded_to_the_longest_of_all, long_batch_padded_to_its_longest, "the longest is in it")),
+        CHARACTERS,
+    ),
+    Tip("packed_sequences", "Pack sequences instead of padding them.", (Case(lstm_padded, lstm_packed),), CHARACTERS),
+    Tip("selection", "Select the labelled positions before the last layer.", (Case(all_logits, selected_logits),), WORDS),
+    Tip("chunking", "Compute the loss in chunks, without all logits.", (Case(all_logits, logits_in_tiles),), WORDS),
+    Tip(
+        "attention",
+        "Memory-efficient attention: never keep the scores.",
+        (Case(scores_kept, scores_in_tiles),),
+        Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=True), 4),
+    ),
+)  # fmt: skip
