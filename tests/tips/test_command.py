@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -83,6 +87,30 @@ def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     assert ran.exit_code == 130
     assert "1 of 2 tips are done" in ran.output
     assert seen[0] in ran.stdout
+    assert "Traceback" not in ran.output
+
+
+def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path):
+    """The real signal, without a terminal; the page has what was done."""
+    command = [sys.executable, "-m", "tinygrad_mem", "tips", "--html", str(tmp_path / "page.html"), "--batch-size", "2"]
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert ran.stderr is not None
+    first = ran.stderr.readline()
+    assert first == "1 of 48: inplace_activation\n"
+    ran.send_signal(signal.SIGINT)
+    printed, said = ran.communicate(timeout=60)
+    assert ran.returncode == 130, said
+    assert "inplace_activation" in printed
+    assert "tips: interrupted: " in said
+    assert "Traceback" not in said
+    assert "inplace_activation" in (tmp_path / "page.html").read_text()
+
+
+def test_where_the_page_cannot_be_written_the_table_is_printed_all_the_same(tmp_path: Path):
+    ran = tips("--tip", "sgd", "--html", str(tmp_path / "no" / "page.html"))
+    assert ran.exit_code == 1
+    assert "sgd" in ran.stdout
+    assert "tips: no page: " in ran.stderr
     assert "Traceback" not in ran.output
 
 

@@ -123,8 +123,8 @@ def test_cases_of_different_kinds():
     some = verdict([made(peak=-500_000, when="here"), made(when="there")])
     assert some.text == "saves only when: here"
     assert verdict([made(when="here"), made(transient=-50_000, when="there"), made(when="elsewhere")]).kind == "myth"
-    assert verdict([Failed("", "out of memory on cpu")]).kind == "out of memory"
-    assert verdict([Failed("here", "out of memory on cpu"), made(peak=-500_000, when="there")]).kind == "saves"
+    assert verdict([Failed("", "out of memory on cpu", "out of memory")]).kind == "out of memory"
+    assert verdict([Failed("here", "out of memory on cpu", "out of memory"), made(peak=-500_000, when="there")]).kind == "saves"
 
 
 def test_the_reason_names_what_changed():
@@ -163,6 +163,13 @@ def test_out_of_memory_is_a_result_and_leaves_nothing():
         assert isinstance(found, Failed)
         assert found.message.startswith("out of memory on cpu: asked for ")
         assert tm.device("cpu").pool.used_bytes() == 0
+
+
+def test_a_network_that_the_tip_cannot_be_used_on():
+    (found,) = measure(TIPS["checkpoint"].on(Named(lambda: nn.Linear(3, 4), (3,), 4), 2))
+    assert isinstance(found, Failed)
+    assert "no chain of blocks" in found.message
+    assert verdict([found]).text == "does not apply"
 
 
 def test_a_network_of_the_users_takes_the_place_where_the_tip_is_about_any():

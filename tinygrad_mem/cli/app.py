@@ -45,14 +45,27 @@ def tips(
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample of the network, such as 3x32x32")] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="samples a step, instead of each tip's own")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
+    html: Annotated[
+        Path | None, typer.Option(help="write the page to this file; of all tips, report.html unless given; '' for none")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
 ) -> None:
     """Every memory-saving tip of the lists, measured: what it does to the peak, to time and to the result."""
     from .tips import run
 
+    if html is None and not tip and not as_json:
+        html = Path("report.html")
     try:
-        status = run(names=tip or [], network=network, sample=sample, batch_size=batch_size, device=device, as_json=as_json)
+        status = run(
+            names=tip or [],
+            network=network,
+            sample=sample,
+            batch_size=batch_size,
+            device=device,
+            page=html if html != Path() else None,
+            as_json=as_json,
+        )
     except Exception as error:  # a user's class may raise anything
         if traceback:
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -14,9 +15,9 @@ import tinygrad_mem as tm
 
 from ..errors import ArgumentError, DeviceError
 from ..memory import Effect
-from ..tips import TIPS, Failed, Measured, Tip, measure, verdict
-from ..tips.table import STYLES, Row, summary, table, timelines
-from ..tips.verdict import reason, result_words
+from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
+from ..tips.table import STYLES, table, timelines
+from ..tips.verdict import Row, reason, result_words, summary
 from .networks import network_of
 
 INTERRUPTED = 130
@@ -30,9 +31,10 @@ def run(
     sample: str | None,
     batch_size: int | None,
     device: str,
+    page: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure the tips, print the table; 130 where Ctrl-C came between, else 0.
+    """Measure the tips, print the table, write the page; 130 where Ctrl-C came between, 1 where there is no page, else 0.
 
     Raises:
         ArgumentError: no such tip, no such network.
@@ -49,9 +51,21 @@ def run(
         if names:
             _show(rows, console)
         console.print(Text(summary(rows)))
+    written = page is None or not rows or _written(rows, page)
     if interrupted:
         Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
-    return INTERRUPTED if interrupted else 0
+    return INTERRUPTED if interrupted else 0 if written else 1
+
+
+def _written(rows: list[Row], page: Path) -> bool:
+    """Write the page; where that is not possible, say so: what was measured is printed already."""
+    try:
+        report.write(rows, page)
+    except OSError as error:
+        Console(stderr=True).print(f"tips: no page: {error}", highlight=False, markup=False)
+        return False
+    Console(stderr=True).print(f"wrote {page}", highlight=False, markup=False)
+    return True
 
 
 def _chosen(names: list[str], network: str | None, sample: str | None, batch_size: int | None) -> list[Tip]:
@@ -82,6 +96,8 @@ def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
                 progress.update(task, name=tip.name)
                 rows.append((tip, measure(tip, device)))
                 progress.advance(task)
+                if not console.is_terminal:
+                    console.print(f"{len(rows)} of {len(chosen)}: {tip.name}", highlight=False)
     except KeyboardInterrupt:
         return rows, True
     return rows, False
@@ -118,7 +134,7 @@ def _data(tip: Tip, results: list[Measured | Failed]) -> dict[str, Any]:
 
 def _case(result: Measured | Failed) -> dict[str, Any]:
     if isinstance(result, Failed):
-        return {"when": result.when, "out_of_memory": result.message}
+        return {"when": result.when, "failed": result.kind, "message": result.message}
     found, foretold = result.comparison, result.foretold
     return {
         "when": result.when,

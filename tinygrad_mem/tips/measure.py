@@ -14,7 +14,7 @@ import numpy as np
 import tinygrad_mem as tm
 
 from .. import memory
-from ..errors import OutOfMemoryError, let_go
+from ..errors import OutOfMemoryError, TinygradMemError, let_go
 from ..memory import Comparison, Effect, Track
 from .tip import Build, Case, Scene, Tip, Training
 
@@ -73,10 +73,15 @@ class Measured:
 
 @dataclass(frozen=True)
 class Failed:
-    """A case that the machine has too little memory for."""
+    """A case that did not run to its end: too little memory, or a network that the tip cannot be used on.
+
+    Attributes:
+        kind: "out of memory", or "does not apply".
+    """
 
     when: str
     message: str
+    kind: str
 
 
 def measure(tip: Tip, device: str = "cpu") -> list[Measured | Failed]:
@@ -89,10 +94,10 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
     try:
         before, after = (run(build, scene, device) for build in (case.before, case.after))
         ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers
-    except OutOfMemoryError as error:
+        foretold = [foretell(build, scene, like) for build in (case.before, case.after)]
+    except TinygradMemError as error:
         let_go(error)
-        return Failed(case.when, str(error))
-    foretold = [foretell(build, scene, like) for build in (case.before, case.after)]
+        return Failed(case.when, str(error), "out of memory" if isinstance(error, OutOfMemoryError) else "does not apply")
     pairs = zip((before, after), foretold, strict=True)
     return Measured(
         case.when,

@@ -16,7 +16,7 @@ from ..memory.render.palette import COLOURS
 from ..memory.sizes import bytes_text
 from .measure import Failed, Measured
 from .tip import Tip
-from .verdict import Verdict, result_words, verdict
+from .verdict import Row, Verdict, result_words, verdict
 
 NARROW = 92
 """Columns of a terminal below which the numbers stand one above the other."""
@@ -28,10 +28,9 @@ STYLES = {
     "costs": "yellow",
     "myth": "red",
     "out of memory": "red",
+    "does not apply": "dim",
 }
 _BLOCKS = " ▁▂▃▄▅▆▇█"
-
-Row = tuple[Tip, list[Measured | Failed]]
 
 
 def table(rows: Sequence[Row], width: int) -> Table:
@@ -62,9 +61,8 @@ def _name(tip: Tip, result: Measured | Failed, judged: Verdict | None) -> Text:
 
 def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
     if isinstance(result, Failed):
-        return [Text(f"out of memory: {result.message.partition(': ')[2].partition(';')[0]}", "red")] + (
-            [] if narrow else [Text()] * 3
-        )
+        said = Text(f"{result.kind}: {result.message.partition(': ')[2].partition(';')[0]}", STYLES[result.kind])
+        return [said] if narrow else [Text(result.kind, STYLES[result.kind]), Text(), Text(), Text()]
     effects = (result.comparison.peak, result.comparison.saved, result.comparison.transient)
     last = f"x{result.time:.2f}, {result_words(result)}"
     if not result.exact:
@@ -82,24 +80,10 @@ def _share(effect: Effect) -> str:
     return f"{effect.change / effect.before:+.1%}" if effect.before else "was 0" if effect.change else "+0.0%"
 
 
-def summary(rows: Sequence[Row]) -> str:
-    """How many tips did what, and whether ``meta`` foretold every byte."""
-    kinds: dict[str, int] = {}
-    for _, results in rows:
-        kind = verdict(results).kind
-        kinds[kind] = kinds.get(kind, 0) + 1
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
-    measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
-    wrong = sum(not result.exact for result in measured)
-    runs = f"{2 * len(measured)} runs"
-    said = f"meta foretold all {runs} to the byte" if not wrong else f"meta foretold {wrong} of {len(measured)} pairs wrongly"
-    return f"{len(rows)} tips: {counts}. Bytes are exact: {said}."
-
-
 def timelines(result: Measured, console: Console, height: int = 8) -> None:
     """Both runs' bytes in use, event by event, on one scale: beside each other, or one above the other where it is narrow."""
     side_by_side = console.width >= 80
-    width = (console.width - 16) // 2 if side_by_side else console.width - 13
+    width = (console.width - 28) // 2 if side_by_side else console.width - 13
     top = max(result.before.track.peak, result.after.track.peak, 1)
     drawn = [
         _timeline(title, run.track, width, height, top) for title, run in (("before", result.before), ("after", result.after))

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from ..memory import Category, Change
 from ..memory.sizes import bytes_text
 from .measure import Failed, Measured
+from .tip import Tip
 
+Row = tuple[Tip, list[Measured | Failed]]
+"""A tip and its results."""
 NOTICED = 0.02
 """Of the peak before: a change below it is none."""
 ROUNDING = 1e-2
@@ -21,7 +24,8 @@ class Verdict:
     """In a few words.
 
     Attributes:
-        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "mends the numbers", "myth", "out of memory".
+        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "mends the numbers", "myth", "out of memory",
+            "does not apply".
         text: the kind, and what it is about.
     """
 
@@ -33,7 +37,8 @@ def verdict(results: Sequence[Measured | Failed]) -> Verdict:
     """What all cases of a tip say together."""
     measured = [result for result in results if isinstance(result, Measured)]
     if not measured:
-        return Verdict("out of memory", "out of memory")
+        kind = next(result.kind for result in results if isinstance(result, Failed))
+        return Verdict(kind, kind)
     if any(result.errors for result in measured):
         return _of_numbers(measured)
     kinds = {result.when: kind_of(result) for result in measured}
@@ -86,7 +91,8 @@ def reason(found: Measured) -> str:
     if totals:
         shown = ", ".join(f"{category.value} {_signed(size)}" for category, size in totals[:3])
         parts.append(f"At the peak: {shown}" + (", and less of others" if len(totals) > 3 else ""))
-        largest = max(changes, key=lambda change: abs(change.bytes))
+        along = [change for change in changes if change.bytes * effects.peak.change > 0] or changes
+        largest = max(along, key=lambda change: abs(change.bytes))
         parts.append(f"most of it {largest.owner} ({_signed(largest.bytes)})")
     elif changes:
         held = sum(max(change.bytes, 0) for change in changes)
@@ -118,3 +124,17 @@ def _follows(change: int, peak: int) -> bool:
 
 def _signed(size: int) -> str:
     return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How many tips did what, and whether ``meta`` foretold every byte."""
+    kinds: dict[str, int] = {}
+    for _, results in rows:
+        kind = verdict(results).kind
+        kinds[kind] = kinds.get(kind, 0) + 1
+    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
+    measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
+    wrong = sum(not result.exact for result in measured)
+    runs = f"{2 * len(measured)} runs"
+    said = f"meta foretold all {runs} to the byte" if not wrong else f"meta foretold {wrong} of {len(measured)} pairs wrongly"
+    return f"{len(rows)} tips: {counts}. Bytes are exact: {said}."

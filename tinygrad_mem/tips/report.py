@@ -1,0 +1,156 @@
+"""The report: one HTML file that loads nothing, with the table, both timelines of every case, the blocks that changed."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+
+from ..io import replacing
+from ..memory import Category, Change, Effect, Track
+from ..memory.render.palette import COLOURS, phases
+from .measure import Failed, Measured
+from .tip import Case, Tip
+from .verdict import Row, Verdict, reason, result_words, summary, verdict
+
+OWNERS = 8  # of a comparison
+POINTS = 120  # moments of a timeline that are drawn
+WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched to its place
+NAMED = 0.22  # of a timeline: phases that have room for their name
+_TONES = {"saves": "good", "saves only when": "good", "mends the numbers": "good", "myth": "bad", "out of memory": "bad"}
+
+
+def write(rows: Sequence[Row], path: Path | str) -> None:
+    """Write the page to ``path``, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written there.
+    """
+    style = resources.files("tinygrad_mem.tips").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    seen = {category for _, results in rows for result in results for category in _categories(result)}
+    legend = "".join(f'<li><i style="background:{COLOURS[each]}"></i>{each.value}</li>' for each in Category if each in seen)
+    page = f"""<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,"><title>Every tip, measured</title>
+<style>{style}</style></head><body><main>
+<h1>Every tip, measured</h1><p>{html.escape(summary(rows))}</p>
+<p class="quiet">Peak: most bytes in use. Saved: most that were kept for backward. Transient: most that nobody kept. Each is the
+highest of its own moment, so the three need not add up. Times are ratios of one step, of this machine and this run.</p>
+{_table(rows)}
+<h3>Colours of the timelines</h3><ul class="legend">{legend}</ul>
+{"".join(_section(tip, results) for tip, results in rows)}
+</main></body></html>
+"""
+    with replacing(path) as file:
+        file.write(page.encode())
+
+
+def _categories(result: Measured | Failed) -> list[Category]:
+    runs = () if isinstance(result, Failed) else (result.before, result.after)
+    return [category for run in runs for category in run.track.timeline().categories]
+
+
+def _table(rows: Sequence[Row]) -> str:
+    body = []
+    for tip, results in rows:
+        judged = verdict(results)
+        for number, result in enumerate(results):
+            link = f'<a href="#{tip.name}">{tip.name}</a>' + (f", {html.escape(result.when)}" if result.when else "")
+            words = _words(judged) if number == 0 else ""
+            if isinstance(result, Failed):
+                body.append(f'<tr><td>{link}</td><td colspan="5" class="bad">{result.kind}</td><td>{words}</td></tr>')
+                continue
+            found, said = result.comparison, result.foretold
+            effects = "".join(
+                _cell(name, *_effect(getattr(found, name), getattr(said, name))) for name in ("peak", "saved", "transient")
+            )
+            numbers = _cell("time", f"x{result.time:.2f}") + _cell("result", result_words(result))
+            body.append(f"<tr><td>{link}</td>{effects}{numbers}<td>{words}</td></tr>")
+    heads = "".join(f'<th class="n">{name}</th>' for name in ("peak", "saved", "transient", "time", "result"))
+    return f"""<table class="tips"><thead><tr><th>tip</th>{heads}<th>verdict</th></tr></thead><tbody>
+{"".join(body)}</tbody></table>"""
+
+
+def _cell(name: str, value: str, small: str = "") -> str:
+    """A number; the page shows its column's name before it where columns have no room."""
+    below = f"<small>{small}</small>" if small else ""
+    return f'<td class="n" data-name="{name}"><span>{html.escape(value)}{below}</span></td>'
+
+
+def _effect(found: Effect, foretold: Effect) -> tuple[str, str]:
+    share = f"{found.change / found.before:+.1%}" if found.before else ""
+    meta = "= meta" if found == foretold else f"meta {foretold.change:+,}"
+    return f"{found.change:+,}", ", ".join(filter(None, (share, meta)))
+
+
+def _words(judged: Verdict) -> str:
+    return f'<span class="verdict {_TONES.get(judged.kind, "other")}">{html.escape(judged.text)}</span>'
+
+
+def _section(tip: Tip, results: Sequence[Measured | Failed]) -> str:
+    cases = "".join(_case(result, case) for result, case in zip(results, tip.cases, strict=True))
+    return f"""<section><h2 id="{tip.name}">{tip.name}: {_words(verdict(results))}</h2>
+<blockquote>{html.escape(tip.says)}</blockquote>{cases}</section>
+"""
+
+
+def _case(result: Measured | Failed, case: Case) -> str:
+    title = f"<h3>{html.escape(result.when)}</h3>" if result.when else ""
+    if isinstance(result, Failed):
+        return f'{title}<p class="bad">{html.escape(result.message)}</p>'
+    top = max(result.before.track.peak, result.after.track.peak, 1)
+    pair = "".join(_timeline(name, run.track, top) for name, run in (("before", result.before), ("after", result.after)))
+    code = "".join(f"<pre>{html.escape(source)}</pre>" for source in case.source())
+    return f"""{title}<p>{html.escape(reason(result))}</p><div class="pair">{pair}</div>{_owners(result)}
+<details><summary>the code of both</summary>{code}</details>"""
+
+
+def _timeline(name: str, track: Track, top: int) -> str:
+    """Bytes in use after each event, stacked by category; ``top`` is the highest of both runs."""
+    line = track.timeline()
+    at = line.sample(POINTS)
+    across = (at * WIDTH // max(len(line) - 1, 1)).tolist()
+    paths, floor = [], at * 0
+    for category in line.categories:
+        heights = floor + line.bytes(category)[at]
+        low, high = ((HEIGHT - each * 0.95 * HEIGHT / top).round(1).tolist() for each in (floor, heights))
+        paths.append(f'<path fill="{COLOURS[category]}" d="{_area(across, low, high)}"><title>{category.value}</title></path>')
+        floor = heights
+    peak = HEIGHT - track.peak * 0.95 * HEIGHT / top
+    stretches = phases(line, len(line) * 0.01)
+    spans = "".join(_span(stretch, (stop - start) / len(line)) for stretch, start, stop in stretches)
+    return f"""<figure><figcaption>{name}: peak <b>{track.peak:,}</b> bytes in {track.at_peak().phase}</figcaption>
+<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{name}: bytes in use, event by event">
+{"".join(paths)}<line class="top" x1="0" x2="{WIDTH}" y1="{peak:.1f}" y2="{peak:.1f}"/></svg>
+<div class="phases" aria-hidden="true">{spans}</div></figure>"""
+
+
+def _area(across: list[int], low: list[float], high: list[float]) -> str:
+    """Steps along ``high``, and back along ``low``."""
+    there = "".join(f"H{x}V{y:g}" for x, y in zip(across[1:], high[1:], strict=True))
+    back = "".join(f"H{x}V{y:g}" for x, y in zip(across[:0:-1], low[-2::-1], strict=True))
+    return f"M{across[0]} {high[0]:g}{there}V{low[-1]:g}{back}Z"
+
+
+def _span(name: str, share: float) -> str:
+    return f'<span style="width:{share:.2%}">{html.escape(name) if share >= NAMED else ""}</span>'
+
+
+def _owners(result: Measured) -> str:
+    """The owners whose bytes at the peak changed most, those that vanished first."""
+    found = result.comparison
+    kinds = (("vanished", found.vanished), ("appeared", found.appeared), ("moved", found.moved))
+    rows = "".join(_owner(kind, change) for kind, changes in kinds for change in changes[:OWNERS])
+    left = sum(max(len(changes) - OWNERS, 0) for _, changes in kinds)
+    more = f'<p class="quiet">and {left:,} more, none of them larger</p>' if left else ""
+    if not rows:
+        return ""
+    return f"""<details><summary>the blocks that changed at the peak</summary><table class="owners">
+<thead><tr><th>owner</th><th>what</th><th class="n">bytes</th></tr></thead><tbody>{rows}</tbody></table>{more}</details>"""
+
+
+def _owner(kind: str, change: Change) -> str:
+    what = ", ".join(sorted(category.value for category in {*change.before, *change.after}))
+    owner = html.escape(change.owner).replace(".", ".<wbr>")
+    return f'<tr><td>{owner}</td><td>{kind}: {what}</td><td class="n">{change.bytes:+,}</td></tr>'
