@@ -74,7 +74,6 @@ def test_results_are_compared(name: str, words: str):
     [
         ("sgd", "saves"),
         ("empty_cache", "myth"),
-        ("gc_collect", "saves only when: your own code makes cycles"),
         ("del", "saves only when: nobody saved it"),
         ("master_weights", "mends the numbers"),
         ("float32_sums", "mends the numbers"),
