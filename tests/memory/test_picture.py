@@ -35,6 +35,20 @@ def test_the_picture_says_what_the_track_knows(tmp_path: Path):
     assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_two_runs_stand_beside_each_other_on_one_scale(tmp_path: Path):
+    tracks = []
+    for size in (1 << 20, 1 << 18):
+        with memory.track() as track:
+            tm.zeros(size)
+        tracks.append(track)
+    tracks[0].plot(tmp_path / "pair.svg", tracks[1], title="a smaller one")
+    words = texts(tmp_path / "pair.svg")
+    assert {"a smaller one", "before", "after", *(f"peak {bytes_text(track.peak)}" for track in tracks)} <= set(words)
+    assert words.count("MiB") == 1
+    with pytest.raises(ValueError, match="the timeline is empty"):
+        tracks[0].plot(tmp_path / "none.png", memory.Track.of(memory.Log("cpu")))
+
+
 def test_a_long_run_is_drawn_by_its_extremes(tmp_path: Path):
     with memory.track() as track:
         for i in range(4000):

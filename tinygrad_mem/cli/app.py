@@ -48,6 +48,9 @@ def tips(
     html: Annotated[
         Path | None, typer.Option(help="write the page to this file; of all tips, report.html unless given; '' for none")
     ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="write both timelines of the one --tip, stacked by category, to this file")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
 ) -> None:
@@ -63,6 +66,7 @@ def tips(
             sample=sample,
             batch_size=batch_size,
             device=device,
+            picture=picture,
             page=html if html != Path() else None,
             as_json=as_json,
         )

@@ -19,6 +19,7 @@ from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, reason, result_words, summary
 from .networks import network_of
+from .train import check_picture
 
 INTERRUPTED = 130
 """The exit status that shells know for Ctrl-C."""
@@ -31,17 +32,22 @@ def run(
     sample: str | None,
     batch_size: int | None,
     device: str,
+    picture: Path | None,
     page: Path | None,
     as_json: bool,
 ) -> int:
     """Measure the tips, print the table, write the page; 130 where Ctrl-C came between, 1 where there is no page, else 0.
 
     Raises:
-        ArgumentError: no such tip, no such network.
+        ArgumentError: no such tip, no such network; a picture of more than one tip, or where none can be.
     """
     chosen = _chosen(names, network, sample, batch_size)
     if tm.device(device).type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
+    if picture is not None:
+        if len(chosen) != 1:
+            raise ArgumentError(f"--picture is of one tip, named by --tip; {len(chosen)} were asked for")
+        check_picture(picture)
     console = Console()
     rows, interrupted = _measured(chosen, device)
     if as_json:
@@ -51,10 +57,19 @@ def run(
         if names:
             _show(rows, console)
         console.print(Text(summary(rows)))
+    if picture is not None:
+        for tip, results in rows:
+            _draw(tip, results[0], picture)
     written = page is None or not rows or _written(rows, page)
     if interrupted:
         Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
     return INTERRUPTED if interrupted else 0 if written else 1
+
+
+def _draw(tip: Tip, result: Measured | Failed, picture: Path) -> None:
+    """The timelines of a tip's first case, as a picture."""
+    if isinstance(result, Measured):
+        result.before.track.plot(picture, result.after.track, title=f"{tip.name}: {tip.says}")
 
 
 def _written(rows: list[Row], page: Path) -> bool:

@@ -38,7 +38,7 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
     return load_mnist(folder) if data == "mnist" else load_cifar10(folder)
 
 
-def _check_picture(path: Path) -> None:
+def check_picture(path: Path) -> None:
     """Refuse now what would fail when the training is done: a missing library, a place, an ending."""
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -102,7 +102,7 @@ def run(
     if where.type == "meta":
         raise DeviceError("a network on meta has shapes and no values, and learns nothing: use cpu or cuda")
     if picture is not None:
-        _check_picture(picture)
+        check_picture(picture)
     tm.manual_seed(seed)
     train_x, train_y, test_x, test_y = _load(data, data_dir)
     train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))

@@ -268,16 +268,19 @@ class Track:
 
         return summary(self)
 
-    def plot(self, path: Path | str, *, title: str = "") -> None:
+    def plot(self, path: Path | str, other: Track | None = None, *, title: str = "") -> None:
         """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
 
+        Args:
+            other: a second run, drawn beside this one on the same scale: before and after.
+
         Raises:
-            ValueError: nothing was allocated while the track ran, or the ending is not a picture's.
+            ValueError: nothing was allocated while a track ran, or the ending is not a picture's.
             ModuleNotFoundError: matplotlib is missing: ``pip install 'tinygrad_mem[report]'``.
         """
         from .render.picture import plot
 
-        plot(self, path, title=title)
+        plot(self, path, title=title, other=other)
 
     def to_html(self, path: Path | str, other: Track | None = None, *, titles: Sequence[str] = ()) -> None:
         """Write an interactive page: the timeline, the life of each block, the peak by module, a table to sort and search.

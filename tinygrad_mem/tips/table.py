@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..memory import Effect, Track
+from ..memory import Category, Effect, Track
 from ..memory.render.palette import COLOURS
 from ..memory.sizes import bytes_text
 from .measure import Failed, Measured
@@ -95,6 +95,10 @@ def timelines(result: Measured, console: Console, height: int = 8) -> None:
     else:
         for each in drawn:
             console.print(each)
+    seen = {category for run in (result.before, result.after) for category in run.track.timeline().categories}
+    named = [Text.assemble(("█ ", COLOURS[each]), each.value) for each in Category if each in seen]
+    console.print(Text("   ").join(named))
+    console.print()
 
 
 def _timeline(title: str, track: Track, width: int, height: int, top: int) -> Text:

@@ -137,4 +137,4 @@ def summary(rows: Sequence[Row]) -> str:
     wrong = sum(not result.exact for result in measured)
     runs = f"{2 * len(measured)} runs"
     said = f"meta foretold all {runs} to the byte" if not wrong else f"meta foretold {wrong} of {len(measured)} pairs wrongly"
-    return f"{len(rows)} tips: {counts}. Bytes are exact: {said}."
+    return f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}. Bytes are exact: {said}."

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..attribution import Category
 from ..sizes import bytes_text
 from ..timeline import Timeline
 from . import needs
@@ -18,15 +19,15 @@ OWNERS = 3  # named at the peak
 _UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 
-def plot(track: Track, path: Path | str, *, title: str = "") -> None:
+def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None = None) -> None:
     """Write the track's timeline to ``path`` (png, svg or pdf by its ending): stacked by category, phases shaded and named,
-    the peak marked with the modules that had most bytes then.
+    the peak marked with the modules that had most bytes then; beside it ``other``'s, on the same scale.
 
     Raises:
-        ValueError: nothing was allocated while the track ran, or the ending is not a picture's.
+        ValueError: nothing was allocated while a track ran, or the ending is not a picture's.
     """
-    timeline = track.timeline()
-    if not len(timeline):
+    runs = [track] if other is None else [track, other]
+    if not all(len(run.timeline()) for run in runs):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
     needs("matplotlib", "report")
     import matplotlib
@@ -34,11 +35,32 @@ def plot(track: Track, path: Path | str, *, title: str = "") -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    at = timeline.sample(POINTS)
-    top = timeline.peak()
-    unit, size = next((name, size) for name, size in _UNITS if timeline.used[top] >= size or size == 1)
-    figure, axes = pyplot.subplots(figsize=(9, 4.4), dpi=150, layout="constrained")
-    shown = timeline.categories
+    peak = max(run.peak for run in runs)
+    unit, size = next((name, size) for name, size in _UNITS if peak >= size or size == 1)
+    width = 9 if other is None else 13
+    figure, (row,) = pyplot.subplots(
+        1, len(runs), figsize=(width, 4.4), dpi=150, layout="constrained", sharey=True, squeeze=False
+    )
+    for axes, run in zip(row, runs, strict=True):
+        _draw(axes, run, size, named=0.07 if other is None else 0.08)
+    row[0].set(ylabel=unit, ylim=(0, peak / size * 1.42))
+    if other is None:
+        row[0].set_title(title, loc="left", fontweight="bold")
+    else:
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+        for axes, name in zip(row, ("before", "after"), strict=True):
+            axes.set_title(name, loc="left")
+    labelled = dict(pair[::-1] for axes in row for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+    order = [category.value for category in Category if category.value in labelled][::-1]
+    row[-1].legend([labelled[name] for name in order], order, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+    figure.savefig(path)
+    pyplot.close(figure)
+
+
+def _draw(axes: Any, track: Track, size: int, named: float) -> None:
+    """One run, in units of ``size`` bytes; phases of at least the share ``named`` have their names."""
+    timeline = track.timeline()
+    at, top, shown = timeline.sample(POINTS), timeline.peak(), timeline.categories
     axes.stackplot(
         at,
         [timeline.bytes(c)[at] / size for c in shown],
@@ -47,18 +69,10 @@ def plot(track: Track, path: Path | str, *, title: str = "") -> None:
         step="post",
         linewidth=0,
     )
-    height = timeline.used[top] / size
-    axes.set(
-        xlabel="allocations and frees, in order", ylabel=unit, xlim=(0, max(len(timeline) - 1, 1)), ylim=(0, height * 1.42)
-    )
-    axes.set_title(title, loc="left", fontweight="bold")
-    _shade_phases(axes, timeline)
-    _mark_peak(axes, track, top, height, len(timeline))
+    axes.set(xlabel="allocations and frees, in order", xlim=(0, max(len(timeline) - 1, 1)))
+    _shade_phases(axes, timeline, len(timeline) * named)
+    _mark_peak(axes, track, top, timeline.used[top] / size, len(timeline))
     axes.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes.get_legend_handles_labels()
-    axes.legend(handles[::-1], labels[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    figure.savefig(path)
-    pyplot.close(figure)
 
 
 def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -> None:
@@ -82,10 +96,9 @@ def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -
     axes.plot([top], [height], marker="o", markersize=4, color="black", clip_on=False)
 
 
-def _shade_phases(axes: Any, timeline: Timeline) -> None:
+def _shade_phases(axes: Any, timeline: Timeline, least: float) -> None:
     """Every other phase on a grey ground; its name above the curve where there is room for it."""
-    least = len(timeline) * 0.07
-    for dark, (name, start, stop) in enumerate(phases(timeline, least / 7)):
+    for dark, (name, start, stop) in enumerate(phases(timeline, len(timeline) * 0.01)):
         if dark % 2:
             axes.axvspan(start, stop, color="black", alpha=0.06, linewidth=0, zorder=0)
         if stop - start > least:
