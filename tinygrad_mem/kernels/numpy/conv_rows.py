@@ -27,6 +27,7 @@ DEEP = 32  # terms of a product that is worth while without the kernel's columns
 WEIGHT = 12 << 20  # bytes of a weight that may be copied into the slab's order
 LARGE = 9 << 19  # bytes of slabs, at most, where maps are large: threads that make short calls wait for each other
 GRAIN = 1e5  # ns of work, as _time() estimates it, that pay for a core of their own; it takes 3 to 6 times as long
+FEW = 4  # input channels up to which gy is copied as it lies; of more it is channels last: copies are slower, products faster
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
@@ -331,8 +332,12 @@ def _weight_lane(walk: Walk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: l
         lane.next = mark
         rows, images = tile.r1 - tile.r0, tile.n1 - tile.n0
         left = windows(walk, gather(walk, x, tile, lane), rows)
-        right = lane.take((rows, images * walk.columns, walk.cout), walk.wide)
-        incoming = _in_images(walk, right.swapaxes(1, 2), walk.columns)  # channels last: BLAS is fastest so
+        columns = images * walk.columns
+        if walk.cin <= FEW:
+            right = lane.take((rows, walk.cout, columns), walk.wide).swapaxes(1, 2)
+        else:
+            right = lane.take((rows, columns, walk.cout), walk.wide)
+        incoming = _in_images(walk, right.swapaxes(1, 2), walk.columns)
         if walk.columns > walk.outside[1]:
             incoming[..., walk.outside[1] :] = 0  # what the slab holds there does not count
         np.copyto(incoming[..., : walk.outside[1]], gy[tile.n0 : tile.n1, :, tile.r0 : tile.r1].transpose(2, 1, 0, 3))
