@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
+from tests.witness import numpy_allocations
 from tinygrad_mem.kernels.numpy import (
     blas,
     conv_columns,
@@ -258,6 +259,15 @@ def test_taps(x: tuple, w: tuple, low: tuple, dtype: str, monkeypatch: pytest.Mo
         assert error <= {"float16": 1e-3, "float32": 2e-6, "float64": 1e-14}[dtype]
         for other in found[1:]:
             np.testing.assert_array_equal(other[index], found[0][index])
+
+
+def test_taps_allocate_nothing():
+    """Contracts are held to small convolutions, which other algorithms compute."""
+    x, w, b = (tm.tensor(a, dtype=tm.float32, requires_grad=True) for a in normal((8, 96, 4, 4), (96, 96, 3, 3), (96,)))
+    F.conv2d(x, w, b, padding=1).sum().backward()  # once, for the scratch of each thread
+    with numpy_allocations() as seen:
+        F.conv2d(x, w, b, padding=1).sum().backward()
+    assert max(seen) <= 16
 
 
 @pytest.mark.parametrize(("inside", "kernel", "low", "products"), [((2, 2), (3, 3), (1, 1), 16), ((4, 4), (3, 3), (1, 1), 100)])
