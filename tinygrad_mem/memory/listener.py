@@ -195,7 +195,12 @@ class Recorder(scope.Listener):
         if not self._all:
             self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
         scope.listen(self)  # before the census, which holds what it finds: other threads may make and drop blocks meanwhile
-        found, older = Census(self.device), []
+        if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
+            self._take_stock(Census(self.device))
+
+    def _take_stock(self, found: Census) -> None:
+        """Write down the blocks that are there, what each is, and whose."""
+        older = []
         for block in found.blocks:
             address = block.chunk.address
             if block.pool is not None and address not in self._live:  # else it died, or was heard of, meanwhile
