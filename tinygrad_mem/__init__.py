@@ -23,6 +23,7 @@ from .devices import Generator as Generator
 from .devices import device as device
 from .dtypes import bool as bool
 from .dtypes import double as double
+from .dtypes import dtype as dtype
 from .dtypes import finfo as finfo
 from .dtypes import float as float
 from .dtypes import float16 as float16

@@ -51,7 +51,7 @@ def _each(names: str, sentence: str) -> dict[str, str]:
 INSTEAD = {
     **_each("bfloat16 chalf cfloat cdouble complex32 complex64 complex128", _DTYPES),
     **_each("FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor CharTensor", _DTYPES),
-    **_each("ByteTensor BoolTensor dtype set_default_tensor_type", _DTYPES),
+    **_each("ByteTensor BoolTensor set_default_tensor_type", _DTYPES),
     **_each("channels_last channels_last_3d", "arrays are contiguous, channels before places; leave memory_format out"),
     **_each("layout strided jagged memory_format legacy_contiguous_format", "arrays are dense and strided; leave it out"),
     **_each("compile export onnx _dynamo compiler library package classes cond while_loop", _WRITTEN),

@@ -15,6 +15,8 @@ import numpy as np
 
 from .errors import DTypeError
 
+dtype = np.dtype
+"""The class of all of them, for annotations and ``isinstance``."""
 float16 = half = np.dtype(np.float16)
 float32 = float = np.dtype(np.float32)
 float64 = double = np.dtype(np.float64)

@@ -210,3 +210,26 @@ def test_the_helpers_of_the_tests_see_a_wrong_op():
     mine, other = ours([np.ones(2)], "float64")[0], theirs([np.ones(2)], "float32")[0]
     with pytest.raises(AssertionError, match="dtype"):
         assert_same(mine, other, (1, 1))
+
+
+def test_where_as_a_method_chooses_the_tensor_itself():
+    """``x.where(condition, other)`` is x where the condition holds: the tensor is not the condition."""
+    data = np.array([1.0, -2.0, 3.0])
+    for other in (0.5, tm.tensor([7.0, 8.0, 9.0], dtype=tm.float64)):
+        x = tm.tensor(data, requires_grad=True)
+        twin = torch.tensor(data, requires_grad=True)
+        theirs = other if isinstance(other, float) else torch.from_numpy(other.numpy())
+        y, expected = x.where(x > 0, other), twin.where(twin > 0, theirs)
+        assert y.tolist() == expected.tolist()
+        y.sum().backward()
+        expected.sum().backward()
+        assert x.grad is not None
+        assert twin.grad is not None
+        assert x.grad.tolist() == twin.grad.tolist()
+        assert x.where(condition=x > 0, other=other).tolist() == expected.tolist()
+
+
+def test_dtype_is_the_class_of_dtypes():
+    assert isinstance(tm.float16, tm.dtype)
+    assert isinstance(tm.zeros(1).dtype, tm.dtype)
+    assert not isinstance("float16", tm.dtype)

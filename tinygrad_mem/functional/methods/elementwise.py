@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from ...autograd.tensor import Tensor
 from .. import activation, choose, compare, elementwise, unary
+
+
+def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """``self`` where ``condition``, else ``other``: of :func:`where` the tensor is the second argument."""
+    return choose.where(condition, self, other)
 
 
 class Elementwise:
@@ -23,7 +31,7 @@ class Elementwise:
     clamp = choose.clamp
     clamp_min = choose.clamp_min
     clamp_max = choose.clamp_max
-    where = choose.where
+    where = _where
     masked_fill = choose.masked_fill
     nan_to_num = choose.nan_to_num
     lerp = elementwise.lerp
