@@ -12,10 +12,10 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
-from tinygrad_mem.cli.precision import Step
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.accounting import formula
 from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.models.precision import Step
 from tinygrad_mem.nn import functional as F
 
 

@@ -359,3 +359,40 @@ def test_errors_of_the_step_come_through_and_all_is_as_before():
             memory.predict(run)
         assert tm.ones(1).device.type == "cpu"
         assert tm.device("meta").pool.used_bytes() == used
+
+
+# --- a prediction inside a track of meta, or inside another prediction
+
+
+def _mlp_step() -> tm.Tensor:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    y = model(tm.randn(32, 64))
+    y.sum().backward()
+    return y
+
+
+def test_a_prediction_inside_another_is_not_heard_there():
+    """Nor is the end of what it returned, which comes later."""
+    alone = memory.predict(_mlp_step)
+
+    def with_one_inside() -> None:
+        kept = []
+        memory.predict(lambda: kept.append(_mlp_step()))
+        y = _mlp_step()
+        kept.clear()
+        del y
+
+    inside = memory.predict(with_one_inside)
+    assert inside.peak == alone.peak
+    assert inside.timeline().used.max() == alone.timeline().used.max()
+    assert inside.timeline().used.min() >= 0
+    assert inside.timeline()[-1].used == 0
+
+
+def test_a_prediction_inside_a_track_of_meta_is_not_heard_there():
+    with memory.track("meta") as track:
+        held = tm.empty(1000, device="meta")
+        memory.predict(_mlp_step)
+        more = tm.empty(2000, device="meta")
+    assert track.peak == 4096 + 8192
+    assert len(held) + len(more) == 3000

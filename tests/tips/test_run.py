@@ -69,6 +69,17 @@ def test_results_are_compared(name: str, words: str):
     assert all(result_words(result).startswith(words) for result in measured(name, 4))
 
 
+@pytest.mark.parametrize("name", ["half_states", "eight_bit"])
+def test_digits_are_learned_as_well(name: str):
+    """Adam with smaller moments learns as well as Adam; the words say how well each does."""
+    (result,) = measured(name, 4)
+    assert result.accuracies is not None
+    before, after = result.accuracies
+    assert before >= 0.95
+    assert abs(after - before) <= 0.01
+    assert result_words(result).endswith(f"; digits {before:.1%} to {after:.1%}")
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [

@@ -17,9 +17,9 @@ from .. import memory, nn
 from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
 from ..models.names import Named
+from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
-from .precision import Step
 
 
 @dataclass

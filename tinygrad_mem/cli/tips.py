@@ -161,6 +161,7 @@ def _case(result: Measured | Failed) -> dict[str, Any]:
         "reserved": _effect(result.reserved),
         "time": result.time,
         "result": result_words(result),
+        "accuracies": result.accuracies,
         "distance": result.distance if result.distance is None or result.distance < float("inf") else None,
         "reason": reason(result),
     }

@@ -22,8 +22,8 @@ from ..data.mnist import load_mnist
 from ..errors import ArgumentError, DeviceError
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
+from ..models.precision import Step
 from ..nn import functional as F
-from .precision import Step
 
 console = Console()
 TRACKED_STEPS = 2  # the second step is the first that has its optimizer state from the start

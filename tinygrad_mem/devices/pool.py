@@ -121,9 +121,10 @@ class Pool:
     Args:
         device: the device's name, for messages and listeners.
         reserve: False makes every segment untouched address space (device ``meta``).
+        first: the lowest address.
     """
 
-    def __init__(self, device: str, *, reserve: bool = True) -> None:
+    def __init__(self, device: str, *, reserve: bool = True, first: int = ROUND) -> None:
         self.device, self.reserve = device, reserve
         self._lock = threading.Lock()
         self._pending: deque[Chunk] = deque()  # freed while the lock was taken (by another thread, or by gc inside malloc)
@@ -135,7 +136,7 @@ class Pool:
         self._stale = 0
         self._used = self._total = self._limit = 0
         self.peak_used = self.peak_total = 0  # since reset_peak()
-        self._next_address = ROUND
+        self._next_address = first
         self._host: Pool | None = None
         _pools.add(self)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 from .. import scope
 from ..devices import Generator, Pool, opened
 from ..devices import device as Device
+from ..devices.pool import ROUND
 from ..errors import DataDependenceError, DeviceError
+from .listener import Recorder
 from .source import is_engine, source_name
 from .track import Track
+
+_apart = itertools.count(1)  # runs whose addresses are beyond those of a run around them
 
 
 def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: Any) -> Track:
@@ -43,13 +48,23 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
 def dry_run(like: str = "cpu") -> Iterator[Device]:
     """Inside, every device that is named is ``meta``, with a pool of its own that begins empty; generators are not moved.
 
+    A track of ``meta`` that runs already hears nothing of it: neither what happens inside, nor what dies later, for that has
+    addresses which it does not know.
+
     Args, raises: as :func:`predict`.
     """
     meta: Any = Device("meta")
+    deaf = [each for each in scope.listeners if isinstance(each, Recorder) and each.device is meta]
+    first = ROUND + (next(_apart) % 2**18 << 44 if deaf else 0)
     kernels, meta.kernels = meta.kernels, meta.kernels_like(like)
-    pool, meta.pool = meta.pool, Pool("meta", reserve=False)  # an empty one: what lives on meta is no part of the run
+    pool, meta.pool = (
+        meta.pool,
+        Pool("meta", reserve=False, first=first),
+    )  # an empty one: what lives on meta is no part of the run
     before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
     first_seed = Generator.first_seed
+    for each in deaf:
+        scope.unlisten(each)
     try:
         with meta:
             scope.local.dry = meta
@@ -61,6 +76,8 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
             f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
         ) from error
     finally:
+        for each in deaf:
+            scope.listen(each)
         scope.local.dry = before
         meta.pool, meta.kernels = pool, kernels
         Generator.first_seed = first_seed

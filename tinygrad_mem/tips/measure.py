@@ -49,6 +49,7 @@ class Measured:
         exact: whether both runs on ``meta`` had the device's bytes after every event.
         distance: how far the numbers went apart; see :func:`distance`. ``None``: parameters of other shapes.
         errors: of before and after, from the case's ideal; ``None`` where it has none.
+        accuracies: of before and after, on held-out digits; ``None`` where the case has no learners.
     """
 
     when: str
@@ -59,6 +60,7 @@ class Measured:
     exact: bool
     distance: float | None
     errors: tuple[float, float] | None
+    accuracies: tuple[float, float] | None = None
 
     @property
     def reserved(self) -> Effect:
@@ -108,6 +110,7 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
         all(np.array_equal(ran.track.timeline().used, said.timeline().used) for ran, said in pairs),
         distance(before.numbers, after.numbers),
         None if ideal is None else (_error(before.numbers, ideal), _error(after.numbers, ideal)),
+        None if case.learners is None else (case.learners[0](device), case.learners[1](device)),
     )
 
 

@@ -10,7 +10,8 @@ import tinygrad_mem as tm
 from .. import nn
 from ..models.names import Named
 from ..techniques import optimizer_in_backward
-from .tip import Case, Scene, Tip, Training, classify, momentum
+from .digits import ADAM, MOMENTUM, learner
+from .tip import Build, Case, Scene, Tip, Training, classify, momentum
 
 
 def _mlp() -> nn.Module:
@@ -94,12 +95,17 @@ def none_after_forward(scene: Scene) -> Training:
     return _zeroed(scene, to_none=True, first=False)
 
 
+def _instead_of_adam(name: str, says: str, after: Build, rule: Any) -> Tip:
+    """A tip about an optimizer: its bytes on a network of many parameters, and how well it learns digits."""
+    return Tip(name, says, (Case(adam, after, learners=(learner(ADAM), learner(rule))),), MLP, free=True)
+
+
 TIPS = (
-    Tip("momentum", "Use SGD with momentum instead of Adam.", (Case(adam, with_momentum),), MLP, free=True),
-    Tip("sgd", "Use plain SGD instead of Adam.", (Case(adam, sgd),), MLP, free=True),
-    Tip("half_states", "Keep Adam's moments in float16.", (Case(adam, half_states),), MLP, free=True),
-    Tip("eight_bit", "Use an 8-bit Adam.", (Case(adam, eight_bit_states),), MLP, free=True),
-    Tip("adafactor", "Use Adafactor instead of Adam.", (Case(adam, adafactor),), MLP, free=True),
+    _instead_of_adam("momentum", "Use SGD with momentum instead of Adam.", with_momentum, MOMENTUM),
+    _instead_of_adam("sgd", "Use plain SGD instead of Adam.", sgd, partial(tm.optim.SGD, lr=0.05)),
+    _instead_of_adam("half_states", "Keep Adam's moments in float16.", half_states, partial(ADAM, state_dtype=tm.float16)),
+    _instead_of_adam("eight_bit", "Use an 8-bit Adam.", eight_bit_states, partial(tm.optim.Adam8bit, lr=2e-3)),
+    _instead_of_adam("adafactor", "Use Adafactor instead of Adam.", adafactor, tm.optim.Adafactor),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
     Tip(
         "zero_grad",

@@ -8,6 +8,7 @@ import tinygrad_mem as tm
 
 from .. import amp, nn
 from ..models.names import Named
+from .digits import MOMENTUM, learner
 from .tip import Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
 
 
@@ -158,12 +159,23 @@ def all_in_float(scene: Scene) -> Training:
 SMALL = Scene(Named(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (64,), 10), 64)
 NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 32, 32), 10), 16)
 TIPS = (
-    Tip("half", "Train in float16: everything is half as large.", (Case(plain, half),), NORMLESS, free=True),
+    Tip(
+        "half",
+        "Train in float16: everything is half as large.",
+        (Case(plain, half, learners=(learner(MOMENTUM), learner(MOMENTUM, "float16"))),),
+        NORMLESS,
+        free=True,
+    ),
     Tip(
         "autocast",
         "Train in mixed precision: it halves the memory.",
         (
-            Case(plain, autocast, "activations outweigh parameters"),
+            Case(
+                plain,
+                autocast,
+                "activations outweigh parameters",
+                learners=(learner(MOMENTUM), learner(MOMENTUM, "autocast")),
+            ),
             Case(wide, wide_autocast, "parameters outweigh activations"),
         ),
         NORMLESS,
@@ -171,7 +183,14 @@ TIPS = (
     Tip(
         "master_weights",
         "Keep float32 copies of float16 parameters.",
-        (Case(half_parameters, half_with_masters, ideal=float_parameters),),
+        (
+            Case(
+                half_parameters,
+                half_with_masters,
+                ideal=float_parameters,
+                learners=(learner(MOMENTUM, "float16"), learner(MOMENTUM, "half")),
+            ),
+        ),
         SMALL,
     ),
     Tip(

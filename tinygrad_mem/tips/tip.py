@@ -60,6 +60,8 @@ class Training:
 
 
 Build = Callable[[Scene], Training]
+Learner = Callable[[str], float]
+"""Of a device: the share of held-out digits that are labelled rightly after training."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,14 @@ class Case:
         before, after: without the tip and with it.
         when: under which condition, in a few words; "" where there is only one.
         ideal: for tips that promise better numbers: the run whose numbers they should have.
+        learners: for tips that change numbers: how well handwritten digits are learned, before and after.
     """
 
     before: Build
     after: Build
     when: str = ""
     ideal: Build | None = None
+    learners: tuple[Learner, Learner] | None = None
 
     def source(self) -> tuple[str, str]:
         """The code of both."""

@@ -73,7 +73,14 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
 
 
 def result_words(found: Measured) -> str:
-    """Whether the tip changes what is computed."""
+    """Whether the tip changes what is computed, and how well digits are learned."""
+    if found.accuracies is None:
+        return _changed(found)
+    before, after = found.accuracies
+    return f"{_changed(found)}; digits {before:.1%} to {after:.1%}"
+
+
+def _changed(found: Measured) -> str:
     if found.distance is None:
         return "another model"
     if found.distance == 0:
