@@ -252,8 +252,8 @@ class Pool:
     def _remove(self, chunk: Chunk) -> None:
         """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
         del self._free_chunks[chunk.address]
-        heap = self._heaps[chunk.size]
-        if heap[-1] == chunk.address:
+        heap = self._heaps.get(chunk.size)
+        if heap and heap[-1] == chunk.address:  # Ctrl-C may have come before the entry was made
             heap.pop()  # the last of a heap may go, and it is often the only one
             return
         self._stale += 1

@@ -13,6 +13,10 @@ from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 
 
+KINDS: dict[type, str] = {Tensor: "array", Node: "saved", Module: "_modules", Optimizer: "state", Block: "pool"}
+"""What is looked for: the class, and an attribute that says that one was made completely."""
+
+
 class Census:
     """Everything that lives on ``device``.
 
@@ -40,9 +44,8 @@ class Census:
 
 def _found() -> tuple[list, ...]:
     """The living objects of each class, of those that were made completely."""
-    kinds = [(Tensor, "array"), (Node, "saved"), (Module, "_modules"), (Optimizer, "state"), (Block, "pool")]
-    found: tuple[list, ...] = tuple([] for _ in kinds)
-    where = {kind: (found[i], sign) for i, (base, sign) in enumerate(kinds) for kind in _subclasses(base)}
+    found: tuple[list, ...] = tuple([] for _ in KINDS)
+    where = {kind: (found[i], sign) for i, (base, sign) in enumerate(KINDS.items()) for kind in _subclasses(base)}
     for thing in [thing for thing in gc.get_objects() if type(thing) in where]:  # of a million objects, a few hundred
         things, sign = where[type(thing)]
         if hasattr(thing, sign):
