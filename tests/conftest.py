@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -31,15 +32,33 @@ def pytest_collection_modifyitems(items: list) -> None:
                 item.add_marker(pytest.mark.skip(reason=problem))
 
 
-def pytest_collection_finish() -> None:
-    """The collector leaves out what exists before the first test: half a million objects of pytest's and PyTorch's, which each
-    of the thousand collections in the tests would look at. It does not show them to a census either, so ours are kept for it.
+_left_out: list[weakref.ref] = []
+
+
+def leave_out() -> None:
+    """Let the collector leave out what exists now: a million objects of pytest's, PyTorch's and of tests that are done, which
+    each of the thousands of collections in the tests would look at. It shows them to no census either: ours are remembered.
     """
     gc.collect()
-    ours = [thing for thing in gc.get_objects() if issubclass(type(thing), tuple(census.KINDS))]
+    kinds = tuple(census.KINDS)
+    _left_out.extend(weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), kinds))
     gc.freeze()
-    shown = SimpleNamespace(**vars(gc) | {"get_objects": lambda: gc.get_objects() + ours})
-    census.gc = stats.gc = shown  # type: ignore[assignment]
+
+
+def pytest_collection_finish() -> None:
+    """Before the first test."""
+    leave_out()
+
+    def get_objects() -> list:
+        return gc.get_objects() + [thing for each in _left_out if (thing := each()) is not None]
+
+    census.gc = stats.gc = SimpleNamespace(**vars(gc) | {"get_objects": get_objects})  # type: ignore[assignment]
+
+
+@pytest.fixture(scope="module")
+def fresh_heap() -> None:
+    """For modules whose tests collect garbage all the time."""
+    leave_out()
 
 
 @pytest.fixture(params=DEVICES)

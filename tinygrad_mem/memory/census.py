@@ -12,7 +12,6 @@ from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 
-
 KINDS: dict[type, str] = {Tensor: "array", Node: "saved", Module: "_modules", Optimizer: "state", Block: "pool"}
 """What is looked for: the class, and an attribute that says that one was made completely."""
 
