@@ -69,10 +69,12 @@ def dev(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def sealed() -> Iterator[None]:
-    """No test leaves a switch turned."""
+    """No test leaves a switch turned; what earlier tests left in cycles is collected between tests, or when a test asks for it."""
     device("cpu").generator.manual_seed(0)
     device("meta").generator.manual_seed(0)
+    gc.disable()
     yield
+    gc.enable()
     assert tm.is_grad_enabled(), "the test left gradients off"
     assert scope.listeners == (), "the test left a listener"
     assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"

@@ -357,6 +357,7 @@ def test_garbage_that_is_collected_while_a_track_begins_is_not_lost(monkeypatch:
 
     monkeypatch.setattr(pool, "total_bytes", total_bytes)
     gc.set_threshold(1, 1, 1)
+    gc.enable()
     try:
         with memory.track() as track:
             gc.collect()
