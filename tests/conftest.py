@@ -69,7 +69,7 @@ def dev(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(autouse=True)
 def sealed() -> Iterator[None]:
-    """No test leaves a switch turned; what earlier tests left in cycles is collected between tests, or when a test asks for it."""
+    """No test leaves a switch turned; what earlier ones left in cycles is collected between tests, or where one asks for it."""
     device("cpu").generator.manual_seed(0)
     device("meta").generator.manual_seed(0)
     gc.disable()
