@@ -399,3 +399,13 @@ def test_a_prediction_inside_a_track_of_meta_is_not_heard_there():
         more = tm.empty(2000, device="meta")
     assert track.peak == older + 4096 + 8192
     assert len(held) + len(more) == 3000
+
+
+def test_what_dies_inside_a_prediction_is_heard_around_it():
+    gc.collect()
+    pool = tm.device("meta").pool
+    with memory.track("meta") as track:
+        held = [tm.empty(1000, device="meta")]
+        memory.predict(held.clear)
+        assert not held
+    assert track.timeline()[-1].used == pool.used_bytes()

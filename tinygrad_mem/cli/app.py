@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +31,19 @@ class TrainingPrecision(StrEnum):
     float32 = "float32"
     autocast = "autocast"
     half = "half"
+
+
+@contextmanager
+def _refusals(command: str, traceback: bool) -> Iterator[None]:
+    """An error is a sentence and exit status 2, unless its traceback is asked for: a user's class may raise anything."""
+    try:
+        yield
+    except Exception as error:
+        if traceback:
+            raise
+        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
+        typer.echo(f"{command}: {name}{error}", err=True)
+        raise typer.Exit(2) from None
 
 
 @app.callback()
@@ -59,7 +74,7 @@ def tips(
 
     if html is None and not tip and not as_json:
         html = Path("report.html")
-    try:
+    with _refusals("tips", traceback):
         status = run(
             names=tip or [],
             network=network,
@@ -70,12 +85,6 @@ def tips(
             page=html if html != Path() else None,
             as_json=as_json,
         )
-    except Exception as error:  # a user's class may raise anything
-        if traceback:
-            raise
-        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        typer.echo(f"tips: {name}{error}", err=True)
-        raise typer.Exit(2) from None
     raise typer.Exit(status)
 
 
@@ -166,7 +175,7 @@ def estimate(
     """What a training step of a network needs, layer by layer, to the byte; nothing is computed and no memory is taken."""
     from .estimate import run
 
-    try:
+    with _refusals("estimate", traceback):
         status = run(
             network,
             batch_size=batch_size,
@@ -179,12 +188,6 @@ def estimate(
             budget=budget,
             as_json=as_json,
         )
-    except Exception as error:  # a user's class may raise anything
-        if traceback:
-            raise
-        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        typer.echo(f"estimate: {name}{error}", err=True)
-        raise typer.Exit(2) from None
     raise typer.Exit(status)
 
 
@@ -210,7 +213,7 @@ def plan(
     """The cheapest training step that stays within a budget: what to recompute, where to step, whether to split the batch."""
     from .plan import run
 
-    try:
+    with _refusals("plan", traceback):
         status = run(
             network,
             batch_size=batch_size,
@@ -223,12 +226,6 @@ def plan(
             picture=picture,
             as_json=as_json,
         )
-    except Exception as error:  # a user's class may raise anything
-        if traceback:
-            raise
-        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        typer.echo(f"plan: {name}{error}", err=True)
-        raise typer.Exit(2) from None
     raise typer.Exit(status)
 
 

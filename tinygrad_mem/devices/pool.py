@@ -350,8 +350,9 @@ class Pool:
     def holes(self) -> tuple[tuple[int, int, int], ...]:
         """Each free chunk as (segment, offset in it, bytes), in the order of addresses; segments without any do not count.
 
-        Steps that begin with equal holes end with equal ones: a training step that finds them as an earlier one did needs no
-        more memory than the steps between them, however often it is repeated.
+        Steps that begin with equal holes end with equal ones, where what lives between steps stays where it is (parameters and
+        their state do): a training step that finds them as an earlier one did needs no more than the steps between them,
+        however often it is repeated.
         """
         with self._lock:
             self._commit()

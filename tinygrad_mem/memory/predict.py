@@ -20,6 +20,16 @@ from .track import Track
 _apart = itertools.count(1)  # runs whose addresses are beyond those of a run around them
 
 
+class _Ends(scope.Listener):
+    """What a track hears of a run inside it: a free, which it takes for one of its own where it knows the address."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        self.recorder.free(device, address, rounded)
+
+
 def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: Any) -> Track:
     """Run ``run(*args, **kwargs)`` without memory and without arithmetic, and say what it would have needed.
 
@@ -48,8 +58,8 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
 def dry_run(like: str = "cpu") -> Iterator[Device]:
     """Inside, every device that is named is ``meta``, with a pool of its own that begins empty; generators are not moved.
 
-    A track of ``meta`` that runs already hears nothing of it: neither what happens inside, nor what dies later, for that has
-    addresses which it does not know.
+    A track of ``meta`` that runs already hears nothing of it but the end of blocks of its own: what is made inside has
+    addresses that it does not know.
 
     Args, raises: as :func:`predict`.
     """
@@ -57,14 +67,14 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
     deaf = [each for each in scope.listeners if isinstance(each, Recorder) and each.device is meta]
     first = ROUND + (next(_apart) % 2**18 << 44 if deaf else 0)
     kernels, meta.kernels = meta.kernels, meta.kernels_like(like)
-    pool, meta.pool = (
-        meta.pool,
-        Pool("meta", reserve=False, first=first),
-    )  # an empty one: what lives on meta is no part of the run
+    pool = meta.pool
+    meta.pool = Pool("meta", reserve=False, first=first)  # an empty one: what lives on meta is no part of the run
     before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
     first_seed = Generator.first_seed
-    for each in deaf:
+    ends = [_Ends(each) for each in deaf]
+    for each, end in zip(deaf, ends, strict=True):
         scope.unlisten(each)
+        scope.listen(end)
     try:
         with meta:
             scope.local.dry = meta
@@ -76,7 +86,8 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
             f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
         ) from error
     finally:
-        for each in deaf:
+        for each, end in zip(deaf, ends, strict=True):
+            scope.unlisten(end)
             scope.listen(each)
         scope.local.dry = before
         meta.pool, meta.kernels = pool, kernels

@@ -13,7 +13,31 @@ from .module import Module
 from .parameter import Parameter
 
 
-class Embedding(Module):
+class _Table(Module):
+    """What both layers look up in: ``weight`` (num_embeddings, embedding_dim), 0 in the row ``padding_idx``."""
+
+    num_embeddings: int
+    embedding_dim: int
+    padding_idx: int | None
+    weight: Parameter
+
+    def _make_table(self, given: Tensor | None, device: Any, dtype: Any) -> None:
+        rows, columns = self.num_embeddings, self.embedding_dim
+        if given is None:
+            self.weight = Parameter(creation.empty(rows, columns, device=device, dtype=dtype))
+            self.reset_parameters()
+        else:
+            self.weight = Parameter(_given(given, rows, columns))
+
+    def reset_parameters(self) -> None:
+        """Draw the first values again."""
+        init.normal_(self.weight)
+        if self.padding_idx is not None:
+            with no_grad():
+                init.zeros_(self.weight[self.padding_idx])
+
+
+class Embedding(_Table):
     """Rows of a table: integer (...) -> (..., embedding_dim). The table is normal at first.
 
     Args:
@@ -41,19 +65,8 @@ class Embedding(Module):
         self.num_embeddings, self.embedding_dim = num_embeddings, embedding_dim
         self.padding_idx, self.max_norm, self.norm_type = _row(padding_idx, num_embeddings), max_norm, norm_type
         self.scale_grad_by_freq, self.sparse = scale_grad_by_freq, sparse
-        if _weight is None:
-            table = creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype)
-            self.weight = Parameter(table, requires_grad=not _freeze)
-            self.reset_parameters()
-        else:
-            self.weight = Parameter(_given(_weight, num_embeddings, embedding_dim), requires_grad=not _freeze)
-
-    def reset_parameters(self) -> None:
-        """Draw the first values again."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with no_grad():
-                init.zeros_(self.weight[self.padding_idx])
+        self._make_table(_weight, device, dtype)
+        self.weight.requires_grad = not _freeze
 
     def forward(self, input: Tensor) -> Tensor:
         return F.embedding(
@@ -104,7 +117,7 @@ class Embedding(Module):
         )
 
 
-class EmbeddingBag(Module):
+class EmbeddingBag(_Table):
     """The sum, mean or maximum of rows of a table, bag by bag: integer (bags, length), or flat and offsets -> (bags, features).
 
     The rows themselves are never side by side in memory. The table is normal at first.
@@ -138,18 +151,7 @@ class EmbeddingBag(Module):
         self.max_norm, self.norm_type = max_norm, norm_type
         self.scale_grad_by_freq, self.mode, self.sparse = scale_grad_by_freq, mode, sparse
         self.include_last_offset, self.padding_idx = include_last_offset, _row(padding_idx, num_embeddings)
-        if _weight is None:
-            self.weight = Parameter(creation.empty(num_embeddings, embedding_dim, device=device, dtype=dtype))
-            self.reset_parameters()
-        else:
-            self.weight = Parameter(_given(_weight, num_embeddings, embedding_dim))
-
-    def reset_parameters(self) -> None:
-        """Draw the first values again."""
-        init.normal_(self.weight)
-        if self.padding_idx is not None:
-            with no_grad():
-                init.zeros_(self.weight[self.padding_idx])
+        self._make_table(_weight, device, dtype)
 
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         return F.embedding_bag(
