@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -106,12 +108,43 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path):
     assert "inplace_activation" in (tmp_path / "page.html").read_text()
 
 
-def test_where_the_page_cannot_be_written_the_table_is_printed_all_the_same(tmp_path: Path):
-    ran = tips("--tip", "sgd", "--html", str(tmp_path / "no" / "page.html"))
+def _locked(tmp_path: Path) -> Path:
+    """A folder in which nobody may write; root may write in any of a disk, and in none of the kernel's."""
+    tmp_path.chmod(0o555)
+    return tmp_path if os.geteuid() else Path("/sys")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+@pytest.mark.parametrize(("folder", "why"), [(_locked, "Permission denied"), (lambda path: path / "no", "No such file")])
+def test_where_the_page_cannot_be_written_the_table_is_printed_all_the_same(tmp_path: Path, folder: Any, why: str):
+    ran = tips("--tip", "sgd", "--html", str(folder(tmp_path) / "page.html"))
     assert ran.exit_code == 1
     assert "sgd" in ran.stdout
     assert "tips: no page: " in ran.stderr
+    assert why in ran.stderr
     assert "Traceback" not in ran.output
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as POSIX has them")
+def test_nothing_else_is_written_where_nothing_may_be(tmp_path: Path):
+    """Neither the planner's times nor a library's settings need a folder: a home and a cache that are locked change nothing."""
+    locked = str(_locked(tmp_path))
+    ran = subprocess.run(
+        [sys.executable, "-m", "tinygrad_mem", "tips", "--tip", "bigger_gpu", "--batch-size", "4"],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={
+            **os.environ,
+            "HOME": locked,
+            "XDG_CACHE_HOME": locked,
+            "TINYGRAD_MEM_CACHE": f"{locked}/times",
+            "MPLCONFIGDIR": locked,
+        },
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert "bigger_gpu" in ran.stdout
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize(
