@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .halves import cast as _cast
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -49,10 +50,10 @@ def add(part, out):
         np.add(out, part, out=out)
 
 
-def _cast(x, slot, dtype):
+def _widened(x, slot, dtype):
     """``x`` in a scratch tile of the wide dtype."""
     tile = _scratch(x.shape, dtype, slot, 4)
-    np.copyto(tile, x)
+    _cast(x, tile)
     return tile
 
 
@@ -80,7 +81,7 @@ def channel_sums(x, y, mean, partial, outs):
 
     def run(images, channels, places):
         a, b = x[images, channels, places], y[images, channels, places]
-        a = a if a.dtype == wide else _cast(a, 0, wide)
+        a = a if a.dtype == wide else _widened(a, 0, wide)
         if outs[0] is not None:
             into(sum_lines, places, partial[0, images, channels], a)
         if mean is not None:
@@ -88,7 +89,7 @@ def channel_sums(x, y, mean, partial, outs):
             np.subtract(b, mean[channels, None], out=tile)
             b = tile
         elif b.dtype != wide:
-            b = _cast(b, 1, wide)
+            b = _widened(b, 1, wide)
         into(np.vecdot, places, partial[1, images, channels], a, b)
 
     room = _SCRATCH // 4 // wide.itemsize
@@ -107,7 +108,7 @@ def _sum_columns(x, y, mean, outs):
     most = max(TILE // x.shape[1], 1)
     ones = _ones(min(most, len(x)), wide)
     for i in range(0, len(x), most):
-        a = _cast(x[i : i + most], 0, wide)
+        a = _widened(x[i : i + most], 0, wide)
         if outs[0] is not None:
             _gather_rows(ones[: len(a)], a, sums[0])
         b = y[i : i + most]

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from . import erf as _erf
+from .halves import cast as _cast
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
 from .tiles import flags as _flags
@@ -16,7 +17,10 @@ from .tiles import tiled_wide as _tiled
 
 def copy(x, out):
     """out = x, broadcast and cast."""
-    np.copyto(out, x, casting="unsafe")
+    if isinstance(x, np.ndarray) and x.shape == out.shape:
+        _cast(x, out)
+    else:
+        np.copyto(out, x, casting="unsafe")
 
 
 def fill(value, out):

@@ -7,6 +7,7 @@ import numpy as np
 from ...scope import local as _local
 from .blas import add_product as _add_product
 from .blas import matmul as _product
+from .halves import cast as _cast
 from .narrow import product as _narrow_product
 
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
@@ -68,11 +69,11 @@ def _half_product(x, y, addend, alpha, beta, work, out):
     for j in range(0, n, columns):
         c = min(columns, n - j)
         b = right[: k * c].reshape(k, c)
-        np.copyto(b, y[:, j : j + c])
+        _cast(y[:, j : j + c], b)
         for i in range(0, m, rows):
             r = min(rows, m - i)
             a, product = left[: r * k].reshape(r, k), result[: r * c].reshape(r, c)
-            np.copyto(a, x[i : i + r])
+            _cast(x[i : i + r], a)
             if k:
                 _product(a, b, product)
             else:
@@ -83,4 +84,4 @@ def _half_product(x, y, addend, alpha, beta, work, out):
                 np.add(product, addend[i : i + r, j : j + c], out=product)
             if beta != 1:
                 np.multiply(product, beta, out=product)
-            np.copyto(out[i : i + r, j : j + c], product, casting="unsafe")
+            _cast(product, out[i : i + r, j : j + c])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .halves import cast as _cast
 from .rules import adam_rule as _adam_rule
 from .rules import average as _average
 from .rules import average_square as _average_square
@@ -34,7 +35,7 @@ def _update(run, temps, p, g, *states, roots=()):
     def widened(*tiles):
         given, work = list(tiles[: len(arrays)]), tiles[len(arrays) :]
         for i, tile in zip(narrow, work[temps:], strict=True):
-            np.copyto(tile, given[i], casting="unsafe")
+            _cast(given[i], tile)
             if i in rooted:
                 np.multiply(tile, tile, out=tile)
             given[i] = tile
@@ -43,7 +44,7 @@ def _update(run, temps, p, g, *states, roots=()):
             if i in rooted:
                 np.sqrt(given[i], out=given[i])
             if i != 1:  # the gradient is read, and the rest written
-                np.copyto(tiles[i], given[i], casting="unsafe")
+                _cast(given[i], tiles[i])
 
     _tiled(widened, *arrays, temps=temps + len(narrow), dtype=wide)
 
@@ -62,9 +63,9 @@ def unscale(grad, inverse, found):
         if grad.dtype == wide:
             np.multiply(grad, inverse, out=grad)
         else:
-            np.copyto(work, grad)
+            _cast(grad, work)
             np.multiply(work, inverse, out=work)
-            np.copyto(grad, work, casting="unsafe")
+            _cast(work, grad)
 
     _tiled(run, grad, temps=1, dtype=wide)
 
@@ -75,7 +76,7 @@ def renew_master(p, out):
     def run(master, p, work):
         rounded = work.reshape(-1).view(np.float16)[: work.size].reshape(work.shape)
         flag = work.reshape(-1).view(np.bool_)[2 * work.size : 3 * work.size].reshape(work.shape)
-        np.copyto(rounded, master, casting="unsafe")
+        _cast(master, rounded)
         np.not_equal(rounded.view(np.uint16), p.view(np.uint16), out=flag)  # bits: nan too is what it was
         np.copyto(master, p, where=flag)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .halves import cast as _cast
 from .lines import lines as _lines
 from .lines import pieces as _pieces
 from .lines import stat as _stat
@@ -26,7 +27,7 @@ def _tile(like, wide, slot):
 
 def _finish(tile, target):
     if tile is not target:
-        np.copyto(target, tile, casting="unsafe")
+        _cast(tile, target)
 
 
 def _statistics(part, wide):

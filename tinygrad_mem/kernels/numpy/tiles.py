@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .halves import cast
 from .threads import GRAIN, TILE, scratch, split
 
 _SMALL = 1 << 13  # elements up to which one tile does it, without any bookkeeping
@@ -61,10 +62,10 @@ def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: in
         given, work = list(tiles[: len(every)]), tiles[len(every) :]
         for i, tile in zip(halves, work[temps:], strict=True):
             if i:
-                np.copyto(tile, given[i])
+                cast(given[i], tile)
             given[i] = tile
         run(*given, *work[:temps])
-        np.copyto(tiles[0], given[0], casting="unsafe")
+        cast(given[0], tiles[0])
 
     tiled(widened, out, *arrays, temps=temps + len(halves), dtype=np.float32)
 
