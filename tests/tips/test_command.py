@@ -75,6 +75,23 @@ def test_a_tip_without_room_says_so_and_the_others_go_on():
     assert "1 saves" in " ".join(ran.stdout.split())
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a limit of the address space that holds")
+def test_a_machine_with_too_little_memory_says_so_and_goes_on():
+    """The system's own refusal, not a limit of ours: batches of 1,024 images in 1 GiB."""
+    bound = "import resource, runpy; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30));"
+    run = "runpy.run_module('tinygrad_mem', run_name='__main__')"
+    ran = subprocess.run(
+        [sys.executable, "-c", bound + run, "tips", "--tip", "item", "--tip", "sgd", "--batch-size", "1024", "--json"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},  # each thread of it takes room of its own
+    )
+    assert ran.returncode == 0, ran.stderr
+    item, sgd = json.loads(ran.stdout)
+    assert (item["tip"], item["verdict"]) == ("item", "out of memory")
+    assert (sgd["tip"], sgd["verdict"]) == ("sgd", "saves")
+
+
 def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     real, seen = command.measure, []
 
