@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.errors import DTypeError, NotOfferedError, ShapeError
 from tinygrad_mem.functional.recurrent import recurrent_layer
+from tinygrad_mem.kernels.numpy import threads
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
+from tinygrad_mem.utils.checkpoint import checkpoint
 
 KINDS = ["RNN", "LSTM", "GRU"]
 T, N, H = 64, 32, 64  # 4 chunks of 16 steps
@@ -138,6 +141,79 @@ def test_backward_twice_and_what_hooks_hold(kind: str):
         np.testing.assert_array_equal(values(t), before)
     for p, g in zip(layer.parameters(), once, strict=True):
         np.testing.assert_array_equal(values(p.grad), g)
+
+
+@pytest.mark.parametrize("options", [{}, {"bidirectional": True}], ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+def test_several_chunks_are_pytorchs_and_the_same_bits_however_run(kind: str, options: dict):
+    """The products of one chunk beside the steps of another: gates in place, kept for a second backward, packed by hooks, or
+    made again by a checkpoint."""
+    mine, other = pair(kind, 24, 40, **options)  # 3 chunks of 512 rows and one of 64
+    x = np.random.default_rng(0).standard_normal((50, 32, 24))
+    seed = np.random.default_rng(1).standard_normal((50, 32, 40 * (1 + len(options))))
+
+    def run(way: str) -> list[np.ndarray]:
+        mine.zero_grad()
+        given = tm.tensor(x, requires_grad=True)
+        with tm.autograd.graph.saved_tensors_hooks(lambda t: t.clone(), lambda t: t) if way == "hooks" else nullcontext():
+            y = checkpoint(lambda t: mine(t)[0], given, use_reentrant=False) if way == "again" else mine(given)[0]
+        y.backward(tm.tensor(seed), retain_graph=way == "retained")
+        return [values(y), values(given.grad), *[values(p.grad) for p in mine.parameters()]]
+
+    found = run("plain")
+    for way in ("hooks", "retained", "again"):
+        for a, b in zip(run(way), found, strict=True):
+            np.testing.assert_array_equal(a, b)
+    given = torch.tensor(x, requires_grad=True)
+    y = other(given)[0]
+    y.backward(torch.tensor(seed))
+    expected = [y, given.grad, *[p.grad for p in other.parameters()]]
+    for a, e in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, e.detach().numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("width", [8, 600])  # of small steps, and of steps that threads share
+def test_numbers_do_not_depend_on_who_runs_them(width: int, monkeypatch: pytest.MonkeyPatch):
+    tm.manual_seed(0)
+    layer, x = nn.GRU(width, width).double(), tm.randn(40, 32, width, dtype=tm.float64)
+    found = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(threads._pool, "size", count)
+        layer.zero_grad()
+        layer(x)[0].sum().backward()
+        found.append([values(p.grad) for p in layer.parameters()])
+    for others in found[1:]:
+        for a, b in zip(others, found[0], strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_last_states_that_nobody_uses_cost_their_own_bytes():
+    """Of two layers: what is held after forward, what backward computes and takes; gone, they are not missed."""
+    shape, own = (16, 8, 16), -(-2 * 8 * 16 * 4 // 512) * 512  # of two layers' states
+
+    def run(kept: bool) -> tuple[int, int, list[str]]:
+        tm.manual_seed(0)
+        layer, pool, ops = nn.LSTM(16, 16, 2), device("meta").pool, []
+        with tm.device("meta"):
+            layer, x = layer.to("meta"), tm.ones(*shape)
+            gc.collect()
+            before = pool.used_bytes()
+            y, last = layer(x)
+            if not kept:
+                del last
+            held = pool.used_bytes() - before
+            y.grad_fn.register_hook(lambda *_: ops.append("y"))
+            for state in last if kept else ():
+                state.grad_fn.register_hook(lambda *_: ops.append("state"))
+            seed = tm.ones_like(y)
+            with memory.track("meta") as track:
+                y.backward(seed)
+            return held, track.peak - before, ops
+
+    kept, gone = run(True), run(False)
+    assert kept[0] - gone[0] == 2 * own
+    assert kept[1] - gone[1] == 2 * own
+    assert kept[2] == gone[2] == ["y"]
 
 
 @pytest.mark.parametrize("kind", KINDS)

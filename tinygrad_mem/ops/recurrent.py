@@ -4,11 +4,14 @@ Rows are packed as :class:`~tinygrad_mem.nn.utils.rnn.PackedSequence` packs them
 steps, so that steps beyond a sequence's end do not exist; where all are of one length that is (T, N, ...) as it lies in memory.
 
 Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one a step, and its share
-of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk.
+of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk. While one
+thread goes through the steps of a chunk, another makes the large products of the chunk that comes next, or came before.
 """
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import pairwise
 from typing import ClassVar
 
 from ..errors import DTypeError, ShapeError
@@ -31,6 +34,7 @@ class Recurrent(Op):
     state: ClassVar[int] = 0
     keeps: ClassVar[bool] = True  # its gates, for backward
     cell: ClassVar[bool] = False  # whether there is a second state
+    reads_previous: ClassVar[bool] = False  # whether its steps' backward reads the states before them
 
     @classmethod
     def forward(
@@ -128,19 +132,29 @@ def _direction(ctx, run, way, x, first, weights, gates, marks, y):
     direct = run.dtype == run.wide
     target = gates if kind.keeps else y  # where gates are made, if that is in the dtype of the arithmetic
     work = None if direct and target is not None else ctx.empty((run.most, run.columns), run.wide)
-    for chunk in run.order(way):
+
+    def place(chunk):
+        start, stop, _ = run.chunks[chunk]
+        return (run.half(y, way) if gates is None else gates)[start:stop] if work is None else work[: stop - start]
+
+    def share(chunk):
+        rows = cast(ctx, x[slice(*run.chunks[chunk][:2])], run.wide)
+        return partial(project, ctx, run, rows, w_ih, bias, place(chunk))
+
+    chunks = [*run.order(way), None]
+    for chunk, after in pairwise(chunks):
         start, stop, sizes = run.chunks[chunk]
         if marks is not None:
             kernels.copy(states[1], out=marks[chunk])
-        out = run.half(y, way)[start:stop]
-        if work is not None:
-            part = work[: stop - start]
-        else:
-            part = out if gates is None else gates[start:stop]
-        project(ctx, run, cast(ctx, x[start:stop], run.wide), w_ih, bias, part)
-        kind.steps(kernels, part, w_hh, sizes, bool(way), states, out, run)
+        if chunk == chunks[0]:
+            share(chunk)()
+        elif work is not None:
+            kernels.together(run.numbers, share(chunk))
+        later = [share(after)] if work is None and after is not None else []  # needs no memory: it is made beside these steps
+        steps = partial(kind.steps, kernels, place(chunk), w_hh, sizes, bool(way), states, run.half(y, way)[start:stop], run)
+        kernels.together(run.numbers, steps, later)
         if work is not None and gates is not None:
-            kernels.copy(part, out=gates[start:stop])
+            kernels.copy(work[: stop - start], out=gates[start:stop])
     return states
 
 
@@ -188,9 +202,8 @@ class RNN(Recurrent):
             kernels.copy(gates, out=y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, back, chunk, before, gy):
-        kernels.rnn_backward(gates, w_hh, sizes, reverse, back.run.relu, gy, back.grads[0])
-        back.fill_previous(chunk, before)
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
+        kernels.rnn_backward(gates, w_hh, sizes, reverse, run.relu, gy, *grads)
 
 
 class LSTM(Recurrent):
@@ -220,10 +233,8 @@ class LSTM(Recurrent):
         kernels.lstm(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, back, chunk, before, gy):
-        kernels.lstm_backward(gates, w_hh, sizes, reverse, back.cell(chunk), before, gy, *back.grads)
-        if back.needs[1]:
-            back.fill_previous(chunk, before)
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
+        kernels.lstm_backward(gates, w_hh, sizes, reverse, *states, gy, *grads)
 
 
 class GRU(Recurrent):
@@ -242,13 +253,12 @@ class GRU(Recurrent):
 
     saves = ("x", "h0", "y", *_both("w_ih", "w_hh", "b_ih", "b_hh", "gates"))
     outputs = ("hn", "y")
-    blocks, inputs, state = 4, ((1, 3, 0), (0, 1, 2)), 1
+    blocks, inputs, state, reads_previous = 4, ((1, 3, 0), (0, 1, 2)), 1, True
 
     @staticmethod
     def steps(kernels, gates, w_hh, sizes, reverse, states, y, run):
         kernels.gru(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, back, chunk, before, gy):
-        back.fill_previous(chunk, before)
-        kernels.gru_backward(gates, w_hh, sizes, reverse, before, gy, back.grads[0])
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
+        kernels.gru_backward(gates, w_hh, sizes, reverse, *states, gy, *grads)

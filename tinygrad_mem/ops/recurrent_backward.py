@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from .recurrent_run import bias_row, cast, copied, fill, named, project
@@ -17,8 +18,11 @@ class Backward:
         needs = ctx.needs[3 + 4 * way : 7 + 4 * way]
         self.needs = (*needs, *[False] * (4 - len(needs)))
         rows, width = ctx.saved[named("w_hh", way)].shape
-        shapes = ((rows, run.x_shape[1]), (rows, width), (1, rows), (1, rows))
+        shapes = ((rows, run.x_shape[1]), (rows, width), (rows,), (rows,))
         self.made = [ctx.zeros(s, run.wide) if need else None for s, need in zip(shapes, self.needs, strict=True)]
+        gates = ctx.saved.get(named("gates", way))
+        self.in_place = gates is not None and gates.dtype == run.wide and not (ctx.keeps_graph or ctx.packed)
+        self.later = []  # what is still to be done with the gates of the last chunk
         for chunk in reversed(run.order(way)):
             self.chunk(chunk)
         for name in ("gates", "cells"):
@@ -32,24 +36,49 @@ class Backward:
 
     def weights(self):
         """The gradients of w_ih, w_hh, b_ih and b_hh, of those that are wanted."""
-        return [*self.made[:2], *(None if b is None else b.reshape(b.shape[1]) for b in self.made[2:])]
+        return self.made
 
     def chunk(self, chunk):
+        """One thread goes back through the steps while another adds up what the last chunk gives, if that takes no memory."""
         ctx, run, kind = self.ctx, self.run, self.kind
         start, stop, sizes = run.chunks[chunk]
-        gates = self.gates(chunk)
-        before = ctx.empty((stop - start, run.width), run.wide)
+        gates, inside = self.gates(chunk), self.inside(chunk)
+        before = ctx.empty((stop - start, run.width), run.wide) if kind.cell or inside is None else inside
         gy = None if self.gy is None else rows_of(ctx, run.half(self.gy, self.way)[start:stop], run.wide)
-        kind.steps_backward(ctx.kernels, gates, self.w_hh, sizes, bool(self.way), self, chunk, before, gy)
-        del gy
-        self.accumulate(gates, before, start, stop)
+        if kind.reads_previous and inside is None:
+            self.fill_previous(chunk, before)
+        states = [self.cell(chunk), before] if kind.cell else [before]
+        steps = partial(kind.steps_backward, ctx.kernels, gates, self.w_hh, sizes, bool(self.way), run, states, gy, self.grads)
+        ctx.kernels.together(run.numbers, steps, self.later)
+        self.later = []
+        del gy, states, steps
+        if inside is None and self.needs[1] and not kind.reads_previous:
+            self.fill_previous(chunk, before)
+        tasks = self.tasks(gates, before if inside is None else inside, start, stop)
+        if inside is not None and self.in_place:
+            self.later = tasks  # beside the steps of the next chunk
+        elif tasks and run.dtype == run.wide:
+            ctx.kernels.together(run.numbers, tasks[0], tasks[1:])
+        else:  # they take memory, which is this thread's to do
+            for task in tasks:
+                task()
+
+    def inside(self, chunk):
+        """The states before each row's step where they lie in the output one behind the other, else ``None``."""
+        run, (start, stop, _) = self.run, self.run.chunks[chunk]
+        y = self.ctx.saved.get("y")
+        count = run.edges[self.way][chunk]
+        if y is None or y.dtype != run.wide or not (run.whole and count) or (self.kind.reads_previous and run.ways > 1):
+            return None
+        shift = count if self.way else -count
+        return run.half(y, self.way)[start + shift : stop + shift]
 
     def gates(self, chunk):
         """The gates of a chunk in a buffer that may be written: as they were saved, or made again."""
         ctx, run, kind = self.ctx, self.run, self.kind
         start, stop, sizes = run.chunks[chunk]
-        saved = ctx.saved.get(named("gates", self.way))
-        if saved is not None and saved.dtype == run.wide and not (ctx.keeps_graph or ctx.packed):
+        saved: Any = ctx.saved.get(named("gates", self.way))
+        if self.in_place:
             return saved[start:stop]
         part = ctx.empty((stop - start, run.columns), run.wide)
         if saved is not None:
@@ -86,31 +115,25 @@ class Backward:
         y = self.run.half(self.ctx.saved["y"], self.way)[start:stop]
         self.ctx.kernels.previous_states(y, sizes, bool(self.way), self.state(chunk), out=before)
 
-    def accumulate(self, gates, before, start, stop):
-        """Add what a chunk's gates give to the gradients of the weights; write that of its inputs."""
-        ctx, run, kind, kernels = self.ctx, self.run, self.kind, self.ctx.kernels
+    def tasks(self, gates, before, start, stop):
+        """Calls that add what a chunk's gates give to the gradients of the weights, and write that of its inputs."""
+        run, kind, kernels = self.run, self.kind, self.ctx.kernels
         w_ih, w_hh, b_ih, b_hh = self.made
-        state = run.block(gates, kind.state, kind.blocks)
+        state, found = run.block(gates, kind.state, kind.blocks), []
         if w_hh is not None:
-            kernels.add_product(state.T, before, out=w_hh)
+            found.append(partial(kernels.add_product, state.T, before, out=w_hh))
         if b_hh is not None:
-            self.add_rows(state, b_hh)
-        del before
-        if w_ih is not None or b_ih is not None:
-            x = cast(ctx, self.x[start:stop], run.wide) if w_ih is not None else None
-            for first, last, row in kind.inputs:
-                part, rows = run.block(gates, first, last), slice(row * run.width, (row + last - first) * run.width)
-                if w_ih is not None:
-                    kernels.add_product(part.T, x, out=w_ih[rows])
-                if b_ih is not None:
-                    self.add_rows(part, b_ih[:, rows])
+            found.append(partial(kernels.add_sum, state, out=b_hh))
+        x = None if w_ih is None else cast(self.ctx, self.x[start:stop], run.wide)
+        for first, last, row in kind.inputs:
+            part, rows = run.block(gates, first, last), slice(row * run.width, (row + last - first) * run.width)
+            if w_ih is not None:
+                found.append(partial(kernels.add_product, part.T, x, out=w_ih[rows]))
+            if b_ih is not None:
+                found.append(partial(kernels.add_sum, part, out=b_ih[rows]))
         if self.gx is not None:
-            self.input(gates, self.gx[start:stop])
-
-    def add_rows(self, rows, out):
-        total = self.ctx.empty((1, rows.shape[1]), self.run.wide)
-        self.ctx.kernels.sum(rows, (0,), out=total)
-        self.ctx.kernels.add(out, total, out=out)
+            found.append(partial(self.input, gates, self.gx[start:stop]))
+        return found
 
     def input(self, gates, gx):
         """The gradient of a chunk's inputs, added to that of the other direction."""

@@ -51,6 +51,8 @@ class Run:
     def __init__(self, kind, x_shape, width, ways, sizes, steps, dtype, relu):
         self.kind, self.x_shape, self.width, self.ways, self.dtype, self.relu = kind, x_shape, width, ways, dtype, relu
         self.columns, self.states, self.wide = kind.blocks * width, (sizes[0], width), wide_dtype(dtype)
+        self.numbers = sizes[0] * self.columns  # of the first step, which no other exceeds
+        self.whole = sizes[0] == sizes[-1]  # all sequences are of one length
         starts = [0, *itertools.accumulate(sizes)]
         cuts = [(i, min(i + steps, len(sizes))) for i in range(0, len(sizes), steps)]
         self.chunks = [(starts[i], starts[j], sizes[i:j]) for i, j in cuts]

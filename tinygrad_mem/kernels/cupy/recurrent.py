@@ -26,6 +26,14 @@ __device__ T sigmoid(T x) {{ return 1 / (1 + exp(-x)); }}
     const wide row = at / width, k = at % width;
 #define GATES T *p0 = a + row * stride + k, *p1 = p0 + width, *p2 = p1 + width, *p3 = p2 + width;
 
+extern "C" __global__ void add_sum(const T* rows, wide stride, T* out, wide count, wide width) {{
+    const wide k = (wide)blockIdx.x * blockDim.x + threadIdx.x;
+    if (k >= width) return;
+    T sum = 0;
+    for (wide i = 0; i < count; ++i) sum += rows[i * stride + k];
+    out[k] += sum;
+}}
+
 extern "C" __global__ void rnn(T* a, wide stride, T* h, wide count, wide width, wide relu) {{
     UNIT
     T* p = a + row * stride + k;
@@ -122,9 +130,21 @@ def _part(x, start, stop):
     return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
 
 
+def together(numbers, steps, others=()):
+    """Run ``steps``, then the other tasks: they are in one stream."""
+    for task in (steps, *others):
+        task()
+
+
 def add_product(a, b, out):
     """out += a @ b, of matrices."""
     _blas.gemm(a[None], b[None], out[None], add=True)
+
+
+def add_sum(rows, out):
+    """out (columns) += the sum of the rows, in order, a thread a column."""
+    if len(out):
+        _run("add_sum", 1, len(out), (*_part(rows, 0, len(rows)), out, len(rows), len(out)), out.dtype.char)
 
 
 def previous_states(y, sizes, reverse, h, out):
@@ -161,7 +181,10 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
 
 
 def lstm_backward(gates, weight, sizes, reverse, c, before, gy, dh, dc):
-    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first."""
+    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
+
+    c is overwritten.
+    """
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, reverse):
         parts = (*_part(gates, start, stop), c, before[start:stop])
