@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
 import pickle
@@ -239,7 +240,7 @@ def test_a_second_backward_through_the_graph_sees_that_weights_have_changed():
             loss.backward()
 
 
-def test_frozen_parameters_schedules_copies_and_the_end_of_the_optimizer():
+def test_frozen_parameters_schedules_and_copies():
     model, _ = made()
     model.bias.requires_grad = False
     optimizer = tm.optim.SGD(model.parameters(), lr=0.5)
@@ -249,11 +250,55 @@ def test_frozen_parameters_schedules_copies_and_the_end_of_the_optimizer():
     schedule.step()  # no warning: a step was made
     for twin in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
         twin.step()  # a copy has parameters of its own, without hooks
-    del optimizer, schedule, twin
-    gc.collect()
-    model(tm.ones(1, 3)).sum().backward()
-    assert model.weight.grad is not None, "nobody uses it any more"
+    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+        other(tm.ones(1, 3)).sum().backward()
+        nn.utils.clip_grad_norm_(other.parameters(), 1.0)
+        assert other.weight.grad is not None
+
+
+def weights(model: nn.Module) -> list:
+    return [p.tolist() for p in model.parameters()]
+
+
+@pytest.mark.parametrize("kept", ["optimizer", "what it returns", "with block"])
+def test_either_of_the_two_keeps_updates_coming(kept: str):
+    model = nn.Linear(3, 2)
+    if kept == "optimizer":
+        held: Any = tm.optim.SGD(model.parameters(), lr=0.5)
+        optimizer_in_backward(held)
+    else:
+        held = optimizer_in_backward(tm.optim.SGD(model.parameters(), lr=0.5))
+    with held if kept == "with block" else contextlib.nullcontext():
+        for _ in range(2):
+            before = weights(model)
+            model(tm.ones(1, 3)).sum().backward()
+            assert all(a != b for a, b in zip(weights(model), before, strict=True))
+            assert model.weight.grad is None
+
+
+def test_an_optimizer_that_is_gone_is_an_error_and_not_a_training_that_stands_still():
+    """Nobody refers to the parameters' hooks from outside: a training would go on, and no weight would move."""
+    model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))
+    optimizer_in_backward(tm.optim.SGD(model.parameters(), lr=0.5))
+    before = weights(model)
+    with pytest.raises(GraphError, match="updated these parameters in backward is gone, so this backward has updated nothing"):
+        model(tm.ones(1, 3)).sum().backward()
+    assert weights(model) == before
+    model.zero_grad()
+    model(tm.ones(1, 3)).sum().backward()  # said once: from here on gradients are kept, for another optimizer
+    assert all(p.grad is not None for p in model.parameters())
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+
+def test_another_optimizer_takes_the_place_of_one_that_is_gone():
+    model = nn.Linear(3, 2)
+    optimizer_in_backward(tm.optim.SGD(model.parameters(), lr=0.5))
+    before = weights(model)
+    with optimizer_in_backward(tm.optim.SGD(model.parameters(), lr=0.5)):
+        model(tm.ones(1, 3)).sum().backward()
+    assert weights(model) != before
+    model(tm.ones(1, 3)).sum().backward()
+    assert model.weight.grad is not None, "removed, and nothing of the first one is left"
 
 
 def test_predicted_with_chunks_and_clipping_is_still_an_error_on_meta():

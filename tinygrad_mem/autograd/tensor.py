@@ -51,7 +51,7 @@ class Tensor(Exchange, _Methods):
     _storage: saved.Storage | None = None
     _hooks: dict | None = None
     _post_accumulate: dict | None = None
-    _stepped_in_backward = False  # an optimizer takes its gradient as it arrives: nobody finds it after backward
+    _stepped_in_backward: Any = None  # the hooks of an optimizer that takes its gradient as it arrives: none is left after
     _retains_grad = False
     _inference = False
     _off_the_record = False  # a view that was made where nothing is recorded: its base would not hear of a recorded write

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from functools import partial
 
 from .. import scope
-from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..errors import GraphError
 from ..optim.optimizer import Optimizer
@@ -27,10 +26,12 @@ class optimizer_in_backward:
         ``GradScaler.scale`` raise while it is on. There is no way back either: when backward fails half-way, the parameters
         whose gradients had arrived have been updated.
 
-    It lasts until ``remove()``, until a ``with`` block around it ends, or as long as the optimizer lives.
+    It lasts until ``remove()``, or until a ``with`` block around it ends. Keep what it returns, or the optimizer, as long as
+    gradients are to be taken: when both are gone, the next backward raises, and from then on gradients are kept.
 
     Raises:
         GraphError: the optimizer steps in backward already; a parameter has a gradient from before, or another such optimizer.
+            In backward: the optimizer is gone.
 
     Source: Lv et al., *Full parameter fine-tuning for large language models with limited resources* (LOMO), 2023.
 
@@ -41,8 +42,6 @@ class optimizer_in_backward:
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._handles: list[RemovableHandle] = []
-        self._optimizer = weakref.ref(optimizer)
         if optimizer._in_backward is not None:
             raise GraphError("optimizer_in_backward: this optimizer steps in backward already; remove() that first")
         chosen = [(i, p) for i, group in enumerate(optimizer.param_groups) for p in group["params"] if p.requires_grad]
@@ -52,27 +51,17 @@ class optimizer_in_backward:
                     f"optimizer_in_backward: a parameter of shape {list(p.shape)} has a gradient from before, which the first "
                     "backward would add to; step() or zero_grad() first"
                 )
-            if p._stepped_in_backward:
-                raise GraphError(
-                    f"optimizer_in_backward: a parameter of shape {list(p.shape)} is updated in backward by another optimizer; "
-                    "one of the two would find no gradient"
-                )
-        for index, p in chosen:
-            self._handles.append(p.register_post_accumulate_grad_hook(_Update(self._optimizer, index)))
-            p._stepped_in_backward = True
-        self._parameters = [weakref.ref(p) for _, p in chosen]
-        optimizer._in_backward = self
+            if p._stepped_in_backward is not None:
+                p._stepped_in_backward.leave_to_another(p)
+        self._optimizer: Optimizer | None = optimizer
+        self._steps = optimizer._in_backward = _Steps(optimizer, chosen)
 
     def remove(self) -> None:
         """Steps are made by ``optimizer.step()`` again; a second time does nothing."""
-        for handle, parameter in zip(self._handles, map(_called, self._parameters), strict=True):
-            handle.remove()
-            if parameter is not None:
-                parameter._stepped_in_backward = False
-        self._handles, self._parameters = [], []
-        optimizer = self._optimizer()
-        if optimizer is not None and optimizer._in_backward is self:
-            optimizer._in_backward = None
+        self._steps.end()
+        if self._optimizer is not None and self._optimizer._in_backward is self._steps:
+            self._optimizer._in_backward = None
+        self._optimizer = None
 
     def __enter__(self) -> optimizer_in_backward:
         return self
@@ -80,32 +69,54 @@ class optimizer_in_backward:
     def __exit__(self, *exc: object) -> None:
         self.remove()
 
-    def __del__(self) -> None:
-        if getattr(self, "_parameters", None):  # the optimizer is gone: gradients are kept again
-            self.remove()
 
+class _Steps:
+    """The hooks on an optimizer's parameters.
 
-def _called(reference: weakref.ref) -> Any:
-    return reference()
+    It refers to both weakly: the optimizer refers to its parameters, which refer to their hooks, which refer to this.
+    """
 
+    def __init__(self, optimizer: Optimizer, chosen: list[tuple[int, Tensor]]) -> None:
+        self.optimizer = weakref.ref(optimizer)
+        self.hooked: list[tuple[weakref.ref[Tensor], int]] = []
+        for group, p in chosen:
+            handle = p.register_post_accumulate_grad_hook(partial(self.step, group))
+            self.hooked.append((weakref.ref(p), handle.key))
+            p._stepped_in_backward = self
 
-class _Update:
-    """The hook of one parameter; it refers to the optimizer weakly, since the optimizer refers to the parameter."""
+    def end(self) -> None:
+        """Take the hooks away."""
+        for reference, key in self.hooked:
+            parameter = reference()
+            if parameter is not None:
+                parameter._post_accumulate.pop(key, None)  # type: ignore[union-attr]
+                parameter._stepped_in_backward = None
+        self.hooked = []
 
-    __slots__ = ("group", "optimizer")
+    def leave_to_another(self, parameter: Tensor) -> None:
+        """Another optimizer wants to step one of the parameters: it may when this one's is gone."""
+        if self.optimizer() is not None:
+            raise GraphError(
+                f"optimizer_in_backward: a parameter of shape {list(parameter.shape)} is updated in backward by another "
+                "optimizer; one of the two would find no gradient"
+            )
+        self.end()
 
-    def __init__(self, optimizer: weakref.ref, group: int) -> None:
-        self.optimizer, self.group = optimizer, group
-
-    def __call__(self, parameter: Tensor) -> None:
+    def step(self, group: int, parameter: Tensor) -> None:
+        """The hook of a parameter of the ``group``-th group: update it, and free its gradient."""
         optimizer = self.optimizer()
         if optimizer is None:
-            return
+            self.end()
+            raise GraphError(
+                "optimizer_in_backward: the optimizer that updated these parameters in backward is gone, so this backward has "
+                "updated nothing. Keep it, or what optimizer_in_backward returned, while you train, and remove() that at the "
+                "end. From the next backward on gradients are kept."
+            )
         local = scope.local
         before = local.module, local.line  # of the op whose backward is running: the update is nobody's but the optimizer's
         local.module = local.line = ""
         try:
-            optimizer._step([(optimizer.param_groups[self.group], parameter)])
+            optimizer._step([(optimizer.param_groups[group], parameter)])
             optimizer._opt_called = True
             parameter.grad = None
         finally:
