@@ -9,7 +9,12 @@ Python itself would raise them.
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class TinygradMemError(Exception):
@@ -132,3 +137,18 @@ def let_go(error: BaseException | None) -> None:
                     frame.clear()
             trace = trace.tb_next
         error = error.__context__  # what it was raised instead of, shown or not
+
+
+def pins_nothing(function: Callable[P, R]) -> Callable[P, R]:
+    """Decorator: an exception that leaves ``function`` pins neither its arguments nor what it has made."""
+
+    @functools.wraps(function)
+    def caller(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            let_go(error)
+            del args, kwargs  # the traceback refers to this frame too
+            raise
+
+    return caller

@@ -42,6 +42,21 @@ def test_it_is_the_same_module():
         np.testing.assert_array_equal(scheduled(tm.ones(2, 6)).numpy(), model(tm.ones(2, 6)).numpy())
 
 
+def test_a_module_that_is_there_twice_runs_twice():
+    """PyTorch's checkpoint_sequential asks ``children()``, which names a module once, and leaves the second call out."""
+    shared = nn.Linear(6, 6)
+    model = nn.Sequential(shared, nn.Tanh(), shared, nn.Sigmoid())
+    with tm.no_grad():
+        expected = model(tm.ones(2, 6)).numpy()
+    for segments in (1, 2, 4):
+        np.testing.assert_array_equal(
+            recompute.checkpoint_sequential(model, segments, tm.ones(2, 6)).numpy(force=True), expected
+        )
+        scheduled = recompute.apply(model, recompute.uniform(4, segments))
+        np.testing.assert_array_equal(scheduled(tm.ones(2, 6)).numpy(force=True), expected)
+    assert [*scheduled.state_dict()] == [*model.state_dict()]
+
+
 def test_forward_steps_are_those_that_run():
     for items in (*all_schedules(4), (((((0,), 1), 2), 3), 4)):
         model = recompute.apply(nn.Sequential(*[nn.Sigmoid() for _ in range(len(Schedule(items)))]), Schedule(items))

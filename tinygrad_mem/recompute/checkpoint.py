@@ -14,7 +14,7 @@ from typing import Any
 
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, let_go
+from ..errors import ArgumentError, pins_nothing
 from ..nn import Sequential
 from ..scope import local
 from .frame import Frame
@@ -55,6 +55,7 @@ def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
         _override.debug = before
 
 
+@pins_nothing
 def checkpoint(
     function: Callable[..., Any],
     *args: Any,
@@ -106,16 +107,11 @@ def checkpoint(
     stop = early_stop if _override.early_stop is None else _override.early_stop
     debug = debug if _override.debug is None else _override.debug
     forward, again = context_fn()
-    try:
-        check = determinism_check == "default"
-        frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)
-        with forward, saved_tensors_hooks(frame.note, frame.hand_out):
-            del frame
-            return function(*args, **kwargs)
-    except BaseException as error:
-        let_go(error)
-        del args, kwargs  # the traceback refers to this frame: it must not keep the inputs
-        raise
+    check = determinism_check == "default"
+    frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)
+    with forward, saved_tensors_hooks(frame.note, frame.hand_out):
+        del frame
+        return function(*args, **kwargs)
 
 
 def checkpointed(function: Callable[..., Any] | None = None, **options: Any) -> Any:
@@ -130,6 +126,7 @@ def checkpointed(function: Callable[..., Any] | None = None, **options: Any) -> 
     return wrapper
 
 
+@pins_nothing
 def checkpoint_sequential(
     functions: Sequential | Iterable[Callable[[Any], Any]],
     segments: int,
@@ -144,6 +141,9 @@ def checkpoint_sequential(
 
     Price: all but the last segment's forward once more.
 
+    Do not use when: the functions differ much in what they save or in time, and a budget is known: for that there are
+    ``recompute.profile`` and ``recompute.chain``.
+
     Args:
         functions: a Sequential, or modules or functions of one argument.
         segments: into how many parts; the last one takes what is left over.
@@ -156,7 +156,7 @@ def checkpoint_sequential(
     """
     if not kwargs.keys() <= {"preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}:
         raise TypeError(f"checkpoint_sequential: unexpected keyword arguments {', '.join(kwargs)}")
-    chain = list(functions.children()) if isinstance(functions, Sequential) else list(functions)
+    chain = list(functions)  # not children(), which names a module once that is there twice
     if not 1 <= segments <= max(len(chain), 1):
         raise ArgumentError(f"checkpoint_sequential: expected 1 to {len(chain)} segments, found {segments}")
     length = len(chain) // segments

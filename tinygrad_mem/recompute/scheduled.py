@@ -60,7 +60,7 @@ def apply(sequential: Sequential, schedule: Schedule, sizes: Sequence[int] | Non
         raise ArgumentError(
             f"apply: the schedule has {len(schedule)} stages, the Sequential {len(sequential)} modules in {len(sizes)} stages"
         )
-    scheduled = Scheduled(OrderedDict(sequential.named_children()))
+    scheduled = Scheduled(OrderedDict(sequential._modules))  # type: ignore[arg-type]  # a module may be there twice
     scheduled.train(sequential.training)
     scheduled.schedule, scheduled.sizes = schedule, sizes
     return scheduled

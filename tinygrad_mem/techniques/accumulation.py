@@ -10,7 +10,7 @@ from typing import Any
 
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, pins_nothing
 from ..functional import creation
 from ..nn.module import Module
 from ..nn.utils.clip_grad import clip_grad_norm_
@@ -99,6 +99,7 @@ class accumulate:
             self._begin()
             raise
 
+    @pins_nothing
     def backward(self, loss: Tensor, weight: float) -> bool:
         """Add the gradient of ``loss`` to the window's, and step when the window is full.
 
@@ -130,6 +131,7 @@ class accumulate:
             self._total += weight
         self._done += 1
 
+    @pins_nothing
     def step(self) -> bool:
         """End the window now, full or not: average, clip, step, free. Says whether the optimizer made a step."""
         if self._total == 0:
@@ -160,6 +162,7 @@ class accumulate:
         if self.max_norm is not None:
             clip_grad_norm_(self._parameters(), self.max_norm)
 
+    @pins_nothing
     def split(
         self,
         inputs: Tensor,
@@ -198,9 +201,12 @@ class accumulate:
                 self._add(found, counted)
                 total = total + found.detach() * counted if counted else total
                 del found  # the last of its graph: the next part begins without it
-            counted = self._total
+            if self._total:
+                total = total / self._total  # before the step: afterwards nothing may fail any more
+            else:
+                total = creation.full((), math.nan, device=inputs.device)
         self.step()
-        return total / counted if counted else creation.full((), math.nan, device=inputs.device)
+        return total
 
     def __enter__(self) -> accumulate:
         return self

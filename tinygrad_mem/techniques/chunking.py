@@ -7,10 +7,11 @@ from typing import Any
 
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ShapeError, pins_nothing
 from ..functional import creation, join
 
 
+@pins_nothing
 def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, dim: int = 0) -> Tensor:
     """``function(input)``, computed for ``chunks`` parts of ``input`` along ``dim``, one after the other.
 
