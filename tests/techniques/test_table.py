@@ -12,7 +12,7 @@ import tinygrad_mem as tm
 from tinygrad_mem.techniques import TABLE, Technique
 
 HERE = Path(__file__).parent
-SHARED = {"table", "combinations", "myths"}
+SHARED = {"table", "combinations", "myths", "against_pytorch"}
 WANTED = {
     "equal": ("identical", "equal", "bit_for_bit"),
     "bytes": ("bytes", "peak"),

@@ -72,6 +72,13 @@ _ROWS = (
         "bit for bit",
     ),
     Technique(
+        "recompute",
+        ("utils.checkpoint.checkpoint", "utils.checkpoint.checkpoint_sequential"),
+        "of a function nothing is kept but its inputs; of n alike ones in sqrt(n) segments, 2 sqrt(n) results instead of n",
+        "one more forward at most",
+        "bit for bit",
+    ),
+    Technique(
         "reversible",
         ("techniques.ReversibleSequential",),
         "nothing of any block is kept: the peak does not grow with depth, but for parameters and gradients",
