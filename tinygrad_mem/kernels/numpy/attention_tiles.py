@@ -19,9 +19,10 @@ from .threads import SCRATCH, scratch
 
 _TILE = 1 << 16  # scores of one tile in float32: 256 KiB, of which there are two
 _ROWS, _COLUMNS = 128, 512  # at most
-_COUNT = np.arange(max(_ROWS, _COLUMNS))
+_REACH = _ROWS + _COLUMNS  # further than a row's number and a column's in a tile can be from each other
 _STREAM = 2  # of Philox's counter: dropout of activations has 1
 _ONES = {size: np.ones((_COLUMNS, 1), f"f{size}") for size in (4, 8)}
+_STEP = {size: np.repeat(np.array([0, -np.inf], f"f{size}"), _REACH) for size in (4, 8)}
 _CALM = 40.0  # scores up to which e**score is summed as it is, without looking for the largest first
 _LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min)}
 
@@ -143,7 +144,7 @@ def needed(count: int, rows: int, columns: int, depth: int, width: int, dtype: n
     numbers = 2 * rows * columns + rows * depth + max(rows, columns) * max(depth, width) + 6 * rows
     if dtype == np.float16:
         numbers += rows * (depth + 2 * width) + 2 * columns * (depth + width)
-    return count * (max(dtype.itemsize, 4) * numbers + rows * columns) + 8 * rows + 32 * 64
+    return count * (max(dtype.itemsize, 4) * numbers + rows * columns) + 32 * 64
 
 
 class Space:
@@ -179,7 +180,6 @@ class Sight:
         np.multiply(q, job.scale, out=self.query, dtype=self.wide)
         self._scores, self._spare = (space.take((*self.lead, columns), self.wide) for _ in range(2))
         self._flags = space.take((*self.lead, columns), np.bool_)
-        self._rows = space.take((self.lead[2], 1), np.int64)
 
     def scores(self, key: np.ndarray, columns: slice) -> np.ndarray:
         """query @ key.T with all that masks say: -inf where a row does not see a column."""
@@ -188,12 +188,7 @@ class Sight:
         mask = self._mask(columns)
         if mask is not None:
             np.add(found, mask, out=found)
-        for compare, shift in self._limits(columns):
-            bias = self.spare(columns)[0, 0]
-            flags = self._part(self._flags, columns)[0, 0]
-            np.add(_COUNT[: self.lead[2], None], shift, out=self._rows)
-            compare(_COUNT[: bias.shape[1]], self._rows, out=flags)
-            np.log(flags, out=bias, dtype=self.wide)  # 0, or -inf
+        for bias in self._limits(columns):
             np.add(found, bias, out=found)
         return found
 
@@ -237,16 +232,23 @@ class Sight:
         np.log(part, out=bias, dtype=self.wide)  # 0, or -inf
         return bias
 
-    def _limits(self, columns: slice) -> list[tuple[Any, int]]:
-        """The comparisons of a column's number in the tile with a row's number plus a shift that cut this tile."""
+    def _limits(self, columns: slice) -> list[np.ndarray]:
+        """What cuts this tile along diagonals: 0 where a row sees a column, -inf where not."""
         (left, right), rows = self.job.window, self.at.rows
-        shift = rows.start + self.job.offset - columns.start
-        found: list[tuple[Any, int]] = []
-        if right is not None and columns.stop - columns.start - 1 > shift + right:
-            found.append((np.less_equal, shift + right))
-        if left is not None and rows.stop - rows.start - 1 + shift - left > 0:
-            found.append((np.greater_equal, shift - left))
+        shift = rows.start + self.job.offset - columns.start  # of the column at which a row is, less the row
+        shape = (rows.stop - rows.start, columns.stop - columns.start)
+        found = []
+        if right is not None and shape[1] - 1 > shift + right:
+            found.append(self._diagonal(shape, shift + right, 1))
+        if left is not None and shape[0] - 1 + shift - left > 0:
+            found.append(self._diagonal(shape, shift - left, -1))
         return found
+
+    def _diagonal(self, shape: tuple[int, int], shift: int, sign: int) -> np.ndarray:
+        """(rows, columns): -inf where sign * (column - row - shift) > 0. A view of one step, which takes no memory."""
+        step, size = _STEP[self.wide.itemsize], self.wide.itemsize
+        first = _REACH - 1 - sign * min(max(shift, -_ROWS), _COLUMNS)
+        return np.ndarray(shape, self.wide, step, first * size, (-sign * size, sign * size))
 
     def kept(self, columns: slice) -> np.ndarray:
         """The dropout mask of a tile: True is kept. Its numbers are drawn in the spare tile."""
