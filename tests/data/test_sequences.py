@@ -149,6 +149,36 @@ def test_a_file_larger_than_what_is_read_takes_no_memory(tmp_path: Path):
     assert track.timeline().used.max() - track.timeline().used[0] <= 4 * 8192
 
 
+LARGER = """
+import os, resource, sys
+import numpy as np
+from tinygrad_mem.utils.data import TokenFile
+
+path, memory = sys.argv[1], os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+tokens = memory  # of two bytes each: twice as much as the machine has
+with open(path, "wb") as file:  # most of it is a hole, which takes no place on the disk
+    file.truncate(2 * tokens)
+    for start in (0, tokens // 2, tokens - 1024):
+        file.seek(2 * start)
+        file.write(np.arange(1, 1025, dtype=np.uint16).tobytes())
+windows = TokenFile(path, 256)
+x, _ = windows[0]
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+found = [int(windows[i][0][0].item()) for i in (0, tokens // 2 // 256, len(windows) - 3)]
+for i in range(0, len(windows), len(windows) // 500):
+    windows[i]
+print(os.path.getsize(path) > 1.9 * memory, found, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_a_file_larger_than_the_machines_memory(tmp_path: Path):
+    run = [sys.executable, "-c", LARGER, str(tmp_path / "larger.bin")]
+    ran = subprocess.run(run, capture_output=True, text=True, check=True)
+    seen, grown = ran.stdout.rsplit(maxsplit=1)
+    assert seen == "True [1, 1, 1]"
+    assert int(grown) < 16 << 10, "kibibytes: a page or two of each of 500 windows"
+
+
 @given(sizes=st.lists(st.integers(0, 30), max_size=12), length=st.integers(1, 9))
 def test_a_stream_gives_the_windows_of_what_it_reads(sizes: list[int], length: int):
     total = sum(sizes)

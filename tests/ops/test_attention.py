@@ -62,6 +62,32 @@ def test_many_tiles(rows: int, columns: int, causal: bool, dev: str):
     against_torch(lambda *x: sdpa(*x, **options), lambda *x: theirs(*x, **options), arrays, device=dev)
 
 
+@pytest.mark.parametrize("window", [(40, 3), (-1, 0), (0, -1), (600, 500)])
+def test_windows_across_tiles(window: tuple[int, int], dev: str):
+    """Diagonals that cut tiles in every way, beside a mask of the same; more columns than rows, and fewer."""
+    lengths, seen = [(700, 1100), (520, 90), (1, 600)], []
+    rows, columns = ([0, *itertools.accumulate(n)] for n in zip(*lengths, strict=True))
+    q, k, v = (tm.tensor(a, device=dev, requires_grad=True) for a in normal((rows[-1], 1, 4), *[(columns[-1], 1, 4)] * 2))
+    starts = [tm.tensor(n, device=dev) for n in (rows, columns)]
+    y = varlen_attn(q, k, v, *starts, 700, 1100, window_size=window)
+    seed = normal(tuple(y.shape), seed=9)[0]
+    y.backward(tm.tensor(seed, device=dev))
+    a, b, c = (torch.tensor(values(t), requires_grad=True) for t in (q, k, v))
+    for n, (r, w) in enumerate(lengths):
+        place = np.arange(w) - (np.arange(r)[:, None] + w - r)
+        mask = ((window[0] < 0) | (place >= -window[0])) & ((window[1] < 0) | (place <= window[1]))
+        own = [t[s[n] : s[n + 1], 0] for t, s in ((a, rows), (b, columns), (c, columns))]
+        some = mask.any(1)  # PyTorch gives nan for others, and nan gradients
+        scores = (own[0][some] @ own[1].T / 2).masked_fill(torch.tensor(~mask[some]), -torch.inf)
+        z = torch.zeros(r, 4, dtype=torch.float64)
+        z[some] = torch.softmax(scores, -1) @ own[2]
+        seen.append(z)
+    z = torch.cat(seen)
+    z.backward(torch.tensor(seed[:, 0]))
+    for f, e in ((y, z), (q.grad[:, 0], a.grad[:, 0]), (k.grad, b.grad), (v.grad, c.grad)):
+        np.testing.assert_allclose(values(f).reshape(e.shape), e.detach().numpy(), rtol=1e-9, atol=1e-10)
+
+
 def test_leading_axes_broadcast(dev: str):
     arrays = normal((4, 1, 5, 3), (1, 2, 6, 3), (6, 3))
     run = lambda q, k, v: sdpa(q, k, v)  # noqa: E731

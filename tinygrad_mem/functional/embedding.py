@@ -29,6 +29,9 @@ def embedding(
         sparse: the gradient is a :class:`~tinygrad_mem.autograd.sparse.SparseTensor`: the indices and a row for each, not an
             array of the table's size. Rows of ``padding_idx`` are in it, with zeros: its bytes depend on no values.
 
+    An index outside of the table is refused on the cpu. On a GPU, where reading the indices would make the host wait, it looks
+    up nan and gives no row a gradient; on ``meta`` indices have no values.
+
     Saves: the indices; not the table. The gradient is of the table's size, or with ``sparse`` 8 bytes an index and its row.
 
     Raises:

@@ -64,7 +64,7 @@ def _masks(
             pairs = pairs.reshape(count, heads, rows, columns)
         else:
             raise ShapeError(
-                f"The shape of the {'3D' if pairs.ndim == 3 else '2D'} attn_mask is {tuple(pairs.shape)}, but should be "
+                f"The shape of the {pairs.ndim}D attn_mask is {tuple(pairs.shape)}, but should be "
                 f"{(rows, columns)}, or {(count * heads, rows, columns)} with one for each head"
             )
     return keys, pairs

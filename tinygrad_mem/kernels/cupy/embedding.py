@@ -1,7 +1,7 @@
 """Rows of a table by index, and the sum of gradients into them. As in ``kernels/numpy/embedding.py``.
 
 Gradients are summed by one warp a row of the table, which looks through the indices in order: nothing is atomic, and the
-same input gives the same bits. Indices outside of the table give nan rows.
+same input gives the same bits. Indices outside of the table give nan rows, and no row a gradient or a step.
 """
 
 from __future__ import annotations
@@ -181,17 +181,20 @@ extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide 
 }}
 
 #define PLACE const wide at = (wide)blockIdx.x * blockDim.x + threadIdx.x; \\
-    if (at >= n * width || first[at / width] < 0) return; \\
-    const wide to = first[at / width] * width + at % width; \\
+    if (at >= n * width) return; \\
+    const wide row = first[at / width]; \\
+    if (row < 0 || row >= rows) return; \\
+    const wide to = row * width + at % width; \\
     const A d = sign * g[at];
 
-extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width) {{
+extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width,
+                                      wide rows) {{
     PLACE
     p[to] = (P)((A)p[to] - lr * d);
 }}
 
 extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, A* m, A* v, A sign, A step_size, A beta1, A beta2,
-                                       A eps, wide n, wide width) {{
+                                       A eps, wide n, wide width, wide rows) {{
     PLACE
     m[to] += (1 - beta1) * (d - m[to]);
     v[to] += (1 - beta2) * (d * d - v[to]);
@@ -199,7 +202,7 @@ extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, A* m
 }}
 
 extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, A* total, A sign, A rate, A eps, wide n,
-                                          wide width) {{
+                                          wide width, wide rows) {{
     PLACE
     total[to] += d * d;
     p[to] = (P)((A)p[to] - rate * d / (sqrt(total[to]) + eps));
@@ -230,7 +233,7 @@ def sum_rows(index, values, first, out):
 def _row_step(name, p, first, g, tables, maximize, numbers):
     if g.size:
         scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
-        arguments = (p, first, g, *tables, *scalars, *map(int, g.shape))
+        arguments = (p, first, g, *tables, *scalars, *map(int, g.shape), len(p))
         _rows_kernel(name, "f", g.dtype.char, p.dtype.char)((-(-g.size // _THREADS),), (_THREADS,), arguments)
 
 

@@ -175,9 +175,11 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     Kept for backward: 8 bytes a row. Where all lengths are equal and the time comes first, the result is a view.
 
     Raises:
-        RuntimeError: a length is below 1 or beyond the data, lengths are not sorted, not as many as sequences, or there is no
-            data.
+        RuntimeError: a length is below 1 or beyond the data, lengths are not sorted, not as many as sequences, not one row of
+            them, or there is no data.
     """
+    if isinstance(lengths, Tensor) and lengths.ndim != 1:
+        raise ShapeError(f"'lengths' argument should be a 1D CPU int64 tensor, but got {lengths.ndim}D {lengths.dtype}")
     sizes = [int(n) for n in (lengths.tolist() if isinstance(lengths, Tensor) else lengths)]
     order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(sizes, np.int64), kind="stable"))
     if input.numel() == 0:
