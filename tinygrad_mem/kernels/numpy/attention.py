@@ -160,7 +160,6 @@ def _rows(job, at, out, lse):
     columns = job.columns(at.rows)
     more = space.take(target.shape, wide)
     before, calm = space.used, sight.calm(columns)
-    top.fill(0)
     for number, cut in enumerate(columns):
         space.used = before
         key, value = (space.cast(x[at.batch, at.head, cut], wide) for x in (job.k, job.v))
@@ -188,19 +187,21 @@ def _rows(job, at, out, lse):
         if number:
             np.add(result, more, out=result)
     if not columns:
-        result.fill(0)
-        total.fill(0)
-    _finish(space, result, total, top, target, lse[at.batch, at.head, at.group, at.rows])
+        for none in (result, total, top):
+            none.fill(0)
+    _finish(space, result, total, None if calm else top, target, lse[at.batch, at.head, at.group, at.rows, None])
 
 
 def _finish(space, result, total, top, target, lse):
-    """target = result / total and lse = top + ln(total); a total of 0 counts as inf: 0, and inf."""
-    none = space.take(total.shape, np.bool_)
-    np.equal(total, 0, out=none)
-    np.copyto(total, np.inf, where=none)
+    """target = result / total and lse = top + ln(total), where top is 0 if ``None``; a total of 0 counts as inf: 0, and inf."""
+    if np.minimum.reduce(total, axis=None) == 0:
+        none = space.take(total.shape, np.bool_)
+        np.equal(total, 0, out=none)
+        np.copyto(total, np.inf, where=none)
     np.divide(result, total, out=target, casting="unsafe")
-    np.log(total, out=total)
-    np.add(top, total, out=lse[..., None])
+    np.log(total, out=lse)
+    if top is not None:
+        np.add(lse, top, out=lse)
 
 
 # --- backward -------------------------------------------------------------------------------------------------------------
