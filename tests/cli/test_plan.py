@@ -46,6 +46,24 @@ def test_the_largest_batch():
     assert plan("--largest-batch").exit_code == 2
 
 
+def test_names_of_techniques(tmp_path: Path):
+    ran = plan("--allow", "in_backward,compression", "--budget", "4MiB", "--picture", str(tmp_path / "front.svg"), "--json")
+    found = json.loads(ran.stdout)
+    assert found["plan"]["techniques"][-1] == "compression"
+    assert found["plan"]["numbers"] == "approximate"
+    assert found["plain"]["numbers"] == "identical"
+    assert {name for row in found["front"] for name in row["techniques"]} == {"in_backward", "compression"}
+    assert plan("--allow", "in_backward", "--budget", "4MiB").exit_code == 1
+
+
+def test_offload_is_shown_with_the_bytes_of_the_host():
+    pytest.importorskip("cupy")
+    ran = plan("--allow", "in_backward,offload", "--device", "cuda", "--budget", "5.5MiB")
+    assert "on the host" in ran.stdout
+    assert "offload: peak" in ran.stdout or "offload" in ran.stdout.splitlines()[-1]
+    assert "on the host" not in plan("--allow", "in_backward").stdout
+
+
 def test_what_does_not_fit_is_said_and_is_status_1():
     ran = plan("--budget", "2MiB")
     assert ran.exit_code == 1
@@ -58,7 +76,8 @@ def test_what_does_not_fit_is_said_and_is_status_1():
         (["--budget", "much"], "--budget: 'much' is not a size"),
         (["--input", "3by3"], "is not a shape"),
         (["--device", "tpu"], "tpu"),
-        (["--allow", "all"], "all"),
+        (["--allow", "all"], "allow is 'identical', 'close', 'approximate', or some of recompute, "),
+        (["--allow", "recompute,offload"], "offload is allowed, but on the cpu, the host's memory is the same memory"),
     ],
 )
 def test_bad_input_is_status_2_and_a_message(arguments: list[str], message: str):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -415,3 +417,25 @@ def test_a_weight_that_meta_does_not_know_is_refused_in_words():
 
     with pytest.raises(tm.errors.DataDependenceError, match=r"predict: at .*accumulation"):
         memory.predict(run)
+
+
+def test_the_parts_of_a_batch_run_in_a_region():
+    """Forward and loss of each, and not backward."""
+    seen: list[str] = []
+
+    @contextmanager
+    def region() -> Iterator[None]:
+        seen.append("in")
+        yield
+        seen.append("out")
+
+    model = nn.Linear(4, 2)
+    model.weight.register_hook(lambda grad: seen.append("backward"))
+    window = accumulate(model, tm.optim.SGD(model.parameters(), lr=0.1), 2)
+
+    def loss(output: tm.Tensor, y: tm.Tensor) -> tm.Tensor:
+        seen.append("loss")
+        return F.mse_loss(output, y)
+
+    window.split(tm.randn(4, 4), tm.randn(4, 2), loss, region=region)
+    assert seen == ["in", "loss", "out", "backward"] * 2

@@ -191,11 +191,6 @@ def estimate(
     raise typer.Exit(status)
 
 
-class Allow(StrEnum):
-    identical = "identical"
-    close = "close"
-
-
 @app.command()
 def plan(
     network: Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")],
@@ -204,13 +199,19 @@ def plan(
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
     optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
     device: Annotated[str, typer.Option(help="cpu, or cuda, with or without a GPU here")] = "cpu",
-    allow: Annotated[Allow, typer.Option(help="close: also what rounds differently, as splitting the batch")] = Allow.identical,
+    allow: Annotated[
+        str,
+        typer.Option(
+            help="identical; close: also what rounds differently, as splitting the batch; approximate: also half precision and "
+            "compressed activations; or names with commas between, such as recompute,offload"
+        ),
+    ] = "identical",
     largest_batch: Annotated[bool, typer.Option("--largest-batch", help="the largest batch that some plan fits in")] = False,
     picture: Annotated[Path | None, typer.Option(help="write memory against time to this file")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
 ) -> None:
-    """The cheapest training step that stays within a budget: what to recompute, where to step, whether to split the batch."""
+    """The cheapest training step that stays within a budget: which memory-saving techniques, and where."""
     from .plan import run
 
     with _refusals("plan", traceback):
@@ -221,7 +222,7 @@ def plan(
             sample=sample,
             optimizer=optimizer.value,
             device=device,
-            allow=allow.value,
+            allow=allow,
             largest_batch=largest_batch,
             picture=picture,
             as_json=as_json,

@@ -73,16 +73,19 @@ def _plan(
     def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
         return loss_of(named, output, 1)
 
-    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, allow, times=times, tell=tell)
+    names = allow if allow in planner.LEVELS else allow.split(",")
+    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, names, times=times, tell=tell)
 
 
 def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:
     def row(point: planner.Point) -> dict[str, Any]:
         return {
-            "techniques": list(point.choice.techniques),
+            "techniques": list(point.choice.names),
             "choice": str(point.choice),
             "peak_used": point.peak,
             "peak_reserved": point.reserved,
+            "peak_host": point.host,
+            "numbers": point.choice.numbers,
             "time": point.time / found.plain.time,
         }
 

@@ -1,14 +1,21 @@
 """The planner: give it a budget in bytes, and it trains inside."""
 
 from ..errors import BudgetError as BudgetError
-from .choice import CLOSE as CLOSE
-from .choice import IDENTICAL as IDENTICAL
 from .choice import Choice as Choice
-from .choice import Recompute as Recompute
 from .choice import TrainingStep as TrainingStep
+from .plan import NAMES as NAMES
 from .plan import Plan as Plan
 from .plan import cache_folder as cache_folder
 from .plan import largest as largest
 from .plan import plan as plan
-from .search import Point as Point
+from .runs import Point as Point
+from .techniques import LEVELS as LEVELS
+from .techniques import Accumulation as Accumulation
+from .techniques import Autocast as Autocast
+from .techniques import Compression as Compression
+from .techniques import InBackward as InBackward
+from .techniques import InPlace as InPlace
+from .techniques import Offload as Offload
+from .techniques import Recompute as Recompute
+from .techniques import Technique as Technique
 from .times import Times as Times

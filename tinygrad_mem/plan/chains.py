@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..errors import ArgumentError
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, Stage
 from ..recompute.chain import Chain
 from ..recompute.profile import profile
-from .choice import Recompute
+from .techniques import Recompute
 from .times import Call, Times
 
 MOST = 12  # ways to run one chain that are looked at, and as many in one bracket
@@ -42,25 +43,44 @@ class Way:
 
 @dataclass(frozen=True)
 class Found:
-    """A chain in a model: where it is, and what it is called with."""
+    """A chain in a model: where it is, and what it (of a ``ModuleList`` its first module) is called with."""
 
     path: str
     module: Module
-    inputs: tuple[Tensor, ...]
+    inputs: tuple[Any, ...] = ()
+    named: tuple[tuple[str, Any], ...] = ()
+    version: int = 0  # of the first input
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can be run again: its first input (a ``Sequential``'s only one) is a tensor, not written since."""
+        x = self.inputs[0] if self.inputs else None
+        alone = len(self.inputs) == 1 and not self.named
+        return isinstance(x, Tensor) and x._version == self.version and (alone or isinstance(self.module, ModuleList))
 
 
-def watch(model: Module) -> list[Found]:
-    """The chains of ``model``, filled in when it runs: those that one tensor goes through, once a step.
+class _Block(Module):
+    """A module with all but the first of its arguments; of several results, the first."""
+
+    def __init__(self, block: Module, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> None:
+        super().__init__()
+        self.block, self.rest, self.named = block, rest, dict(named)
+        for i, each in enumerate((*rest, *self.named.values())):
+            if isinstance(each, Tensor):
+                self.register_buffer(f"given{i}", each)  # so that it is copied to where the block is
+
+    def forward(self, x: Any) -> Any:
+        found = self.block(x, *self.rest, **self.named)
+        return found[0] if isinstance(found, tuple) else found
+
+
+def watch(model: Module, seen: list[Found]) -> None:
+    """Let ``seen`` be told of the chains of ``model`` when it runs.
 
     A ``Sequential`` is a chain, with all that is in it; so are the modules of a ``ModuleList``, one by one.
     """
-    seen: list[Found] = []
     for path, module in _chains(model, ""):
-        if isinstance(module, ModuleList):
-            _hear(module[0], Found(path, module, ()), seen)
-        else:
-            _hear(module, Found(path, module, ()), seen)
-    return seen
+        _hear(module[0] if isinstance(module, ModuleList) else module, Found(path, module), seen)
 
 
 def _chains(module: Module, path: str) -> Iterator[tuple[str, Module]]:
@@ -81,22 +101,33 @@ def _alike(listed: ModuleList) -> bool:
 
 
 def _hear(module: Module, found: Found, seen: list[Found]) -> None:
-    def called(_: Module, inputs: tuple) -> None:
-        seen.append(replace(found, inputs=tuple(x.detach() if isinstance(x, Tensor) else x for x in inputs)))
+    def called(_: Module, inputs: tuple, named: dict[str, Any]) -> None:
+        given = tuple((name, _cut(x)) for name, x in named.items())
+        version = inputs[0]._version if inputs and isinstance(inputs[0], Tensor) else 0
+        seen.append(replace(found, inputs=tuple(map(_cut, inputs)), named=given, version=version))
 
-    module.register_forward_pre_hook(called)
+    module.register_forward_pre_hook(called, with_kwargs=True)
 
 
-def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
-    """(modules of each stage, ways to run the chain), the plain one first.
+def _cut(x: Any) -> Any:
+    return x.detach() if isinstance(x, Tensor) else x
+
+
+def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:
+    """(modules of each stage, ways to run the chain), the plain one first; ``None``: they pass on other than one tensor.
 
     Args:
         ops: what ran in each module's path in a plain step.
         root: the class of the model, with which paths begin.
     """
-    if isinstance(found.module, ModuleList):
-        return _one_by_one(found, ops, times, root)
-    costs = profile(found.module, found.inputs[0])  # type: ignore[arg-type]
+    chain: Any = found.module
+    one_by_one = isinstance(chain, ModuleList)
+    try:
+        costs = profile(Sequential(_Block(chain[0], found.inputs[1:], found.named)) if one_by_one else chain, found.inputs[0])
+    except ArgumentError:
+        return None
+    if one_by_one:
+        return _one_by_one(found, costs.stages[0], ops, times, root)
     spent = _spent(found, costs.sizes, ops, times, root)
     stages = tuple(replace(s, forward=f, backward=b) for s, (f, b) in zip(costs.stages, spent, strict=True))
     return costs.sizes, _by_schedule(stages)
@@ -140,11 +171,10 @@ def _last(item: Any) -> int:
     return _last(item[-1]) if isinstance(item, tuple) else item
 
 
-def _one_by_one(found: Found, ops: Counter, times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
+def _one_by_one(found: Found, one: Stage, ops: Counter, times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
     """The first so many modules of a list recomputed, each by itself: the last ones' backward comes at once."""
     listed: Any = found.module
     n, sizes = len(listed), (1,) * len(listed)
-    one = profile(Sequential(listed[0]), found.inputs[0]).stages[0]
     spent = _spent(found, sizes, ops, times, root)
     result = []
     for count in range(n + 1):

@@ -2,66 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any
 
+from ..amp import GradScaler
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
-from ..nn import Module, ModuleList, Sequential
+from ..nn import Module
 from ..optim.optimizer import Optimizer
-from ..recompute import Schedule, checkpoint_wrapper, scheduled
-from ..techniques import accumulate, optimizer_in_backward
-
-IDENTICAL = ("recompute", "in_backward")
-"""Techniques that leave every number as it is, bit for bit."""
-
-CLOSE = (*IDENTICAL, "accumulation")
-"""And those whose numbers differ by the rounding of sums (with batch norm, by its statistics too)."""
-
-
-@dataclass(frozen=True)
-class Recompute:
-    """Which parts of one chain of modules are recomputed.
-
-    Attributes:
-        path: of the ``Sequential`` (a module of another chain is recomputed or not: its items are single) in the model.
-        items: its stages, with tuples around those that are recomputed; see ``recompute.Schedule``.
-        sizes: how many modules each stage has.
-    """
-
-    path: str
-    items: tuple[Any, ...]
-    sizes: tuple[int, ...]
-
-    def __str__(self) -> str:
-        return f"{self.path or 'model'}: {Schedule(self.items)}"
+from ..techniques import accumulate
+from .techniques import KINDS, LEVELS, Accumulation, Recompute, Technique, reason_against
 
 
 @dataclass(frozen=True)
 class Choice:
     """Techniques for a training step; without any, a plain one.
 
-    Attributes:
-        recompute: chains that are run by a schedule.
-        in_backward: the optimizer steps in backward.
-        parts: the batch is split into so many, one after another.
+    Raises:
+        ArgumentError: two of them cannot be used together, or one is there twice.
     """
 
-    recompute: tuple[Recompute, ...] = ()
-    in_backward: bool = False
-    parts: int = 1
+    techniques: tuple[Technique, ...] = ()
+
+    def __post_init__(self) -> None:
+        for a, b in combinations(self.techniques, 2):
+            if type(a) is type(b) and not isinstance(a, Recompute):
+                raise ArgumentError(f"plan: {a.name} is chosen twice, {a} and {b}")
+            why = reason_against(a, b)
+            if why is not None:
+                raise ArgumentError(f"plan: {a.name} cannot be used with {b.name}: {why}")
 
     @property
-    def techniques(self) -> tuple[str, ...]:
-        """Names as in ``techniques.TABLE``."""
-        used = {"recompute": bool(self.recompute), "in_backward": self.in_backward, "accumulation": self.parts > 1}
-        return tuple(name for name, on in used.items() if on)
+    def names(self) -> tuple[str, ...]:
+        """The names of what is used, each once."""
+        used = {technique.name for technique in self.techniques}
+        return tuple(kind.name for kind in KINDS if kind.name in used)
+
+    @property
+    def numbers(self) -> str:
+        """What they do to numbers: see :class:`Technique`."""
+        return max((technique.numbers for technique in self.techniques), key=LEVELS.index, default=LEVELS[0])
+
+    @property
+    def parts(self) -> int:
+        """Into how many the batch is split."""
+        return next((technique.parts for technique in self.techniques if isinstance(technique, Accumulation)), 1)
+
+    def without(self, name: str) -> Choice:
+        """The others."""
+        return Choice(tuple(technique for technique in self.techniques if technique.name != name))
 
     def __str__(self) -> str:
-        parts = [f"recompute {', '.join(map(str, self.recompute))}"] if self.recompute else []
-        parts += ["optimizer in backward"] if self.in_backward else []
-        parts += [f"batch in {self.parts} parts"] if self.parts > 1 else []
+        chains = [str(technique) for technique in self.techniques if isinstance(technique, Recompute)]
+        parts = [f"recompute {', '.join(chains)}"] if chains else []
+        parts += [str(technique) for technique in self.techniques if not isinstance(technique, Recompute)]
         return "; ".join(parts) or "plain"
 
 
@@ -72,45 +69,46 @@ class TrainingStep:
     """``step(inputs, targets)`` trains ``model`` on a batch, and returns its loss, 0-d, without a graph.
 
     Gradients are freed when they have been used: while a forward runs there are none.
+
+    Args:
+        inputs: a tensor; or a tuple or dict of what the model is called with.
+
+    Attributes:
+        parts, scaler, in_backward: what techniques set.
     """
 
     def __init__(self, choice: Choice, model: Module, optimizer: Optimizer, loss: Loss) -> None:
-        for part in choice.recompute:
-            _recompute(model, part)
         self.choice, self.model, self.optimizer, self.loss = choice, model, optimizer, loss
-        self._window = accumulate(model, optimizer, choice.parts) if choice.parts > 1 else None
-        self._in_backward = optimizer_in_backward(optimizer) if choice.in_backward else None
+        self.parts = 1
+        self.scaler = GradScaler(enabled=False)
+        self.in_backward: Any = None
+        for technique in choice.techniques:
+            technique.prepare(self)
+        self._regions = [technique.region() for technique in choice.techniques]
+        self._window = accumulate(model, optimizer, self.parts, scaler=self.scaler) if self.parts > 1 else None
 
     def __call__(self, inputs: Any, targets: Tensor) -> Tensor:
         if self._window is not None:
-            return self._window.split(inputs, targets, self.loss)
-        loss = self.loss(self.model(inputs), targets)
-        loss.backward()
-        if self._in_backward is None:
-            self.optimizer.step()
+            return self._window.split(inputs, targets, self.loss, region=self._region)
+        with self._region():
+            loss = self.loss(called(self.model, inputs), targets)
+        self.scaler.scale(loss).backward()
+        if self.in_backward is None:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
             self.optimizer.zero_grad()
         return loss.detach()
 
+    @contextmanager
+    def _region(self) -> Iterator[None]:
+        with ExitStack() as stack:
+            for region in self._regions:
+                stack.enter_context(region)
+            yield
 
-def _recompute(model: Module, part: Recompute) -> None:
-    """Let a chain inside ``model`` run by its schedule from now on; it is the same object with the same modules.
 
-    Raises:
-        ArgumentError: the model has no such chain.
-    """
-    try:
-        chain: Any = model.get_submodule(part.path)
-    except AttributeError:
-        chain = None
-    if not isinstance(chain, (Sequential, ModuleList)) or len(chain) != sum(part.sizes):
-        raise ArgumentError(
-            f"plan: it was made for a model with {sum(part.sizes)} modules in {part.path or 'itself'!r}; this one has "
-            f"{'none there' if chain is None else f'a {type(chain).__name__}'}. Make the plan for this model."
-        )
-    if isinstance(chain, ModuleList):
-        for module, item in zip(chain, part.items, strict=True):
-            if isinstance(item, tuple):
-                checkpoint_wrapper(module)
-    else:
-        chain.schedule, chain.sizes = Schedule(part.items), part.sizes  # type: ignore[attr-defined]
-        chain.__class__ = scheduled.Scheduled
+def called(model: Module, inputs: Any) -> Any:
+    """What ``model`` says of ``inputs``: its one argument, a tuple of them, or a dict of named ones."""
+    if isinstance(inputs, dict):
+        return model(**inputs)
+    return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

@@ -13,16 +13,20 @@ from typing import Any, TypeVar
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError
-from ..memory.predict import predict
+from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
 from ..nn import Module, Parameter
 from ..optim.optimizer import Optimizer
 from ..scope import local
-from .choice import CLOSE, IDENTICAL, Choice, Loss, TrainingStep
-from .search import Point, Recipe, Search
+from .choice import Choice, Loss, TrainingStep
+from .runs import Point, Recipe
+from .search import Search
+from .techniques import KINDS, LEVELS, Accumulation, Offload, names
 from .times import Times
 
 T = TypeVar("T")
+NAMES = tuple(kind.name for kind in KINDS)
+"""Of all techniques that can be allowed."""
 
 
 @dataclass
@@ -131,7 +135,7 @@ def plan(
     times: Times | None = None,
     tell: Callable[[str], None] = lambda what: None,
 ) -> Plan:
-    """The cheapest training step within ``budget``: what to recompute, where to step, whether to split the batch.
+    """The cheapest training step within ``budget``: which techniques, and where.
 
     Nothing is computed and no memory is taken but for the times of single ops: every choice runs on ``meta``, where bytes are
     exact, and the one that is returned has run there inside the budget. Choices that leave the numbers bit for bit are searched
@@ -139,13 +143,15 @@ def plan(
 
     Args:
         model: a network, or a function that makes it. A network is looked at and left as it is.
-        input: a batch: ``(inputs, targets)``, or inputs alone; or a function that makes it.
+        input: a batch: ``(inputs, targets)``, or inputs alone; or a function that makes the pair. Inputs are a tensor, or a
+            tuple or dict of what the model is called with: such a batch is not split.
         loss: of (output, targets), or of the output alone where there are no targets; one number, a mean over samples.
         optimizer: an optimizer of the model's parameters, looked at and left as it is; or a function of a list of parameters.
         budget: bytes, or text such as ``"8 GiB"``, for all that the pool takes, as under ``memory.limit``; without, the plan
             is the plain step, and its ``front`` says what there is to choose from.
         device: where it is to run. What is not here is predicted: workspaces as its kernels want them, times modelled.
-        allow: ``"identical"``, ``"close"`` (also what differs by rounding: splitting the batch), or names of techniques.
+        allow: ``"identical"``; ``"close"``, also what differs by rounding: splitting the batch; ``"approximate"``, also half
+            precision and compressed activations; or names of techniques (``plan.NAMES``).
         times: measured times of ops, to share between plans.
         tell: called with a few words about each choice that is tried.
 
@@ -155,10 +161,10 @@ def plan(
     """
     if budget is not None:
         parse_bytes(budget)
-    allowed = _allowed(allow)
     recipe = Recipe(_makes_model(model), *_makes_batch(input, loss), _makes_optimizer(optimizer, model))
     where = "cpu" if device is None else str(device)
     like = "cuda" if where.startswith("cuda") else "cpu"
+    allowed = _allowed(allow, _useless(recipe, like))
     times = times or Times(where, cache_folder())
     search = Search(recipe, times, like, allowed, tell)
     found = Plan(None, search.plain, search, where)
@@ -203,13 +209,31 @@ def _tried(build: Callable[[int], T], n: int) -> T | None:
         return None
 
 
-def _allowed(allow: str | Iterable[str]) -> tuple[str, ...]:
-    named = {"identical": IDENTICAL, "close": CLOSE}
-    chosen = named.get(allow, (allow,)) if isinstance(allow, str) else tuple(allow)
+def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, ...]:
+    """The names that are meant, less those that are of no use here.
+
+    Raises:
+        ArgumentError: one is not known; or it is of no use, and was named.
+    """
+    if isinstance(allow, str) and allow in LEVELS:
+        return tuple(name for name in names(allow) if name not in useless)
+    chosen = (allow,) if isinstance(allow, str) else tuple(allow)
     for name in chosen:
-        if name not in CLOSE:
-            raise ArgumentError(f"plan: allow is 'identical', 'close', or some of {', '.join(CLOSE)}; found {name!r}")
+        if name not in NAMES:
+            raise ArgumentError(f"plan: allow is {', '.join(map(repr, LEVELS))}, or some of {', '.join(NAMES)}; found {name!r}")
+        if name in useless:
+            raise ArgumentError(f"plan: {name} is allowed, but {useless[name]}")
     return chosen
+
+
+def _useless(recipe: Recipe, like: str) -> dict[str, str]:
+    """Techniques that cannot save anything here, and why."""
+    found = {} if like == "cuda" else {Offload.name: "on the cpu, the host's memory is the same memory"}
+    with dry_run():
+        inputs, _ = recipe.batch()
+    if not isinstance(inputs, Tensor):
+        found[Accumulation.name] = "inputs that are not one tensor cannot be split: who knows which of them go by samples?"
+    return found
 
 
 def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
@@ -217,10 +241,9 @@ def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
         return model
 
     def twin() -> Module:
-        where = local.default_device or Device("cpu")
         memo: dict[int, Any] = {}
         for tensor in (*model.parameters(), *model.buffers()):
-            like = Tensor._wrap(where.empty(tuple(tensor.shape), tensor.dtype), where)
+            like = _twin(tensor)
             memo[id(tensor)] = Parameter(like, tensor.requires_grad) if isinstance(tensor, Parameter) else like
         return copy.deepcopy(model, memo)
 
@@ -232,16 +255,36 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
     if callable(input) and not isinstance(input, Tensor):
         makes: Any = input
         return makes, loss
-    pair = input if isinstance(input, (tuple, list)) else (input,)
-    if not 1 <= len(pair) <= 2 or not all(isinstance(each, Tensor) for each in pair):
-        raise ArgumentTypeError(f"plan: input is a tensor, (inputs, targets), or a function that makes these; found {input!r}")
+    inputs, *targets = input if isinstance(input, (tuple, list)) else (input,)
+    if len(targets) > 1 or not all(isinstance(each, Tensor) for each in (*_tensors(inputs), *targets)):
+        raise ArgumentTypeError(
+            "plan: input is a tensor, (inputs, targets), or a function that makes these, and inputs are a tensor, or a tuple "
+            f"or dict of tensors; found {input!r}"
+        )
 
     def batch() -> tuple[Any, Tensor]:
-        where = local.default_device or Device("cpu")
-        twins = [Tensor._wrap(where.empty(tuple(x.shape), x.dtype), where) for x in pair]
-        return twins[0], twins[-1]
+        made = _rebuilt(inputs)
+        return made, _twin(targets[0]) if targets else _tensors(made)[0]
 
-    return batch, loss if len(pair) == 2 else lambda output, _: loss(output)
+    return batch, loss if targets else lambda output, _: loss(output)
+
+
+def _tensors(inputs: Any) -> list[Any]:
+    """Those in a batch's inputs, or what is there instead."""
+    each = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
+    return list(each)
+
+
+def _rebuilt(inputs: Any) -> Any:
+    if isinstance(inputs, dict):
+        return {name: _twin(x) for name, x in inputs.items()}
+    return tuple(map(_twin, inputs)) if isinstance(inputs, tuple) else _twin(inputs)
+
+
+def _twin(x: Tensor) -> Tensor:
+    """Another tensor of its shape and dtype, on the default device, of no particular values."""
+    where = local.default_device or Device("cpu")
+    return Tensor._wrap(where.empty(tuple(x.shape), x.dtype), where)
 
 
 def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
@@ -269,7 +312,8 @@ def _nothing_fits(search: Search, budget: int) -> str:
     track = predict(lambda: search.train(closest.choice), like=search.like)
     parts = sorted(track.by_category("peak").items(), key=lambda item: -item[1])
     shares = ", ".join(f"{category.value} {bytes_text(size)}" for category, size in parts)
-    left = [name for name in CLOSE if name not in search.allow]
+    useless = _useless(search.recipe, search.like)
+    left = [name for name in NAMES if name not in search.allow and name not in useless]
     more = f" Allow {', '.join(left)}, or" if left else " Use"
     return (
         f"plan: nothing that is allowed fits into {bytes_text(budget)}. The closest ({closest.choice}) needs "

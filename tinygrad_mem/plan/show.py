@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ..memory.render import needs
 from ..memory.sizes import bytes_text
 
 if TYPE_CHECKING:
     from .plan import Plan
+
+MARKERS = "osD^vP*X<>"
 
 
 def table(plan: Plan) -> str:
@@ -24,14 +26,17 @@ def table(plan: Plan) -> str:
     shown.add_column("", no_wrap=True)
     for name in ("peak in use", "", "reserved", "time"):
         shown.add_column(name, justify="right", no_wrap=True)
-    shown.add_column("techniques", overflow="fold")
     points = plan.front if plan.point in plan.front else [*plan.front, plan.point]
+    offloaded = any(point.host for point in points)
+    if offloaded:
+        shown.add_column("on the host", justify="right", no_wrap=True)
+    shown.add_column("techniques", overflow="fold")
     for point in sorted(points, key=lambda p: (p.time, -p.peak)):
         mark = "→" if point.choice == plan.choice else ""
         time = f"{point.time / plan.plain.time:.2f}"
-        shown.add_row(
-            mark, f"{point.peak:,}", bytes_text(point.peak), bytes_text(point.reserved), time, Text(str(point.choice))
-        )
+        sizes = [f"{point.peak:,}", bytes_text(point.peak), bytes_text(point.reserved)]
+        host = [bytes_text(point.host) if point.host else ""] if offloaded else []
+        shown.add_row(mark, *sizes, time, *host, Text(str(point.choice)))
     return text(shown, 128)
 
 
@@ -48,7 +53,8 @@ def plot(plan: Plan, path: Path | str) -> None:
     times = [point.time / plan.plain.time for point in front]
     peaks = [point.peak / size for point in front]
     figure, axes = pyplot.subplots(figsize=(8, 4.2), dpi=150, layout="constrained")
-    axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6, marker="o", markersize=4)
+    axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6)
+    _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in front])
     axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
     if plan.budget is not None:
         axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
@@ -63,6 +69,15 @@ def plot(plan: Plan, path: Path | str) -> None:
         )
     axes.set(xlabel="time of a step, plain = 1", ylabel=f"peak, {unit}", ylim=(0, max(peaks) * 1.12))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper right")
+    axes.legend(frameon=False, loc="upper right", fontsize=7)
     figure.savefig(path)
     pyplot.close(figure)
+
+
+def _name(axes: Any, points: list[tuple[float, float, tuple[str, ...]]]) -> None:
+    """Marks for the points of each set of techniques, named in the legend."""
+    sets = dict.fromkeys(names for _, _, names in points)
+    for i, names in enumerate(sets):
+        times, peaks = zip(*[(time, peak) for time, peak, mine in points if mine == names], strict=True)
+        label = ", ".join(names) or "plain"
+        axes.plot(times, peaks, MARKERS[i % len(MARKERS)], color=f"C{i % 10}", markersize=5, label=label, zorder=3)

@@ -24,10 +24,14 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device
+from ..dtypes import uint8
 from ..errors import TinygradMemError
 from ..ops.base import Op
 
 SECONDS = 0.01  # of one op, at least, in all its repetitions
+COPIED = 1 << 24  # bytes that are copied to the host and back to see how long it takes
+BUS = 25e9  # bytes a second between a GPU and its host, where that is modelled
+_COPY = "to the host, and back"
 _NOT_LOOKED_AT = ("ticket",)  # parameters that differ at each call and change no time
 
 
@@ -128,6 +132,14 @@ class Times:
             self._known[call] = self._written[key]
         return self._known[call]
 
+    def there_and_back(self, size: int) -> float:
+        """Seconds to copy so many bytes to the host's memory and to bring them back."""
+        if not self.measured:
+            return 2 * (5e-6 + size / BUS)
+        if _COPY not in self._written:
+            self._written[_COPY] = measure_copies(self.device)
+        return sum(self._written[_COPY]) * size / COPIED
+
     def _find(self, call: Call) -> tuple[float, float]:
         if self.measured:
             try:
@@ -144,10 +156,12 @@ def _here(device: Any) -> tuple[Any, bool]:
 
 
 def model(call: Call) -> tuple[float, float]:
-    """Seconds by counting: bytes that are read and written at 1 TB/s, multiplications at 10 T/s, and 5 µs for the call."""
+    """Seconds by counting: bytes read and written at 1 TB/s, products at 10 T/s (of float16 at 20), 5 µs for the call."""
     arrays = [spec for spec in call.inputs if isinstance(spec, Spec)]
     moved = sum(spec.bytes for spec in arrays) * 2
-    forward = 5e-6 + moved / 1e12 + _multiplications(call.op, [spec.shape for spec in arrays], dict(call.params)) / 1e13
+    wide = np.dtype(arrays[0].dtype).itemsize / 4 if arrays else 1  # half as wide is twice as fast
+    products = _multiplications(call.op, [spec.shape for spec in arrays], dict(call.params))
+    forward = 5e-6 + moved / 1e12 + wide * products / 1e13
     return forward, 2 * forward if any(call.needs) else 0.0
 
 
@@ -183,6 +197,14 @@ def measure(call: Call, device: Any) -> tuple[float, float]:
     finally:
         scope.listeners = listeners
     return forward, max(both - forward, 0.0)
+
+
+def measure_copies(device: Any) -> tuple[float, float]:
+    """Seconds to copy :data:`COPIED` bytes from ``device`` to the host's memory, and back."""
+    here = device.empty((COPIED,), uint8)
+    host = np.ndarray(COPIED, uint8, device.pool.host(pinned=True).malloc(COPIED))
+    there = _seconds(lambda: device.to_host(here, host), device)
+    return there, _seconds(lambda: device.from_host(host, here), device)
 
 
 def _parameters(op: type[Op]) -> tuple[str, ...]:

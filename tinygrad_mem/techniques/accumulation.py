@@ -169,6 +169,7 @@ class accumulate:
         targets: Tensor,
         loss: Callable[[Any, Tensor], Tensor],
         weight: Callable[[Tensor, Tensor], float] | None = None,
+        region: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Tensor:
         """One window from one batch: cut into ``steps`` parts, each forward and backward before the next begins.
 
@@ -177,6 +178,7 @@ class accumulate:
             targets: (N, ...).
             loss: of the model's output and the targets, a mean; its gradient's weight is the part's samples, unless
             weight: says otherwise, of a part's inputs and targets: for means over tokens, how many targets count.
+            region: makes what each part's forward and loss run inside, such as ``partial(autocast, "cuda")``.
 
         Returns:
             The loss of the batch, 0-d, without a graph: the weighted mean of the parts'.
@@ -197,7 +199,8 @@ class accumulate:
             for x, y in zip(inputs.chunk(self.steps), targets.chunk(self.steps), strict=True):
                 counted = len(x) if weight is None else weight(x, y)
                 _check_weight(counted)
-                found = loss(self.model(x), y)
+                with region():
+                    found = loss(self.model(x), y)
                 self._add(found, counted)
                 total = total + found.detach() * counted if counted else total
                 del found  # the last of its graph: the next part begins without it

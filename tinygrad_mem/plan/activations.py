@@ -1,0 +1,61 @@
+"""Which activations may write over their input: found in a step that runs on ``meta``."""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any
+
+from .. import scope
+from ..autograd.shape import root_of
+from ..autograd.tensor import Tensor
+from ..nn import Module
+
+
+class Writable(scope.Listener):
+    """Hears a step, and says afterwards which modules with ``inplace=False`` could have ``inplace=True`` and give the same.
+
+    Each input of theirs must be an op's own result, which no op has saved for backward and no op reads after the module.
+    Memory is known by the array that it belongs to, as long as that lives.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[str, bool] = {}
+        self._saved: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
+        self._over: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()  # what would be written over
+        self._by: dict[int, str] = {}  # and by which module
+
+    def watch(self, model: Module) -> None:
+        """Before the step: these are the modules."""
+        for path, module in model.named_modules():
+            if getattr(module, "inplace", None) is False:
+                module.register_forward_hook(partial(self._ran, path))
+
+    def _ran(self, path: str, module: Module, inputs: tuple, output: Any) -> None:
+        x = inputs[0] if inputs else None
+        if not isinstance(x, Tensor) or not isinstance(output, Tensor):
+            self._found[path] = False
+            return
+        root = root_of(x.array)
+        free = x.grad_fn is not None and x._view is None and root_of(output.array) is not root and id(root) not in self._saved
+        self._found[path] = free and self._found.get(path, True)
+        self._over[id(root)], self._by[id(root)] = root, path
+
+    def _read(self, array: Any) -> None:
+        root = root_of(array)
+        if id(root) in self._over:
+            self._found[self._by[id(root)]] = False
+
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
+        for array in arrays:
+            if hasattr(array, "base"):
+                self._read(array)
+
+    def saved(self, node: Any, name: str, array: Any) -> None:
+        self._saved[id(root_of(array))] = root_of(array)
+        self._read(array)
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """Of the modules that may."""
+        return tuple(path for path, may in self._found.items() if may)
