@@ -19,7 +19,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.errors import DTypeError, NotOfferedError, ShapeError
 from tinygrad_mem.functional.recurrent import recurrent_layer
-from tinygrad_mem.kernels.numpy import threads
+from tinygrad_mem.kernels.numpy import recurrent, threads
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
 from tinygrad_mem.utils.checkpoint import checkpoint
 
@@ -172,10 +172,11 @@ def test_several_chunks_are_pytorchs_and_the_same_bits_however_run(kind: str, op
         np.testing.assert_allclose(a, e.detach().numpy(), rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("width", [8, 600])  # of small steps, and of steps that threads share
-def test_numbers_do_not_depend_on_who_runs_them(width: int, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("large", [1, 1 << 30])  # steps that threads share, and steps that they do not
+def test_numbers_do_not_depend_on_who_runs_them(large: int, monkeypatch: pytest.MonkeyPatch):
     tm.manual_seed(0)
-    layer, x = nn.GRU(width, width).double(), tm.randn(40, 32, width, dtype=tm.float64)
+    monkeypatch.setattr(recurrent, "_LARGE", large)
+    layer, x = nn.GRU(300, 300).double(), tm.randn(40, 32, 300, dtype=tm.float64)
     found = []
     for count in (1, 2, 5):
         monkeypatch.setattr(threads._pool, "size", count)

@@ -18,7 +18,7 @@ from .threads import split as _split
 
 _SHARE = 1 << 24  # multiplications that pay for a thread of its own
 _TILE = 1 << 16  # numbers of a step that go through all its passes at once
-_LARGE = 1 << 16  # numbers of a step that threads can share
+_LARGE = 1 << 18  # numbers of a step that threads may share: on two cores it is no loss from here on, on more a gain
 _SUM = 1 << 14  # columns that are added up at once
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
