@@ -8,12 +8,13 @@ their own category.
 from __future__ import annotations
 
 import builtins
+import math
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from .errors import DTypeError
+from .errors import ArgumentError, DTypeError
 
 dtype = np.dtype
 """The class of all of them, for annotations and ``isinstance``."""
@@ -98,6 +99,30 @@ class iinfo:
 def is_floating(dtype: np.dtype) -> Any:
     """Whether ``dtype`` is floating: only such tensors can require gradients."""
     return dtype.kind == "f"
+
+
+def fitting(value: Any, dtype: np.dtype) -> Any:
+    """A Python number as an array of ``dtype`` takes it: one below 0 wraps round in an unsigned dtype, as PyTorch's does.
+
+    Raises:
+        ArgumentError: it is too large; inf and nan are in floating dtypes alone.
+    """
+    if dtype.kind == "b":
+        return value
+    if dtype.kind == "f":
+        if abs(value) > _number(np.finfo(dtype).max) and not math.isinf(value):
+            raise _overflow(value, dtype)
+        return value
+    limits = np.iinfo(dtype)
+    if not math.isfinite(value) or not (limits.min or -limits.max) <= _builtin_int(value) <= limits.max:
+        raise _overflow(value, dtype)
+    return _builtin_int(value) % (limits.max + 1) if dtype.kind == "u" else _builtin_int(value)
+
+
+def _overflow(value: Any, dtype: np.dtype) -> ArgumentError:
+    return ArgumentError(
+        f"value cannot be converted to type {dtype} without overflow: found {value!r}; choose a dtype that holds it"
+    )
 
 
 @cache

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import tinygrad_mem as tm
 
@@ -60,3 +61,34 @@ def test_a_value_of_another_dtype_is_not_written_where_a_tensor_indexes(value: t
     x[1:2] = value
     x[tm.tensor([True, False, False])] = tm.tensor(2)
     assert x.tolist() == [2, 1, 0]
+
+
+NAN, INF = float("nan"), float("inf")
+WRITES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "full": lambda library, x, value: library.full((3,), value, dtype=x.dtype),
+    "full_like": lambda library, x, value: library.full_like(x, value),
+    "new_full": lambda library, x, value: x.new_full((3,), value),
+    "fill_": lambda library, x, value: x.fill_(value),
+    "masked_fill": lambda library, x, value: x.masked_fill(library.tensor([True, False, True]), value),
+    "pad": lambda library, x, value: library.nn.functional.pad(x, (1, 1), value=value),
+    "tensor": lambda library, x, value: library.tensor([value], dtype=x.dtype),
+}
+VALUES = [7e4, -7e4, 65504, 65510, 1e39, NAN, INF, -INF, 2**40, 300, 127, 128, -128, -129, -1, -256, 2.7, True]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "int8", "int32", "int64", "uint8", "bool"])
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("write", WRITES)
+def test_a_number_that_a_dtype_does_not_hold(write: str, value: Any, dtype: str):
+    """Refused where PyTorch refuses it, and the same numbers where it does not; what is refused changes nothing."""
+    if write == "pad" and dtype == "uint8" and value < 0:
+        pytest.skip("PyTorch pads with a double, which does not wrap round")
+    ours, theirs = (library.zeros(3, dtype=getattr(library, dtype)) for library in (tm, torch))
+    try:
+        expected = WRITES[write](torch, theirs, value).tolist()
+    except RuntimeError:
+        with pytest.raises(RuntimeError, match=r"value cannot be converted to type .* without overflow"):
+            WRITES[write](tm, ours, value)
+        assert ours.tolist() == [0, 0, 0]
+    else:
+        assert str(WRITES[write](tm, ours, value).tolist()) == str(expected)

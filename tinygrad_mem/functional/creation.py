@@ -51,6 +51,7 @@ def _begun(out: Tensor, requires_grad: bool) -> Tensor:
 
 
 def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -> Tensor:
+    value = dtypes.fitting(value, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype))
     out = _new(shape, dtype, device, requires_grad)
     out.device.kernels.fill(value, out=out.array)
     return out
@@ -72,7 +73,11 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
         raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
     with np.errstate(over="ignore"):
         if dtype is not None:
-            return source.astype(dtypes.as_dtype(dtype))
+            dtype = dtypes.as_dtype(dtype)
+            if dtype.kind in "iu" and source.size and not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
+                for end in (source.min(), source.max()):
+                    dtypes.fitting(end.item(), dtype)
+            return source.astype(dtype)
         if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
             return source.astype(dtypes.get_default_dtype())
         return source.astype(dtypes.as_dtype(source.dtype), copy=False)
@@ -92,7 +97,7 @@ def tensor(
     """A copy of ``data`` (numbers, nested lists, arrays, tensors) on ``device``; Python floats become the default dtype.
 
     Raises:
-        ValueError: ``data`` is ragged or has no numbers.
+        ValueError: ``data`` is ragged or has no numbers, or numbers that an integer dtype does not hold.
         DTypeError: its dtype is not offered.
     """
     source = _host_array(data, dtype)
@@ -153,7 +158,7 @@ def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool 
 
 
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All ``fill_value``, whose kind decides the dtype."""
+    """All ``fill_value``, whose kind decides the dtype. Raises: ArgumentError: a given dtype does not hold it."""
     return _filled(fill_value, sizes_of((size,)), dtype or _dtype_of(fill_value), device, requires_grad)
 
 

@@ -74,6 +74,7 @@ class MaskedFill(Op):
     def forward(ctx, x, mask, *, value):
         if mask.dtype != dtypes.bool:
             raise DTypeError(f"masked_fill_ only supports boolean masks, but got mask with dtype {mask.dtype}")
+        value = dtypes.fitting(value, x.dtype)
         y = ctx.output(broadcast("masked_fill", x.shape, mask.shape), x.dtype)
         if ctx.needs[0]:
             ctx.save(mask=mask)
@@ -120,6 +121,7 @@ class Fill(Op):
 
     @staticmethod
     def forward(ctx, x, *, value):
+        value = dtypes.fitting(value, x.dtype)
         y = ctx.output_like(x)
         ctx.kernels.fill(value, out=y)
         return y

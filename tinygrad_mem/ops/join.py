@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..dtypes import result_type
+from ..dtypes import fitting, result_type
 from ..errors import ShapeError
 from .base import Op
 
@@ -84,6 +84,7 @@ class Pad(Op):
 
     @staticmethod
     def forward(ctx, x, *, pairs, value):
+        value = fitting(value, x.dtype)
         shape = tuple(n + a + b for n, (a, b) in zip(x.shape, pairs, strict=True))
         if any(n < 0 for n in shape):
             raise ShapeError(f"pad: the resulting size is negative: {list(shape)} from {list(x.shape)} and {pairs}")
