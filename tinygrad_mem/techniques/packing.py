@@ -18,13 +18,14 @@ def stays(tensor: Tensor) -> bool:
     return root.is_leaf and (root.requires_grad or isinstance(root, Parameter))
 
 
-class Kept:
-    """A tensor that stays, and the version at which it was saved."""
+class Kept(list):
+    """A tensor that stays, and the version at which it was saved; a list, so that listeners find the tensor in it."""
 
-    __slots__ = ("tensor", "version")
+    __slots__ = ("version",)
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.version = tensor, tensor._version
+        super().__init__([tensor])
+        self.version = tensor._version
 
     def get(self) -> Tensor:
         """The tensor.
@@ -32,14 +33,15 @@ class Kept:
         Raises:
             GraphError: it was written in place since.
         """
-        storage = self.tensor.storage
+        (tensor,) = self
+        storage = tensor.storage
         if storage.version != self.version:
             raise GraphError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a tensor of "
-                f"shape {list(self.tensor.shape)} was saved at version {self.version}, {storage.writer} has written it since, "
+                f"shape {list(tensor.shape)} was saved at version {self.version}, {storage.writer} has written it since, "
                 f"it is at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
             )
-        return self.tensor
+        return tensor
 
 
 class Once:
