@@ -18,6 +18,7 @@ from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tinygrad_mem import memory, nn
 from tinygrad_mem.errors import ArgumentError, GraphError, ShapeError
+from tinygrad_mem.models import resnet
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.techniques import InPlaceABN, inplace_abn
 
@@ -146,25 +147,49 @@ def activated_in_place(model: nn.Module) -> nn.Module:
     return model
 
 
-@pytest.mark.parametrize("name", ["vgg16_bn", "unet"])
+class Activated(resnet.Bottleneck):
+    """Whose first two norms are pairs; the third's ReLU comes after the shortcut."""
+
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        out = self.bn3(self.conv3(self.bn2(self.conv2(self.bn1(self.conv1(x))))))
+        out += x if self.downsample is None else self.downsample(x)
+        return self.relu(out)
+
+
+def activated_resnet(model: Any) -> nn.Module:
+    """The pairs of a ResNet's start and of its blocks."""
+    model.bn1, model.relu = InPlaceABN(64), nn.Identity()
+    for block in model.modules():
+        if isinstance(block, resnet.Bottleneck):
+            block.__class__ = Activated
+            block.bn1, block.bn2 = (InPlaceABN(norm.num_features) for norm in (block.bn1, block.bn2))
+    return model
+
+
+def pairs_of(model: nn.Module, name: str) -> list[nn.Module]:
+    """The norms that an activation follows."""
+    chosen = [m for path, m in model.named_modules() if path.endswith(("bn1", "bn2"))]
+    return chosen if name == "resnet50" else [m for m in model.modules() if isinstance(m, (nn.BatchNorm2d, InPlaceABN))]
+
+
+@pytest.mark.parametrize("name", ["vgg16_bn", "unet", "resnet50"])
 def test_bytes_of_the_big_networks(name: str):
     """What is saved falls by the inputs of all norms, to the byte; running statistics and a GPT without such pairs stay."""
-    named = NETWORKS[name]
+    named, activated = NETWORKS[name], activated_resnet if name == "resnet50" else activated_in_place
 
     def run(change: Callable, found: list) -> None:
         model = change(named.make())
         sizes: list = []
-        for m in model.modules():
-            if isinstance(m, (nn.BatchNorm2d, InPlaceABN)):
-                m.register_forward_pre_hook(lambda _, x: sizes.append(training.rounded(x[0])))
-        loss = model(tm.randn(2, 3, 64, 64)).square().mean()
+        for m in pairs_of(model, name):
+            m.register_forward_pre_hook(lambda _, x: sizes.append(training.rounded(x[0])))
+        loss = model(tm.randn(8, *named.sample)).square().mean()
         found += [sum(training.saved_storages(loss).values()), sum(sizes), len(sizes)]
         loss.backward()
 
     plain: list = []
     ours: list = []
     before = memory.predict(run, lambda m: m, plain).peak
-    after = memory.predict(run, activated_in_place, ours).peak
+    after = memory.predict(run, activated, ours).peak
     means = ours[2] * 512  # of each pair, the mean is not saved either... and its channels fit one block or more
     assert plain[1] == ours[1]
     assert plain[0] - ours[0] >= plain[1] + means

@@ -131,7 +131,7 @@ def requested(track: memory.Track) -> int:
     return track.pool("peak").requested
 
 
-BIG = {"vgg16": (2, (3, 224, 224)), "resnet50": (2, (3, 224, 224)), "unet": (1, (3, 128, 128)), "gpt2": (1, (64,))}
+BIG = {"vgg16": (32, (3, 224, 224)), "resnet50": (32, (3, 224, 224)), "unet": (4, (3, 256, 256)), "gpt2": (8, (1024,))}
 """The networks whose bytes are told of every technique: batch, and the shape of a sample."""
 
 
