@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 import tinygrad_mem as tm
 from tinygrad_mem import nn
-from tinygrad_mem.recompute import checkpoint, count_ops
+from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.recompute import checkpoint, checkpoint_blocks, count_ops
 
 
 def test_it_counts_what_ran_again():
@@ -33,3 +36,14 @@ def test_without_a_checkpoint_nothing_runs_again():
         nn.Linear(2, 2)(tm.ones(1, 2)).sum().backward()
     assert ops.recomputed.total() == 0
     assert ops.forward["Linear"] == 1
+
+
+@pytest.mark.parametrize(("name", "how"), [("resnet20", "every-block"), ("vgg16_bn", 5), ("resnet50", "every-block")])
+def test_full_recompute_is_at_most_one_more_forward(name: str, how: str | int):
+    """Op by op, and not far below: seconds are in ``python -m tests.benchmarks.recompute``."""
+    with tm.device("meta"):
+        model, x = checkpoint_blocks(NETWORKS[name].make(), how), tm.randn(2, *NETWORKS[name].sample)
+        with count_ops() as ops:
+            model(x).sum().backward()
+    assert all(ops.recomputed[op] <= ops.forward[op] for op in ops.recomputed)
+    assert 0.5 <= ops.recomputed["Conv"] / ops.forward["Conv"] <= 1
