@@ -5,6 +5,7 @@ A name stands in one table, under the place where PyTorch has it; ``""`` is ``to
 
 from __future__ import annotations
 
+import inspect
 import re
 
 _DTYPES = "use tensor(..., dtype=...); dtypes are float16, float32, float64, int8 to int64, uint8 and bool"
@@ -206,6 +207,11 @@ PLACES: dict[str, dict[str, str]] = {
         "is_nonzero": "use bool(t)",
         **_each("is_ipu is_maia is_mkldnn is_mps is_mtia is_nested is_quantized is_vulkan is_xla is_xpu", _DEVICES),
         **_each("lu", _LINALG),
+        **_each("q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points", _WHOLE),
+        **_each("col_indices row_indices ccol_indices crow_indices is_sparse_csr sparse_mask", _DENSE),
+        **_each("sparse_resize_ sparse_resize_and_clear_ to_sparse to_sparse_coo", _DENSE),
+        **_each("to_sparse_bsc to_sparse_bsr to_sparse_csc to_sparse_csr", _DENSE),
+        "narrow_copy": "use narrow, and clone() the view",
     },
     "optim": {
         "ASGD": "use SGD, and average the parameters yourself",
@@ -254,10 +260,32 @@ def why_absent(name: str, place: str = "") -> str:
     full = f"{place}.{name}" if place else name
     if instead is not None:
         return f"{full} is not offered: {instead.replace('{name}', name)}"
-    if place == "Tensor":
-        return f"'Tensor' object has no attribute {name!r}; its names are those of torch.Tensor, as far as they are offered"
     module = f"tinygrad_mem.{place}" if place else "tinygrad_mem"
     return f"module {module!r} has no attribute {name!r}; its names are those of torch, as far as they are offered"
+
+
+class _Absent:
+    """A name that ``torch.Tensor`` has and tensors here have not: to ask for it tells what to use instead."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, tensor: object, kind: type | None = None) -> None:
+        raise AttributeError(why_absent(self.name, "Tensor"))
+
+
+_OF_TENSORS = {name for name in (*PLACES["Tensor"], *INSTEAD, *(f"{n}_" for n in INSTEAD))}
+
+
+class Explained:
+    """A base of ``Tensor``, by which absent names explain themselves; a ``__getattr__`` would double the time of every read."""
+
+    vars().update({name: _Absent(name) for name in _OF_TENSORS})
+
+    def __dir__(self) -> list[str]:
+        return [name for name in object.__dir__(self) if type(inspect.getattr_static(self, name, None)) is not _Absent]
 
 
 def _by_name_or_family(name: str) -> str | None:

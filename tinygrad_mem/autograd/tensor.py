@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import dtypes, scope
-from ..absent import why_absent
+from ..absent import Explained as _Explained
 from ..devices import device as Device
 from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local
@@ -24,14 +24,14 @@ from .hooks import RemovableHandle
 from .sparse import SparseTensor
 
 if TYPE_CHECKING:
-    from ..functional.methods import Methods as _Methods
+    from ..functional.methods import Methods as _Base  # what type checkers know
 else:
-    _Methods = object
+    _Base = _Explained
 
 _new = object.__new__
 
 
-class Tensor(Exchange, _Methods):
+class Tensor(Exchange, _Base):
     """A multi-dimensional array that can remember how it was made.
 
     ``Tensor([1.0, 2.0])`` and ``Tensor(2, 3)`` make float32 tensors as PyTorch's old constructor does; prefer ``tensor()``,
@@ -66,15 +66,6 @@ class Tensor(Exchange, _Methods):
         source = np.asarray(data[0] if len(data) == 1 else data, dtype=dtypes.get_default_dtype())
         self.array = self.device.empty(source.shape, source.dtype)
         self.device.upload(source, self.array)
-
-    if not TYPE_CHECKING:  # what type checkers know has no need of it
-
-        def __getattr__(self, name: str) -> Any:
-            """What torch.Tensor has and this one has not is told, with what to use instead; only failures come here."""
-            found = getattr(type(self), name, None)
-            if isinstance(found, property):
-                return found.__get__(self)  # it raised an AttributeError of its own: once more, in its words
-            raise AttributeError(why_absent(name, "Tensor"))
 
     @staticmethod
     def _wrap(array: Any, device: Device) -> Tensor:

@@ -88,7 +88,7 @@ class Block(np.ndarray):
         if scope.listeners:
             pool._free(self.chunk)
         else:
-            pool._take_back(self.chunk)
+            pool._pending.append(self.chunk)
 
 
 _new_block = np.ndarray.__new__
@@ -127,7 +127,8 @@ class Pool:
     def __init__(self, device: str, *, reserve: bool = True, first: int = ROUND) -> None:
         self.device, self.reserve = device, reserve
         self._lock = threading.Lock()
-        self._pending: deque[Chunk] = deque()  # freed while the lock was taken (by another thread, or by gc inside malloc)
+        self._pending: deque[Chunk] = deque()  # freed, by any thread (or by gc inside malloc), and merged when somebody asks
+        self._latest: Chunk | None = None  # what the latest malloc handed out
         # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
         # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
         self._free_chunks: dict[int, Chunk] = {}
@@ -163,17 +164,22 @@ class Pool:
         rounded, chunk = (size + 511) & -512, None
         try:
             with self._lock:
-                if self._pending:
-                    self._commit()
-                chunk = self._best_fit(rounded)
+                pending, latest = self._pending, self._latest
+                if pending and pending[0] is latest and latest.size == rounded and len(pending) == 1:
+                    chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
+                    del pending[0]
+                else:
+                    if pending:
+                        self._commit()
+                    chunk = self._best_fit(rounded)
             if chunk is None:
                 chunk = self._grow(size, rounded)
-            segment = chunk.segment
+            self._latest, segment = chunk, chunk.segment
             block = _new_block(Block, (size,), _uint8, segment.memory, chunk.address - segment.address)
             block.chunk, block.pool = chunk, self
         except BaseException:  # Ctrl-C in the middle
             if chunk is not None:
-                self._take_back(chunk)
+                self._pending.append(chunk)
             raise
         if scope.listeners:
             for listener in scope.listeners:
@@ -185,22 +191,14 @@ class Pool:
             for listener in scope.listeners:
                 listener.free(self.device, chunk.address, chunk.size)
         finally:
-            self._take_back(chunk)
-
-    def _take_back(self, chunk: Chunk) -> None:
-        lock = self._lock
-        if lock.acquire(False):
-            try:
-                self._release(chunk)
-            finally:
-                lock.release()
-        else:
             self._pending.append(chunk)
 
     def _commit(self) -> None:
-        """Release the chunks that were freed while the lock was taken."""
-        while self._pending:
-            self._release(self._pending.popleft())
+        """Release the chunks that were freed since the last request; what Ctrl-C ends here, the next one finishes."""
+        pending = self._pending
+        while pending:
+            self._release(pending[0])
+            del pending[0]
 
     def _best_fit(self, size: int) -> Chunk | None:
         """The smallest free chunk that holds ``size``, of those the one with the lowest address, cut to ``size``."""
@@ -215,7 +213,7 @@ class Pool:
                 if chunk is None:
                     del self._heaps[sizes.pop(at)]
             rest = Chunk(chunk.segment, chunk.address + size, chunk.size - size)
-            rest.prev, rest.next = chunk, chunk.next
+            rest.prev, rest.next, rest.free = chunk, chunk.next, True
             if chunk.next is not None:
                 chunk.next.prev = rest
             chunk.next, chunk.size = rest, size
@@ -239,7 +237,6 @@ class Pool:
         return None
 
     def _insert(self, chunk: Chunk) -> None:
-        chunk.free = True
         size, address = chunk.size, chunk.address
         self._free_chunks[address] = chunk
         heap = self._heaps.get(size)
@@ -251,7 +248,8 @@ class Pool:
 
     def _remove(self, chunk: Chunk) -> None:
         """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
-        del self._free_chunks[chunk.address]
+        if self._free_chunks.pop(chunk.address, None) is None:
+            return  # Ctrl-C came before its neighbour had it
         heap = self._heaps.get(chunk.size)
         if heap and heap[-1] == chunk.address:  # Ctrl-C may have come before the entry was made
             heap.pop()  # the last of a heap may go, and it is often the only one
@@ -266,21 +264,25 @@ class Pool:
             self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
 
     def _release(self, chunk: Chunk) -> None:
-        self._used -= chunk.size
-        after, before = chunk.next, chunk.prev
+        """Make a chunk free, one with its free neighbours. Called once more after Ctrl-C, it goes on where it was."""
+        if not chunk.free:
+            chunk.free = True
+            self._used -= chunk.size
+        after = chunk.next
         if after is not None and after.free:
             self._remove(after)
             chunk.size += after.size
             chunk.next = after.next
-            if chunk.next is not None:
-                chunk.next.prev = chunk
+            if after.next is not None:
+                after.next.prev = chunk
+        before = chunk.prev
         if before is not None and before.free:
             self._remove(before)
-            before.size += chunk.size
-            before.next = chunk.next
-            if before.next is not None:
-                before.next.prev = before
-            chunk = before
+            chunk.address = before.address
+            chunk.size += before.size
+            chunk.prev = before.prev
+            if before.prev is not None:
+                before.prev.next = chunk
         self._insert(chunk)
 
     def _grow(self, size: int, rounded: int) -> Chunk:
@@ -316,7 +318,7 @@ class Pool:
                 return chunk
             except BaseException:
                 if chunk is not None:
-                    self._take_back(chunk)
+                    self._pending.append(chunk)
                 raise
         free = self._total - self._used, self.largest_free()
         raise OutOfMemoryError(
@@ -331,6 +333,7 @@ class Pool:
             for chunk in whole:
                 self._remove(chunk)
                 self._total -= chunk.size
+            self._latest = None  # or it would hold its segment
         for listener in scope.listeners:
             for chunk in whole:
                 listener.segment(self.device, chunk.address, -chunk.size)

@@ -12,15 +12,24 @@ from .base import Op, broadcast
 
 def binary_output(ctx, name, x, y, floating=False):
     """The output of a broadcasting, promoting op of two operands, each an array or a Python number."""
-    dtype: Any = getattr(x, "dtype", None)
-    if getattr(y, "dtype", None) is not dtype or x.shape != y.shape:
-        shape = broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")])
-        dtype = result_type(x, y)
+    if type(x) is type(y) and x.dtype is y.dtype and x.shape == y.shape:
+        shape, dtype = x.shape, x.dtype
     else:
-        shape = x.shape
+        shape, dtype = _shape_and_dtype(name, x, y)
     if floating and dtype.kind != "f":
         dtype = dtypes.get_default_dtype()
     return ctx.device.empty(shape, dtype) if ctx.target is None else ctx.output(shape, dtype)
+
+
+_NUMBERS = frozenset((float, int, bool))
+
+
+def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
+    """Of two operands that are not alike; a number beside a floating array decides nothing."""
+    array = x if type(y) in _NUMBERS else y if type(x) in _NUMBERS else None
+    if array is not None and array.dtype.kind == "f":
+        return array.shape, array.dtype
+    return broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
 
 
 class Add(Op):
@@ -88,7 +97,7 @@ class Mul(Op):
 
 def keep_factor(ctx, name, value):
     """Keep an operand for backward: an array is saved, a Python number is remembered and costs nothing."""
-    if not hasattr(value, "dtype"):
+    if type(value) in _NUMBERS or not hasattr(value, "dtype"):
         setattr(ctx, name, value)
     elif ctx.target is None:
         ctx.saved[name] = value  # what save() does in the end, at half the price: every product comes here
