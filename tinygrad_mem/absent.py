@@ -276,7 +276,7 @@ class _Absent:
         raise AttributeError(why_absent(self.name, "Tensor"))
 
 
-_OF_TENSORS = {name for name in (*PLACES["Tensor"], *INSTEAD, *(f"{n}_" for n in INSTEAD))}
+_OF_TENSORS = {*PLACES["Tensor"], *INSTEAD, *(f"{name}_" for name in INSTEAD)}
 
 
 class Explained:

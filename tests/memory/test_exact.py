@@ -228,13 +228,16 @@ class Witness(scope.Listener):
     def __init__(self, pool: Pool) -> None:
         self.pool, self.used = pool, []
 
+    def _now(self) -> int:
+        return self.pool._used - sum(chunk.size for chunk in self.pool._pending)  # used_bytes() would take the lock
+
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
         if device == self.pool.device:
-            self.used.append(self.pool._used)
+            self.used.append(self._now())
 
     def free(self, device: str, address: int, rounded: int) -> None:
         if device == self.pool.device:
-            self.used.append(self.pool._used - rounded)
+            self.used.append(self._now() - rounded)
 
 
 def held(where: Any) -> dict[int, Category]:

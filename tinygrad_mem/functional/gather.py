@@ -209,7 +209,7 @@ _ONE_VALUE: Any = object()  # instead of a source: one value
 def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> tuple[Tensor, tuple]:
     """The index, checked against input and source, and the key of the entries of ``dim`` that it names."""
     axis = normalize_dim(dim, input.ndim)
-    if index.dtype.name not in ("int64", "int32"):
+    if index.dtype not in (dtypes.int64, dtypes.int32):
         raise DTypeError(f"{name}(): Expected dtype int32/int64 for index but got: {index.dtype}; use index.long()")
     if index.ndim > 1:
         raise DimensionError(f"{name}(): Index is supposed to be a vector, but got {list(index.shape)}")

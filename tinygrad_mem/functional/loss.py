@@ -12,7 +12,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..dtypes import promote_types
+from ..dtypes import int64, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
@@ -132,7 +132,7 @@ def _check_scores(name: str, input: Tensor, weight: Tensor | None) -> None:
 
 def _check_classes(input: Tensor, target: Tensor) -> Tensor:
     """The target of class indices, 0-d for a single sample."""
-    if target.dtype.name not in ("int64", "uint8"):
+    if target.dtype not in (int64, uint8):
         raise DTypeError(f"expected target dtype to be Long or Byte, but got {target.dtype}: use target.long()")
     shape = list(input.shape)
     if input.ndim == 1:

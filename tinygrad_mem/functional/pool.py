@@ -8,6 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import int64
 from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, elementwise, gather, unary
@@ -228,7 +229,7 @@ def _max_unpool(n: int) -> Any:
     ) -> Tensor:
         kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
         step = kernel if stride is None else _tuple(stride, n, f"{name}: stride")
-        if indices.dtype.name != "int64":
+        if indices.dtype != int64:
             raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
         if indices.shape != input.shape:
             raise ShapeError(

@@ -6,6 +6,8 @@ import math as _math
 
 import numpy as np
 
+from .curves import expm1 as _expm1
+from .curves import log1p as _log1p
 from .erf import normal_tile as _normal_tile
 from .erf import tiles as _erf_tiles
 from .erf import wide as _wide
@@ -19,16 +21,16 @@ _TANH = _math.sqrt(2 / _math.pi)
 def elu(x, alpha, scale, inner, out):
     """out = scale * x where x > 0, else scale * alpha * (e**(inner * x) - 1)."""
 
-    def run(o, x, t):
+    def run(o, x, t, u):
         np.minimum(x, 0, out=t)
         np.multiply(t, inner, out=t)
-        np.expm1(t, out=t)
+        _expm1(t, u)
         np.multiply(t, alpha * scale, out=t)
         np.maximum(x, 0, out=o)
         np.multiply(o, scale, out=o)
         np.add(o, t, out=o)
 
-    _tiled(run, out, x, temps=1)
+    _tiled(run, out, x, temps=2)
 
 
 def elu_backward(gy, x, alpha, scale, inner, out):
@@ -151,28 +153,28 @@ def silu_backward(gy, x, out):
     _tiled(run, out, gy, x, temps=2)
 
 
-def _log_one_plus_exp(x, t, u):
-    """t = ln(1 + e**x) = max(x, 0) + ln(1 + e**-|x|), which is several times faster than ``logaddexp``; t may be x."""
+def _above_hinge(x, t, u, work):
+    """t = ln(1 + e**-|x|), by which ln(1 + e**x) is above max(x, 0); u and work are scratch."""
     np.absolute(x, out=u)
     np.negative(u, out=u)
     np.exp(u, out=u)
-    np.log1p(u, out=u)
-    np.maximum(x, 0, out=t)
-    np.add(t, u, out=t)
+    _log1p(u, work, t)
 
 
 def softplus(x, beta, threshold, out):
     """out = ln(1 + e**(beta * x)) / beta; x itself where beta * x is above the threshold."""
 
-    def run(o, x, t, u, flag):
-        flag = _flags(flag)
-        np.multiply(x, beta, out=t)
-        np.greater(t, threshold, out=flag)
-        _log_one_plus_exp(t, t, u)
+    def run(o, x, s, t, u, v):
+        np.multiply(x, beta, out=s)
+        _above_hinge(s, t, u, v)
+        flag = _flags(v)
+        np.greater(s, threshold, out=flag)
+        np.maximum(s, 0, out=s)
+        np.add(t, s, out=t)
         np.multiply(t, 1 / beta, out=t)
         _select(x, t, flag, u, o)
 
-    _tiled(run, out, x, temps=3)
+    _tiled(run, out, x, temps=4)
 
 
 def softplus_backward(gy, x, beta, threshold, out):
@@ -254,12 +256,12 @@ def softsign(x, out):
 def logsigmoid(x, out):
     """out = -ln(1 + e**-x)."""
 
-    def run(o, x, t, u):
-        np.negative(x, out=t)
-        _log_one_plus_exp(t, t, u)
-        np.negative(t, out=o)
+    def run(o, x, t, u, v):
+        _above_hinge(x, t, u, v)
+        np.minimum(x, 0, out=u)
+        np.subtract(u, t, out=o)
 
-    _tiled(run, out, x, temps=2)
+    _tiled(run, out, x, temps=3)
 
 
 def logsigmoid_backward(gy, x, out):

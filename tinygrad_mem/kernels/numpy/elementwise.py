@@ -216,7 +216,9 @@ def masked_fill(value, mask, out):
 
 def clamp(x, low, high, out):
     """out = x, not below low and not above high; ``None`` is no bound; nan stays."""
-    if low is None:
+    if x.dtype == out.dtype and x.dtype.kind == "f" and low is not None and high is not None:
+        _tiled(lambda o, x: np.clip(x, low, high, out=o), out, x)  # one pass, and faster than either of two
+    elif low is None:
         np.minimum(x, high, out=out, casting="unsafe")
     elif high is None:
         np.maximum(x, low, out=out, casting="unsafe")

@@ -5,8 +5,8 @@ vector instructions).
 
 In float64, and for erfc, whose small values are to be right too: for z >= 0, ``erfc(z) = exp(-z**2) * f(t)`` with
 ``t = 2 / (2 + z)``, where f is smooth on [0, 1]: a Chebyshev series, whose coefficients are computed here once from
-``math.erfc`` (and from the asymptotic series where that underflows), and summed by Clenshaw's recurrence. Absolute error: below
-1e-15 in float64, 4e-7 in float32.
+``math.erfc`` (and from the asymptotic series where that underflows), and summed by Clenshaw's recurrence; in float32, where few
+terms do, as a polynomial, which takes a third fewer passes a term. Absolute error: below 1e-15 in float64, 4e-7 in float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .tiles import sign as _sign
 _SMOOTH = (1.12837923, 0.102769054, -0.000191829822, -0.000619785627, 8.76377453e-05, -5.66854987e-06, 1.41856773e-07)
 """g: least squares on ``atanh(erf(x)) / x`` for 0 < x < 4, weighted by what an error does to erf, relative to erf."""
 
-_TERMS = {"float64": 40, "float32": 14}
+_TERMS = {np.dtype(np.float64): 40, np.dtype(np.float32): 10}
 _STRETCH = (
     1.0625  # the series is made for t up to here: at the ends of its interval the recurrence rounds most, and t = 1 is z = 0
 )
@@ -52,25 +52,40 @@ def tiles(out, more):
 
 
 @cache
-def _coefficients(dtype: str) -> tuple[float, ...]:
-    """Chebyshev coefficients of f on [-1, 1], x = 2t - 1, as many as the dtype can use."""
+def _coefficients(dtype: np.dtype) -> tuple[float, ...]:
+    """Chebyshev coefficients of f on [-1, 1], x = 2t - 1, as many as the dtype can use; in float32 those of powers of x."""
     n = 64
     cosine = [math.cos(math.pi * m / (2 * n)) for m in range(4 * n)]  # of whole turns nothing is left to round
     values = [_scaled_erfc(4.0 / (_STRETCH * (cosine[2 * k + 1] + 1.0)) - 2.0) for k in range(n)]
     series = [2.0 / n * math.fsum(v * cosine[j * (2 * k + 1) % (4 * n)] for k, v in enumerate(values)) for j in range(n)]
-    return (series[0] / 2, *series[1 : _TERMS[dtype]])
+    series = [series[0] / 2, *series[1 : _TERMS[dtype]]]
+    return tuple(series if dtype == np.float64 else np.polynomial.chebyshev.cheb2poly(series).tolist())
 
 
 def erfc_abs(x, out, a, b, c, d):
     """out = erfc(|x|); a, b, c and d are scratch; out may be x."""
-    series = _coefficients(a.dtype.name)
+    series = _coefficients(a.dtype)
     np.absolute(x, out=a)
     np.add(a, 2.0, out=b)
-    np.divide(8.0 / _STRETCH, b, out=b)
-    np.subtract(b, 2.0, out=b)  # twice 2t / stretch - 1, which is what the recurrence multiplies by
+    np.divide(4.0 / _STRETCH, b, out=b)
+    np.subtract(b, 1.0, out=b)  # 2t / stretch - 1
     np.square(a, out=a)
     np.negative(a, out=a)
     np.exp(a, out=out)
+    if a.dtype == np.float32:
+        np.multiply(b, series[-1], out=d)
+        for coefficient in series[-2:0:-1]:
+            np.add(d, coefficient, out=d)
+            np.multiply(d, b, out=d)
+        np.add(d, series[0], out=d)
+    else:
+        _clenshaw(series, b, a, c, d)
+    np.multiply(out, d, out=out)
+
+
+def _clenshaw(series, b, a, c, d):
+    """d = the sum of a Chebyshev series at b, which becomes 2b; a and c are scratch."""
+    np.multiply(b, 2.0, out=b)
     a.fill(0.0)
     c.fill(series[-1])
     last, before = c, a
@@ -83,7 +98,6 @@ def erfc_abs(x, out, a, b, c, d):
     np.multiply(d, 0.5, out=d)
     np.subtract(d, before, out=d)
     np.add(d, series[0], out=d)
-    np.multiply(out, d, out=out)
 
 
 def _smooth(x, scale, factor, t, u):

@@ -12,6 +12,7 @@ import numpy as np
 
 from ...errors import ArgumentError as _ArgumentError
 from .cross_entropy import *  # noqa: F403
+from .curves import log1p as _log1p
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -220,12 +221,12 @@ def binary_cross_entropy_backward_y(gy, x, y, weight, scale, out):
     _gradient(formula, gy, [x, y, weight], scale, out)
 
 
-def _softplus_minus(x, o, t):
-    """o = ln(1 + e**-x), without overflow; t is scratch."""
-    np.absolute(x, out=o)
-    np.negative(o, out=o)
-    np.exp(o, out=o)
-    np.log1p(o, out=o)
+def _softplus_minus(x, o, t, u):
+    """o = ln(1 + e**-x), without overflow; t and u are scratch."""
+    np.absolute(x, out=u)
+    np.negative(u, out=u)
+    np.exp(u, out=u)
+    _log1p(u, t, o)
     np.minimum(x, 0, out=t)
     np.subtract(o, t, out=o)
 
@@ -234,7 +235,7 @@ def bce_with_logits(x, y, weight, positive, scale, out):
     """weight * ((1 - y) * x + (1 + (positive - 1) * y) * ln(1 + e**-x)); ``positive`` may be ``None``, for 1."""
 
     def formula(o, x, y, w, p, t, u):
-        _softplus_minus(x, o, t)
+        _softplus_minus(x, o, t, u)
         if p is not None:
             np.subtract(p, 1, out=t)
             np.multiply(t, y, out=t)
@@ -277,7 +278,7 @@ def bce_with_logits_backward_y(gy, x, y, weight, positive, scale, out):
         if p is None:
             np.negative(x, out=o)
         else:
-            _softplus_minus(x, o, t)
+            _softplus_minus(x, o, t, u)
             np.subtract(p, 1, out=t)
             np.multiply(o, t, out=o)
             np.subtract(o, x, out=o)

@@ -259,12 +259,14 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
         return np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u, dtype=wide)
 
     def parameters(rows, cut, t):
-        u = _scratch(t.shape, wide, 1, 4)
+        part, u = gy[rows + cut], _scratch(t.shape, wide, 1, 4)
         if grad_bias is not None:
-            np.copyto(u, gy[rows + cut])
-            _add_reduced(u, _part(grad_bias[0], rows[1], cut))
+            whole = part.dtype == wide and part.flags.c_contiguous
+            if not whole:
+                np.copyto(u, part)
+            _add_reduced(part if whole else u, _part(grad_bias[0], rows[1], cut))
         if grad_weight is not None:
-            np.multiply(gy[rows + cut], t, out=u)
+            np.multiply(part, t, out=u)
             _add_reduced(u, _part(grad_weight[0], rows[1], cut))
 
     def run(rows, cuts):

@@ -15,10 +15,10 @@ from .tiles import tiled_wide as _tiled
 def relu(x, out):
     """out = max(x, 0)."""
 
-    if out.size <= _SMALL:
+    if out.size <= _SMALL or out.dtype.kind != "f":
         np.maximum(x, 0, out=out)
-    else:
-        _tiled(lambda o, x: np.maximum(x, 0, out=o), out, x)
+    else:  # beside a number, ``np.maximum`` takes twice as long
+        _tiled(lambda o, x: np.clip(x, 0, np.inf, out=o), out, x)
 
 
 def relu_backward(gy, y, out):
@@ -65,8 +65,7 @@ def hardsigmoid(x, out):
 
     def run(o, x):
         np.add(x, 3, out=o)
-        np.maximum(o, 0, out=o)
-        np.minimum(o, 6, out=o)
+        np.clip(o, 0, 6, out=o)
         np.multiply(o, 1 / 6, out=o)
 
     _tiled(run, out, x)
@@ -77,8 +76,7 @@ def hardswish(x, out):
 
     def run(o, x, t):
         np.add(x, 3, out=t)
-        np.maximum(t, 0, out=t)
-        np.minimum(t, 6, out=t)
+        np.clip(t, 0, 6, out=t)
         np.multiply(t, 1 / 6, out=t)
         np.multiply(x, t, out=o)
 
