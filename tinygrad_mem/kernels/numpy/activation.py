@@ -123,10 +123,10 @@ def gelu_backward(gy, x, tanh, out):
 
 
 def _sigmoid(x, t):
-    np.multiply(x, 0.5, out=t)
-    np.tanh(t, out=t)
+    np.negative(x, out=t)
+    np.exp(t, out=t)
     np.add(t, 1, out=t)
-    np.multiply(t, 0.5, out=t)
+    np.divide(1, t, out=t)
 
 
 def silu(x, out):

@@ -11,6 +11,7 @@ from .halves import cast as _cast
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
 from .tiles import flags as _flags
+from .tiles import keep as _keep
 from .tiles import sign as _sign
 from .tiles import tiled_wide as _tiled
 
@@ -177,13 +178,13 @@ def rsqrt(x, out):
 
 
 def sigmoid(x, out):
-    """out = 1 / (1 + e**-x), through tanh, which cannot overflow."""
+    """out = 1 / (1 + e**-x): where e**-x overflows, 0. NumPy's tanh, which cannot overflow, takes twice as long."""
 
     def run(o, x):
-        np.multiply(x, 0.5, out=o, casting="unsafe")
-        np.tanh(o, out=o)
-        np.multiply(o, 0.5, out=o)
-        np.add(o, 0.5, out=o)
+        np.multiply(x, -1.0, out=o, casting="unsafe")
+        np.exp(o, out=o)
+        np.add(o, 1, out=o)
+        np.divide(1, o, out=o)
 
     _tiled(run, out, x)
 
@@ -216,12 +217,12 @@ def masked_fill(value, mask, out):
 
 def clamp(x, low, high, out):
     """out = x, not below low and not above high; ``None`` is no bound; nan stays."""
-    if x.dtype == out.dtype and x.dtype.kind == "f" and low is not None and high is not None:
-        _tiled(lambda o, x: np.clip(x, low, high, out=o), out, x)  # one pass, and faster than either of two
-    elif low is None:
+    if low is None:
         np.minimum(x, high, out=out, casting="unsafe")
     elif high is None:
         np.maximum(x, low, out=out, casting="unsafe")
+    elif x.dtype == out.dtype and x.dtype.kind == "f":
+        _tiled(lambda o, x: np.clip(x, low, high, out=o), out, x)  # one pass, and faster than either of two
     else:
         np.maximum(x, low, out=out, casting="unsafe")
         np.minimum(out, high, out=out, casting="unsafe")
@@ -388,15 +389,14 @@ def extremum_backward(gy, x, y, low, out):
 def clamp_backward(gy, x, low, high, out):
     """out = gy where low <= x <= high, else 0."""
 
-    def run(o, gy, x, t, f):
-        flag = _flags(f)
-        np.copyto(t, 1.0)
+    def run(o, gy, x, t, f, g):
+        outside, above = _flags(f), _flags(g)
         if low is not None:
-            np.less(x, low, out=flag)
-            np.copyto(t, 0.0, where=flag)
+            np.less(x, low, out=outside)
         if high is not None:
-            np.greater(x, high, out=flag)
-            np.copyto(t, 0.0, where=flag)
-        np.multiply(gy, t, out=o)
+            np.greater(x, high, out=outside if low is None else above)
+            if low is not None:
+                np.logical_or(outside, above, out=outside)
+        _keep(gy, np.logical_not(outside, out=outside), t, o)
 
-    _tiled(run, out, gy, x, temps=2)
+    _tiled(run, out, gy, x, temps=3)

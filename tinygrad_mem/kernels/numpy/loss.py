@@ -254,10 +254,9 @@ def bce_with_logits_backward(gy, x, y, weight, positive, scale, out):
     """weight * ((1 - y) - (1 + (positive - 1) * y) * sigmoid(-x)), for x."""
 
     def formula(o, x, y, w, p, t, u):
-        np.multiply(x, -0.5, out=o)
-        np.tanh(o, out=o)
-        np.multiply(o, 0.5, out=o)
-        np.add(o, 0.5, out=o)
+        np.exp(x, out=o)
+        np.add(o, 1, out=o)
+        np.divide(1, o, out=o)
         if p is not None:
             np.subtract(p, 1, out=t)
             np.multiply(t, y, out=t)

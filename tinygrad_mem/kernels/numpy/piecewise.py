@@ -118,11 +118,12 @@ def shrink(x, low, high, shift, out):
     """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
 
     def run(o, x, t, u, v):
-        _sign(x, t, u)
-        np.multiply(u, -shift, out=u)
-        np.add(u, x, out=u)
+        if shift:
+            _sign(x, t, u)
+            np.multiply(u, -shift, out=u)
+            np.add(u, x, out=u)
         _outside(x, low, high, v, t)
-        _keep(u, _flags(v), t, o)
+        _keep(u if shift else x, _flags(v), t, o)
 
     _tiled(run, out, x, temps=3)
 
