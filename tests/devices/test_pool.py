@@ -299,6 +299,21 @@ def test_a_free_while_the_pool_is_busy_waits_its_turn():
     assert again.chunk.address == 512
 
 
+def test_what_came_last_and_went_at_once_comes_again_and_holds_no_memory_that_was_given_back():
+    pool = Pool("cpu")
+    kept = pool.malloc(1 << 20)
+    freed = pool.malloc(1 << 20)
+    chunk, segment = freed.chunk, freed.chunk.segment
+    del freed
+    again = pool.malloc((1 << 20) - 5)
+    assert again.chunk is chunk
+    assert pool.used_bytes() == 2 << 20
+    del again, chunk
+    pool.free_all_blocks()
+    assert sys.getrefcount(segment) == 2, "the name here, and the call"
+    assert pool.used_bytes() == pool.total_bytes() == kept.size
+
+
 def test_many_threads_at_once():
     pool, errors = Pool("cpu"), []
 

@@ -165,7 +165,7 @@ class Pool:
         try:
             with self._lock:
                 pending, latest = self._pending, self._latest
-                if pending and pending[0] is latest and latest.size == rounded and len(pending) == 1:
+                if latest is not None and latest.size == rounded and len(pending) == 1 and pending[0] is latest:
                     chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
                     del pending[0]
                 else:
