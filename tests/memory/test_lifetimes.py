@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -213,3 +215,17 @@ def test_requested_rounded_used_and_reserved_are_four_numbers():
     assert after.rounded - before.rounded == after.used - before.used == 512
     assert after.reserved - before.reserved == 512 + 4096
     assert len(views) == 5
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))], ids=["copy", "pickle"])
+def test_a_copied_module_has_parameters_and_buffers(again: Callable[[nn.Module], nn.Module]):
+    model = nn.Sequential(nn.Linear(30, 30), nn.BatchNorm1d(1000))
+    with memory.track() as track:
+        memory.mark("start")
+        other = again(model)
+    start, end = track.by_category("start"), track.by_category("end")
+    made = {category: size - start.get(category, 0) for category, size in end.items() if size != start.get(category)}
+    assert made == {
+        Category.PARAMETER: sum(r(p.nbytes) for p in other.parameters()),
+        Category.BUFFER: sum(r(b.nbytes) for b in other.buffers()),
+    }

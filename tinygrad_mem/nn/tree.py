@@ -140,6 +140,14 @@ class Tree:
             )
         self._parameters[name] = param
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What Python does with a copy's state or a pickle's; listeners hear what the tensors are, as when they are set."""
+        self.__dict__.update(state)
+        for role, table in (("PARAMETER", self._parameters), ("BUFFER", self._buffers)):
+            for tensor in table.values():
+                if tensor is not None:
+                    told(tensor, role)
+
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make ``tensor`` part of this module's state without being a parameter.
 
