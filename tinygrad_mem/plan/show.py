@@ -48,13 +48,14 @@ def plot(plan: Plan, path: Path | str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    front = sorted({*plan.front, plan.point, plan.plain}, key=lambda p: (p.time, -p.peak))
+    front = sorted({*plan.front, plan.plain}, key=lambda p: (p.time, -p.peak))
     unit, size = ("GiB", 1 << 30) if plan.plain.peak >= 1 << 30 else ("MiB", 1 << 20)
     times = [point.time / plan.plain.time for point in front]
     peaks = [point.peak / size for point in front]
     figure, axes = pyplot.subplots(figsize=(8, 4.2), dpi=150, layout="constrained")
     axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6)
-    _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in front])
+    shown = front if plan.point in front else [*front, plan.point]  # off the front where those below it reserve more
+    _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in shown])
     axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
     if plan.budget is not None:
         axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)

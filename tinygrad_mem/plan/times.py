@@ -31,6 +31,7 @@ from ..ops.base import Op
 SECONDS = 0.01  # of one op, at least, in all its repetitions
 COPIED = 1 << 24  # bytes that are copied to the host and back to see how long it takes
 BUS = 25e9  # bytes a second between a GPU and its host, where that is modelled
+SETTINGS = ("TINYGRAD_MEM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
 _COPY = "to the host, and back"
 _NOT_LOOKED_AT = ("ticket",)  # parameters that differ at each call and change no time
 
@@ -100,8 +101,9 @@ class Times:
         self._written: dict[str, tuple[float, float]] = self._read()
 
     def _fingerprint(self) -> str:
-        """Of what times depend on beside the op: the machine, its cores, the libraries."""
-        parts = [str(self.device), platform.processor() or platform.machine(), str(os.cpu_count()), np.__version__]
+        """Of what times depend on beside the op: the machine, its cores, how they are used, the libraries."""
+        here = [str(self.device), platform.processor() or platform.machine(), str(os.cpu_count())]
+        parts = [*here, np.__version__, *(os.environ.get(name, "") for name in SETTINGS)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
 
     def _read(self) -> dict[str, tuple[float, float]]:
