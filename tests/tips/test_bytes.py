@@ -55,9 +55,13 @@ ALL_RESULTS = 2 * sum(MAPS) + sum(m // 4 for m in maps()[1:13:3])  # convolution
 ROW, COLUMN = 512, 4000  # of the logits
 LOGITS = ROW * COLUMN * FLOAT
 SCORES = 4 * 4 * 256 * 256 * FLOAT
-FIRST = 32 * 16 * 64 * 64 * FLOAT  # the first map of ``downsample``
+FIRST = 32 * 16 * 64 * 64 * FLOAT  # the first map of ``downsample``; pooling keeps a byte an index of it beside it
 LAYER = 256 * 64 * FLOAT  # of the hundred
+SKIPS = sum(8 * (8 << i) * (64 >> i) ** 2 * FLOAT for i in range(4))
 BLOCK = 32 * 16 * 32 * 32 * FLOAT  # the map of a reversible block, and of ResNet-20's first stage
+
+SHORT = lines(False)[0] / 64  # of the first batch's padding, what its longest line needs
+FULL = lines(True)[1] / lines(True)[2]  # of the last batch's places, those with a character
 
 Side = Callable[[memory.Comparison], bool]
 
@@ -110,7 +114,7 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("eval", ""): NOTHING,
     ("no_grad", ""): [after("saved", 0, 0), change("saved", -2.2 * sum(MAPS), -2 * sum(MAPS))],
     ("gc_collect", "a plain step"): NOTHING,
-    ("gc_collect", "your own code makes cycles"): [exactly("peak", -3 * 8 * 64 * 784 * FLOAT)],
+    ("gc_collect", "your own code makes cycles"): [exactly("peak", -3 * 8 * 64 * 784 * FLOAT), exactly("saved", 0)],
     ("empty_cache", ""): NOTHING,
     ("smaller_batch", ""): [ratio("saved", 0.5, 0.501), ratio("peak", 0.5, 0.56)],
     ("smaller_images", ""): [ratio("saved", 0.25, 0.252), ratio("peak", 0.25, 0.31)],
@@ -119,10 +123,13 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("accumulation", ""): [ratio("saved", 0.25, 0.252), ratio("peak", 0.5, 0.6)],
     ("fewer_channels", ""): [ratio("saved", 0.5, 0.502), ratio("peak", 0.25, 0.5)],
     ("no_norm", ""): [change("saved", -sum(MAPS) - 26 * 1024, -sum(MAPS)), change("peak", -sum(MAPS), -0.9 * sum(MAPS))],
-    ("no_long_skips", ""): [exactly("saved", -sum(8 * (8 << i) * (64 >> i) ** 2 * FLOAT for i in range(4)))],
-    ("downsample", "pooling"): [ratio("saved", 0.4, 0.41)],
-    ("downsample", "a strided convolution"): [ratio("saved", 0.25, 0.252)],
-    ("downsample", "a stride instead of pooling"): [exactly("saved", -FIRST - FIRST // 16)],  # the map, and a byte an index
+    ("no_long_skips", ""): [exactly("saved", -SKIPS), change("peak", -1.25 * SKIPS, -SKIPS)],
+    ("downsample", "pooling"): [ratio("saved", 0.4, 0.41), ratio("peak", 0.4, 0.42)],
+    ("downsample", "a strided convolution"): [ratio("saved", 0.25, 0.252), ratio("peak", 0.25, 0.31)],
+    ("downsample", "a stride instead of pooling"): [
+        exactly("saved", -FIRST - FIRST // 16),
+        exactly("peak", -FIRST - FIRST // 16),
+    ],
     ("dropout", ""): [exactly("saved", -6 * 512 * 256 * FLOAT), exactly("peak", -6 * 512 * 256 * FLOAT)],
     ("checkpoint", ""): [ratio("saved", 1 / 3, 1 / 2), ratio("peak", 1 / 2, 2 / 3)],
     ("checkpoint_sequential", ""): [after("saved", 18 * LAYER, 20 * LAYER), change("saved", -82 * LAYER, -80 * LAYER)],
@@ -131,34 +138,52 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("half", ""): [ratio("saved", 0.5, 0.52), ratio("peak", 0.5, 0.75)],
     ("autocast", "activations outweigh parameters"): [ratio("saved", 0.5, 0.54), ratio("peak", 0.75, 0.95)],
     ("autocast", "parameters outweigh activations"): [change("peak", 2 * 3072 * 512 - 4 * 16 * 512, 2 * 3072 * 512)],
-    ("master_weights", ""): [exactly("peak", sum(sizes(precision.SMALL)))],
-    ("static_loss_scale", ""): [exactly("peak", 512)],
-    ("dynamic_loss_scale", ""): [exactly("peak", 512)],
+    ("master_weights", ""): [exactly("peak", sum(sizes(precision.SMALL))), exactly("saved", 0)],
+    ("static_loss_scale", ""): [exactly("peak", 512), exactly("saved", 0)],
+    ("dynamic_loss_scale", ""): [exactly("peak", 512), exactly("saved", 0)],
     ("float32_sums", ""): [exactly("peak", 0), exactly("saved", 0)],
-    ("momentum", ""): [exactly("peak", -sum(P))],
-    ("sgd", ""): [exactly("peak", -2 * sum(P))],
-    ("half_states", ""): [exactly("peak", -2 * sum(P) + 2 * sum(sizes(MLP, 2)))],
-    ("eight_bit", ""): [change("peak", -1.5 * sum(P), -1.49 * sum(P))],
-    ("adafactor", ""): [change("peak", -2 * sum(P), -1.99 * sum(P))],
-    ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096)],
-    ("zero_grad", "before forward"): [change("peak", -sum(P), -max(P))],
-    ("zero_grad", "between forward and backward"): [change("peak", -sum(P), -sum(P) / 2)],
-    ("dynamic_padding", "the batch is short"): [ratio("saved", lines(False)[0] / 64 * 0.99, lines(False)[0] / 64 * 1.01)],
+    ("momentum", ""): [exactly("peak", -sum(P)), exactly("saved", 0)],
+    ("sgd", ""): [exactly("peak", -2 * sum(P)), exactly("saved", 0)],
+    ("half_states", ""): [exactly("peak", -2 * sum(P) + 2 * sum(sizes(MLP, 2))), exactly("saved", 0)],
+    ("eight_bit", ""): [change("peak", -1.5 * sum(P), -1.49 * sum(P)), exactly("saved", 0)],
+    ("adafactor", ""): [change("peak", -2 * sum(P), -1.99 * sum(P)), exactly("saved", 0)],
+    ("in_backward", ""): [change("peak", -sum(P) + max(P), -sum(P) + max(P) + 4096), exactly("saved", 0)],
+    ("zero_grad", "before forward"): [change("peak", -sum(P), -max(P)), exactly("saved", 0)],
+    ("zero_grad", "between forward and backward"): [change("peak", -sum(P), -sum(P) / 2), exactly("saved", 0)],
+    ("dynamic_padding", "the batch is short"): [
+        ratio("saved", SHORT * 0.99, SHORT * 1.01),
+        ratio("peak", SHORT, (1 + SHORT) / 2),
+    ],
     ("dynamic_padding", "the longest is in it"): [exactly("saved", 0), change("peak", -2 * 16 * 64 * 8 * 2, 0)],
-    ("packed_sequences", ""): [ratio("saved", lines(True)[1] / lines(True)[2], 1.05 * lines(True)[1] / lines(True)[2])],
-    ("selection", ""): [change("transient", -1.6 * LOGITS, -1.59 * LOGITS), change("saved", -0.8 * LOGITS, -0.79 * LOGITS)],
-    ("chunking", ""): [change("transient", -2 * LOGITS, -1.75 * LOGITS), change("saved", -LOGITS, -0.98 * LOGITS)],
+    ("packed_sequences", ""): [ratio("saved", FULL, 1.05 * FULL), ratio("peak", FULL, (1 + FULL) / 2)],
+    ("selection", ""): [
+        change("transient", -1.6 * LOGITS, -1.59 * LOGITS),
+        change("saved", -0.8 * LOGITS, -0.79 * LOGITS),
+        change("peak", -1.6 * LOGITS, -1.59 * LOGITS),
+    ],
+    ("chunking", ""): [
+        change("transient", -2 * LOGITS, -1.75 * LOGITS),
+        change("saved", -LOGITS, -0.98 * LOGITS),
+        change("peak", -2 * LOGITS, -1.75 * LOGITS),
+    ],
     ("attention", ""): [change("saved", -2 * SCORES, -1.85 * SCORES), ratio("peak", 0.2, 0.25)],
-    ("generators", ""): [change("peak", -23 * (64 * 784 * FLOAT + 512) - 1024, -23 * (64 * 784 * FLOAT + 512))],
-    ("streaming", "a mapped file"): [exactly("peak", -4_000_000 * 8)],
-    ("streaming", "a stream"): [exactly("peak", -4_000_000 * 8)],
+    ("generators", ""): [
+        change("peak", -23 * (64 * 784 * FLOAT + 512) - 1024, -23 * (64 * 784 * FLOAT + 512)),
+        exactly("saved", 0),
+    ],
+    ("streaming", "a mapped file"): [exactly("peak", -4_000_000 * 8), exactly("saved", 0)],
+    ("streaming", "a stream"): [exactly("peak", -4_000_000 * 8), exactly("saved", 0)],
     ("bigger_gpu", "how much bigger"): [ratio("saved", 1.998, 2), ratio("peak", 1.85, 2)],
     ("bigger_gpu", "the planner's smallest step instead"): [ratio("saved", 1 / 2, 2 / 3), ratio("peak", 1 / 2, 2 / 3)],
 }
 
 
 _WIDE = (512 * 1024 + 1024 + 1024 * 1024 + 1024 + 1024 * 10 - 128 * 10) * FLOAT  # what the head has more
-FORMULAS["global_pooling", ""] = [change("peak", -3 * _WIDE - 4096, -3 * _WIDE + 4096)]  # parameters, gradients, momentum
+_HIDDEN = 16 * 1024 * FLOAT  # the result of one of its hidden layers
+FORMULAS["global_pooling", ""] = [
+    change("peak", -3 * _WIDE - 4096, -3 * _WIDE + 4096),  # parameters, gradients, momentum
+    change("saved", -3 * _HIDDEN, -2 * _HIDDEN),
+]
 
 
 def test_every_case_has_a_formula():
