@@ -118,7 +118,9 @@ def on_a_terminal(columns: int, *options: str, interrupt: bool = False) -> tuple
     terminal, inside = pty.openpty()
     command = [sys.executable, "-m", "tinygrad_mem", "train", *options]
     environment = {**os.environ, "COLUMNS": str(columns), "TERM": "xterm", "NO_COLOR": "1"}
-    running = subprocess.Popen(command, stdout=inside, stderr=subprocess.PIPE, text=True, env=environment)
+    running = subprocess.Popen(
+        command, stdout=inside, stderr=subprocess.PIPE, text=True, env=environment, preexec_fn=hears_ctrl_c
+    )
     os.close(inside)
     shown = b""
     while True:
@@ -141,6 +143,11 @@ def test_it_fits_a_terminal_of_60_columns():
     lines = re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown).replace("\r", "\n").splitlines()
     assert max(map(len, lines)) <= 60
     assert any(re.search(r"264/264 .* loss [\d.]+  accuracy [\d.]+%", line) for line in lines)
+
+
+def hears_ctrl_c() -> None:
+    """In a child of a run in the background, which would not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def test_ctrl_c_ends_it_quietly():

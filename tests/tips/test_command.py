@@ -109,10 +109,15 @@ def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     assert "Traceback" not in ran.output
 
 
+def hears_ctrl_c() -> None:
+    """In a child of a run in the background, which would not."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path):
     """The real signal, without a terminal; the page has what was done."""
     command = [sys.executable, "-m", "tinygrad_mem", "tips", "--html", str(tmp_path / "page.html"), "--batch-size", "2"]
-    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c)
     assert ran.stderr is not None
     first = ran.stderr.readline()
     assert first == "1 of 48: inplace_activation\n"
