@@ -92,3 +92,10 @@ def test_a_number_that_a_dtype_does_not_hold(write: str, value: Any, dtype: str)
         assert ours.tolist() == [0, 0, 0]
     else:
         assert str(WRITES[write](tm, ours, value).tolist()) == str(expected)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float64", "int32", "int64", "bool"])
+def test_full_of_a_tensor_has_the_dtype_of_such_a_number(dtype: str):
+    ours, theirs = (library.full((2,), library.tensor(1, dtype=getattr(library, dtype))) for library in (tm, torch))
+    assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
+    assert ours.tolist() == theirs.tolist()

@@ -163,6 +163,8 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 
 
 def _dtype_of(value: Any) -> np.dtype:
+    if isinstance(value, Tensor):  # a number like any other: what counts is its kind
+        return {"b": dtypes.bool, "f": dtypes.get_default_dtype()}.get(value.dtype.kind, dtypes.int64)
     if isinstance(value, bool):
         return dtypes.bool
     return dtypes.int64 if isinstance(value, int) else dtypes.get_default_dtype()
