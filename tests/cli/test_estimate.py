@@ -75,6 +75,29 @@ def test_it_is_what_a_run_measures(optimizer: str, precision: str):
     assert answer["peak_reserved"] == track.pool("end").reserved
 
 
+def test_on_cuda_it_is_the_prediction_like_cuda():
+    pytest.importorskip("cupy")
+
+    def steps() -> None:
+        model = NETWORKS["lenet"].make()
+        update = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        for _ in range(2):
+            update.zero_grad()
+            F.cross_entropy(model(tm.randn(8, 1, 28, 28)), tm.randint(0, 10, (8,))).backward()
+            update.step()
+
+    answer, here = found("lenet", "--batch-size=8", "--device=cuda"), found("lenet", "--batch-size=8")
+    track = memory.predict(steps, like="cuda")
+    assert answer["device"] == "cuda"
+    assert answer["peak_used"] == track.peak
+    assert answer["by_category"] == {category.value: size for category, size in track.by_category("peak").items()}
+    kept = [[layer["kept"] for layer in each["layers"]] for each in (answer, here)]
+    assert kept[0] == kept[1]  # what is kept for backward is the op's choice; workspace is the kernels'
+    refused = estimate("lenet", "--device=tpu")
+    assert refused.returncode == 2
+    assert "'cpu' or 'cuda', found 'tpu'" in refused.stderr
+
+
 def test_half_with_master_weights():
     answer = found("lenet", "--optimizer=adam", "--precision=float16", "--master-weights")
     bytes_of, n = answer["by_category"], answer["parameters"]

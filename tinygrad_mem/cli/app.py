@@ -169,6 +169,9 @@ def estimate(
         typer.Option(help="segments of each chain of blocks, computed again in backward: sqrt, every-block, N"),
     ] = None,
     budget: Annotated[str | None, typer.Option(help="bytes to fit into, such as '8 GiB'; exit status 1 if it does not")] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, or cuda, with or without a GPU here: their kernels' workspaces differ")
+    ] = "cpu",
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
 ) -> None:
@@ -186,6 +189,7 @@ def estimate(
             accumulate=accumulate,
             recompute=recompute,
             budget=budget,
+            device=device,
             as_json=as_json,
         )
     raise typer.Exit(status)

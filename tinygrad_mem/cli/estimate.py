@@ -28,6 +28,7 @@ class Estimate:
 
     network: str
     batch_size: int
+    device: str
     layers: list[Layer]
     parameters: int
     by_category: dict[str, int]
@@ -48,6 +49,7 @@ def run(
     accumulate: int,
     recompute: str | None,
     budget: str | None,
+    device: str,
     as_json: bool,
 ) -> int:
     """Estimate and print; 1 where it does not fit the budget, else 0.
@@ -55,6 +57,7 @@ def run(
     Raises:
         ArgumentError: no such network, no such size, a budget that not even the parameters fit, a class that fails, a network
             without chains of blocks to recompute.
+        DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy, whose kernels ``cuda`` is about, is not installed.
     """
     room = None if budget is None else budget_of(budget)
     named = network_of(network, sample)
@@ -64,7 +67,7 @@ def run(
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
-    found = _estimate(network, named, batch_size, rule, precision, accumulate, room)
+    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -79,7 +82,14 @@ def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
 
 
 def _estimate(
-    network: str, named: Named, batch_size: int, rule: Callable[..., Any], precision: str, accumulate: int, room: int | None
+    network: str,
+    named: Named,
+    batch_size: int,
+    rule: Callable[..., Any],
+    precision: str,
+    accumulate: int,
+    room: int | None,
+    device: str,
 ) -> Estimate:
     layers: list[Layer] = []
     count = 0
@@ -108,12 +118,12 @@ def _estimate(
                 del loss
             step.update(update)
 
-    track = memory.predict(steps)
+    track = memory.predict(steps, like=device)
     account(track, layers, _last_forward(track))
     moment = track.at_peak()
     categories = {category.value: size for category, size in moment.by_category.items()}
     reserved = track.pool("end").reserved
-    return Estimate(network, batch_size, layers, count, categories, moment.used, reserved, moment.phase, room)
+    return Estimate(network, batch_size, device, layers, count, categories, moment.used, reserved, moment.phase, room)
 
 
 def _last_forward(track: memory.Track) -> int:
@@ -127,7 +137,12 @@ def _last_forward(track: memory.Track) -> int:
 
 
 def _show(found: Estimate, console: Console) -> None:
-    table = Table(title=f"{found.network}, batch {found.batch_size}", title_justify="left", title_style="bold", box=SIMPLE_HEAD)
+    table = Table(
+        title=f"{found.network}, batch {found.batch_size}, on {found.device}",
+        title_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+    )
     table.add_column("layer", overflow="fold")
     table.add_column("output", overflow="fold")
     table.add_column("parameters", justify="right", overflow="fold")

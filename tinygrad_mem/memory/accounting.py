@@ -81,9 +81,10 @@ def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
         if block.category is Category.ACTIVATION and block.home in by_path:
             by_path[block.home].kept += block.rounded
     passing: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+    events = len(track.log)
     for block in track.blocks():
         if block.module in by_path and block.category in _PASSING:
-            passing[block.module].extend(_passing(block, len(track.log)))
+            passing[block.module].extend(_passing(block, events))
     for path, changes in passing.items():
         by_path[path].transient = _most(changes)
     return layers

@@ -71,6 +71,9 @@ class Module(Tree):
         """This module's dotted path: the outermost module's class name, then attribute names."""
         if parent is None:
             return type(self).__name__
+        for name, module in parent._modules.items():  # nearly always a child: a walk below each of many would be quadratic
+            if module is self:
+                return f"{path}.{name}"
         for name, module in parent.named_modules(remove_duplicate=False):
             if module is self:
                 return f"{path}.{name}" if name else path
