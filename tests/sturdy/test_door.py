@@ -27,6 +27,8 @@ def test_an_error_of_the_callers_own_code_comes_through_as_it_is():
         (lambda x: tm.exp(x, 1, 2), r"exp\(\) takes 1 positional argument"),
         (lambda x: tm.exp(y=x), r"exp\(\) got an unexpected keyword argument 'y'"),
         (lambda x: tm.add(x, tm.ones(4)), "do not broadcast"),
+        (lambda x: x.to(tm.uint8) + 300, r"add\(\): Python integer 300 out of bounds for uint8; convert the tensor"),
+        (lambda x: x.to(tm.int8).mul_(200), r"mul_\(\): Python integer 200 out of bounds for int8; convert the tensor"),
         (lambda x: tm.cat([x, 3]), r"cat\(\): argument 'tensors' \(position 1\) must be tuple of Tensors"),
     ],
 )

@@ -25,6 +25,7 @@ import numpy as np
 
 from ..autograd.tensor import Tensor
 from ..errors import (
+    ArgumentError,
     ArgumentTypeError,
     DataDependenceError,
     DimensionError,
@@ -136,6 +137,8 @@ def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> 
         return ArgumentTypeError(misfit)
     if meant:
         return None
+    if isinstance(error, OverflowError):  # an integer tensor and a number; PyTorch computes with another number then
+        return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
     kind = DimensionError if isinstance(error, IndexError) else ShapeError
