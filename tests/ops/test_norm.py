@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
+from tinygrad_mem.kernels.numpy import threads
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -141,6 +142,27 @@ def test_instance_norm(n, channels, size, affine, batch):
 @pytest.mark.parametrize(("p", "dim"), [(2.0, 1), (1.0, -1), (3.0, 0)])
 def test_normalize(p, dim):
     against_torch(lambda x: F.normalize(x, p, dim), lambda x: T.normalize(x, p, dim), normal((4, 5, 3)))
+
+
+@pytest.mark.parametrize("shape", [(2100, 4), (3000, 70), (300, 257), (40, 5000)])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_layer_norm_of_many_lines(shape, dtype, monkeypatch):
+    """Lines are cut into segments, whose shares of the parameters' gradients are the same on any number of threads."""
+    arrays = normal(shape, shape[-1:], shape[-1:], shift=3.0)
+    compare(
+        lambda x, w, b: F.layer_norm(x, shape[-1:], w, b, 0.1),
+        lambda x, w, b: T.layer_norm(x, shape[-1:], w, b, 0.1),
+        arrays,
+        dtype,
+    )
+    found = []
+    for count in (1, 2, 5):
+        monkeypatch.setattr(threads, "_pool", threads._Pool())
+        monkeypatch.setattr(threads._pool, "size", count)
+        x, w, b = (tm.tensor(a.astype(dtype), requires_grad=True) for a in arrays)
+        F.layer_norm(x, shape[-1:], w, b).square().sum().backward()
+        found.append([t.grad.numpy().tobytes() for t in (x, w, b)])
+    assert found[0] == found[1] == found[2]
 
 
 def test_normalize_of_zeros():

@@ -60,19 +60,28 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
         _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
         return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
+    if counts is None and parts is None:
+        _add_rows(rows, gy if bags is None else (gy[at] if at >= 0 else None for at in bags), padding, out)
+        return
     for i, row in enumerate(rows):
         at = i if bags is None else bags[i]
         if row == padding or at < 0:
             continue
         target = out[row]
-        if counts is None and parts is None:
-            np.add(target, gy[at], out=target)
-            continue
         scale = _scale(counts, row, parts, i)
         for j in range(0, target.size, _STEP):
             share = _scratch(target[j : j + _STEP].shape, out.dtype)
             np.multiply(gy[at, j : j + _STEP], scale, out=share)
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
+
+
+def _add_rows(rows, values, padding, out):
+    """out[row] += its values, or nothing for ``None``: what the loop itself does is half of the time, so it does little."""
+    add = np.add
+    for row, value in zip(rows, values, strict=True):
+        if row != padding and value is not None:
+            target = out[row]
+            add(target, value, target)
 
 
 def _scale(counts, row, parts, i):

@@ -11,10 +11,11 @@ import numpy as np
 from .blas import single as _single
 from .folds import ONES as _ONES
 from .folds import RUN as _RUN
-from .threads import GRAIN, scratch, split
+from .threads import scratch, split
 
 TILE = 1 << 15  # elements of a tile of scores: 256 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
+GRAIN = 1 << 17  # elements that pay for a core of their own: exponentials take as long as ten sums
 TOGETHER = 128  # neighbours of a line that a tile has, where there are so many
 
 
