@@ -11,7 +11,7 @@ import torch
 
 import tinygrad_mem as tm
 
-TOLERANCE = {"float64": (1e-10, 1e-10), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-3)}
+TOLERANCE = {"float64": (1e-10, 1e-10), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-3), "bfloat16": (1.6e-2, 1e-5)}
 """dtype -> (rtol, atol): float64 is our promise, the others are PyTorch's own test tolerances."""
 
 
@@ -68,7 +68,8 @@ def theirs(arrays: Sequence[np.ndarray], dtype: str, grad: bool = True) -> list[
     made = []
     for a in arrays:
         floating = a.dtype.kind == "f"
-        t = torch.tensor(a.astype(dtype) if floating else a)
+        t = torch.tensor(a)
+        t = t.to(getattr(torch, dtype)) if floating else t
         made.append(t.requires_grad_() if floating and grad else t)
     return made
 

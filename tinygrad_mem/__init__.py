@@ -21,6 +21,7 @@ from .autograd import no_grad as no_grad
 from .autograd import set_grad_enabled as set_grad_enabled
 from .devices import Generator as Generator
 from .devices import device as device
+from .dtypes import bfloat16 as bfloat16
 from .dtypes import bool as bool
 from .dtypes import double as double
 from .dtypes import dtype as dtype

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 
-_DTYPES = "use tensor(..., dtype=...); dtypes are float16, float32, float64, int8 to int64, uint8 and bool"
+_DTYPES = "use tensor(..., dtype=...); dtypes are float16, bfloat16, float32, float64, int8 to int64, uint8 and bool"
 _ONE_PROCESS = "one process computes here"
 _WRITTEN = "leave it out: operations run as they are written"
 _REAL = "tensors are real: keep real and imaginary parts as two tensors"
@@ -50,7 +50,7 @@ def _each(names: str, sentence: str) -> dict[str, str]:
 
 
 INSTEAD = {
-    **_each("bfloat16 chalf cfloat cdouble complex32 complex64 complex128", _DTYPES),
+    **_each("chalf cfloat cdouble complex32 complex64 complex128", _DTYPES),
     **_each("FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor CharTensor", _DTYPES),
     **_each("ByteTensor BoolTensor set_default_tensor_type", _DTYPES),
     **_each("channels_last channels_last_3d", "arrays are contiguous, channels before places; leave memory_format out"),

@@ -3,6 +3,9 @@
 PyTorch promotes by category (bool < integer < floating): an integer tensor times a float32 tensor is float32, an integer
 tensor divided by an integer tensor is the default dtype, and neither Python numbers nor 0-d tensors widen a tensor of
 their own category.
+
+bfloat16 is the one dtype that NumPy lacks: it is that of the package ``ml_dtypes``. Where that is not installed, something of
+its size stands for it, which is enough for device ``meta``: a step in bfloat16 can be predicted, and is refused elsewhere.
 """
 
 from __future__ import annotations
@@ -19,6 +22,17 @@ from .errors import ArgumentError, DTypeError
 dtype = np.dtype
 """The class of all of them, for annotations and ``isinstance``."""
 float16 = half = np.dtype(np.float16)
+try:
+    from ml_dtypes import bfloat16 as _Bfloat16
+
+    bfloat16 = np.dtype(_Bfloat16)
+    LACKING = None
+except ModuleNotFoundError:
+
+    class bfloat(np.void):
+        """Two bytes that NumPy knows nothing of; with their size, the name of the dtype."""
+
+    bfloat16 = LACKING = np.dtype((bfloat, 2))
 float32 = float = np.dtype(np.float32)
 float64 = double = np.dtype(np.float64)
 int8 = np.dtype(np.int8)
@@ -28,10 +42,14 @@ int64 = long = np.dtype(np.int64)
 uint8 = np.dtype(np.uint8)
 bool = np.dtype(np.bool_)
 
-ALL = (float16, float32, float64, int8, int16, int32, int64, uint8, bool)
+ALL = (float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool)
 _NAMES = {dtype.name: dtype for dtype in ALL}
+HALVES = frozenset({float16, bfloat16})
+"""Half precision: stored and nothing else; arithmetic is float32's, rounded once."""
+FLOATING = "fV"
+"""The kinds of floating dtypes: of bfloat16, NumPy says ``V``."""
 _BOOL, _INTEGER, _FLOATING = range(3)
-_CATEGORY = {dtype: _FLOATING if dtype.kind == "f" else _BOOL if dtype.kind == "b" else _INTEGER for dtype in ALL}
+_CATEGORY = {dtype: _FLOATING if dtype.kind in FLOATING else _BOOL if dtype.kind == "b" else _INTEGER for dtype in ALL}
 _default = float32
 
 
@@ -60,20 +78,25 @@ def as_dtype(dtype: Any) -> np.dtype:
         DTypeError: it is not one of the offered dtypes.
     """
     try:
-        found = np.dtype(dtype)
+        name = dtype if isinstance(dtype, str) and dtype in _NAMES else np.dtype(dtype).name
     except TypeError:
-        found = None
-    if dtype is None or found is None or found.name not in _NAMES:
+        name = None
+    if dtype is None or name not in _NAMES:
         raise DTypeError(f"dtype: expected one of {', '.join(_NAMES)}, found {dtype!r}")
-    return _NAMES[found.name]
+    return _NAMES[name]
 
 
 class finfo:
     """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
 
     def __init__(self, type: Any = None) -> None:
-        self.dtype = as_dtype(_default if type is None else type).name
-        limits = np.finfo(self.dtype)
+        found = as_dtype(_default if type is None else type)
+        self.dtype = found.name
+        if found == bfloat16:  # float32's exponents, with 7 bits of its 23
+            self.bits, self.max, self.min = 16, _BFLOAT16_MAX, -_BFLOAT16_MAX
+            self.eps, self.tiny, self.smallest_normal, self.resolution = 2.0**-7, 2.0**-126, 2.0**-126, 0.01
+            return
+        limits = np.finfo(found)
         self.bits = limits.bits
         self.max, self.min, self.eps = _number(limits.max), _number(limits.min), _number(limits.eps)
         self.tiny = self.smallest_normal = _number(limits.tiny)
@@ -96,9 +119,24 @@ class iinfo:
         return f"iinfo(min={self.min}, max={self.max}, dtype={self.dtype})"
 
 
+def category(dtype: np.dtype) -> Any:
+    """0 of bool, 1 of integers, 2 of floating dtypes: a result never falls below its operands'."""
+    return _CATEGORY[dtype]
+
+
 def is_floating(dtype: np.dtype) -> Any:
     """Whether ``dtype`` is floating: only such tensors can require gradients."""
-    return dtype.kind == "f"
+    return dtype.kind in FLOATING
+
+
+def is_half(dtype: np.dtype) -> Any:
+    """Whether ``dtype`` is of half precision, stored and nothing else: its arithmetic is made in :func:`arithmetic`."""
+    return dtype in HALVES
+
+
+def arithmetic(dtype: np.dtype) -> np.dtype:
+    """The dtype that numbers of ``dtype`` are added up and computed in: float32 for half precision, else itself."""
+    return float32 if dtype in HALVES else dtype
 
 
 def fitting(value: Any, dtype: np.dtype) -> Any:
@@ -109,8 +147,8 @@ def fitting(value: Any, dtype: np.dtype) -> Any:
     """
     if dtype.kind == "b":
         return value
-    if dtype.kind == "f":
-        if abs(value) > _number(np.finfo(dtype).max) and not math.isinf(value):
+    if is_floating(dtype):
+        if abs(value) > finfo(dtype).max and not math.isinf(value):
             raise _overflow(value, dtype)
         return value
     limits = np.iinfo(dtype)
@@ -133,6 +171,8 @@ def promote_types(first: np.dtype, second: np.dtype) -> np.dtype:
     dtype('float16')
     """
     a, b = _CATEGORY[first], _CATEGORY[second]
+    if a == b and first != second and bfloat16 in (first, second):
+        return promote_types(float32, second if first == bfloat16 else first)  # neither half holds the other
     if a == b or _FLOATING not in (a, b):
         return np.promote_types(first, second)
     return first if a == _FLOATING else second
@@ -158,6 +198,7 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 _np_int64, _np_bool = int64, bool
 _builtin_bool, _builtin_int = builtins.bool, builtins.int
+_BFLOAT16_MAX = 2.0**127 * (2 - 2.0**-7)
 _number = builtins.float  # a Python number: NumPy's would overflow at twice the maximum
 
 

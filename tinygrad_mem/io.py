@@ -19,6 +19,7 @@ import numpy as np
 from . import safetensors
 from .autograd.tensor import Tensor
 from .devices import device as Device
+from .dtypes import bfloat16
 from .errors import FileFormatError, NotOfferedError
 from .scope import local
 
@@ -85,7 +86,7 @@ class _Packed:
             return {_TENSOR: self._name(value, path)}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
-        if isinstance(value, np.generic) and value.dtype.kind in "fiub":
+        if isinstance(value, np.generic) and (value.dtype.kind in "fiub" or value.dtype == bfloat16):
             return value.item()
         if id(value) in self._open:
             raise TypeError(f"save: {_where(path)} contains itself")

@@ -14,10 +14,12 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
+from .dtypes import bfloat16
 from .errors import FileFormatError
 
 _CODES = {
     "F16": np.dtype(np.float16),
+    "BF16": bfloat16,
     "F32": np.dtype(np.float32),
     "F64": np.dtype(np.float64),
     "I8": np.dtype(np.int8),

@@ -49,7 +49,7 @@ class _Local(threading.local):
     walk: Any = None  # the engine's walk that is under way: what hooks make for it alone is kept there
     autocast: Any = None  # in a region of amp.autocast, what says in which dtype each public function runs
     default_device: Any = None  # None: the cpu
-    narrow_sums: bool = False  # sums of float16 stay in float16, where ``backends.accumulate_in`` shows what that does
+    narrow_sums: Any = None  # a dtype whose sums stay in it, where ``backends.accumulate_in`` shows what that does
     dry: Any = None  # in a dry run, the device that every name of a device stands for
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     birth: str = ""  # the role of what is allocated now, where the one who asks knows it

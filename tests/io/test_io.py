@@ -255,7 +255,7 @@ HOSTILE = {
     "metadata": (with_header({"__metadata__": {"a": 1}}), "should hold strings only"),
     "no dtype": (with_header({"x": {"shape": [1]}}), "needs dtype, shape and data_offsets"),
     "entry": (with_header({"x": 3}), "needs dtype, shape and data_offsets"),
-    "bf16": (with_header({"x": entry("BF16", (4,))}, b"\0" * 8), "has dtype 'BF16'; offered are F16"),
+    "f8": (with_header({"x": entry("F8_E5M2", (4,))}, b"\0" * 4), "has dtype 'F8_E5M2'; offered are F16, BF16, F32"),
     "dtype": (with_header({"x": entry([1])}, b"\0" * 8), r"has dtype \[1\]"),
     "negative": (with_header({"x": entry(shape=(-2,))}, b"\0" * 8), r"has shape \[-2\]"),
     "fraction": (with_header({"x": entry(shape=(2.0,))}, b"\0" * 8), r"has shape \[2.0\]"),

@@ -185,7 +185,6 @@ BAD = [
     (lambda m: nn.Module(3), TypeError, "got unexpected arguments"),
     (lambda m: nn.Parameter([1.0]), TypeError, "expected a Tensor, found list"),
     (lambda m: m.to(tm.int64), TypeError, "only accepts floating point dtypes, but got desired dtype=int64"),
-    (lambda m: m.bfloat16(), NotOfferedError, r"bfloat16 is not offered, NumPy has none: use half\(\)"),
     (lambda m: m.set_submodule("", nn.ReLU()), ValueError, "Cannot set the submodule without a target name"),
     (lambda m: m.set_submodule("rest.9", nn.ReLU(), strict=True), AttributeError, "ModuleList has no attribute `9`"),
     (lambda m: m.set_submodule("first.kept", nn.ReLU()), AttributeError, "`kept` is not an nn.Module"),

@@ -18,7 +18,7 @@ from .. import scope
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
-from ..dtypes import as_dtype, float16, float32, is_floating
+from ..dtypes import as_dtype, float16, float32, is_floating, is_half
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError, NotOfferedError
 from ..ops.convert import Cast
 from ..scope import local
@@ -176,7 +176,7 @@ def _first_tensor(values: Iterable) -> Tensor | None:
 def _eligible(x: Tensor, kind: str) -> bool:
     """Whether autocast may cast it: floating, not float64, and on the device in question."""
     dtype = x.array.dtype
-    return dtype.kind == "f" and dtype.itemsize < 8 and x.device.type == kind
+    return is_floating(dtype) and dtype.itemsize < 8 and x.device.type == kind
 
 
 def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
@@ -271,7 +271,7 @@ class autocast:
                 return False
             if not is_floating(self.fast_dtype):
                 raise DTypeError(f"autocast: expected a floating dtype, found {self.fast_dtype}; use float16")
-        elif self.fast_dtype != float16:
+        elif not is_half(self.fast_dtype):
             name = self.device.upper()
             warnings.warn(
                 f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"

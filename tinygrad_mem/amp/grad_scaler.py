@@ -17,7 +17,7 @@ from ..autograd.graph import leaves
 from ..autograd.sparse import parts
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
-from ..dtypes import float16, float32
+from ..dtypes import float32, is_half
 from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
 
@@ -114,7 +114,7 @@ class GradScaler:
             _refuse_steps_in_backward(outputs)
             if self._scale is None:
                 self._scale, self._growth_tracker = _float32(self._init_scale), self._init_growth_tracker
-            if outputs.dtype == float16:  # as a float16 number, the scale would be inf
+            if is_half(outputs.dtype):  # as a float16 number, the scale would be inf
                 return outputs * full((), self._scale, dtype=float32, device=outputs.device)
             return outputs * self._scale
         if isinstance(outputs, Iterable):
@@ -352,7 +352,7 @@ def _gradients(optimizer: Any) -> list[Tensor]:
         for p in group["params"]:
             if p.grad is None:
                 continue
-            if p.grad.dtype == float16:
+            if is_half(p.grad.dtype):
                 raise ArgumentError(
                     "Attempting to unscale FP16 gradients: what is small enough to need the scale is 0 without it in float16. "
                     "Keep the parameters in float32 and use autocast, or set grad_dtype = float32 on float16 parameters."

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import scope
+from ..dtypes import FLOATING
 from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
 from ..ops.base import Rows
 from . import engine
@@ -46,7 +47,7 @@ def _roots(outputs: list, grads: list) -> list:
                 f"Mismatch in shape: grad_output has a shape of {list(grad.shape)} and output has a shape of "
                 f"{list(output.shape)}."
             )
-        if grad.array.dtype.kind != "f":
+        if grad.array.dtype.kind not in FLOATING:
             raise DTypeError(f"backward: a gradient is floating, found {grad.dtype}")
         roots.append((output.edge(), grad.array, False))
     return roots

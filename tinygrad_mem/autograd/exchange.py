@@ -10,6 +10,7 @@ import numpy as np
 from ..devices import device as Device
 from ..errors import DeviceError, GraphError, ShapeError
 from ..scope import local
+from .capsule import given
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
 from .shape import Shaped
@@ -89,7 +90,7 @@ class Exchange(Shaped):
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.is_meta:
             raise BufferError("a tensor on device meta has a shape and no memory: there is nothing to export")
-        return self.array.__dlpack__(**options)
+        return given(self.array, **options)
 
     def __dlpack_device__(self) -> tuple:
         return self.array.__dlpack_device__()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..dtypes import get_default_dtype
+from ..dtypes import get_default_dtype, is_floating
 
 if TYPE_CHECKING:
     from .tensor import Tensor
@@ -62,14 +62,14 @@ def _format_values(values: np.ndarray) -> str:
     form = _number_format(shown)
     width = 0
     if values.ndim:  # a number alone is not padded
-        wide = shown[np.isfinite(shown) & (shown != 0)] if values.dtype.kind == "f" else shown
+        wide = shown[np.isfinite(shown) & (shown != 0)] if is_floating(values.dtype) else shown
         width = max((len(form(v)) for v in wide.ravel().tolist()), default=1)
     return _format_axes(values, short, lambda v: form(v).rjust(width), width, _INDENT)
 
 
 def _number_format(shown: np.ndarray) -> Callable[[Any], str]:
     """One format for all: integers with a point, four decimals, or powers of ten where sizes differ too much."""
-    if shown.dtype.kind != "f":
+    if not is_floating(shown.dtype):
         return str
     shown = shown.astype(np.float64)
     sizes = np.abs(shown[np.isfinite(shown) & (shown != 0)])

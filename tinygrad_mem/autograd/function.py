@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from .. import scope
+from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
 from . import saved, tape
@@ -115,7 +116,7 @@ class _Rule:
         """Call the user's backward with tensors; give the engine arrays that it may own."""
         ctx = node.ctx
         incoming = [
-            node.zeros(shape, dtype) if g is None and ctx._materialize and dtype.kind == "f" else g
+            node.zeros(shape, dtype) if g is None and ctx._materialize and dtype.kind in FLOATING else g
             for g, (shape, dtype) in zip(grads, node.shapes, strict=True)
         ]
         seen = Sharing([g for g in incoming if g is not None])
@@ -288,7 +289,7 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
     _save(node, ctx, args)
     constant, ctx._constant = ctx._constant, ()
     for index, tensor in enumerate(results):
-        if isinstance(tensor, Tensor) and tensor.array.dtype.kind == "f" and not _is_in(tensor, constant):
+        if isinstance(tensor, Tensor) and tensor.array.dtype.kind in FLOATING and not _is_in(tensor, constant):
             tensor._node, tensor._index, tensor._requires_grad = node, index, True
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import FLOATING
 from ..errors import GraphError
 from ..ops.base import Context, Op
 from ..scope import local
@@ -64,7 +65,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if hooked:
         storage.written(op.__name__)
     record = any(needs)
-    if record and target.array.dtype.kind == "f":
+    if record and target.array.dtype.kind in FLOATING:
         if target._view is None:
             with target._retained_anew():
                 connect(node, inputs, (target,))

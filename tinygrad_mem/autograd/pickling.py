@@ -27,7 +27,7 @@ class Memory:
         self.root, self.device, self.storage = root, device, Storage()
 
     @staticmethod
-    def of(array: Any, device: Device) -> tuple[Memory, int, tuple, tuple, str]:
+    def of(array: Any, device: Device) -> tuple[Memory, int, tuple, tuple, np.dtype]:
         """The memory of an array, and the array in it: offset in bytes, shape, strides, dtype."""
         root = root_of(array)
         if not root.flags.c_contiguous:  # not ours: somebody else's array of gaps
@@ -36,44 +36,44 @@ class Memory:
         if memory is None:
             memory = _known[id(root)] = Memory(root, device)
         offset = address_of(array) - address_of(root) if array.size else 0
-        return memory, offset, array.shape, array.strides, array.dtype.str
+        return memory, offset, array.shape, array.strides, array.dtype
 
     def __reduce__(self) -> tuple:
         values = None
         if self.device.type != "meta":
             values = np.empty(self.root.shape, self.root.dtype)
             self.device.download(self.root, values)
-        return _load, (values, self.root.shape, self.root.dtype.str, str(self.device))
+        return _load, (values, self.root.shape, self.root.dtype, str(self.device))
 
     def __deepcopy__(self, memo: dict) -> Memory:
         copy = Memory(self.device.empty(self.root.shape, self.root.dtype), self.device)
         self.device.kernels.copy(self.root, out=copy.root)
         return copy
 
-    def array(self, offset: int, shape: tuple, strides: tuple, dtype: str) -> Any:
+    def array(self, offset: int, shape: tuple, strides: tuple, dtype: np.dtype) -> Any:
         """The array that lies there."""
         root = self.root
-        if shape == root.shape and strides == root.strides and dtype == root.dtype.str:
+        if shape == root.shape and strides == root.strides and dtype == root.dtype:
             return root
         if isinstance(root, np.ndarray):
             return np.ndarray(shape, dtype, root, offset, strides)
-        line = root.reshape(-1).view(dtype)[offset // np.dtype(dtype).itemsize :]
+        line = root.reshape(-1).view(dtype)[offset // dtype.itemsize :]
         return self.device.xp.lib.stride_tricks.as_strided(line, shape, strides)
 
 
 _known: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # one for each array, while it is in use
 
 
-def _load(values: Any, shape: tuple, dtype: str, device: str) -> Memory:
+def _load(values: Any, shape: tuple, dtype: np.dtype, device: str) -> Memory:
     where = Device(device)
-    root = where.empty(shape, np.dtype(dtype))
+    root = where.empty(shape, dtype)
     if values is not None:
         where.upload(values, root)
     return Memory(root, where)
 
 
 def rebuild(
-    kind: type, memory: Memory, offset: int, shape: tuple, strides: tuple, dtype: str, requires_grad: bool, extra: dict
+    kind: type, memory: Memory, offset: int, shape: tuple, strides: tuple, dtype: np.dtype, requires_grad: bool, extra: dict
 ) -> Tensor:
     """A tensor over ``memory``."""
     tensor = object.__new__(kind)

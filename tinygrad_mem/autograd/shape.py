@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from ..devices import device as Device
+from ..dtypes import FLOATING
 from ..errors import DimensionError
 
 
@@ -138,7 +139,7 @@ class Shaped:
 
     def is_floating_point(self) -> bool:
         """Whether the dtype is floating."""
-        return self.array.dtype.kind == "f"
+        return self.array.dtype.kind in FLOATING
 
     def is_complex(self) -> bool:
         """Complex dtypes are not offered: always False."""

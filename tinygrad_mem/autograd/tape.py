@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
+from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError, let_go
 from ..ops.base import Context, Op
 from .hooks import RemovableHandle
@@ -281,12 +282,12 @@ def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
         tensor = outputs[0]
         array = tensor.array
         node.shapes = ((array.shape, array.dtype),)
-        if array.dtype.kind == "f":
+        if array.dtype.kind in FLOATING:
             tensor._node, tensor._requires_grad = node, True
         return
     node.shapes = tuple([(t.array.shape, t.array.dtype) for t in outputs])
     for index, tensor in enumerate(outputs):
-        if tensor.array.dtype.kind == "f":
+        if tensor.array.dtype.kind in FLOATING:
             tensor._node, tensor._index, tensor._requires_grad = node, index, True
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from .. import dtypes, scope
 from ..absent import Explained as _Explained
 from ..devices import device as Device
+from ..dtypes import FLOATING
 from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local
 from . import saved, tape
@@ -111,7 +112,7 @@ class Tensor(Exchange, _Base):
                 "you can only change requires_grad flags of leaf variables. If you want to use a computed variable "
                 "in a subgraph that doesn't require differentiation use var_no_grad = var.detach()."
             )
-        if value and self.array.dtype.kind != "f":
+        if value and self.array.dtype.kind not in FLOATING:
             raise DTypeError(f"only Tensors of floating point dtype can require gradients, found {self.dtype}")
         if value and self._inference and not local.inference:
             raise GraphError("Setting requires_grad=True on inference tensor outside InferenceMode is not allowed; clone it.")
@@ -372,7 +373,7 @@ class Tensor(Exchange, _Base):
     def data(self, value: Tensor) -> None:
         if not isinstance(value, Tensor):
             raise TypeError(f"data: expected a Tensor, found {type(value).__name__}")
-        if self._requires_grad and value.array.dtype.kind != "f":
+        if self._requires_grad and value.array.dtype.kind not in FLOATING:
             raise DTypeError(f"data set to a tensor that requires gradients must be floating point, found {value.dtype}")
         self.array, self.device, self._storage = value.array, value.device, value.storage
         for listener in scope.listeners:

@@ -1,10 +1,10 @@
-"""A switch for teaching: sums of float16 that are kept in float16."""
+"""A switch for teaching: sums of halves that are kept as halves."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from ..dtypes import as_dtype, float16, float32
+from ..dtypes import arithmetic, as_dtype, float32, is_half
 from ..errors import ArgumentError
 from ..scope import local
 
@@ -13,17 +13,19 @@ class accumulate_in:
     """``with accumulate_in(float16):`` sums of float16 are kept in float16, so that one sees why they are not: they stall.
 
     It holds in this thread for ``sum``, ``mean``, matrix products (``matmul``, ``linear``, ``addmm``) and convolutions, forward
-    and backward, of float16 tensors; a sum of ones ends at 2,048. On ``cpu`` one term after the other is added, which is slow;
-    on ``cuda`` products use cuBLAS's 16-bit accumulator. ``accumulate_in(float32)`` inside is as usual. No memory is taken.
+    and backward, of float16 tensors; a sum of ones ends at 2,048 (of bfloat16, in bfloat16, at 256). On ``cpu`` one term after
+    the other is added, which is slow; on ``cuda`` products use cuBLAS's 16-bit accumulator. ``accumulate_in(float32)`` inside
+    is as usual. No memory is taken.
 
     Raises:
-        ArgumentError: the dtype is neither float16 nor float32.
+        ArgumentError: the dtype is neither float16, bfloat16 nor float32.
     """
 
     def __init__(self, dtype: Any) -> None:
-        if as_dtype(dtype) not in (float16, float32):
-            raise ArgumentError(f"accumulate_in: sums of float16 are made in float16 or float32, found {dtype}")
-        self.narrow = as_dtype(dtype) == float16
+        found = as_dtype(dtype)
+        if arithmetic(found) != float32:
+            raise ArgumentError(f"accumulate_in: sums of halves are made in float16, bfloat16 or float32, found {dtype}")
+        self.narrow = found if is_half(found) else None
 
     def __enter__(self) -> None:
         self.before, local.narrow_sums = local.narrow_sums, self.narrow

@@ -17,12 +17,16 @@ def _from_array(array: Any) -> Tensor:
     return make_tensor(np.asarray(array))
 
 
+def _is_number(dtype: np.dtype) -> bool:
+    return dtype.kind in "fiub" or dtype == dtypes.bfloat16
+
+
 def default_convert(data: Any) -> Any:
     """NumPy arrays and scalars inside ``data`` become tensors; everything else stays what it is."""
     if isinstance(data, (Tensor, str, bytes)):
         return data
     if isinstance(data, (np.ndarray, np.generic)):
-        return _from_array(data) if data.dtype.kind in "fiub" else data
+        return _from_array(data) if _is_number(data.dtype) else data
     return _rebuilt(data, default_convert)
 
 
@@ -82,7 +86,7 @@ def default_collate(batch: Sequence[Any]) -> Any:
     if isinstance(first, Tensor):
         return _stack(batch)
     if isinstance(first, (np.ndarray, np.generic)):
-        if first.dtype.kind not in "fiub":
+        if not _is_number(first.dtype):
             raise TypeError(f"default_collate: a NumPy array of dtype {first.dtype} holds no numbers")
         _same_shapes(batch)
         return _from_array(np.stack([np.asarray(x) for x in batch]))

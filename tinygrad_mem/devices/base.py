@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
-from ..errors import ArgumentTypeError, DeviceError
+from ..errors import ArgumentTypeError, DeviceError, NotOfferedError
 from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
@@ -34,6 +34,7 @@ class device:
     xp: Any  # the array module, numpy or cupy: for views, never for arithmetic
     pool: Any
     generator: Generator
+    lacking: np.dtype | None = None  # a dtype that cannot be computed with here
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
@@ -74,6 +75,14 @@ class device:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialised, C-contiguous array of this device's pool."""
         raise NotImplementedError
+
+    def refusal(self) -> NotOfferedError:
+        """What to raise for an array of the dtype that this device cannot compute with, :attr:`lacking`."""
+        if self.type == "cuda":
+            return NotOfferedError("bfloat16 is on cpu and meta only: on cuda use float16, with a GradScaler")
+        return NotOfferedError(
+            "bfloat16 on the cpu needs the package ml_dtypes: pip install 'tinygrad_mem[bfloat16]'; on device meta nothing does"
+        )
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         """Copy a host array into ``out``, of the same shape and dtype."""

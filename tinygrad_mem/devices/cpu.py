@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .. import dtypes
 from .base import device
 from .pool import Block, Pool
 
@@ -13,6 +14,8 @@ _ndarray = np.ndarray
 class CPU(device, kind="cpu"):
     """``device("cpu")``."""
 
+    lacking = dtypes.LACKING
+
     def _open(self) -> None:
         from ..kernels import numpy as kernels
 
@@ -20,6 +23,8 @@ class CPU(device, kind="cpu"):
         self.pool = Pool("cpu")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        if dtype is self.lacking:
+            raise self.refusal()
         size = dtype.itemsize
         for n in shape:
             size *= n

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..dtypes import bfloat16
 from ..errors import DeviceError, OutOfMemoryError
 from .base import device
 from .pool import Pool
@@ -28,6 +29,7 @@ class CUDA(device, kind="cuda"):
     """``device("cuda")`` is the first GPU, ``device("cuda:1")`` the second."""
 
     index: int
+    lacking = bfloat16  # CuPy has it elementwise; the kernels of products, sums and convolutions here know float16 alone
     _aside: Any = None  # the stream of copies that are made ahead
 
     @classmethod
@@ -53,6 +55,8 @@ class CUDA(device, kind="cuda"):
             self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        if dtype is self.lacking:
+            raise self.refusal()
         with self._device:
             try:
                 array = self._cupy.ndarray(shape, dtype)

@@ -37,6 +37,8 @@ class NullKernels:
 class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
+    lacking = None
+
     def _open(self) -> None:
         self.xp = np
         self.kernels = self.kernels_like("cpu")

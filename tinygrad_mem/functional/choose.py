@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
@@ -85,7 +86,7 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
     """nan, inf and -inf replaced, infinities by the dtype's largest values unless given. Saves: input."""
     if not input.is_floating_point():
         return input.clone()
-    info = np.finfo(input.dtype)
+    info = dtypes.finfo(input.dtype)
     high = float(info.max) if posinf is None else posinf
     low = float(info.min) if neginf is None else neginf
     return apply(ops.NanToNum, input, nan=nan, high=high, low=low)

@@ -11,6 +11,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import conv as ops
 from . import shape
@@ -176,7 +177,7 @@ def fold(
     """
     if input.ndim not in (2, 3):
         raise ShapeError(f"fold: Expected 2D or 3D (batch mode) tensor for input, found {list(input.shape)}")
-    if input.dtype.kind != "f":
+    if not is_floating(input.dtype):
         raise DTypeError(f"fold: expected a floating input, found {input.dtype}")
     options = {
         "size": _sizes("fold", "output_size", output_size, 2, 1),

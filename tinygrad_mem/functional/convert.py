@@ -5,8 +5,6 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-import numpy as np
-
 from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
@@ -91,13 +89,14 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
     return to(input, other)
 
 
-_LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "Long": "int64", "Int": "int32", "Byte": "uint8"}
+_LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
+_LEGACY |= {"Long": "int64", "Int": "int32", "Byte": "uint8"}
 
 
 def type(input: Tensor, dtype: Any = None) -> Any:
     """In ``dtype``; without one, the legacy type name such as ``torch.FloatTensor``'s."""
     if dtype is None:
-        names = {np.dtype(v): k for k, v in _LEGACY.items()}
+        names = {dtypes.as_dtype(v): k for k, v in _LEGACY.items()}
         return f"tinygrad_mem.{names.get(input.dtype, input.dtype.name)}Tensor"
     if isinstance(dtype, str) and dtype.endswith("Tensor"):
         dtype = _LEGACY[dtype.rpartition(".")[2].removesuffix("Tensor")]
@@ -107,6 +106,11 @@ def type(input: Tensor, dtype: Any = None) -> Any:
 def half(input: Tensor) -> Tensor:
     """In float16."""
     return to(input, dtype=dtypes.float16)
+
+
+def bfloat16(input: Tensor) -> Tensor:
+    """In bfloat16."""
+    return to(input, dtype=dtypes.bfloat16)
 
 
 def float(input: Tensor) -> Tensor:

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
 from .shape import sizes_of
@@ -64,12 +66,12 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
     elif isinstance(data, (list, tuple)) and _has_tensor(data):
         data = _plain(data)
     try:
-        source = np.asarray(data)
+        source = on_host(data)
     except ValueError as error:
         raise ArgumentError(
             f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}"
         ) from None
-    if source.dtype.kind not in "biuf":
+    if source.dtype.kind not in "biuf" and source.dtype != dtypes.bfloat16:
         raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
     with np.errstate(over="ignore"):
         if dtype is not None:
@@ -77,8 +79,8 @@ def _host_array(data: Any, dtype: Any) -> np.ndarray:
             if dtype.kind in "iu" and source.size and not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
                 for end in (source.min(), source.max()):
                     dtypes.fitting(end.item(), dtype)
-            return source.astype(dtype)
-        if not hasattr(data, "dtype") and (source.dtype.kind == "f" or source.size == 0):
+            return source.astype(dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
+        if not hasattr(data, "dtype") and (is_floating(source.dtype) or source.size == 0):
             return source.astype(dtypes.get_default_dtype())
         return source.astype(dtypes.as_dtype(source.dtype), copy=False)
 
@@ -164,7 +166,7 @@ def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any
 
 def _dtype_of(value: Any) -> np.dtype:
     if isinstance(value, Tensor):  # a number like any other: what counts is its kind
-        return {"b": dtypes.bool, "f": dtypes.get_default_dtype()}.get(value.dtype.kind, dtypes.int64)
+        return {"b": dtypes.bool, "i": dtypes.int64, "u": dtypes.int64}.get(value.dtype.kind, dtypes.get_default_dtype())
     if isinstance(value, bool):
         return dtypes.bool
     return dtypes.int64 if isinstance(value, int) else dtypes.get_default_dtype()

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..dtypes import FLOATING
 from ..errors import (
     ArgumentError,
     ArgumentTypeError,
@@ -172,7 +173,7 @@ _KINDS: dict[str, Any] = {
 _WORDS = {"Sequence[int]": "tuple of ints", "Sequence[Tensor]": "tuple of Tensors", "tuple[int, ...]": "tuple of ints"}
 
 
-def _is_number(value: Any, kinds: str = "fiub") -> bool:
+def _is_number(value: Any, kinds: str = "iub" + FLOATING) -> bool:
     return isinstance(value, Tensor) and value.ndim == 0 and value.dtype.kind in kinds
 
 

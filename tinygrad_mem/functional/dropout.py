@@ -10,6 +10,7 @@ import math
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import dropout as ops
 
@@ -29,7 +30,7 @@ def _drop(
         raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
     if not training or p == 0.0 or input.numel() == 0:
         return input
-    if input.dtype.kind != "f":
+    if not is_floating(input.dtype):
         raise DTypeError(f"dropout: result type float32 can't be cast to {input.dtype}; give a floating tensor")
     scale, shift, dropped = 0.0 if p == 1.0 else 1.0 / (1.0 - p), 0.0, 0.0
     if alpha and p < 1.0:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import arithmetic, finfo
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
 from ..ops import norm as ops
 from ..scope import local
@@ -106,10 +107,9 @@ def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
     """Divide by the root of the mean square over the last dimensions. Saves: input, 1 number a row, and weight."""
-    import numpy as np
 
     rows, size = _last(input, normalized_shape, "rms_norm", weight, None)
-    tiny = float(np.finfo(max(input.dtype, np.dtype(np.float32))).eps) if eps is None else eps  # that of the arithmetic
+    tiny = finfo(arithmetic(input.dtype)).eps if eps is None else eps  # that of the arithmetic
     return apply(ops.SampleNorm, input, weight, None, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=tiny, centre=False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..dtypes import int64
+from ..dtypes import int64, is_floating
 from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, elementwise, gather, unary
@@ -117,7 +117,7 @@ def _avg_pool(n: int) -> Any:
     ) -> Tensor:
         if divisor_override == 0:
             raise ShapeError("divisor must be not zero")
-        if input.dtype.kind != "f":
+        if not is_floating(input.dtype):
             raise DTypeError(f'"avg_pool{n}d" not implemented for {input.dtype}: convert it with .float()')
         x = _planes(input, n, f"avg_pool{n}d")
         outs, geometry = _geometry(input, n, f"avg_pool{n}d", kernel_size, stride, padding, 1, ceil_mode)

@@ -13,6 +13,7 @@ from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..devices import device as Device
 from ..devices.base import _instances
+from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import random as ops
 from . import creation
@@ -214,7 +215,7 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | No
     Raises:
         DTypeError: the tensor is not floating.
     """
-    if input.dtype.kind != "f":
+    if not is_floating(input.dtype):
         raise DTypeError(
             f"exponential_: a continuous probability distribution; the dtype must be floating, found {input.dtype}"
         )
@@ -237,11 +238,11 @@ def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: 
     """
     last = to
     if last is None:
-        digits = {"float16": 11, "float32": 24, "float64": 53}.get(input.dtype.name)
+        digits = {"float16": 11, "bfloat16": 8, "float32": 24, "float64": 53}.get(input.dtype.name)
         last = 2**digits + 1 if digits else int(np.iinfo(input.dtype).max) if input.dtype.kind != "b" else 2
     if not -(1 << 63) <= from_ < last <= 1 << 63:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', both in int64, but got from={from_} >= to={last}")
-    if to is not None and input.dtype.kind != "f":
+    if to is not None and not is_floating(input.dtype):
         least, most = (0, 1) if input.dtype.kind == "b" else (np.iinfo(input.dtype).min, np.iinfo(input.dtype).max)
         if from_ < least or last - 1 > most:
             raise ArgumentError(

@@ -9,6 +9,7 @@ from .. import dtypes
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
+from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
 from . import choose, compare, elementwise
@@ -191,7 +192,7 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     Raises:
         DTypeError: the input is not floating.
     """
-    if input.dtype.kind != "f":
+    if not is_floating(input.dtype):
         raise DTypeError(f"nanmean(): expected input to have floating point dtype but got {input.dtype}; mean() takes others")
     there = sum(compare.logical_not(compare.isnan(input.detach())), dim, keepdim)
     return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)

@@ -171,8 +171,8 @@ class Module(Tree):
         return self._cast(dtypes.float64)
 
     def bfloat16(self) -> Self:
-        """Not offered: NumPy has no bfloat16."""
-        raise NotOfferedError("bfloat16 is not offered, NumPy has none: use half()")
+        """Floating parameters and buffers in bfloat16."""
+        return self._cast(dtypes.bfloat16)
 
     def type(self, dst_type: Any) -> Self:
         """All parameters and buffers, integer ones too, in ``dst_type``."""

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
+from ..autograd.capsule import on_host
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..errors import StateDictError
@@ -157,7 +156,7 @@ def _quoted(keys: list[str]) -> str:
 def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
     """The value in the tensor's shape, or what is wrong with it."""
     if not isinstance(value, Tensor) and hasattr(value, "__array__"):  # NumPy's array, PyTorch's tensor
-        value = creation.as_tensor(np.asarray(value.detach().cpu() if hasattr(value, "detach") else value))
+        value = creation.as_tensor(on_host(value.detach().cpu() if hasattr(value, "detach") else value))
     if not isinstance(value, Tensor):
         return None, (
             f'While copying the parameter named "{key}", expected Tensor or Tensor-like object from checkpoint but received '

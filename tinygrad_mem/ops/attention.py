@@ -7,6 +7,7 @@ saves the same memory as attention does.
 
 from __future__ import annotations
 
+from ..dtypes import is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op
 from .cross_entropy import wide_dtype
@@ -37,7 +38,7 @@ def _check(q, k, v, heads, name):
             f"{name}: Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype} "
             f"key.dtype: {k.dtype} and value.dtype: {v.dtype} instead."
         )
-    if q.dtype.kind != "f":
+    if not is_floating(q.dtype):
         raise DTypeError(f"{name}: expected floating query, key and value, found {q.dtype}; cast them")
     if q.shape[-1] != k.shape[-1]:
         raise ShapeError(
@@ -133,7 +134,7 @@ class SelfAttention(Op):
     @staticmethod
     def forward(ctx, x, mask, *, scale, window, p, ticket):
         batch, _, heads, rows, depth = x.shape
-        if x.dtype.kind != "f" or depth > MOST:
+        if not is_floating(x.dtype) or depth > MOST:
             raise ShapeError(f"attention: floating numbers, {MOST} a head at most, found {x.dtype} {list(x.shape)}")
         ctx.settings = (scale, window, p, ticket)
         shape = (batch, heads, rows, depth)

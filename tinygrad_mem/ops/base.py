@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import scope
 from ..devices import device as Device
-from ..dtypes import uint8
+from ..dtypes import category, uint8
 from ..errors import DTypeError, ShapeError
 
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
@@ -116,9 +116,7 @@ class Context:
                 f"output with shape {list(target.shape)} doesn't match the broadcast shape {list(shape)}: "
                 "an in-place op cannot grow its tensor; use the op that makes a new one"
             )
-        if target.dtype != dtype and "biuf".index(target.dtype.kind.replace("u", "i")) < "biuf".index(
-            dtype.kind.replace("u", "i")
-        ):
+        if target.dtype != dtype and category(target.dtype) < category(dtype):
             raise DTypeError(
                 f"result type {dtype} can't be cast to the desired output type {target.dtype}: "
                 "an in-place op keeps its tensor's dtype; use the op that makes a new one"

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from .. import dtypes
+from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op, broadcast
 from .elementwise import binary_output
@@ -43,7 +42,7 @@ class Bitwise(Op):
     @staticmethod
     def forward(ctx, x, y, *, kernel):
         for z in (x, y):
-            if getattr(z, "dtype", np.dtype(int)).kind == "f" or isinstance(z, float):
+            if is_floating(getattr(z, "dtype", dtypes.int64)) or isinstance(z, float):
                 raise DTypeError(f"{kernel}: expected integers or bools, found {getattr(z, 'dtype', type(z).__name__)}")
         out = binary_output(ctx, kernel, x, y)
         getattr(ctx.kernels, kernel)(x, y, out=out)
@@ -57,7 +56,7 @@ class BitwiseNot(Op):
 
     @staticmethod
     def forward(ctx, x):
-        if x.dtype.kind == "f":
+        if is_floating(x.dtype):
             raise DTypeError(f"bitwise_not: expected integers or bools, found {x.dtype}")
         out = ctx.output_like(x)
         ctx.kernels.bitwise_not(x, out=out)

@@ -6,12 +6,13 @@ the batch; where there are many, two slabs of up to 4 MiB and the weight once mo
 
 from __future__ import annotations
 
+from ..dtypes import is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op
 
 
 def _same_dtype(name, x, w, bias):
-    if x.dtype.kind != "f":
+    if not is_floating(x.dtype):
         raise DTypeError(f"{name}: expected a floating input, found {x.dtype}: convert it with .float()")
     for what, a in (("weight", w), ("bias", bias)):
         if a is not None and a.dtype != x.dtype:

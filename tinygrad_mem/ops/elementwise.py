@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from .. import dtypes
-from ..dtypes import result_type
+from ..dtypes import is_floating, result_type
 from ..errors import DTypeError
 from .base import Op, broadcast
 
@@ -16,7 +16,7 @@ def binary_output(ctx, name, x, y, floating=False):
         shape, dtype = x.shape, x.dtype
     else:
         shape, dtype = _shape_and_dtype(name, x, y)
-    if floating and dtype.kind != "f":
+    if floating and not is_floating(dtype):
         dtype = dtypes.get_default_dtype()
     return ctx.device.empty(shape, dtype) if ctx.target is None else ctx.output(shape, dtype)
 
@@ -27,7 +27,7 @@ _NUMBERS = frozenset((float, int, bool))
 def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
     """Of two operands that are not alike; a number beside a floating array decides nothing."""
     array = x if type(y) in _NUMBERS else y if type(x) in _NUMBERS else None
-    if array is not None and array.dtype.kind == "f":
+    if array is not None and is_floating(array.dtype):
         return array.shape, array.dtype
     return broadcast(name, *[z.shape for z in (x, y) if hasattr(z, "shape")]), result_type(x, y)
 
@@ -275,7 +275,7 @@ class DivRound(Op):
         out = binary_output(ctx, "div", x, y)
         if rounding == "floor" or out.dtype.kind == "u":
             ctx.kernels.floor_divide(x, y, out=out)
-        elif out.dtype.kind == "f":
+        elif is_floating(out.dtype):
             ctx.kernels.divide(x, y, out=out)
             ctx.kernels.trunc(out, out=out)
         else:  # integers towards zero: take the C remainder away first, then the division is exact

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..dtypes import arithmetic
 from .base import Op, Rows
 
 
@@ -92,7 +93,7 @@ class EmbeddingBag(Op):
         offsets, shares = (_optional(ctx, ctx.take(name) if name in ctx.saved else None) for name in ("offsets", "shares"))
         bags, parts = ctx.empty((index.size,), np.dtype(np.int32)), None
         if shares is not None or ctx.mean:
-            parts = ctx.empty((index.size,), np.promote_types(gy.dtype, np.float32))
+            parts = ctx.empty((index.size,), arithmetic(gy.dtype))
         ctx.kernels.bag_parts(index, offsets, len(gy), shares, ctx.options[0], bags, parts)
         gy = ctx.contiguous(gy)
         gw = gs = None

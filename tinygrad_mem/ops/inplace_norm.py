@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from ..dtypes import arithmetic
 from ..errors import ShapeError
 from .base import Op
 
@@ -28,7 +27,7 @@ class InPlaceABN(Op):
         for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
             if v is not None and v.shape != (channels,):
                 raise ShapeError(f"inplace_abn: {name} should contain {channels} elements not {v.size}")
-        wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+        wide = arithmetic(x.dtype)
         ctx.options = slope, training, eps
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
         scale = None if weight is None else ctx.empty((channels,), wide)

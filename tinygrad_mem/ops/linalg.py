@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import float16
+from ..dtypes import is_half
 from ..errors import DTypeError, ShapeError
 from .base import Op, broadcast
 
@@ -110,7 +110,7 @@ class Linear(Op):
         if ctx.needs[0]:
             ctx.save(weight=weight)
         rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
-        if bias is not None and x.dtype == float16:
+        if bias is not None and is_half(x.dtype):
             _half_sum(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, bias, 1, 1, rows)
             return out
         _product(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, rows)
@@ -167,7 +167,7 @@ class AddMM(Op):
         if ctx.needs[2]:
             ctx.save(a=a)
         fresh = out is not x and out.flags.c_contiguous
-        if x.dtype == float16 and beta != 0 and out.flags.c_contiguous:
+        if is_half(x.dtype) and beta != 0 and out.flags.c_contiguous:
             _half_sum(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), x, alpha, beta, out)
             return out
         product = out if fresh else ctx.empty(shape, x.dtype)

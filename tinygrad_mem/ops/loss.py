@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ..dtypes import result_type
+from ..dtypes import is_floating, result_type
 from ..errors import DTypeError
 from .base import Op, broadcast
 
@@ -24,7 +24,7 @@ class _Pair(Op):
     @classmethod
     def forward(cls, ctx, x, y, *weights, scale, numbers=()):
         dtype = result_type(x, y)
-        if dtype.kind != "f":
+        if not is_floating(dtype):
             raise DTypeError(f"{cls.kernel}: expected a floating input or target, found {x.dtype} and {y.dtype}; cast one")
         given = [w for w in weights if w is not None]
         shape = broadcast(cls.kernel, x.shape, y.shape, *[w.shape for w in given])

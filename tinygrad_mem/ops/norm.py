@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
+from ..dtypes import arithmetic
 from ..errors import ShapeError
 from .base import Op
-
-
-def _statistics_dtype(dtype):
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
 
 
 class BatchNorm(Op):
@@ -34,7 +29,7 @@ class BatchNorm(Op):
             if v is not None and v.shape != (channels,):
                 raise ShapeError(f"batch_norm: {name} should contain {channels} elements not {v.size}")
         x3 = ctx.contiguous(x).reshape(ctx.shape)
-        wide = _statistics_dtype(x.dtype)
+        wide = arithmetic(x.dtype)
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
         out = ctx.output(x.shape, x.dtype)
         if training:
@@ -94,7 +89,7 @@ class SampleNorm(Op):
     def forward(ctx, x, weight, bias, *, layout, affine, eps, centre):
         ctx.layout, ctx.affine, ctx.centre = layout, affine, centre
         ctx.parameter_shapes = [None if p is None else p.shape for p in (weight, bias)]
-        wide = _statistics_dtype(x.dtype)
+        wide = arithmetic(x.dtype)
         mean = ctx.empty(layout[:2], wide) if centre else None
         rstd = ctx.empty(layout[:2], wide)
         out = ctx.output(x.shape, x.dtype)

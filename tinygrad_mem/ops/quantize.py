@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from ..dtypes import uint8
+from ..dtypes import arithmetic, uint8
 from .base import Op
 
 
@@ -25,7 +23,7 @@ class Quantize(Op):
 
     @staticmethod
     def forward(ctx, x, *, bits, group, ticket):
-        wide = np.dtype(np.float32) if x.dtype == np.float16 else x.dtype
+        wide = arithmetic(x.dtype)
         codes = ctx.empty((-(-x.size * bits // 8),), uint8)
         scales = ctx.empty((groups_of(x.size, group), 2), wide)
         ctx.kernels.quantize(ctx.contiguous(x).reshape(-1), ticket, bits, codes, scales, group)

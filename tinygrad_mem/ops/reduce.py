@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from .. import dtypes
+from ..dtypes import is_floating, is_half
 from ..errors import DTypeError, ShapeError
 from .base import Op
 from .sort import along, line_shape, spread
@@ -37,7 +38,7 @@ class Sum(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim, dtype=None):
-        dtype = dtype or (x.dtype if x.dtype.kind == "f" else dtypes.int64)
+        dtype = dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64)
         out, kept = reduced_output(ctx, x, axes, keepdim, dtype)
         ctx.shape, ctx.axes = x.shape, axes
         ctx.kernels.sum(x, axes, out=kept)
@@ -53,7 +54,7 @@ class Mean(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim, dtype=None):
-        if (dtype or x.dtype).kind != "f":
+        if not is_floating(dtype or x.dtype):
             raise DTypeError(
                 "mean(): could not infer output dtype. Input dtype must be either a floating point or complex dtype. "
                 f"Got: {x.dtype}"
@@ -78,7 +79,7 @@ class Prod(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim, dtype=None):
-        out, kept = reduced_output(ctx, x, axes, keepdim, dtype or (x.dtype if x.dtype.kind == "f" else dtypes.int64))
+        out, kept = reduced_output(ctx, x, axes, keepdim, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axes = axes
         if ctx.needs[0]:
             ctx.save(x=x)
@@ -107,7 +108,7 @@ class Var(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, correction, keepdim, root=False, with_mean=False):
-        if x.dtype.kind != "f":
+        if not is_floating(x.dtype):
             raise DTypeError(f"std and var only support floating point dtypes, found {x.dtype}; convert it with .float()")
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
         mean = ctx.empty(out.shape, x.dtype)
@@ -145,7 +146,7 @@ class Var(Op):
 
 def wider(ctx, kept):
     """Where partial sums go: ``kept`` itself, or a float32 buffer in place of float16."""
-    return ctx.empty(kept.shape, dtypes.float32) if kept.dtype == dtypes.float16 else kept
+    return ctx.empty(kept.shape, dtypes.float32) if is_half(kept.dtype) else kept
 
 
 class Extremum(Op):
@@ -253,7 +254,7 @@ class LogSumExp(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim):
-        out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype if x.dtype.kind == "f" else dtypes.get_default_dtype())
+        out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype if is_floating(x.dtype) else dtypes.get_default_dtype())
         ctx.axes = axes
         wide = wider(ctx, kept)
         if x.size == 0:
@@ -282,7 +283,7 @@ class Norm(Op):
 
     @staticmethod
     def forward(ctx, x, *, axes, p, keepdim):
-        if x.dtype.kind != "f":
+        if not is_floating(x.dtype):
             raise DTypeError(f"norm(): the input should be floating, found {x.dtype}; convert it with .float()")
         if math.isinf(p) or p < 0:
             refuse_empty("norm", x, axes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .. import dtypes
+from ..dtypes import is_floating
 from .base import Op
 from .sort import along
 
@@ -12,7 +13,7 @@ class CumSum(Op):
 
     @staticmethod
     def forward(ctx, x, *, axis, dtype=None):
-        out = ctx.output(x.shape, dtype or (x.dtype if x.dtype.kind == "f" else dtypes.int64))
+        out = ctx.output(x.shape, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axis = axis
         line, axis = along(x, axis)
         ctx.kernels.cumsum(line, axis, False, out=out.reshape(line.shape))
@@ -33,7 +34,7 @@ class CumProd(Op):
 
     @staticmethod
     def forward(ctx, x, *, axis, dtype=None):
-        out = ctx.empty(x.shape, dtype or (x.dtype if x.dtype.kind == "f" else dtypes.int64))
+        out = ctx.empty(x.shape, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axis = axis
         line, axis = along(x, axis)
         ctx.kernels.cumprod(line, axis, out=out.reshape(line.shape))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import dtypes
+from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op
 
@@ -66,14 +67,14 @@ def combine(ctx, index, source, y):
         return
     kernels.scatter_add(source, axis, index, out=y)
     if reduce == "mean":
-        (kernels.divide if y.dtype.kind == "f" else kernels.floor_divide)(y, _counts(ctx, y, index), out=y)
+        (kernels.divide if is_floating(y.dtype) else kernels.floor_divide)(y, _counts(ctx, y, index), out=y)
 
 
 def _nothing(reduce, dtype):
     """What changes nothing when it is combined with a number."""
     if reduce in ("sum", "mean", "prod"):
         return 1 if reduce == "prod" else 0
-    if dtype.kind == "f":
+    if is_floating(dtype):
         return -math.inf if reduce == "amax" else math.inf
     limits = np.iinfo(dtype) if dtype.kind in "iu" else None
     low, high = (False, True) if limits is None else (int(limits.min), int(limits.max))

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import arithmetic
 from ..errors import GraphError, ShapeError
 from .base import Op, Part
 
@@ -211,7 +212,7 @@ class AsStrided(Op):
         size, stride, offset = ctx.layout
         apart = _apart(size, stride)
         rest = [a for a in range(len(size)) if a not in apart]
-        wide = np.dtype(np.float32) if rest and gy.dtype == np.float16 else gy.dtype  # sums of halves are not halves
+        wide = arithmetic(gy.dtype) if rest else gy.dtype  # sums of halves are not halves
         gx = ctx.zeros(ctx.shape, wide)
         steps = tuple(stride[a] * gx.itemsize for a in apart)
         for at in product(*[range(size[a]) for a in rest]) if 0 not in size else ():

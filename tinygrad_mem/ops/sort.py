@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from .. import dtypes
+from ..dtypes import is_floating
 from ..errors import DataDependenceError
 from .base import Op
 
@@ -64,7 +65,7 @@ def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
     kept = line_shape(x.shape, axis, stop - start, True)
     places = index.reshape(kept)
     fill_order(ctx, x, axis, start, stop, descending, places)
-    if nan_first and x.dtype.kind == "f":
+    if nan_first and is_floating(x.dtype):
         _to_nan(ctx, x, axis, places, values.reshape(kept))
     ctx.kernels.take_along(x, axis, places, out=values.reshape(kept))
     if ctx.needs[0]:
@@ -130,16 +131,16 @@ class MedianOfAll(Op):
         if ctx.needs[0]:
             ctx.save(x=x, y=y)
         if not x.size:
-            ctx.kernels.fill(math.nan if x.dtype.kind == "f" else np.iinfo(x.dtype).min, out=y)
+            ctx.kernels.fill(math.nan if is_floating(x.dtype) else np.iinfo(x.dtype).min, out=y)
             return y
         line = ctx.contiguous(x).reshape(-1)
         place, value = ctx.empty((1,), dtypes.int64), y.reshape(1)
-        if skip_nan and x.dtype.kind == "f":
+        if skip_nan and is_floating(x.dtype):
             _median_of_numbers(ctx, line, place)
         else:
             middle = (line.size - 1) // 2
             fill_order(ctx, line, 0, middle, middle + 1, False, place)
-            if x.dtype.kind == "f":
+            if is_floating(x.dtype):
                 _to_nan(ctx, line, 0, place, value)
         ctx.kernels.take_along(line, 0, place, out=value)
         return y

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from .. import dtypes
+from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op
 
@@ -20,7 +21,7 @@ class Unary(Op):
 
     @classmethod
     def forward(cls, ctx, x):
-        dtype = x.dtype if x.dtype.kind == "f" or not cls.floating else dtypes.get_default_dtype()
+        dtype = x.dtype if is_floating(x.dtype) or not cls.floating else dtypes.get_default_dtype()
         y = ctx.output(x.shape, dtype)
         if cls.saves == ("x",) and ctx.needs[0]:
             ctx.save(x=x)
@@ -129,7 +130,7 @@ class Round(Op):
     @staticmethod
     def forward(ctx, x, *, kernel):
         y = ctx.output_like(x)
-        if x.dtype.kind == "f":
+        if is_floating(x.dtype):
             getattr(ctx.kernels, kernel)(x, out=y)
         else:
             ctx.kernels.copy(x, out=y)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
-from . import state as states
+from ..dtypes import arithmetic
 from .optimizer import Optimizer, options, tick
 from .state import Kept
 
@@ -53,19 +53,19 @@ class Adafactor(Optimizer):
         return ("row_var", "col_var", "variance")  # of a parameter either the first two or the last
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
-        shape, dtype = p.array.shape, states.wide(p.dtype)
+        shape, dtype = p.array.shape, arithmetic(p.dtype)
         if len(shape) < 2:
             return {"variance": Kept(shape, dtype)}
         return {"row_var": Kept((*shape[:-1], 1), dtype), "col_var": Kept((*shape[:-2], 1, shape[-1]), dtype)}
 
     def workspace(self, kernels: Any, group: dict[str, Any], p: Tensor) -> int:
-        return kernels.adafactor_workspace(p.array.shape, states.wide(p.dtype))
+        return kernels.adafactor_workspace(p.array.shape, arithmetic(p.dtype))
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t, lr = tick(state), float(group["lr"])
         eps1, eps2 = group["eps"]
         if eps1 is None:
-            eps1 = float(np.finfo(states.wide(p.dtype)).eps)
+            eps1 = float(np.finfo(arithmetic(p.dtype)).eps)
         row, col, variance = (state[name].array if name in state else None for name in ("row_var", "col_var", "variance"))
         kernels.adafactor_step(
             p,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..dtypes import arithmetic
 from ..errors import NotOfferedError
-from . import state as states
 from .adam import Adam, decay_of
 from .optimizer import Optimizer, check_rates, options, tick
 from .sgd import SGD, check_sgd
@@ -34,7 +34,7 @@ class _Bytes(Optimizer):
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
         if not self.in_bytes(group, p):
-            return {name: Kept(p.array.shape, states.wide(p.dtype)) for name in self.moments}
+            return {name: Kept(p.array.shape, arithmetic(p.dtype)) for name in self.moments}
         blocks = -(-p.array.size // group["block_size"])
         kept = {}
         for i in range(1, len(self.moments) + 1):

@@ -16,6 +16,7 @@ from ..autograd.grad_mode import enable_grad
 from ..autograd.hooks import RemovableHandle
 from ..autograd.sparse import SparseTensor
 from ..autograd.tensor import Tensor
+from ..dtypes import arithmetic, as_dtype
 from ..errors import GraphError, NotOfferedError
 from . import rows
 from . import state as states
@@ -95,7 +96,7 @@ class Optimizer:
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
         """Everything that the rule keeps of ``p``: for rules whose arrays are not all like :meth:`state_names` says."""
-        dtype = np.dtype(group.get("state_dtype") or states.wide(p.dtype))
+        dtype = as_dtype(group.get("state_dtype") or arithmetic(p.dtype))
         value = self.initial(group)
         return {name: Kept(p.array.shape, dtype, value, name in self.squares) for name in self.state_names(group)}
 
@@ -227,10 +228,8 @@ class Optimizer:
 
     def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
         """What the rule keeps of ``p``, and its master."""
-        kept = self.kept(group, p)
-        if has_master(group, p):
-            kept[MASTER] = Kept(p.array.shape, states.wide(p.dtype), None)
-        return kept
+        master = {MASTER: Kept(p.array.shape, arithmetic(p.dtype), None)} if has_master(group, p) else {}
+        return {**self.kept(group, p), **master}
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (their memory is free at once), or, with ``set_to_none=False``, fill them with zeros."""

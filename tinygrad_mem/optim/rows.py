@@ -8,8 +8,9 @@ import numpy as np
 
 from .. import scope
 from ..autograd.sparse import SparseTensor
+from ..dtypes import arithmetic
 from ..errors import ArgumentError
-from .state import has_master, wide
+from .state import has_master
 
 if TYPE_CHECKING:
     from ..autograd.tensor import Tensor
@@ -49,7 +50,7 @@ def workspace(grad: Any) -> int:
     """Bytes that a step wants for a gradient's rows, equal ones added up: none for a dense one."""
     if not isinstance(grad, SparseTensor):
         return 0
-    return grad.rows.index.nbytes + grad.rows.values.size * wide(grad.dtype).itemsize
+    return grad.rows.index.nbytes + grad.rows.values.size * arithmetic(grad.dtype).itemsize
 
 
 def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, state: dict[str, Any]) -> None:
@@ -58,7 +59,7 @@ def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, s
     if not size:
         return
     first = work[:size].view(np.int64)
-    g = work[size : workspace(grad)].view(wide(rows.dtype)).reshape(rows.values.shape)
+    g = work[size : workspace(grad)].view(arithmetic(rows.dtype)).reshape(rows.values.shape)
     with p.device.current():
         scope.local.run(kernels.sum_rows, rows.index, rows.values, first, g)
         scope.local.run(optimizer.update_rows, kernels, group, p.array, first, g, state)

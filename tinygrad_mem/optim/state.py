@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import scope
+from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
-from ..dtypes import as_dtype, is_floating
+from ..dtypes import arithmetic, as_dtype, is_floating, is_half
 from ..errors import ArgumentError, DTypeError, NotOfferedError
 
 MASTER = "master_weight"
@@ -33,14 +34,9 @@ class Kept(NamedTuple):
     root: bool = False
 
 
-def wide(dtype: np.dtype) -> np.dtype:
-    """The dtype of the arithmetic and of state, unless told otherwise: float32 for half precision."""
-    return np.dtype(np.float32) if dtype == np.float16 else dtype
-
-
 def has_master(group: dict[str, Any], p: Tensor) -> bool:
     """Whether the group wants a float32 copy of ``p``: one that is float32 or wider is its own."""
-    return bool(group.get("master_weights")) and p.dtype == np.float16
+    return bool(group.get("master_weights")) and is_half(p.dtype)
 
 
 def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
@@ -91,20 +87,18 @@ def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
     if name in ("step", "mu_product"):
         return float(value)
     if kept is None:
-        kept = Kept(tuple(value.shape), wide(p.dtype))
+        kept = Kept(tuple(value.shape), arithmetic(p.dtype))
     if tuple(value.shape) != kept.shape:
         raise ValueError(
             f"loaded state dict: {name} of a parameter of shape {list(p.shape)} should have shape {list(kept.shape)}, "
             f"found {list(value.shape)}"
         )
     array = p.device.empty(kept.shape, kept.dtype)
-    turned = kept.root and (
-        _half(value) != (kept.dtype == np.float16)
-    )  # a root where a square is wanted, or a square for a root
+    turned = kept.root and _half(value) != (kept.dtype == np.float16)  # a root where a square is wanted, or the reverse
     if isinstance(value, Tensor) and value.device is p.device and not turned:
         p.device.kernels.copy(value.array, out=array)
     elif p.device.type != "meta":
-        host = value.detach().cpu().numpy() if hasattr(value, "detach") else np.asarray(value)
+        host = on_host(value.detach().cpu() if hasattr(value, "detach") else value)
         if turned:
             host = np.square(host, dtype=kept.dtype) if _half(value) else np.sqrt(host)
         p.device.upload(host.astype(array.dtype), array)
@@ -112,4 +106,4 @@ def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
 
 
 def _half(value: Any) -> bool:
-    return str(value.dtype).endswith("float16")
+    return str(value.dtype).removeprefix("torch.") == "float16"

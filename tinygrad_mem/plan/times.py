@@ -24,7 +24,7 @@ from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device
-from ..dtypes import uint8
+from ..dtypes import as_dtype, is_floating, uint8
 from ..errors import TinygradMemError
 from ..ops.base import Op
 
@@ -44,7 +44,7 @@ class Spec(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+        return prod(self.shape) * as_dtype(self.dtype).itemsize
 
 
 class Slice(NamedTuple):
@@ -161,7 +161,7 @@ def model(call: Call) -> tuple[float, float]:
     """Seconds by counting: bytes read and written at 1 TB/s, products at 10 T/s (of float16 at 20), 5 µs for the call."""
     arrays = [spec for spec in call.inputs if isinstance(spec, Spec)]
     moved = sum(spec.bytes for spec in arrays) * 2
-    wide = np.dtype(arrays[0].dtype).itemsize / 4 if arrays else 1  # half as wide is twice as fast
+    wide = as_dtype(arrays[0].dtype).itemsize / 4 if arrays else 1  # half as wide is twice as fast
     products = _multiplications(call.op, [spec.shape for spec in arrays], dict(call.params))
     forward = 5e-6 + moved / 1e12 + wide * products / 1e13
     return forward, 2 * forward if any(call.needs) else 0.0
@@ -225,7 +225,7 @@ def _both(op: type[Op], inputs: list, params: dict[str, Any]) -> None:
 
 
 def _filled(shape: tuple[int, ...], dtype: Any, device: Any, value: float) -> Tensor:
-    array = device.empty(shape, np.dtype(dtype))
+    array = device.empty(shape, as_dtype(dtype))
     device.kernels.fill(value, out=array)
     return Tensor._wrap(array, device)
 
@@ -234,7 +234,7 @@ def _made(value: Any, device: Any, need: bool) -> Any:
     """A tensor of a spec's shape: a half everywhere, whole numbers and truth values are 0."""
     if not isinstance(value, Spec):
         return value
-    tensor = _filled(value.shape, value.dtype, device, 0.5 if np.dtype(value.dtype).kind == "f" else 0)
+    tensor = _filled(value.shape, value.dtype, device, 0.5 if is_floating(as_dtype(value.dtype)) else 0)
     tensor._requires_grad = need
     return tensor
 

@@ -10,7 +10,7 @@ from ..autograd.shape import address_of
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import Generator
-from ..dtypes import float16
+from ..dtypes import float16, is_floating
 from ..errors import ArgumentError
 from ..ops.quantize import Dequantize, Quantize
 from .packing import Kept, Once, stays
@@ -67,7 +67,7 @@ class _Press:
         own = tensor._storage is None  # an op's buffer, such as the statistics of a norm: few, and every digit counts
         if (
             own
-            or array.dtype.kind != "f"
+            or not is_floating(array.dtype)
             or array.size < self.at_least
             or array.dtype.itemsize * 8 <= self.bits
             or stays(tensor)

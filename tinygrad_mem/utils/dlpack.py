@@ -5,12 +5,12 @@ Source: dmlc/dlpack, *Python Specification for DLPack*.
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any
 
 import numpy as np
 
 from .. import dtypes
+from ..autograd import capsule
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import DeviceError, DTypeError
@@ -21,18 +21,14 @@ _CPU, _CUDA = 1, 2  # DLDeviceType
 class _Capsule:
     """A bare capsule as an object of the protocol; its device is read from the structure that it holds."""
 
-    def __init__(self, capsule: Any) -> None:
-        self._capsule = capsule
+    def __init__(self, held: Any) -> None:
+        self._capsule = held
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        pointer = ctypes.pythonapi.PyCapsule_GetPointer
-        pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-        address = pointer(self._capsule, b"dltensor")  # ValueError for a capsule that was used before
-        kind, index = (ctypes.c_int32 * 2).from_address((address or 0) + ctypes.sizeof(ctypes.c_void_p))
-        return kind, index
+        return capsule.device_of(self._capsule)
 
 
 class _Writable:
@@ -67,15 +63,19 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         raise DeviceError(f"from_dlpack: expected memory of the host (1) or of a GPU (2), found DLPack device type {kind}")
     where = Device("cpu") if kind == _CPU else Device("cuda", index)
     try:
-        array = np.from_dlpack(ext_tensor) if kind == _CPU else where.xp.from_dlpack(ext_tensor)
+        array, dtype = capsule.taken(ext_tensor) if kind == _CPU else _on_gpu(where.xp.from_dlpack(ext_tensor))
     except (BufferError, RuntimeError) as error:
         if "nsupported dtype" in str(error) or "dtype" in str(error):
             raise DTypeError(f"from_dlpack: a dtype that is not offered; cast it first ({error})") from None
         raise
-    dtypes.as_dtype(array.dtype)
+    dtypes.as_dtype(dtype)
     if kind == _CPU and isinstance(ext_tensor, _Capsule):
         array = np.asarray(_Writable(array))
-    return Tensor._wrap(array, where)
+    return Tensor._wrap(array.view(dtype), where)
+
+
+def _on_gpu(array: Any) -> tuple[Any, np.dtype]:
+    return array, array.dtype
 
 
 def to_dlpack(tensor: Tensor) -> Any:

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from .. import nn
+from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..dtypes import bfloat16
 from ..errors import NotOfferedError
 from ..functional.creation import empty, from_numpy
 from ..nn.multihead import NonDynamicallyQuantizableLinear
@@ -125,6 +127,7 @@ class _Conversion:
     def _dtype(self, tensor: Any) -> np.dtype:
         return {
             self.torch.float16: np.dtype(np.float16),
+            self.torch.bfloat16: bfloat16,
             self.torch.float32: np.dtype(np.float32),
             self.torch.float64: np.dtype(np.float64),
             self.torch.int64: np.dtype(np.int64),
@@ -167,11 +170,11 @@ class _Conversion:
         if id(tensor) in self.made:
             return self.made[id(tensor)]
         if tensor.device.type == "cpu" and self.device is None:
-            ours = from_numpy(tensor.detach().numpy())
+            ours = from_numpy(on_host(tensor.detach()))
         else:
             ours = empty(*tensor.shape, dtype=self._dtype(tensor), device=self.device or tensor.device.type)
             if tensor.device.type != "meta":
-                ours.copy_(from_numpy(tensor.detach().cpu().numpy()))
+                ours.copy_(from_numpy(on_host(tensor.detach().cpu())))
         if isinstance(tensor, self.torch.nn.Parameter):
             ours = nn.Parameter(ours, requires_grad=tensor.requires_grad)
         self.made[id(tensor)] = ours

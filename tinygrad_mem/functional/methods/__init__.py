@@ -175,6 +175,7 @@ class Methods(Operators, Elementwise, InPlace):
     type_as = convert.type_as
     type = convert.type
     half = convert.half
+    bfloat16 = convert.bfloat16
     float = convert.float
     double = convert.double
     long = convert.long

@@ -39,7 +39,7 @@ def gemm(a, b, out, add=False):
     if out.size == 0:
         return
     kind = "e" if a.dtype.char == "e" else out.dtype.char
-    narrow = kind == "e" and _local.narrow_sums
+    narrow = kind == "e" and _local.narrow_sums == "e"
     scalar = ctypes.c_double if kind == "d" else ctypes.c_uint16 if narrow else ctypes.c_float
     one, beta = scalar(_HALF_ONE if narrow else 1), scalar((_HALF_ONE if narrow else 1) if add else 0)
     left, right, result = _layout(a), _layout(b), _layout(out)

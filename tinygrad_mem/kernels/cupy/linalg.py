@@ -78,7 +78,7 @@ def _products(x, y, out, alpha=1.0, beta=0.0):
     from cupy_backends.cuda.libs import cublas
 
     kind, compute, real = _TYPES[out.dtype.char]
-    if out.dtype.char == "e" and _local.narrow_sums:
+    if out.dtype is _local.narrow_sums:
         compute, real = 64, _numpy.float16  # cublasComputeType_t 16F
     (x_how, x_lead), (y_how, y_lead) = _layout(x), _layout(y)
     count, m, n = out.shape

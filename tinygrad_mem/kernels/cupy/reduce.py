@@ -35,7 +35,7 @@ def sum(x, axes, out):
         out.fill(0)
     elif not axes:
         _copy(x, out)
-    elif out.dtype.char == "e" and _local.narrow_sums:
+    elif out.dtype is _local.narrow_sums:
         _add_up_narrow(x, axes, 1.0, out)
     elif out.dtype.char == "e":
         _reduce(_half_sum, axes, 0, out, x)
@@ -66,7 +66,7 @@ def mean(x, axes, out):
         out.fill(_nan)
     elif not axes:
         _copy(x, out)
-    elif out.dtype.char == "e" and _local.narrow_sums:
+    elif out.dtype is _local.narrow_sums:
         _add_up_narrow(x, axes, out.size / x.size, out)
     elif out.dtype.char == "e":
         _reduce(_half_mean_of(x.size // out.size), axes, _nan, out, x)

@@ -17,6 +17,7 @@ from typing import Any as _Any
 
 import numpy as np
 
+from ...dtypes import is_half as _is_half
 from ...errors import ArgumentError as _ArgumentError
 from ...errors import ShapeError as _ShapeError
 from .attention_tiles import Job as _Job
@@ -38,7 +39,7 @@ _WORTH = 1 << 22  # multiplications that pay for a thread of their own
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
     """Bytes of workspace: tiles lie in the scratch of the threads, but backward of float16 has a float32 number a row."""
-    return 4 * _prod(q_shape[:3]) if backward and dtype == np.float16 else 0
+    return 4 * _prod(q_shape[:3]) if backward and _is_half(dtype) else 0
 
 
 def check_offsets(name, offsets, tokens, longest):

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...dtypes import is_half as _is_half
 from .threads import SCRATCH, scratch
 
 _TILE = 1 << 16  # scores of one tile in float32: 256 KiB, of which there are two
@@ -142,7 +143,7 @@ def needed(count: int, rows: int, columns: int, depth: int, width: int, dtype: n
     Half precision has casts of all that is read, and sums of its own.
     """
     numbers = 2 * rows * columns + rows * depth + max(rows, columns) * max(depth, width) + 6 * rows
-    if dtype == np.float16:
+    if _is_half(dtype):
         numbers += rows * (depth + 2 * width) + 2 * columns * (depth + width)
     return count * (max(dtype.itemsize, 4) * numbers + rows * columns) + 32 * 64
 

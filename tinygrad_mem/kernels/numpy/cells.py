@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_floating as _is_floating
 from .threads import scratch as _scratch
 
 PLACES = 1 << 16  # int64 places in half of the scratch
@@ -36,7 +37,7 @@ def largest(rows, best, place):
 def largest_by_rows(cell, best, place):
     """The same of one cell, without a copy of the cell."""
     width, value = cell.shape[-1], _scratch((1,), cell.dtype, 0, 4)
-    best.fill(-np.inf if cell.dtype.kind == "f" else np.iinfo(cell.dtype).min)
+    best.fill(-np.inf if _is_floating(cell.dtype) else np.iinfo(cell.dtype).min)
     place.fill(0)
     for number, at in enumerate(np.ndindex(cell.shape[:-1])):
         np.maximum.reduce(cell[at], out=value.reshape(()))

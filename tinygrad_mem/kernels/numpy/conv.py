@@ -14,6 +14,7 @@ from functools import lru_cache as _lru_cache
 
 import numpy as np
 
+from ...dtypes import is_half as _is_half
 from ...scope import local as _local
 from . import conv_columns as _columns
 from . import conv_depthwise as _depthwise
@@ -77,7 +78,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if _use_winograd("forward", x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype):
         _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
         return
-    if x.dtype == np.float16 and _local.narrow_sums:
+    if x.dtype is _local.narrow_sums:
         for xs, ws, bs, outs in _by_group(groups, x, w, bias, out):
             _narrow.convolve(xs, ws, bs, list(_overlaps(x.shape[2:], out.shape[2:], w.shape[2:], stride, low, dilation)), outs)
         return
@@ -96,7 +97,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
         turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
         _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
         return
-    if gy.dtype == np.float16 and _local.narrow_sums:
+    if gy.dtype is _local.narrow_sums:
         for outs, ws, bs, gs in _by_group(groups, out, w, bias, gy):
             taps = _overlaps(out.shape[2:], gy.shape[2:], w.shape[2:], stride, low, dilation)
             _narrow.convolve(gs, ws.swapaxes(0, 1), bs, [(tap, of, to) for tap, to, of in taps], outs)
@@ -115,7 +116,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype):
         _winograd.backward_weight(gy, x, low, work, out)
         return
-    if gy.dtype == np.float16 and _local.narrow_sums:
+    if gy.dtype is _local.narrow_sums:
         for xs, outs, _, gs in _by_group(groups, x, out, None, gy):
             _narrow.convolve_weight(
                 gs, xs, list(_overlaps(x.shape[2:], gy.shape[2:], out.shape[2:], stride, low, dilation)), outs
@@ -128,10 +129,10 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
 def conv_backward_bias(gy, out):
     """out = gy summed over images and pixels."""
     axes = (0, *range(2, gy.ndim))
-    if gy.dtype != np.float16:
+    if not _is_half(gy.dtype):
         np.add.reduce(gy, axis=axes, out=out)
         return
-    if _local.narrow_sums:
+    if gy.dtype is _local.narrow_sums:
         _narrow.add_up(gy, axes, 1, out.reshape(1, -1, *(1,) * (gy.ndim - 2)))
         return
     for c in range(gy.shape[1]):
@@ -165,7 +166,7 @@ def unfold_windows(x, kernel, stride, low, dilation, out):
 
 def fold_windows(x, kernel, stride, low, dilation, out):
     """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
-    if out.dtype == np.float16 and out.flags.c_contiguous and x.flags.c_contiguous:
+    if _is_half(out.dtype) and out.flags.c_contiguous and x.flags.c_contiguous:
         planes = x.reshape(-1, *x.shape[2:])
         _sum_halves(
             lambda number, windows: planes[(windows[0], *np.unravel_index(number, kernel), *windows[1:])],

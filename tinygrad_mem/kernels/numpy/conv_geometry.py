@@ -7,6 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
 from . import threads
 
 WORKSPACE = 7 << 18  # bytes, all lanes together
@@ -58,7 +59,7 @@ class Geometry:
     @property
     def wide(self) -> np.dtype:
         """The dtype of tiles and sums."""
-        return np.dtype(np.float32) if self.dtype == np.float16 else self.dtype
+        return _arithmetic(self.dtype)
 
     @cached_property
     def taps(self) -> int:

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import HALVES as _HALVES
+from ...dtypes import is_floating as _is_floating
 from . import erf as _erf
 from .halves import cast as _cast
 from .threads import GRAIN as _GRAIN
@@ -60,11 +62,11 @@ def _binary(ufunc: Any, formula: str) -> Any:
 
 
 def _arithmetic(ufunc: Any, formula: str) -> Any:
-    """As :func:`_binary`; a number that float16 has not is not rounded to it first, as in PyTorch: x / 70000 is not x / inf."""
+    """As :func:`_binary`; a number that a half has not is not rounded to it first, as in PyTorch: x / 70000 is not x / inf."""
     small = 2 * _GRAIN
 
     def kernel(x, y, out):
-        if out.dtype.char == "e" and (_is_wide(x) or _is_wide(y)):
+        if out.dtype in _HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
             ufunc(x, y, out=out, dtype=np.float32, casting="unsafe")
         elif out.size < small:
             ufunc(x, y, out=out, casting="unsafe")
@@ -76,9 +78,9 @@ def _arithmetic(ufunc: Any, formula: str) -> Any:
     return kernel
 
 
-def _is_wide(number: Any) -> bool:
-    """Whether it is a Python number that float16 would change."""
-    return isinstance(number, (float, int)) and float(np.float16(number)) != number
+def _is_wide(number: Any, half: np.dtype) -> bool:
+    """Whether it is a Python number that ``half`` would change."""
+    return isinstance(number, (float, int)) and float(half.type(number)) != number
 
 
 def _unary(ufunc: Any, formula: str) -> Any:
@@ -221,7 +223,7 @@ def clamp(x, low, high, out):
         np.minimum(x, high, out=out, casting="unsafe")
     elif high is None:
         np.maximum(x, low, out=out, casting="unsafe")
-    elif x.dtype == out.dtype and x.dtype.kind == "f":
+    elif x.dtype == out.dtype and _is_floating(x.dtype):
         _tiled(lambda o, x: np.clip(x, low, high, out=o), out, x)  # one pass, and faster than either of two
     else:
         np.maximum(x, low, out=out, casting="unsafe")

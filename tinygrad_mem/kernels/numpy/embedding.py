@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_half as _is_half
 from .threads import scratch as _scratch
 
 _STEP = 1 << 13  # indices at a time
@@ -43,7 +44,7 @@ def embedding(weight, index, out):
 
 def embedding_backward_workspace(count, dtype):
     """Bytes of workspace that :func:`embedding_backward` of ``count`` indices wants: an order of them, but for float16 none."""
-    return 8 * count if dtype == np.float16 else 0
+    return 8 * count if _is_half(dtype) else 0
 
 
 def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
@@ -56,7 +57,7 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
         counts.fill(0)
         for _, _, part in _indices(index):
             np.add.at(counts, part, 1)
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
         return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import is_half as _is_half
 from .threads import scratch as _scratch
 
 _TILE = 1 << 14  # elements of rows that are side by side
@@ -40,10 +42,6 @@ def _bags(offsets, count, bags):
         yield (bag, bag * each, bag * each + each) if marks is None else (bag, marks[bag], marks[bag + 1])
 
 
-def _wide(dtype):
-    return np.float32 if dtype == np.float16 else dtype
-
-
 def _tiles(weight, index, start, stop):
     """(start, stop, columns, the indices as int64, their rows of weight, to write into) of pieces of index[start:stop]."""
     columns = min(weight.shape[1], _TILE)
@@ -59,7 +57,7 @@ def _tiles(weight, index, start, stop):
                 np.take(weight, rows, axis=0, out=tile, mode="clip")
             else:
                 np.copyto(tile[0], weight[rows[0], part])
-            if weight.dtype == np.float16:
+            if _is_half(weight.dtype):
                 half, tile = tile, _scratch(tile.shape, np.float32, 2, _SLOTS)
                 np.copyto(tile, half)
             yield first, last, part, rows, tile
@@ -100,7 +98,7 @@ def embedding_bag(weight, index, offsets, shares, mean, padding, out):
     """
     out.fill(0)
     most = (min(weight.shape[1], _TILE),)
-    sums, totals = (_scratch(most, _wide(out.dtype), slot, _SLOTS) for slot in (4, 5))
+    sums, totals = (_scratch(most, _arithmetic(out.dtype), slot, _SLOTS) for slot in (4, 5))
     for bag, start, stop in _bags(offsets, index.size, len(out)):
         count = max(_counted(index[start:stop], padding), 1) if mean else 1
         for first, last, part, rows, tile in _tiles(weight, index, start, stop):
@@ -192,7 +190,7 @@ def embedding_bag_shares_backward(gy, weight, index, bags, padding, out):
 def embedding_bag_max_backward(gy, places, out):
     """out[places[b, k], k] += gy[b, k], in order, but not for -1. Halves are summed in float32, some rows of out at a time."""
     rows, width = out.shape
-    half = out.dtype == np.float16
+    half = _is_half(out.dtype)
     step = max(_TILE // max(width, 1), 1) if half else max(rows, 1)
     columns = min(width, _TILE) if half else width
     for j in range(0, width, columns or 1):

@@ -9,6 +9,8 @@ from math import prod as _prod
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import is_half as _is_half
 from ...scope import local as _local
 from .blas import matmul as _matmul
 from .blas import single as _single
@@ -25,8 +27,8 @@ RUN = 1024  # elements that one product sums: as accurate as adding pairs
 
 def scaled_sum(x, axes, scale, out):
     """out = ``scale`` times the sum of x over ``axes``, in out's dtype (float16 in float32)."""
-    if out.dtype == np.float16:
-        (_add_up_narrow if _local.narrow_sums else _half)(x, axes, scale, out)
+    if _is_half(out.dtype):
+        (_add_up_narrow if out.dtype is _local.narrow_sums else _half)(x, axes, scale, out)
         return
     if x.size == 0:
         out.fill(0)
@@ -212,7 +214,7 @@ def at(stat, key):
 
 def each(out, run, *arrays, wide=None):
     """``run(out_tile, *array_tiles, scratch)`` block by block; arrays are broadcast to out's shape."""
-    wide = wide or (np.float32 if out.dtype == np.float16 else out.dtype)
+    wide = wide or _arithmetic(out.dtype)
     spread = [np.broadcast_to(a, out.shape) for a in arrays]
 
     def one(key):

@@ -1,7 +1,9 @@
-"""float16 from float32 and back, a block at a time in passes over integers.
+"""Halves from float32 and back; float16 a block at a time in passes over integers.
 
-NumPy casts number by number: 8 nanoseconds for each that becomes a half, and 80 for one below 6e-5, as gradients and Adam's
+NumPy casts number by number: 8 nanoseconds for each that becomes a float16, and 80 for one below 6e-5, as gradients and Adam's
 means are. Here it is 4, whatever the number. The results are the same bits; of nan only that it is nan.
+
+bfloat16 is the upper half of a float32: ml_dtypes rounds to it in half a nanosecond, and no passes of NumPy's are as fast.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ _local = threading.local()
 
 def cast(x: np.ndarray, out: np.ndarray) -> None:
     """out = x, both of one shape, rounded to nearest where out is narrower."""
-    pair = x.dtype.char + out.dtype.char
-    if pair not in ("ef", "fe") or x.size < _FEW or not (x.flags.c_contiguous and out.flags.c_contiguous):
+    run = _RUNS.get(x.dtype.char + out.dtype.char)
+    if run is None or x.size < _FEW or not (x.flags.c_contiguous and out.flags.c_contiguous):
         np.copyto(out, x, casting="unsafe")
         return
-    run, source, target = _widen if pair == "ef" else _narrow, x.reshape(-1), out.reshape(-1)
+    source, target = x.reshape(-1), out.reshape(-1)
 
     def part(start: int, stop: int) -> None:
         for i in range(start, stop, _BLOCK):
@@ -72,6 +74,13 @@ def _narrow(x: np.ndarray, out: np.ndarray) -> None:
     np.right_shift(bits, 13, out=bits)
     np.copyto(halves, bits, casting="unsafe")
     np.bitwise_or(halves, sign, out=halves)
+
+
+def _copy(x: np.ndarray, out: np.ndarray) -> None:
+    np.copyto(out, x, casting="unsafe")
+
+
+_RUNS = {"ef": _widen, "fe": _narrow, "Ef": _copy, "fE": _copy}  # by NumPy's letters: ml_dtypes' bfloat16 is E
 
 
 def _blocks() -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from math import prod as _prod
 import numpy as np
 from numpy.lib.stride_tricks import as_strided as _as_strided
 
+from ...dtypes import is_half as _is_half
 from .threads import scratch as _scratch
 from .tiles import blocks as _blocks
 
@@ -27,7 +28,7 @@ def add_rows(rows, index, out):
     flat = index.reshape(-1)
     values = rows.reshape(flat.size, *out.shape[1:])
     width = _prod(out.shape[1:])
-    if (width < _ROW or out.dtype == np.float16) and out.flags.c_contiguous and width:
+    if (width < _ROW or _is_half(out.dtype)) and out.flags.c_contiguous and width:
         places = _Places((flat.size, width), [(flat[:, None], width)], [(1, 1)])
         places.add(values.reshape(flat.size, width), out.reshape(-1))
         return
@@ -64,7 +65,7 @@ def scatter(source, axis, index, out):
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, line by line."""
     part = _part(source, index)
-    if out.dtype == np.float16 and index.ndim > 1 and out.shape[axis] <= _TILE:
+    if _is_half(out.dtype) and index.ndim > 1 and out.shape[axis] <= _TILE:
         lead = index.shape[:axis] + index.shape[axis + 1 :]
         lines = [np.moveaxis(a, axis, -1) for a in (out[_corner(index, axis)], index)]
         values = np.moveaxis(part, axis, -1) if isinstance(part, np.ndarray) else part
@@ -176,7 +177,7 @@ class _Places:
 
     def add(self, value, line):
         """value is added to what lies at the places, in order."""
-        if line.dtype == np.float16:
+        if _is_half(line.dtype):
             self._add_halves(value, line)
         else:
             self.combine(np.add, value, line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
 from .threads import scratch as _scratch
 from .tiles import blocks as _blocks
 
@@ -31,7 +32,7 @@ def windows_backward(gy, axis, step, out):
         for a, i in enumerate(() if index == (...,) else index):
             cuts[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, out.shape[a]))
         shape = tuple([cut.stop - cut.start for cut in cuts])
-        total = _scratch(shape, np.float32 if out.dtype == np.float16 else out.dtype, 0, 4)
+        total = _scratch(shape, _arithmetic(out.dtype), 0, 4)
         total.fill(0)
         start, stop = cuts[axis].start, cuts[axis].stop
         for offset in range(gy.shape[-1]):

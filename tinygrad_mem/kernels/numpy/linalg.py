@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_half as _is_half
 from ...scope import local as _local
 from .blas import add_product as _add_product
 from .blas import matmul as _product
@@ -15,7 +16,7 @@ _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
 def matmul_workspace(x_shape, y_shape, dtype):
     """Bytes of workspace that a product of these shapes wants: none but for float16."""
-    if dtype != np.float16:
+    if not _is_half(dtype):
         return 0
     m, k, n = x_shape[-2], x_shape[-1], y_shape[-1]
     rows = max(min(m, _TILE // max(k + n, 1)), 1)
@@ -30,7 +31,7 @@ def matmul(x, y, work, out):
     if x.shape[-1] == 0:
         out.fill(0)
         return
-    if out.dtype != np.float16:
+    if not _is_half(out.dtype):
         _product(x, y, out)
         return
     _half_products(x, y, None, 1, 1, work, out)
@@ -47,7 +48,7 @@ def _half_products(x, y, addend, alpha, beta, work, out):
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     for index in np.ndindex(out.shape[:-2]):
         more = None if addend is None else addend[index]
-        if _local.narrow_sums:
+        if out.dtype is _local.narrow_sums:
             _narrow_product(xs[index], ys[index], more, alpha, beta, out[index])
         else:
             _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])

@@ -1,4 +1,4 @@
-"""Sums of float16 that stay in float16, to show what float32 is for: ``backends.accumulate_in(float16)``.
+"""Sums of halves that stay halves, to show what float32 is for: ``backends.accumulate_in(float16)``.
 
 One term after the other is added, and every product and every sum is rounded. Slow: nothing here is meant for use.
 """
@@ -31,7 +31,7 @@ def product(x, y, addend, alpha, beta, out):
         step = max(_TILE // width, 1)
         for i in range(0, len(out), step):
             part = out[i : i + step, j : j + width]
-            term, total = (_scratch(part.shape, np.float16, k, 4) for k in (0, 1))
+            term, total = (_scratch(part.shape, out.dtype, k, 4) for k in (0, 1))
             total.fill(0)
             for k in range(x.shape[1]):
                 np.multiply(x[i : i + step, k, None], y[k, j : j + width], out=term)
@@ -75,6 +75,6 @@ def _add_outer(a, b, total):
     step = max(_TILE // max(b.size, 1), 1)
     for i in range(0, len(a), step):
         part = total[i : i + step]
-        term = _scratch(part.shape, np.float16, 0, 4)
+        term = _scratch(part.shape, total.dtype, 0, 4)
         np.multiply(a[i : i + step].reshape(-1, *(1,) * b.ndim), b, out=term)
         np.add(part, term, out=part)

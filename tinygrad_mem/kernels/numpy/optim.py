@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
 from .halves import cast as _cast
 from .rules import adam_rule as _adam_rule
 from .rules import average as _average
@@ -51,7 +52,7 @@ def _update(run, temps, p, g, *states, roots=()):
 
 def unscale(grad, inverse, found):
     """grad *= inverse, and found = 1 where an element of grad was not finite; half precision is multiplied in float32."""
-    wide = np.dtype(np.float32) if grad.dtype == np.float16 else grad.dtype
+    wide = _arithmetic(grad.dtype)
 
     def run(grad, work):
         finite = _flags(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_floating as _is_floating
 from .tiles import _SMALL
 from .tiles import flags as _flags
 from .tiles import keep as _keep
@@ -15,7 +16,7 @@ from .tiles import tiled_wide as _tiled
 def relu(x, out):
     """out = max(x, 0)."""
 
-    if out.size <= _SMALL or out.dtype.kind != "f":
+    if out.size <= _SMALL or not _is_floating(out.dtype):
         np.maximum(x, 0, out=out)
     else:  # beside a number, ``np.maximum`` takes twice as long
         _tiled(lambda o, x: np.clip(x, 0, np.inf, out=o), out, x)

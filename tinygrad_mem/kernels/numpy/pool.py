@@ -11,6 +11,9 @@ from math import prod as _prod
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import is_floating as _is_floating
+from ...dtypes import is_half as _is_half
 from .cells import PLACES as _PLACES
 from .cells import cells as _cells
 from .cells import each_cell as _each_cell
@@ -93,7 +96,7 @@ def max_pool(x, geometry, index, out):
 
     def run(planes):
         part, result = x[planes], out[planes]
-        low = -np.inf if out.dtype.kind == "f" else np.iinfo(out.dtype).min
+        low = -np.inf if _is_floating(out.dtype) else np.iinfo(out.dtype).min
         result.fill(low)
         which = None if index is None else index[planes]
         if which is not None:
@@ -113,7 +116,7 @@ def max_pool(x, geometry, index, out):
             elif which is not None:
                 which[target] = 0
             np.maximum(values, best, out=best)
-        if which is not None and result.dtype.kind == "f" and np.isnan(np.add.reduce(result, axis=None)):
+        if which is not None and _is_floating(result.dtype) and np.isnan(np.add.reduce(result, axis=None)):
             point_at_nan(part, which)
 
     def point_at_nan(part, which):
@@ -130,7 +133,7 @@ def max_pool(x, geometry, index, out):
 
 def max_pool_backward(gy, index, geometry, out):
     """out = gy at the place that each window's index names, added up where windows overlap (in their order), 0 elsewhere."""
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _sum_halves(lambda _, windows: gy[windows], gy.shape[1:], geometry, index, out)
         return
     sizes = out.shape[1:]
@@ -225,7 +228,7 @@ def _divide(x, sizes, geometry, count_include_pad, divisor, out):
 
 def _divide_by(x, counts, divisor, out):
     """out = x divided by ``divisor``, or by the product of the counts along each axis; halves are rounded once."""
-    wide = np.float32 if out.dtype == np.float16 else out.dtype
+    wide = _arithmetic(out.dtype)
     if divisor is not None:
         np.multiply(x, 1.0 / divisor, out=out, dtype=wide, casting="unsafe")
         return
@@ -240,7 +243,7 @@ def _divide_by(x, counts, divisor, out):
 
 def avg_pool(x, geometry, count_include_pad, divisor, out):
     """out = the mean of each window."""
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _average_halves(x, geometry, count_include_pad, divisor, out)
         return
 
@@ -292,7 +295,7 @@ def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
     def run(planes):
         result, grads = out[planes], work[planes]
         _divide(gy[planes], out.shape[1:], geometry, count_include_pad, divisor, grads)
-        if out.dtype == np.float16:
+        if _is_half(out.dtype):
             return
         result.fill(0)
         for _, source, target in _offsets(out.shape[1:], gy.shape[1:], geometry):
@@ -300,7 +303,7 @@ def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
             np.add(total, grads[target], out=total)
 
     _planes(out, gy, run)
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _sum_halves(lambda _, windows: work[windows], gy.shape[1:], geometry, None, out)
 
 
@@ -308,14 +311,14 @@ def adaptive_avg_pool(x, out):
     """out = the mean of each of out's cells."""
     for cell, at, count in _each_cell(x, out):
         target = out[at]
-        total = target if out.dtype != np.float16 else _scratch(target.shape, np.float32)  # sums of halves are not halves
+        total = target if not _is_half(out.dtype) else _scratch(target.shape, np.float32)  # sums of halves are not halves
         np.add.reduce(x[cell], axis=tuple(range(1, x.ndim)), dtype=total.dtype, out=total)
         np.multiply(total, 1.0 / count, out=target, casting="unsafe")
 
 
 def adaptive_avg_pool_backward(gy, out):
     """out = each cell's gradient, divided by its count, added to every entry of the cell."""
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _spread_halves(gy, out)
         return
     out.fill(0)

@@ -6,6 +6,8 @@ from math import prod as _prod
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import finfo as _finfo
 from .folds import at as _at
 from .folds import each as _each
 from .folds import extreme as _extreme
@@ -32,7 +34,7 @@ def mean(x, axes, out):
 
 def prod(x, axes, out):
     """out = product of x over ``axes``."""
-    wide = np.float32 if out.dtype == np.float16 else out.dtype
+    wide = _arithmetic(out.dtype)
     last = tuple(range(x.ndim - len(axes), x.ndim))
     if x.dtype == out.dtype == wide and tuple(sorted(axes)) == last and x.flags.c_contiguous and x.size >= 64:
         _line_products(x.reshape(-1, _prod(x.shape[a] for a in axes)), out.reshape(-1))
@@ -223,7 +225,7 @@ def logsumexp(x, axes, top, out):
 
 def logsumexp_backward(gy, x, y, out):
     """out = gy * e**(x - y), broadcast; 0 where y is -inf."""
-    lowest = np.finfo(y.dtype).min
+    lowest = _finfo(y.dtype).min
 
     def run(o, gy, x, y, t):
         np.maximum(y, lowest, out=t)  # where y is -inf so is x, and their difference would be nan

@@ -10,6 +10,7 @@ from math import prod as _prod
 
 import numpy as np
 
+from ...dtypes import arithmetic as _arithmetic
 from .threads import SCRATCH as _SCRATCH
 from .threads import lanes as _lanes
 from .threads import scratch as _scratch
@@ -20,7 +21,7 @@ _CHUNK = 1 << 17  # elements of the planes that are resampled together
 
 def _plan(sizes, outs, taps, dtype, plain):
     """Planes of a chunk, the dtype of its sums, and the shapes of a plane on the way, from ``sizes`` to ``outs``."""
-    wide = dtype if plain or dtype != np.float16 else np.dtype(np.float32)
+    wide = dtype if plain else _arithmetic(dtype)
     steps = [sizes]
     for axis, count in enumerate(taps):
         if count:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_floating as _is_floating
+from ...dtypes import is_half as _is_half
 from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
@@ -20,7 +22,7 @@ def _run(ufunc, x, axis, out):
     """ufunc.accumulate, of float16 in float32 tiles; the lines of a tile go on where those before them ended."""
     if out.size == 0:
         return
-    if out.dtype != np.float16:
+    if not _is_half(out.dtype):
         _shared(lambda x, out: _accumulate(ufunc, x, axis, out), axis, x, out)
         return
     xs, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
@@ -128,7 +130,7 @@ def cumulative_extremum(x, axis, largest, out, index):
             np.add.accumulate(position, out=position)
             np.equal(line[cut], best[cut], out=flag)
             np.multiply(flag, position, out=seen)
-            if x.dtype.kind == "f":
+            if _is_floating(x.dtype):
                 np.isnan(line[cut], out=flag)
                 np.copyto(seen, position, where=flag)
             if i:
@@ -138,7 +140,7 @@ def cumulative_extremum(x, axis, largest, out, index):
 
 def logcumsumexp(x, axis, out):
     """out = ln of the running sums of e**x along ``axis``."""
-    if out.size and out.dtype != np.float16:
+    if out.size and not _is_half(out.dtype):
         np.logaddexp.accumulate(x, axis=axis, out=out)
     else:
         _run(np.logaddexp, x, axis, out)
@@ -146,7 +148,7 @@ def logcumsumexp(x, axis, out):
 
 def logcumsumexp_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
-    if out.dtype == np.float16:
+    if _is_half(out.dtype):
         _logcumsumexp_backward_of_halves(*[np.moveaxis(a, axis, -1) for a in (gy, x, y, out)])
         return
     turn = [_mirrored(a, axis, True) for a in (work, out)]

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ...dtypes import is_floating as _is_floating
+from .halves import cast as _cast
 from .index import gather as _gather
 from .index import scatter as _scatter
 from .index import scatter_add as _scatter_add
@@ -72,7 +74,7 @@ _LOW, _LOWEST = 0xFFFFFFFF, np.iinfo(np.int64).min
 
 def _as_integers(x, sign, flag, out):
     """out = int64 of the same order as x of 64 bits; sign and flag are buffers of its size."""
-    if x.dtype.kind != "f":
+    if not _is_floating(x.dtype):
         np.copyto(out, x)
         return
     number, flag = out.view(np.float64), _first_bools(flag)
@@ -128,9 +130,10 @@ def _order_packed(x, start, stop, descending, work, out):
 
 def _pack(x, first, descending, keys):
     """keys = x as a 32-bit integer of the same order, then its position; ``first`` is the position of the first."""
-    if x.dtype.kind == "f":
+    if _is_floating(x.dtype):
         t = _scratch(x.shape, np.float32, 1, 4)
-        np.add(x, 0.0, out=t)  # -0 becomes 0: they are equal
+        _cast(x, t)
+        np.add(t, 0.0, out=t)  # -0 becomes 0: they are equal
         flag = _scratch(x.shape, np.bool_, 2, 4)
         np.isnan(t, out=flag)
         np.copyto(t, np.nan, where=flag)  # a nan with a sign bit too

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ...dtypes import is_floating as _is_floating
+from ...dtypes import is_half as _is_half
 from .halves import cast
 from .threads import GRAIN, TILE, scratch, split
 
@@ -53,10 +55,10 @@ def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: in
     So nothing in between leaves the range of float16 (the square of 300 does), nor is it rounded on the way.
     """
     every = (out, *arrays)
-    if out.dtype != np.float16 or (dtype is not None and np.dtype(dtype).kind != "f"):
+    if not _is_half(out.dtype) or (dtype is not None and not _is_floating(np.dtype(dtype))):
         tiled(run, out, *arrays, temps=temps, dtype=dtype)
         return
-    halves = [i for i, a in enumerate(every) if isinstance(a, np.ndarray) and a.dtype == np.float16]
+    halves = [i for i, a in enumerate(every) if isinstance(a, np.ndarray) and _is_half(a.dtype)]
 
     def widened(*tiles: Any) -> None:
         given, work = list(tiles[: len(every)]), tiles[len(every) :]
