@@ -17,7 +17,7 @@ from ..autograd.graph import leaves
 from ..autograd.sparse import parts
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
-from ..dtypes import float32, is_half
+from ..dtypes import float16, float32, is_half
 from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
 
@@ -352,7 +352,7 @@ def _gradients(optimizer: Any) -> list[Tensor]:
         for p in group["params"]:
             if p.grad is None:
                 continue
-            if is_half(p.grad.dtype):
+            if p.grad.dtype == float16:
                 raise ArgumentError(
                     "Attempting to unscale FP16 gradients: what is small enough to need the scale is 0 without it in float16. "
                     "Keep the parameters in float32 and use autocast, or set grad_dtype = float32 on float16 parameters."
