@@ -64,6 +64,52 @@ def test_equal_calls_are_measured_once(calls: list[Call], tmp_path: Path, monkey
     assert ran == calls
 
 
+def test_measured_again_the_least_counts(calls: list[Call], monkeypatch: pytest.MonkeyPatch):
+    found = iter([(3.0, 1.0), (2.0, 5.0)])
+    monkeypatch.setattr(module, "measure", lambda call, device: next(found))
+    small = iter([{"a": (5.0, 6.0)}, {"a": (4.0, 7.0)}])
+    monkeypatch.setattr(module, "measure_python", lambda times: dict.fromkeys(module._PYTHON, next(small)["a"]))
+    times = Times("cpu")
+    assert times.of(calls[0]) == (3.0, 1.0)
+    assert times.python == (1.0, 1.0)
+    times.again()
+    assert times.of(calls[0]) == (2.0, 1.0)
+    assert times.python == (2.0, 2.0)  # of the least of either, not the least difference
+    modelled = Times("meta")
+    before = modelled.of(calls[0])
+    modelled.again()
+    assert modelled.of(calls[0]) == before
+    assert modelled.python == (0.0, 0.0)
+
+
+def test_python_beside_ops_is_measured_and_draws_no_random_numbers():
+    cpu = tm.device("cpu")
+    state = cpu.generator.state
+    found = module.measure_python(Times("cpu"))
+    assert cpu.generator.state == state
+    assert set(found) == set(module._PYTHON)
+    assert all(plain > 0 for plain, _ in found.values())
+
+
+def test_what_is_recomputed_takes_hooks_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(module, "measure", lambda call, device: (1.0, 2.0))
+    monkeypatch.setattr(module, "measure_python", lambda times: dict.fromkeys(module._PYTHON, (5.0, 15.0)))
+    times, call = Times("cpu"), Call("A", (), (), ())
+    heard = module.Heard()
+    heard.ran["", call] = 3
+    assert heard.time(times) == 9
+    heard.again[call] = 2
+    assert heard.time(times) == 9 + 2 * 11
+
+
+def test_a_gradient_that_is_made_for_the_backward_is_not_timed(monkeypatch: pytest.MonkeyPatch):
+    """Addition hands its gradient on: the backward writes nothing."""
+    x = Spec((1 << 20,), "<f4")
+    cpu = tm.device("cpu")
+    monkeypatch.setattr(module, "_spent", lambda run, device: (run(), 1.0 if run.__name__ == "between" else 0.125)[1])
+    assert measure(Call("Add", (x, x), (), (True, False)), cpu) == (0.125, 0.125)
+
+
 @pytest.mark.parametrize("content", ["", "[1", "[]", '{"a": 1}', '{"a": [1]}', '{"a": ["x", 2]}', "\x00"])
 def test_a_damaged_cache_is_measured_anew(content: str, tmp_path: Path):
     times = Times("cpu", tmp_path)

@@ -134,7 +134,7 @@ def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) 
 
 
 def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, root: str) -> list[tuple[float, float]]:
-    """Seconds of each stage's forward and backward."""
+    """Seconds of each stage's forward, when it is recomputed, and backward."""
     names = [name for name, _ in found.module.named_children()]
     stage_of = {name: k for k, (a, b) in enumerate(_cuts(sizes)) for name in names[a:b]}
     prefix = f"{root}.{found.path}." if found.path else f"{root}."
@@ -142,7 +142,8 @@ def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, roo
     for (path, call), count in ops.items():
         name = path.removeprefix(prefix).partition(".")[0]
         if path.startswith(prefix) and name in stage_of:
-            spent[stage_of[name]] += np.multiply(times.of(call), count)
+            forward, backward = times.of(call)
+            spent[stage_of[name]] += np.multiply((forward + times.python[0], backward), count)
     return [(float(f), float(b)) for f, b in spent]
 
 

@@ -87,6 +87,11 @@ class TrainingStep:
         self._regions = [technique.region() for technique in choice.techniques]
         self._window = accumulate(model, optimizer, self.parts, scaler=self.scaler) if self.parts > 1 else None
 
+    @property
+    def hooked(self) -> int:
+        """How many parameters are updated in backward."""
+        return 0 if self.in_backward is None else self.in_backward.count
+
     def __call__(self, inputs: Any, targets: Tensor) -> Tensor:
         if self._window is not None:
             return self._window.split(inputs, targets, self.loss, region=self._region)

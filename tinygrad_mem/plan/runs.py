@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -15,7 +13,7 @@ from ..memory.predict import dry_run
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from .choice import Choice, Loss, TrainingStep
-from .times import Call, Times, call_of
+from .times import Heard, Times, listening
 
 STEPS = 16  # that a run takes at most, until the pool is as it was before one of them
 
@@ -58,50 +56,19 @@ class Point:
     forwards: float
 
 
-class Heard(scope.Listener):
-    """Counts what runs, by module and phase, and what goes to the host."""
-
-    def __init__(self) -> None:
-        self.ran: Counter[tuple[str, Call]] = Counter()
-        self.again: Counter[Call] = Counter()
-        self.offloaded: list[int] = []  # bytes of each copy
-
-    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
-        call = call_of(node, arrays, params)
-        if scope.local.phase == "recompute":
-            self.again[call] += 1
-        else:
-            self.ran[scope.local.module, call] += 1
-
-    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
-        if device == "host":
-            self.offloaded.append(requested)
-
-    def time(self, times: Times) -> float:
-        """Of all that was heard: forwards, their backwards, forwards again, copies."""
-        spent = sum(sum(times.of(call)) * count for (_, call), count in self.ran.items())
-        spent += sum(times.of(call)[0] * count for call, count in self.again.items())
-        return spent + sum(map(times.there_and_back, self.offloaded))
-
-
-@contextmanager
-def listening(listener: scope.Listener) -> Iterator[None]:
-    """Inside, ``listener`` hears what happens."""
-    scope.listen(listener)
-    try:
-        yield
-    finally:
-        scope.unlisten(listener)
-
-
 class Ran(NamedTuple):
-    """A run: what was heard of its second step; most bytes in use and reserved, those in use after it, most on the host."""
+    """A run: what was heard of its second step; most bytes in use and reserved, those in use after it, most on the host.
+
+    Attributes:
+        hooked: parameters that were updated in backward.
+    """
 
     heard: Heard
     peak: int
     reserved: int
     kept: int
     host: int
+    hooked: int
 
 
 class Runs:
@@ -140,7 +107,7 @@ class Runs:
                 sizes = meta.pool.used_bytes(), meta.pool.total_bytes(), limit
                 raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {STEPS} steps left the pool alike.")
             pool = meta.pool
-            return Ran(heard, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used)
+            return Ran(heard, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked)
 
     def _begin(self, choice: Choice, watch: Callable[[Module], None] = lambda model: None) -> tuple[TrainingStep, tuple]:
         model = self.recipe.model()
@@ -167,9 +134,10 @@ class Runs:
         """What the step needs with ``choice``."""
         if choice not in self.points:
             self.tell(str(choice))
-            heard, peak, reserved, kept, host = self.run(choice)
+            heard, peak, reserved, kept, host, hooked = self.run(choice)
             forwards = (heard.ran.total() + heard.again.total()) / heard.ran.total()
-            self.points[choice] = Point(choice, peak, reserved, kept, host, heard.time(self.times), forwards)
+            time = heard.time(self.times) + hooked * self.times.python[1]
+            self.points[choice] = Point(choice, peak, reserved, kept, host, time, forwards)
         return self.points[choice]
 
     def fits(self, choice: Choice, budget: int) -> bool:

@@ -10,7 +10,7 @@ from ..memory.predict import dry_run
 from . import chains
 from .activations import Writable
 from .choice import Choice
-from .runs import Heard, Point, Recipe, Runs
+from .runs import Point, Recipe, Runs
 from .techniques import (
     LEVELS,
     Accumulation,
@@ -23,7 +23,7 @@ from .techniques import (
     Technique,
     reason_against,
 )
-from .times import Call, Times
+from .times import Call, Heard, Times
 
 POINTS = 12  # of the front
 SECOND_LOOKS = 3  # choices before the one that bisection found

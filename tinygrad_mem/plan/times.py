@@ -10,28 +10,38 @@ import hashlib
 import json
 import os
 import platform
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from math import prod
 from pathlib import Path
-from time import perf_counter
+from time import get_clock_info, perf_counter, process_time
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .. import scope
+from ..autograd import engine
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device
 from ..dtypes import as_dtype, is_floating, uint8
 from ..errors import TinygradMemError
+from ..nn import BatchNorm2d, PReLU, Sequential, Tanh
 from ..ops.base import Op
+from ..optim import SGD
+from ..recompute import checkpoint
+from ..techniques import optimizer_in_backward
 
-SECONDS = 0.01  # of one op, at least, in all its repetitions
+SECONDS = 0.01  # of one op, at least, in all its runs
+TURNS = 3  # of one op, at least
+FINE = get_clock_info("process_time").resolution <= 1e-6  # else it stands still during short ops
 COPIED = 1 << 24  # bytes that are copied to the host and back to see how long it takes
 BUS = 25e9  # bytes a second between a GPU and its host, where that is modelled
 SETTINGS = ("TINYGRAD_MEM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
+_PYTHON = "a small step for each op that is recomputed", "a small step for each parameter that is updated in backward"
 _COPY = "to the host, and back"
 _NOT_LOOKED_AT = ("ticket",)  # parameters that differ at each call and change no time
 
@@ -80,6 +90,42 @@ def _plain(value: Any) -> Any:
         return tuple(_plain(v) for v in value)
     kept = value is None or value is Ellipsis or isinstance(value, (bool, int, float, str, np.dtype))
     return value if kept else str(value)
+
+
+class Heard(scope.Listener):
+    """Counts what runs, by module and phase, and what goes to the host."""
+
+    def __init__(self) -> None:
+        self.ran: Counter[tuple[str, Call]] = Counter()
+        self.again: Counter[Call] = Counter()
+        self.offloaded: list[int] = []  # bytes of each copy
+
+    def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
+        call = call_of(node, arrays, params)
+        if scope.local.phase == "recompute":
+            self.again[call] += 1
+        else:
+            self.ran[scope.local.module, call] += 1
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        if device == "host":
+            self.offloaded.append(requested)
+
+    def time(self, times: Times) -> float:
+        """Of all that was heard: forwards, their backwards, forwards again and what goes with them, copies."""
+        spent = sum(sum(times.of(call)) * count for (_, call), count in self.ran.items())
+        spent += sum((times.of(call)[0] + times.python[0]) * count for call, count in self.again.items())
+        return spent + sum(map(times.there_and_back, self.offloaded))
+
+
+@contextmanager
+def listening(listener: scope.Listener) -> Iterator[None]:
+    """Inside, ``listener`` hears what happens."""
+    scope.listen(listener)
+    try:
+        yield
+    finally:
+        scope.unlisten(listener)
 
 
 class Times:
@@ -134,6 +180,15 @@ class Times:
             self._known[call] = self._written[key]
         return self._known[call]
 
+    def again(self) -> None:
+        """Measure once more what is known, and keep the least: what disturbs one pass may spare the next."""
+        if not self.measured:
+            return
+        for call, before in self._known.items():
+            self._known[call] = self._written[repr(call)] = _less(before, self._find(call))
+        for key, now in measure_python(self).items():
+            self._written[key] = _less(self._written.get(key, now), now)
+
     def there_and_back(self, size: int) -> float:
         """Seconds to copy so many bytes to the host's memory and to bring them back."""
         if not self.measured:
@@ -142,6 +197,18 @@ class Times:
             self._written[_COPY] = measure_copies(self.device)
         return sum(self._written[_COPY]) * size / COPIED
 
+    @property
+    def python(self) -> tuple[float, ...]:
+        """Seconds beside what ops take: of an op that is recomputed, of a parameter that is updated in backward.
+
+        Modelled times have none.
+        """
+        if not self.measured:
+            return 0.0, 0.0
+        if not all(key in self._written for key in _PYTHON):
+            self._written |= measure_python(self)
+        return tuple(max(self._written[key][1] - self._written[key][0], 0.0) for key in _PYTHON)
+
     def _find(self, call: Call) -> tuple[float, float]:
         if self.measured:
             try:
@@ -149,6 +216,10 @@ class Times:
             except (TinygradMemError, TypeError, ValueError, MemoryError, IndexError, KeyError):
                 pass  # an op that does not run alone, on values of no meaning, is modelled
         return model(call)
+
+
+def _less(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
+    return min(a[0], b[0]), min(a[1], b[1])
 
 
 def _here(device: Any) -> tuple[Any, bool]:
@@ -190,23 +261,71 @@ def measure(call: Call, device: Any) -> tuple[float, float]:
     params = {name: _raw(value, device) for name, value in call.params}
     if "ticket" in _parameters(op):
         params["ticket"] = device.generator.ticket()
+    if not any(call.needs):
+        return _quietly(lambda: (*_seconds([lambda: apply(op, *inputs, **params)], device), 0.0))
+    return _quietly(lambda: _both(op, inputs, params, device))
+
+
+def _quietly(run: Callable[[], Any]) -> Any:
+    """While nobody listens."""
     listeners, scope.listeners = scope.listeners, ()
     try:
-        forward = _seconds(lambda: apply(op, *inputs, **params), device)
-        if not any(call.needs):
-            return forward, 0.0
-        both = _seconds(lambda: _both(op, inputs, params), device)
+        return run()
     finally:
         scope.listeners = listeners
-    return forward, max(both - forward, 0.0)
 
 
 def measure_copies(device: Any) -> tuple[float, float]:
     """Seconds to copy :data:`COPIED` bytes from ``device`` to the host's memory, and back."""
     here = device.empty((COPIED,), uint8)
     host = np.ndarray(COPIED, uint8, device.pool.host(pinned=True).malloc(COPIED))
-    there = _seconds(lambda: device.to_host(here, host), device)
-    return there, _seconds(lambda: device.from_host(host, here), device)
+    there, back = _seconds([lambda: device.to_host(here, host), lambda: device.from_host(host, here)], device)
+    return there, back
+
+
+def measure_python(times: Times) -> dict[str, tuple[float, float]]:
+    """(plain, with it) seconds of a small step, for each op that is recomputed, for each parameter updated in backward.
+
+    Small blocks run as they are, each in a checkpoint, and with the optimizer in backward. Arrays are so small that Python is
+    what takes time; the modules are such as draw no random numbers. Forwards that run again are taken off: hooks remain.
+    """
+    device, shape = times.device, (2, 2, 2, 2)
+    with device:
+        blocks = [Sequential(BatchNorm2d(2), PReLU(2), Tanh()) for _ in range(5)]
+        others = [Sequential(BatchNorm2d(2), PReLU(2), Tanh()) for _ in range(5)]
+    x, gradient = (_filled(shape, np.dtype("<f4"), device, 1) for _ in range(2))
+
+    def step(chain: list[Sequential], how: Callable[..., Any], update: Callable[[], Any]) -> None:
+        y = x
+        for block in chain:
+            y = how(block, y)
+        y.backward(gradient)
+        update()
+
+    optimizer, other = (SGD([p for block in chain for p in block.parameters()], lr=0.0) for chain in (blocks, others))
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    steps = [
+        partial(step, blocks, _called, update),
+        partial(step, blocks, checkpoint, update),
+        partial(step, others, _called, int),
+    ]
+    heard = Heard()
+    with optimizer_in_backward(other):
+        with listening(heard):
+            steps[1]()
+        plain, recomputed, in_backward = _quietly(lambda: _seconds(steps, device, 10 * SECONDS))
+    forwards = sum(times.of(call)[0] * n for call, n in heard.again.items())
+    ops, parameters = heard.again.total(), sum(len(group["params"]) for group in other.param_groups)
+    pairs = (plain / ops, (recomputed - forwards) / ops), (plain / parameters, in_backward / parameters)
+    return dict(zip(_PYTHON, pairs, strict=True))
+
+
+def _called(function: Callable[..., Any], x: Any) -> Any:
+    return function(x)
 
 
 def _parameters(op: type[Op]) -> tuple[str, ...]:
@@ -214,14 +333,27 @@ def _parameters(op: type[Op]) -> tuple[str, ...]:
     return code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
 
-def _both(op: type[Op], inputs: list, params: dict[str, Any]) -> None:
-    found = apply(op, *inputs, **params)
-    outputs = [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad]
-    for y in outputs[:1]:
-        y.backward(_filled(tuple(y.shape), y.dtype, y.device, 1))
-    for x in inputs:
-        if isinstance(x, Tensor):
-            x.grad = None
+def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tuple[float, float]:
+    """Seconds of an op's forward and of its backward, in turns; the gradient is the engine's own, as in the midst of a walk."""
+    made: list[Any] = []
+    roots: list[tuple] = []
+
+    def forward() -> None:
+        found = apply(op, *inputs, **params)
+        made[:] = [y for y in (found if isinstance(found, tuple) else (found,)) if y.requires_grad][:1]
+
+    def between() -> None:
+        roots[:] = [(y.edge(), _filled(tuple(y.shape), y.dtype, device, 1).array, True) for y in made]
+        made.clear()
+        for x in inputs:
+            if isinstance(x, Tensor):
+                x.grad = None
+
+    def backward() -> None:
+        engine.run([roots.pop()] if roots else [], keep_graph=False)
+
+    first, _, second = _seconds([forward, between, backward], device)
+    return first, second
 
 
 def _filled(shape: tuple[int, ...], dtype: Any, device: Any, value: float) -> Tensor:
@@ -248,15 +380,24 @@ def _raw(value: Any, device: Any) -> Any:
     return tuple(_raw(v, device) for v in value) if isinstance(value, tuple) else value
 
 
-def _seconds(run: Callable[[], Any], device: Any) -> float:
-    """The least time of one call: what else the machine does makes it longer, never shorter."""
+def _seconds(parts: list[Callable[[], Any]], device: Any, whole: float | None = None) -> tuple[float, ...]:
+    """The least time of each part, which take turns: what else the machine does makes it longer, never shorter."""
+    for part in parts:
+        part()
+    device.synchronize()
+    least, total, turns = [float("inf")] * len(parts), 0.0, 0
+    while total < (SECONDS if whole is None else whole) or turns < TURNS:
+        for i, part in enumerate(parts):
+            spent = _spent(part, device)
+            least[i], total = min(least[i], spent), total + spent
+        turns += 1
+    return tuple(least)
+
+
+def _spent(run: Callable[[], Any], device: Any) -> float:
+    """Seconds on the clock; on the cpu less what the core did for others meanwhile."""
+    start, own = perf_counter(), process_time()
     run()
     device.synchronize()
-    least, total = float("inf"), 0.0
-    while total < SECONDS:
-        start = perf_counter()
-        run()
-        device.synchronize()
-        spent = perf_counter() - start
-        least, total = min(least, spent), total + spent
-    return least
+    wall = perf_counter() - start
+    return min(wall, process_time() - own) if device.type == "cpu" and FINE else wall
