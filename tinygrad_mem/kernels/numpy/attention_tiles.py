@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from math import prod as _prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,7 @@ from .threads import SCRATCH, scratch
 
 _TILE = 1 << 16  # scores of one tile in float32: 256 KiB, of which there are two
 _ROWS, _COLUMNS = 128, 512  # at most
+_FEW = 64  # rows that one tile has though it could leave out columns if it had fewer
 _REACH = _ROWS + _COLUMNS  # further than a row's number and a column's in a tile can be from each other
 _STREAM = 2  # of Philox's counter: dropout of activations has 1
 _ONES = {size: np.ones((_COLUMNS, 1), f"f{size}") for size in (4, 8)}
@@ -67,14 +69,14 @@ class Job:
 
     @cached_property
     def plan(self) -> Plan:
-        return plan(self.q.shape, self.k.shape[2], self.width, self.q.dtype)
+        return plan(self.q.shape, self.k.shape[2], self.width, self.q.dtype, self.window[1] is not None)
 
     def tiles(self) -> int:
         """How many tiles the job has, skipped ones as well."""
         cut = self.plan
         counts = (*self.q.shape[:4], self.k.shape[2])
         sizes = (cut.batches, cut.heads, 1, cut.rows, cut.columns)
-        return int(np.prod([-(-n // size) for n, size in zip(counts, sizes, strict=True)]))
+        return _prod(-(-n // size) for n, size in zip(counts, sizes, strict=True))
 
     def number(self, at: Spot, columns: slice) -> int:
         """The number of a tile."""
@@ -119,10 +121,15 @@ def cuts(count: int, size: int) -> list[slice]:
 
 
 @lru_cache
-def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype) -> Plan:
-    """The largest tile whose numbers fit into the scratch of a thread: whole batches, else some heads, rows and columns."""
+def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype, ahead: bool = False) -> Plan:
+    """The largest tile whose numbers fit into the scratch of a thread: whole batches, else some heads, rows and columns.
+
+    Where rows do not see what is ``ahead`` of them, there are two tiles of rows at least, for the first leaves out columns.
+    """
     batches, heads, _, rows, depth = (max(n, 1) for n in q_shape)
     columns, rows, width = min(max(total, 1), _COLUMNS), min(rows, _ROWS), max(width, 1)
+    if ahead:
+        rows = min(rows, max(-(-total // 2), _FEW))
     most = _TILE * 4 // max(dtype.itemsize, 4)
 
     def fits(count: int) -> bool:
@@ -205,7 +212,7 @@ class Sight:
 
     def _longest(self, x: np.ndarray) -> float:
         """The largest squared length of a row."""
-        squares = self._scores.reshape(-1)[: int(np.prod(x.shape[:3]))].reshape(x.shape[:3])
+        squares = self._scores.reshape(-1)[: _prod(x.shape[:3])].reshape(x.shape[:3])
         np.vecdot(x, x, out=squares)
         return float(np.maximum.reduce(squares, axis=None))
 
@@ -219,7 +226,7 @@ class Sight:
         if count == buffer.shape[3]:
             return buffer
         shape = (*self.lead, count)
-        return buffer.reshape(-1)[: int(np.prod(shape))].reshape(shape)
+        return buffer.reshape(-1)[: _prod(shape)].reshape(shape)
 
     def _mask(self, columns: slice) -> np.ndarray | None:
         """What is added to the scores; it broadcasts."""
@@ -255,7 +262,7 @@ class Sight:
         """The dropout mask of a tile: True is kept. Its numbers are drawn in the spare tile."""
         seed, call = self.job.ticket
         shape = (*self.lead, columns.stop - columns.start)
-        uniform = self.spare(columns).reshape(-1).view(np.float32)[: int(np.prod(shape))].reshape(shape)
+        uniform = self.spare(columns).reshape(-1).view(np.float32)[: _prod(shape)].reshape(shape)
         counter = [0, self.job.number(self.at, columns), call, _STREAM]
         np.random.Generator(np.random.Philox(key=seed, counter=counter)).random(dtype=np.float32, out=uniform)
         flags = self._part(self._flags, columns)

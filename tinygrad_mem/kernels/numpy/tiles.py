@@ -14,6 +14,7 @@ from .halves import cast
 from .threads import GRAIN, TILE, scratch, split
 
 _SMALL = 1 << 13  # elements up to which one tile does it, without any bookkeeping
+_PASSES = (1, 2, 6)  # at least, of what has no, one, or more temporaries
 
 
 def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
@@ -41,7 +42,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
                 cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
                 run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
 
-        split(flat.size, part, GRAIN >> (temps > 0))  # with temporaries there are several passes
+        split(flat.size, part, GRAIN // _PASSES[min(temps, 2)])
         return
     for index in blocks(out.shape):
         cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
