@@ -18,19 +18,20 @@ def _wide(x):
     return np.float64 if x.dtype == np.float64 else np.float32
 
 
-def _positions(target, piece, ignore):
+def _positions(target, piece, ignore, classes):
     """Flat positions of the targets in a contiguous tile of ``piece``, and where they are not in it (ignored, or in another).
 
     Positions of the latter point somewhere harmless.
     """
     at = _scratch(target.shape, np.int64, 4, 8)
     out = _scratch(target.shape, np.bool_, 6, 8)
-    more = _scratch((2, *target.shape), np.bool_, 6, 8)[1]
     np.equal(target, ignore, out=out)
-    np.less(target, piece.start, out=more)
-    np.logical_or(out, more, out=out)
-    np.greater_equal(target, piece.stop, out=more)
-    np.logical_or(out, more, out=out)
+    if piece.stop - piece.start < classes:
+        more = _scratch((2, *target.shape), np.bool_, 6, 8)[1]
+        np.less(target, piece.start, out=more)
+        np.logical_or(out, more, out=out)
+        np.greater_equal(target, piece.stop, out=more)
+        np.logical_or(out, more, out=out)
     np.subtract(target, piece.start, out=at, casting="unsafe")
     np.copyto(at, 0, where=out)
     rows, width = target.shape
@@ -126,7 +127,7 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
             cut = part[:, piece]
             tile = _scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
-            at, out = _positions(goal, piece, ignore)
+            at, out = _positions(goal, piece, ignore, x.shape[1])
             found = _scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.logical_not(out, out=out)
@@ -164,7 +165,7 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
             np.add(picked, smooth[:, 0], out=picked)
         np.copyto(picked, 0, where=skip)
 
-    _lines(x.shape, run)
+    _lines(x.shape, run, wide.itemsize)
 
 
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
@@ -203,12 +204,12 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
             own = slice(first + piece.start, first + piece.stop)
             if smoothing:
                 _subtract_even(tile, g, spread, own)
-            at, missing = _positions(goal, own, ignore)
+            at, missing = _positions(goal, own, ignore, classes)
             _subtract_at(tile.reshape(-1), at, missing, w)
             if not direct:
                 np.copyto(result, tile, casting="unsafe")
 
-    _lines(x.shape, run)
+    _lines(x.shape, run, wide.itemsize)
 
 
 def _subtract_even(tile, g, spread, piece):

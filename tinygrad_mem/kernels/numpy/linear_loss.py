@@ -35,7 +35,7 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
                 np.multiply(cut, 1 if spread is None else spread[:, own], out=tile, dtype=wide)
                 _sum_lines(tile, smooth)
             np.copyto(tile, cut)
-            at, missing = _positions(goal, own, ignore)
+            at, missing = _positions(goal, own, ignore, classes)
             found = _scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.copyto(found, 0, where=missing)

@@ -19,25 +19,27 @@ GRAIN = 1 << 17  # elements that pay for a core of their own: exponentials take 
 TOGETHER = 128  # neighbours of a line that a tile has, where there are so many
 
 
-def lines(shape, run):
+def lines(shape, run, itemsize=8):
     """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores.
+
+    A tile is of 256 KiB, of numbers of ``itemsize`` bytes.
 
     Neighbours of long lines come along, for what lies together in memory is read together: then a tile holds pieces.
     """
     outer, classes, inner = shape
     if outer * classes * inner == 0:
         return
-    line = max(classes, 1)
+    line, tile = max(classes, 1), 8 * TILE // itemsize
 
     def part(start, stop):
-        width = max(min(inner, max(TILE // line, TOGETHER), LINES), 1)
-        height = max(min(TILE // (line * width), LINES // width), 1) if width == inner else 1
+        width = max(min(inner, max(tile // line, TOGETHER), LINES), 1)
+        height = max(min(tile // (line * width), LINES // width), 1) if width == inner else 1
         for i in range(start, stop, height):
             for j in range(0, inner, width):
                 run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
 
     def columns(start, stop):
-        width = max(min(max(TILE // line, TOGETHER), LINES), 1)
+        width = max(min(max(tile // line, TOGETHER), LINES), 1)
         for j in range(start, stop, width):
             run(slice(0, 1), slice(j, min(j + width, stop)))
 
