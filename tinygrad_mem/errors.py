@@ -58,7 +58,21 @@ class RecomputationStoppedError(TinygradMemError, RuntimeError):
 
 
 class BudgetError(TinygradMemError, ValueError):
-    """No training step that a plan may choose fits into its budget."""
+    """No training step that a plan may choose fits into its budget.
+
+    What it says takes a search of its own, which is made when somebody reads it: who looks for the largest batch does not.
+    """
+
+    def __init__(self, message: str | Callable[[], str]) -> None:
+        super().__init__(message)
+
+    def __str__(self) -> str:
+        if callable(self.args[0]):
+            self.args = (self.args[0](),)
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple:
+        return type(self), (str(self),)
 
 
 class GradcheckError(TinygradMemError, RuntimeError):

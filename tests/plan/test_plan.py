@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+import pickle
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -23,7 +26,8 @@ from tinygrad_mem.models.resnet import resnet20
 from tinygrad_mem.models.unet import UNet
 from tinygrad_mem.models.vgg import vgg11_bn_cifar
 from tinygrad_mem.nn import functional as F
-from tinygrad_mem.plan import Choice, Plan, Times, TrainingStep, largest, plan
+from tinygrad_mem.plan import Choice, Plan, Times, TrainingStep, chains, largest, plan
+from tinygrad_mem.plan.times import Call
 
 TIMES = Times("meta")  # modelled: the same on every machine
 
@@ -229,6 +233,54 @@ def test_the_largest_batch():
     assert largest(build, most=3)[0] == 3
     with pytest.raises(BudgetError, match="closest"):
         largest(lambda n: plan(mlp, images(n, 64), F.cross_entropy, sgd, "1 KiB", times=TIMES))
+
+
+def test_no_message_is_made_that_nobody_reads(monkeypatch: pytest.MonkeyPatch):
+    """A search for the largest batch asks of many sizes that do not fit."""
+    made: list[int] = []
+    module = importlib.import_module("tinygrad_mem.plan.plan")
+    monkeypatch.setattr(module, "_nothing_fits", lambda search, room: (made.append(room), f"{room} are too few")[1])
+    largest(lambda n: plan(mlp, images(n, 64), F.cross_entropy, sgd, "1 MiB", times=TIMES))
+    assert not made
+    with pytest.raises(BudgetError, match="1024 are too few") as caught:
+        planned("mlp").within(1024)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert str(again) == str(caught.value) == "1024 are too few"
+    assert made == [1024]
+
+
+@pytest.mark.parametrize("name", ["mlp", "densenet", "gpt", "masked"])
+def test_nothing_cheaper_fits(name: str):
+    """Of all ways to recompute, with what is free and without each part of it, the plan's is the fastest that fits."""
+    base = planned(name)
+    search = base.search
+    choices = [each for c in search.choices(()) for each in (c, *(c.without(free.name) for free in search.free))]
+    for budget in np.linspace(search.smallest().peak, base.plain.reserved, 12).astype(int).tolist():
+        times = [search.point(choice).time for choice in choices if search.fits(choice, budget)]
+        if times:
+            assert base.within(budget).point.time <= 1.001 * min(times)
+
+
+def test_memory_in_other_pieces_is_tried():
+    """Activations in place cut memory so that no way to recompute fits; without them there is one."""
+    base = planned("unet")
+    closest = base.search.smallest()
+    found = base.within((2 * closest.peak + closest.reserved) // 3)
+    assert found.choice.names
+    assert trained("unet", found.choice, limit=found.budget or 0)[0] == found.peak
+
+
+def test_a_module_that_is_there_twice_takes_its_time_in_both_places():
+    a, b = nn.Linear(4, 4), nn.Linear(4, 4)
+    call, other = (Call("Linear", (n,), (), (True,)) for n in (1, 2))
+    ops = Counter({("Sequential.0", call): 2, ("Sequential.1", other): 1})
+
+    class Known(Times):
+        def of(self, call: Call) -> tuple[float, float]:
+            return (1.0, 2.0) if call.inputs == (1,) else (3.0, 6.0)
+
+    spent = chains._spent(chains.Found("", nn.Sequential(a, b, a)), (1, 1, 1), ops, Known("meta"), "Sequential")
+    assert spent == [(1.0, 2.0), (3.0, 6.0), (1.0, 2.0)]
 
 
 def test_refusals():

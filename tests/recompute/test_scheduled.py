@@ -19,6 +19,7 @@ from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.errors import ArgumentError
 from tinygrad_mem.models import gpt, resnet, vgg
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.plan import Choice, Recompute, TrainingStep
 from tinygrad_mem.recompute import Schedule, Stage
 
 NAMES = sorted(BLOCKS.keys() - {"relu"})
@@ -199,6 +200,34 @@ def test_bytes_of_a_stage_by_hand():
     assert first.gradient == result + last  # and the caller's gradient of the chain's result
     assert first.backward_peak == result + last + model[0].weight.nbytes  # its own result is gone
     assert (second.output, second.saved, second.parameters) == (last, last, model[1].weight.nbytes + last)
+
+
+class Chain(nn.Sequential):
+    pass
+
+
+@pytest.mark.parametrize("wrap", ["wrapper", "schedule", "plan"])
+def test_owners_are_known_by_the_names_they_had(wrap: str):
+    """A comparison matches the modules of a model with those of the model that recomputes."""
+
+    def track(recomputed: bool) -> memory.Track:
+        chain: Any = Chain(nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh())
+        items = ((0, 1), 2, 3)
+        if recomputed and wrap == "wrapper":
+            chain = recompute.checkpoint_wrapper(chain)
+        elif recomputed and wrap == "schedule":
+            chain = recompute.apply(chain, Schedule(items))
+        choice = Choice((Recompute("", items, (1, 1, 1, 1)),) if recomputed and wrap == "plan" else ())
+        x = tm.randn(64, 32)
+        step = TrainingStep(choice, chain, tm.optim.SGD(chain.parameters()), lambda y, _: squares(y))
+        with memory.track() as found:
+            step(x, x)
+        return found
+
+    found = [track(recomputed) for recomputed in (False, True)]
+    for each in found:
+        assert {block.module.partition(".")[0] for block in each.blocks() if block.module} == {"Chain"}
+        assert not [block.owner for block in each.blocks() if "Checkpointed" in block.owner or "Scheduled" in block.owner]
 
 
 def test_measured_times():

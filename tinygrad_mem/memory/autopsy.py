@@ -47,7 +47,7 @@ def _counted(device: Any) -> list[tuple[str, Category, int]]:
     found, names = Census(device), {}
     for root in found.roots:
         for tensors in (root.named_parameters, root.named_buffers):
-            names.update({id(tensor): f"{type(root).__name__}.{path}" for path, tensor in tensors()})
+            names.update({id(tensor): f"{root._root_name()}.{path}" for path, tensor in tensors()})
     held: dict[int, tuple[str, Category]] = {}
 
     def hold(array: Any, owner: str, category: Category) -> None:

@@ -229,7 +229,7 @@ class Recorder(scope.Listener):
         for tensors in (root.named_parameters, root.named_buffers):
             for path, tensor in tensors():
                 address = self._address(tensor.array)
-                note = f"{type(root).__name__}.{path}"
+                note = f"{root._root_name()}.{path}"
                 if address is not None and len(note) > len(self._named.get(address, "")):
                     self._know(tensor.array, address)
                     self._named[address] = note

@@ -39,6 +39,7 @@ class Module(Tree):
     training: bool
     forward: Callable[..., Any] = _no_forward
     _version = 1
+    _known_as = ""  # the name of the class that a wrapper has changed: paths begin as without it
 
     # --- being called -----------------------------------------------------------------------------------------------------
 
@@ -70,7 +71,7 @@ class Module(Tree):
     def _path_in(self, parent: Module | None, path: str) -> str:
         """This module's dotted path: the outermost module's class name, then attribute names."""
         if parent is None:
-            return type(self).__name__
+            return self._root_name()
         for name, module in parent._modules.items():  # nearly always a child: a walk below each of many would be quadratic
             if module is self:
                 return f"{path}.{name}"
@@ -78,6 +79,10 @@ class Module(Tree):
             if module is self:
                 return f"{path}.{name}" if name else path
         return f"{path}.{type(self).__name__}"  # made on the way, registered nowhere
+
+    def _root_name(self) -> str:
+        """With what paths begin that begin here: the class name, without a wrapper's."""
+        return self._known_as or type(self).__name__
 
     # --- modes ------------------------------------------------------------------------------------------------------------
 

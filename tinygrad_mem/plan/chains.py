@@ -135,15 +135,20 @@ def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) 
 
 def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, root: str) -> list[tuple[float, float]]:
     """Seconds of each stage's forward, when it is recomputed, and backward."""
-    names = [name for name, _ in found.module.named_children()]
-    stage_of = {name: k for k, (a, b) in enumerate(_cuts(sizes)) for name in names[a:b]}
+    modules = list(found.module._modules.items())
+    first = {id(module): name for name, module in reversed(modules)}  # by which name all runs of a module are known
+    stages_of: dict[str, list[int]] = {}
+    for k, (a, b) in enumerate(_cuts(sizes)):
+        for _, module in modules[a:b]:
+            stages_of.setdefault(first[id(module)], []).append(k)
     prefix = f"{root}.{found.path}." if found.path else f"{root}."
     spent = np.zeros((len(sizes), 2))
     for (path, call), count in ops.items():
         name = path.removeprefix(prefix).partition(".")[0]
-        if path.startswith(prefix) and name in stage_of:
+        if path.startswith(prefix) and name in stages_of:
             forward, backward = times.of(call)
-            spent[stage_of[name]] += np.multiply((forward + times.python[0], backward), count)
+            for k in stages_of[name]:
+                spent[k] += np.multiply((forward + times.python[0], backward), count / len(stages_of[name]))
     return [(float(f), float(b)) for f, b in spent]
 
 

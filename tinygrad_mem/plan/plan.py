@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -74,7 +74,7 @@ class Plan:
         room = parse_bytes(budget)
         choice = self.search.cheapest(room)
         if choice is None:
-            raise BudgetError(_nothing_fits(self.search, room))
+            raise BudgetError(partial(_nothing_fits, self.search, room))
         return Plan(room, self.search.point(choice), self.search, self.device)
 
     @cached_property

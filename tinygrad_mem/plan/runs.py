@@ -123,12 +123,12 @@ class Runs:
             step(*batch)
 
     def look(self, choice: Choice, watch: Callable[[Module], None], listener: scope.Listener) -> str:
-        """One step with a listener, of a model that ``watch`` has been given; says of what class the model is."""
+        """One step with a listener, of a model that ``watch`` has been given; says with what its modules' paths begin."""
         with dry_run(self.like):
             step, batch = self._begin(choice, watch)
             with listening(listener):
                 step(*batch)
-            return type(step.model).__name__
+            return step.model._root_name()
 
     def point(self, choice: Choice) -> Point:
         """What the step needs with ``choice``."""

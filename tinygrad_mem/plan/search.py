@@ -26,6 +26,7 @@ from .techniques import (
 from .times import Call, Heard, Times
 
 POINTS = 12  # of the front
+FEW = 8  # choices that are all looked at
 SECOND_LOOKS = 3  # choices before the one that bisection found
 NEAR = 1.1  # times a budget: from a smallest peak beyond it on, nothing else is tried
 ALIKE = 0.998  # of a peak: what saves less is not worth a row
@@ -156,13 +157,23 @@ class Search(Runs):
         elif best is not None and self.point(ordered[0]).time >= self.point(best).time:
             return None  # and the others take longer
         else:
-            found = self._first_fit(ordered, budget)
+            found = self._first_fit(ordered, budget) or self._with_less(ordered, budget)
         slower = found is not None and best is not None and self.point(found).time >= self.point(best).time
         return None if slower else found
 
+    def _with_less(self, ordered: list[Choice], budget: int) -> Choice | None:
+        """The first that fits without something that is free: memory lies in other pieces then, and they may be better ones."""
+        for technique in self.free:
+            fewer = list(dict.fromkeys(choice.without(technique.name) for choice in ordered))
+            if fewer != ordered and (found := self._first_fit(fewer, budget)) is not None:
+                return found
+        return None
+
     def _first_fit(self, ordered: list[Choice], budget: int) -> Choice | None:
-        """The first that fits, by bisection: later ones mostly need less. Where memory is in pieces they may not: see below."""
+        """The first that fits; of many by bisection: later ones mostly need less. Where memory is in pieces they may not."""
         low, high = 0, len(ordered) - 1
+        if high < FEW:
+            return next((choice for choice in ordered if self.fits(choice, budget)), None)
         if not self.fits(ordered[high], budget):
             if self.point(ordered[high]).peak > NEAR * budget:
                 return None

@@ -65,6 +65,7 @@ class Recompute(Technique):
                     checkpoint_wrapper(module)
         else:
             chain.schedule, chain.sizes = Schedule(self.items), self.sizes  # type: ignore[attr-defined]
+            chain._known_as = chain._root_name()
             chain.__class__ = scheduled.Scheduled
 
     def __str__(self) -> str:

@@ -63,6 +63,7 @@ def apply(sequential: Sequential, schedule: Schedule, sizes: Sequence[int] | Non
     scheduled = Scheduled(OrderedDict(sequential._modules))  # type: ignore[arg-type]  # a module may be there twice
     scheduled.train(sequential.training)
     scheduled.schedule, scheduled.sizes = schedule, sizes
+    scheduled._known_as = sequential._root_name()
     return scheduled
 
 

@@ -34,7 +34,8 @@ def checkpoint_wrapper(module: M, **options: Any) -> M:
     """
     cls = type(module)
     if not isinstance(module, Checkpointed):
-        module.__class__ = type(f"Checkpointed{cls.__name__}", (Checkpointed, cls), {"__module__": cls.__module__})
+        known = {"__module__": cls.__module__, "_known_as": module._root_name()}
+        module.__class__ = type(f"Checkpointed{cls.__name__}", (Checkpointed, cls), known)
     module.checkpoint_options = options  # type: ignore[attr-defined]
     return module
 
