@@ -23,7 +23,7 @@ def state(kind: str = "cpu") -> tuple:
     return tm.is_autocast_enabled(kind), tm.get_autocast_dtype(kind), tm.is_autocast_cache_enabled()
 
 
-OFF = (False, tm.float16, True)
+OFF, OFF_CUDA = (False, tm.bfloat16, True), (False, tm.float16, True)
 
 
 # --- regions --------------------------------------------------------------------------------------------------------------
@@ -31,23 +31,23 @@ OFF = (False, tm.float16, True)
 
 def test_a_region_and_what_holds_after_it():
     assert state() == OFF
-    with tm.autocast("cpu") as region:
+    with tm.autocast("cpu", dtype=tm.float16) as region:
         assert isinstance(region, tm.amp.autocast)
         assert state() == (True, tm.float16, True)
-        assert state("cuda") == OFF
+        assert state("cuda") == OFF_CUDA
     assert state() == OFF
 
 
 def test_regions_nest_and_disabled_ones_cast_nothing():
     x, w = tm.randn(2, 3), tm.randn(3, 4)
-    with tm.autocast("cpu", cache_enabled=False):
+    with tm.autocast("cpu", dtype=tm.float16, cache_enabled=False):
         half = x @ w
-        with tm.autocast("cpu", enabled=False):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=False):
             assert state() == (False, tm.float16, False)
             assert (x @ w).dtype == tm.float32
             with pytest.raises(DTypeError, match="same dtype"):
                 half @ w.T
-            with tm.autocast("cpu", cache_enabled=True):
+            with tm.autocast("cpu", dtype=tm.float16, cache_enabled=True):
                 assert state() == (True, tm.float16, True)
                 assert (half @ w.T).dtype == tm.float16
             assert state() == (False, tm.float16, False)
@@ -56,13 +56,17 @@ def test_regions_nest_and_disabled_ones_cast_nothing():
 
 
 def test_an_error_leaves_the_region():
-    with pytest.raises(ZeroDivisionError), tm.autocast("cpu"), tm.autocast("cpu", enabled=False):
+    with (
+        pytest.raises(ZeroDivisionError),
+        tm.autocast("cpu", dtype=tm.float16),
+        tm.autocast("cpu", dtype=tm.float16, enabled=False),
+    ):
         raise ZeroDivisionError
     assert state() == OFF
 
 
 def test_decorator():
-    @tm.autocast("cpu")
+    @tm.autocast("cpu", dtype=tm.float16)
     def product(x: tm.Tensor, depth: int = 0) -> tm.Tensor:
         """What it does."""
         assert tm.is_autocast_enabled("cpu")
@@ -78,7 +82,7 @@ def test_decorator():
             super().__init__()
             self.inner = nn.Sequential(nn.Linear(3, 3), nn.ReLU(), nn.Sequential(nn.Linear(3, 2)))
 
-        @tm.autocast(device_type="cpu")
+        @tm.autocast(device_type="cpu", dtype=tm.float16)
         def forward(self, x: tm.Tensor) -> tm.Tensor:
             return self.inner(x)
 
@@ -92,7 +96,7 @@ def test_decorator():
 def test_the_state_is_the_threads_own():
     found = []
 
-    @tm.autocast("cpu")
+    @tm.autocast("cpu", dtype=tm.float16)
     def there() -> None:
         begun.set()
         assert go.wait(10)
@@ -100,7 +104,7 @@ def test_the_state_is_the_threads_own():
 
     begun, go = threading.Event(), threading.Event()
     thread = threading.Thread(target=there)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         threading.Thread(target=lambda: found.append(state())).start()
         thread.start()
         assert begun.wait(10)
@@ -111,7 +115,7 @@ def test_the_state_is_the_threads_own():
 
 
 def test_a_region_on_the_cpu_leaves_other_devices_alone():
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         assert not tm.is_autocast_enabled("cuda")
         assert not tm.is_autocast_enabled()
         assert tm.is_autocast_enabled("meta"), "meta stands for the device that is named"
@@ -128,7 +132,7 @@ def test_signatures_are_pytorchs():
     ):
         mine, other = inspect.signature(ours).parameters, inspect.signature(theirs).parameters
         assert [(p.name, p.default, p.kind) for p in mine.values()] == [(p.name, p.default, p.kind) for p in other.values()]
-    assert repr(tm.autocast("cpu")).startswith("<tinygrad_mem.amp.autocast_mode.autocast object at 0x")
+    assert repr(tm.autocast("cpu", dtype=tm.float16)).startswith("<tinygrad_mem.amp.autocast_mode.autocast object at 0x")
     assert repr(torch.autocast("cpu")).startswith("<torch.amp.autocast_mode.autocast object at 0x")
 
 
@@ -145,16 +149,36 @@ def test_arguments_that_are_refused():
     with pytest.raises(TypeError, match="expected device_type of type str"):
         amp.is_autocast_available(None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r"autocast\(\)\(func\) requires a callable, but got Tensor. Did you mean"):
-        tm.autocast("cpu")(tm.ones(2))  # type: ignore[arg-type]
+        tm.autocast("cpu", dtype=tm.float16)(tm.ones(2))  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="left more often than entered"):
-        tm.autocast("cpu").__exit__()
+        tm.autocast("cpu", dtype=tm.float16).__exit__()
     assert [amp.is_autocast_available(kind) for kind in ("cpu", "cuda", "cuda:1", "mps")] == [True, True, True, False]
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
-def test_bfloat16_is_refused_in_words(dtype):
-    with pytest.raises(NotOfferedError, match="bfloat16 is not offered, NumPy has none: use dtype=float16, with a GradScaler"):
-        tm.autocast("cpu", dtype=dtype)
+def test_the_default_on_the_cpu_is_pytorchs():
+    for library in (tm, torch):
+        assert library.get_autocast_dtype("cpu") == library.bfloat16
+        assert library.get_autocast_dtype("cuda") == library.float16
+        with library.autocast("cpu"):
+            assert (library.ones(2, 2) @ library.ones(2, 2)).dtype == library.bfloat16
+        with library.autocast("cpu", dtype=library.float16), library.autocast("cpu"):
+            assert (library.ones(2, 2) @ library.ones(2, 2)).dtype == library.float16
+
+
+def test_bfloat16_on_a_gpu_is_predicted_and_refused(monkeypatch: pytest.MonkeyPatch):
+    found = []
+
+    def run() -> None:
+        with tm.autocast("cuda", dtype="bfloat16"):
+            found.append((tm.ones(2, 2, device="cuda") @ tm.ones(2, 2, device="cuda")).dtype)
+
+    memory.predict(run)
+    assert found == [tm.bfloat16]
+    monkeypatch.setattr(tm.device("cpu"), "lacking", tm.bfloat16, raising=False)
+    with pytest.raises(NotOfferedError, match=r"bfloat16 on the cpu needs the package ml_dtypes: pip install"):
+        tm.autocast("cpu")
+    tm.autocast("cpu", enabled=False)
+    tm.autocast("cpu", dtype=tm.float16)
 
 
 def test_a_dtype_that_is_not_half_warns_as_pytorch_and_casts_nothing():
@@ -182,7 +206,7 @@ def test_in_a_prediction_there_is_a_gpu():
     def run() -> None:
         x = tm.ones(4, 4, device="cuda")
         for kind in ("cuda", "cpu", x.device.type):
-            with tm.autocast(kind):
+            with tm.autocast(kind, dtype=tm.float16):
                 dtypes.append(((x @ x).dtype, x.half().exp().dtype))
         with pytest.raises(DTypeError, match="expected a floating dtype, found int64"):
             tm.autocast("cuda", dtype=tm.int64)
@@ -209,7 +233,7 @@ def test_gradients_come_back_in_the_parameters_dtype_and_near_float32s():
     grads = []
     for enabled in (False, True):
         net = network()
-        with tm.autocast("cpu", enabled=enabled):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=enabled):
             y = net(x)
             assert y.dtype == (tm.float16 if enabled else tm.float32)
             loss = F.cross_entropy(y, target)
@@ -345,9 +369,9 @@ def test_autocast_and_the_scale_hold_inside_a_recompute(inside: bool, outside: b
         scaler = amp.GradScaler("cpu", init_scale=1024.0)
         optimizer = tm.optim.SGD(net.parameters(), lr=0.1)
         x = tm.randn(8, 32, requires_grad=True)
-        with tm.autocast("cpu", enabled=inside):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=inside):
             y = tm.utils.checkpoint.checkpoint(net, x, use_reentrant=False) if recompute else net(x)
-        with tm.autocast("cpu", enabled=outside):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=outside):
             scaler.scale(y.float().square().mean()).backward()
         scaler.step(optimizer)
         scaler.update()
@@ -365,7 +389,7 @@ def test_casts_made_in_a_recompute_go_with_it():
     net = nn.Linear(128, 128, bias=False)
     x = tm.ones(4, 128, requires_grad=True)
     before = pool.used_bytes()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         y = tm.utils.checkpoint.checkpoint(net, x, use_reentrant=False).float().sum()
     y.backward()
     del y
@@ -376,7 +400,7 @@ def test_casts_made_in_a_recompute_go_with_it():
 
 def test_the_state_can_be_kept_and_set_again_later():
     w = tm.ones(128, 128, requires_grad=True)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         kept = scope.local.autocast
         w @ w
     assert kept.cache == {}, "what is kept pins no casts"
@@ -387,7 +411,7 @@ def test_the_state_can_be_kept_and_set_again_later():
         assert state() == (True, tm.float16, True)
         assert (w @ w).dtype == tm.float16
         assert pool.used_bytes() == before + 128 * 128 * 2
-        with tm.autocast("cpu", enabled=False):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=False):
             assert (w @ w).dtype == tm.float32
     finally:
         scope.local.autocast = None

@@ -37,11 +37,11 @@ def weight() -> tm.Tensor:
 def test_a_weight_is_cast_once_a_region_and_the_cast_goes_at_its_end(used):
     w = weight()
     entry = used()
-    with tm.autocast("cpu"), tm.no_grad():
+    with tm.autocast("cpu", dtype=tm.float16), tm.no_grad():
         for _ in range(3):
             w @ w
         assert used() == entry + HALF
-        with tm.autocast("cpu"):
+        with tm.autocast("cpu", dtype=tm.float16):
             w @ w
         assert used() == entry + HALF, "the regions within share the casts, until the outermost ends"
     assert used() == entry
@@ -51,7 +51,7 @@ def test_a_weight_is_cast_once_a_region_and_the_cast_goes_at_its_end(used):
 def test_without_the_cache_nothing_is_kept(used):
     w = weight()
     entry = used()
-    with tm.autocast("cpu", cache_enabled=False), tm.no_grad():
+    with tm.autocast("cpu", dtype=tm.float16, cache_enabled=False), tm.no_grad():
         assert not tm.is_autocast_cache_enabled()
         w @ w
         assert used() == entry
@@ -60,7 +60,7 @@ def test_without_the_cache_nothing_is_kept(used):
 def test_clearing_the_cache(used):
     w = weight()
     entry = used()
-    with tm.autocast("cpu"), tm.no_grad():
+    with tm.autocast("cpu", dtype=tm.float16), tm.no_grad():
         w @ w
         tm.clear_autocast_cache()
         assert used() == entry
@@ -72,7 +72,7 @@ def test_an_exception_drops_the_casts_and_its_traceback_pins_none(used):
     entry = used()
     kept = None
     try:
-        with tm.autocast("cpu"), tm.no_grad():
+        with tm.autocast("cpu", dtype=tm.float16), tm.no_grad():
             w @ w
             w @ tm.ones(3, 3)
     except RuntimeError as error:
@@ -84,7 +84,7 @@ def test_an_exception_drops_the_casts_and_its_traceback_pins_none(used):
 def test_what_is_no_weight_is_not_kept(used):
     entry = used()
     x, leaf = tm.ones(N, N), weight()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         view, made, double = leaf[:], leaf * 1, tm.ones(N, N).double().requires_grad_()
         with tm.no_grad():
             before = used()
@@ -97,7 +97,7 @@ def test_what_is_no_weight_is_not_kept(used):
 
 
 def test_a_weight_that_went_away_does_not_lend_its_cast_to_the_next():
-    with tm.autocast("cpu"), tm.no_grad():
+    with tm.autocast("cpu", dtype=tm.float16), tm.no_grad():
         for value in range(20):
             w = tm.full((2, 2), float(value)).requires_grad_()
             assert (w @ tm.eye(2))[0, 0].item() == value
@@ -129,7 +129,7 @@ def a_step(w):
 def test_a_weight_that_was_written_is_cast_again(change):
     """pytorch#48049."""
     w, x = tm.ones(2, 2).requires_grad_(), tm.ones(1, 2)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         assert (x @ w).tolist() == [[2, 2]]
         with tm.no_grad():
             change(w)
@@ -139,7 +139,7 @@ def test_a_weight_that_was_written_is_cast_again(change):
 def test_a_cast_made_under_no_grad_is_not_used_where_gradients_are_wanted():
     """pytorch#48049, #86136: it would get no gradient."""
     w, x = tm.ones(2, 2).requires_grad_(), tm.ones(1, 2)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         with tm.no_grad():
             x @ w
         y = x @ w
@@ -150,7 +150,7 @@ def test_a_cast_made_under_no_grad_is_not_used_where_gradients_are_wanted():
 
 def test_a_recorded_cast_serves_where_nothing_is_recorded(used):
     w = weight()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         y = w @ w
         before = used()
         with tm.no_grad():
@@ -163,7 +163,7 @@ def test_a_recorded_cast_serves_where_nothing_is_recorded(used):
 def test_a_cast_made_in_inference_mode_stays_there():
     """pytorch#165068 and its like: an inference tensor cannot be saved."""
     w = tm.ones(2, 2).requires_grad_()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         with tm.inference_mode():
             w @ w
         y = (w @ w).float().sum()
@@ -173,7 +173,7 @@ def test_a_cast_made_in_inference_mode_stays_there():
 
 def test_two_backwards_of_one_region_share_a_cast():
     w = tm.ones(2, 2).requires_grad_()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         first = (tm.ones(1, 2) @ w).float().sum()
         second = (tm.full((1, 2), 2.0) @ w).float().sum()
     first.backward()
@@ -183,7 +183,7 @@ def test_two_backwards_of_one_region_share_a_cast():
 
 def test_a_frozen_weight_gets_no_cast_of_its_own_in_the_cache():
     w = tm.ones(2, 2).requires_grad_()
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         w @ w
         w.requires_grad_(False)
         assert not (w @ w).requires_grad
@@ -209,7 +209,7 @@ def step(where: str, enabled: bool = True, cache: bool = True) -> memory.Track:
         net = network(where)
         x = tm.randn(BATCH, 4, SIDE, SIDE, device=where)
         target = tm.zeros(BATCH, dtype=tm.int64, device=where)
-        with tm.autocast("cpu", enabled=enabled, cache_enabled=cache):
+        with tm.autocast("cpu", dtype=tm.float16, enabled=enabled, cache_enabled=cache):
             loss = F.cross_entropy(net(x), target)
             track.mark("region's end")
         track.mark("forward done")
@@ -262,7 +262,7 @@ def test_a_prediction_is_what_a_run_measures(kind: str):
         for _ in range(3):
             optimizer.zero_grad()
             x = tm.randn(BATCH, 4, SIDE, SIDE)
-            with tm.autocast(kind):
+            with tm.autocast(kind, dtype=tm.float16):
                 loss = F.cross_entropy(net(x), tm.zeros(BATCH, dtype=tm.int64))
             loss.backward()
             optimizer.step()
@@ -278,7 +278,7 @@ def test_the_tracker_says_whose_copy_it_is():
     with memory.track("cpu") as track:
         net = network()
         x = tm.randn(BATCH, 4, SIDE, SIDE)
-        with tm.autocast("cpu"):
+        with tm.autocast("cpu", dtype=tm.float16):
             y = net(x)
             track.mark("here")
             cast = scope.local.autocast.cache[id(net[3].weight)].tensor
@@ -296,6 +296,6 @@ def test_the_tracker_says_whose_copy_it_is():
 
 def test_casts_are_of_the_right_values_in_a_network_used_twice():
     net, x = network(), tm.randn(BATCH, 4, SIDE, SIDE)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         first, second = values(net(x)), values(net(x))
     np.testing.assert_array_equal(first, second)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -37,12 +38,16 @@ DIFFERENCES = {
 
 @pytest.fixture(scope="module")
 def outcomes() -> dict:
-    return {device: (ours(CALLS, device), theirs(CALLS, device)) for device in ("cpu", "cuda")}
+    return {key: (ours(CALLS, *key), theirs(CALLS, *key)) for key in itertools.product(("cpu", "cuda"), HALVES)}
 
 
+HALVES = ("float16", "bfloat16")
+
+
+@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str):
-    mine, other = outcomes[device]
+def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str, half: str):
+    mine, other = outcomes[device, half]
     wrong = set()
     for (i, mix), expected in other.items():
         if not isinstance(expected, Exception) and mine[i, mix] != expected:
@@ -51,11 +56,12 @@ def test_every_function_gives_pytorchs_dtypes(outcomes: dict, device: str):
     assert wrong == {key for key in DIFFERENCES if key[0] == device}, "a difference is no more"
 
 
+@pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_the_comparison_is_of_something(outcomes: dict, device: str):
-    answered = [key for key, value in outcomes[device][1].items() if not isinstance(value, Exception)]
+def test_the_comparison_is_of_something(outcomes: dict, device: str, half: str):
+    answered = [key for key, value in outcomes[device, half][1].items() if not isinstance(value, Exception)]
     assert len(answered) > 0.8 * len(CALLS) * len(MIXES)
-    mixed = {CALLS[i].name for (i, mix) in answered if "float16" in outcomes[device][1][i, mix] and mix == ("float32",)}
+    mixed = {CALLS[i].name for (i, mix) in answered if half in outcomes[device, half][1][i, mix] and mix == ("float32",)}
     assert {"matmul", "F.linear", "F.conv2d"} <= mixed, "nothing was cast"
 
 
@@ -87,7 +93,7 @@ def test_the_loss_that_does_not_fit_half_precision_is_refused_on_cuda():
     mine = ours([loss], "cuda")[0, ("float32",)]
     assert isinstance(mine, RuntimeError)
     assert re.search("binary_cross_entropy and nn.BCELoss are unsafe to autocast.*_with_logits", str(mine))
-    assert ours([loss], "cpu")[0, ("float16",)] == ["float32"]
+    assert ours([loss], "cpu")[0, ("half",)] == ["float32"]
 
     def within_a_disabled_region() -> None:
         p = tm.rand(3, device="cuda")
@@ -127,7 +133,7 @@ def test_a_dtype_that_the_call_names_stands(call: Call):
 
 def test_operators_are_functions_too():
     x, w = tm.randn(2, 3), tm.randn(3, 4)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         assert (x @ w).dtype == tm.float16
         assert (x.half() * 2 + x.half()).dtype == tm.float16
         assert (x.half() + x).dtype == tm.float32
@@ -143,7 +149,7 @@ def test_recurrent_layers_take_what_products_gave(kind: str):
         for dtype in (tm.float32, tm.float16):
             layer = getattr(tm.nn, kind)(4, 5)
             x = tm.randn(3, 2, 4) if "Cell" not in kind else tm.randn(3, 4)
-            with tm.autocast(where):
+            with tm.autocast(where, dtype=tm.float16):
                 y = layer(x.to(dtype))
             while isinstance(y, tuple):
                 y = y[0]
@@ -172,7 +178,7 @@ def test_recurrent_layers_give_pytorchs_dtypes_on_the_cpu(kind: str, given: str)
 
 def test_in_place_functions_are_not_cast():
     total = tm.zeros(2, 4)
-    with tm.autocast("cpu"):
+    with tm.autocast("cpu", dtype=tm.float16):
         total.addmm_(tm.ones(2, 3), tm.ones(3, 4))
         assert total.dtype == tm.float32
         with pytest.raises(RuntimeError, match="same dtype"):

@@ -493,7 +493,7 @@ def test_a_prediction_is_what_a_run_measures():
         scaler = tm.amp.GradScaler("cpu")
         for _ in range(3):
             optimizer.zero_grad()
-            with tm.autocast("cpu"):
+            with tm.autocast("cpu", dtype=tm.float16):
                 loss = nn.functional.cross_entropy(net(tm.randn(16, 64)), tm.zeros(16, dtype=tm.int64))
             scaler.scale(loss).backward()
             scaler.unscale_(optimizer)
@@ -526,7 +526,7 @@ def test_gradients_that_would_be_0_in_half_precision_arrive():
     for scale, expected in ((1.0, 0.0), (2.0**16, small)):
         w = tm.ones(2, 2).requires_grad_()
         optimizer, scaler = tm.optim.SGD([w], lr=1.0), scaler_of(tm, init_scale=scale)
-        with tm.autocast("cpu"):
+        with tm.autocast("cpu", dtype=tm.float16):
             loss = (tm.ones(1, 2) @ w).float().sum() * small
         scaler.scale(loss).backward()
         scaler.unscale_(optimizer)

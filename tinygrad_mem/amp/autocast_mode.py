@@ -18,8 +18,9 @@ from .. import scope
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
-from ..dtypes import as_dtype, float16, float32, is_floating, is_half
-from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError, NotOfferedError
+from ..devices import device as Device
+from ..dtypes import as_dtype, bfloat16, float16, float32, is_floating, is_half
+from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError
 from ..ops.convert import Cast
 from ..scope import local
 from .policies import POLICIES, Policy
@@ -45,7 +46,7 @@ class _Setting(NamedTuple):
     dtype: np.dtype
 
 
-_OUTSIDE: dict[str, _Setting] = {name: _Setting(False, float16) for name in _DEVICES}
+_OUTSIDE: dict[str, _Setting] = {name: _Setting(False, bfloat16 if name == "cpu" else float16) for name in _DEVICES}
 
 
 class Region:
@@ -217,12 +218,6 @@ def _known(device_type: Any) -> str:
     return kind
 
 
-def _dtype_of(dtype: Any) -> np.dtype:
-    if "bfloat16" in str(dtype):
-        raise NotOfferedError("autocast: bfloat16 is not offered, NumPy has none: use dtype=float16, with a GradScaler")
-    return as_dtype(dtype)
-
-
 class autocast:
     """``with autocast("cuda"):`` or ``@autocast("cuda")``: functions inside run in half precision where PyTorch's do.
 
@@ -237,12 +232,13 @@ class autocast:
     Price: a pass over each weight a step, and over each activation that changes its dtype.
 
     Do not use when: parameters are most of the memory; ``half()`` with float32 masters in the optimizer saves the copies. In
-    float16, small gradients become 0 without a :class:`GradScaler`.
+    float16, small gradients become 0 without a :class:`GradScaler`; in bfloat16 they do not, whose numbers have 8
+    bits, where float16's have 11.
 
     Args:
         device_type: ``"cpu"``, ``"cuda"`` or ``"meta"``; tensors on other devices are left alone, but for those on ``meta``,
             which stand for the device that is named.
-        dtype: float16, which is also the default on every device, as there is no bfloat16 here (PyTorch's default on the CPU).
+        dtype: float16, or bfloat16, which is the default on the CPU, as PyTorch's, and is refused on a GPU but in predictions.
             Any other is refused with a warning, and autocast is off; on CUDA float32 is taken.
         enabled: False makes a region in which nothing is cast.
         cache_enabled: keep the casts of weights; ``None`` keeps what holds outside.
@@ -250,7 +246,7 @@ class autocast:
     Raises:
         ValueError: ``device_type`` is not a string.
         DeviceError: there is no autocast on that device.
-        NotOfferedError: ``dtype`` is bfloat16.
+        NotOfferedError: ``dtype`` is bfloat16, on a GPU, or on the CPU without the package ``ml_dtypes``.
 
     Source: Micikevicius et al., *Mixed precision training*, 2018.
     """
@@ -259,7 +255,7 @@ class autocast:
         if not isinstance(device_type, str):
             raise ArgumentError(f"Expected `device_type` of type `str`, got: `{type(device_type)}`")
         self.device = _known(device_type)
-        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else _dtype_of(dtype)
+        self.fast_dtype = get_autocast_dtype(device_type) if dtype is None else as_dtype(dtype)
         self._cache_enabled = is_autocast_cache_enabled() if cache_enabled is None else bool(cache_enabled)
         self._enabled = bool(enabled) and self._possible()
 
@@ -275,10 +271,13 @@ class autocast:
             name = self.device.upper()
             warnings.warn(
                 f"In {name} autocast, but the target dtype is not supported. Disabling autocast.\n"
-                f"{name} Autocast only supports dtypes of float16 currently.",
+                f"{name} Autocast only supports dtypes of bfloat16, float16 currently.",
                 stacklevel=3,
             )
             return False
+        where = Device(self.device)
+        if self.fast_dtype is where.lacking:
+            raise where.refusal()
         return True
 
     def __enter__(self) -> autocast:
@@ -320,7 +319,8 @@ def is_autocast_enabled(device_type: str = "cuda") -> bool:
 
 
 def get_autocast_dtype(device_type: str) -> np.dtype:
-    """The dtype that products on ``device_type`` run in under autocast: float16 unless a region says otherwise."""
+    """The dtype that products on ``device_type`` run in under autocast: bfloat16 on the CPU, float16 on a GPU, or what
+    the region says."""
     return _setting(device_type).dtype
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..amp import GradScaler, autocast
+from ..dtypes import float16
 from ..errors import ArgumentError
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, checkpoint_wrapper, scheduled
@@ -152,7 +153,7 @@ class Autocast(Technique):
         step.scaler = GradScaler(self.device)
 
     def region(self) -> AbstractContextManager[Any]:
-        return autocast(self.device)
+        return autocast(self.device, dtype=float16)
 
     def __str__(self) -> str:
         return "autocast"

@@ -35,7 +35,7 @@ def autocast(scene: Scene, model: Any = None) -> Training:
 
     def step() -> float:
         rule.zero_grad()
-        with amp.autocast(x.device.type):
+        with amp.autocast(x.device.type, dtype=tm.float16):
             loss = scene.loss(model(x), y)
         loss.backward()
         rule.step()
@@ -100,7 +100,7 @@ def _small_gradients(scene: Scene, precision: str, scale: float | None = None, g
 
     def step() -> float:
         rule.zero_grad()
-        with amp.autocast(x.device.type, enabled=precision == "float16"):
+        with amp.autocast(x.device.type, dtype=tm.float16, enabled=precision == "float16"):
             loss = scene.loss(model(x), y) * 2.0**-20
         scaler.scale(loss).backward()
         scaler.step(rule)
