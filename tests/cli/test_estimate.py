@@ -109,7 +109,7 @@ def test_half_with_master_weights():
     assert 0.25 * heavy < light < 0.4 * heavy  # biases and the first layers stay in float32
 
 
-@pytest.mark.parametrize("precision", ["autocast", "half", "float16", "float32"])
+@pytest.mark.parametrize("precision", ["autocast", "half", "float16", "bfloat16", "float32"])
 def test_a_mixed_precision_is_what_a_run_measures(precision: str):
     cpu = tm.device("cpu")
     before, cpu.pool = cpu.pool, Pool("cpu")
@@ -136,11 +136,11 @@ def test_a_mixed_precision_is_what_a_run_measures(precision: str):
     held = {b.category.value: 0 for b in track.live("end")}
     for block in track.live("end"):
         held[block.category.value] += block.requested
-    narrow = precision in ("half", "float16")
+    narrow = precision in ("half", "float16", "bfloat16")
     assert held["parameters"] == (2 if narrow else 4) * parameters
     assert held["optimizer state"] == 8 * parameters
     assert held.get("master weights", 0) == (4 * parameters if precision == "half" else 0)
-    assert held["gradients"] == (2 if precision == "float16" else 4) * parameters
+    assert held["gradients"] == (2 if precision in ("float16", "bfloat16") else 4) * parameters
     assert "casts of weights" not in held
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -27,7 +28,8 @@ def table() -> list[tuple[str, float]]:
 
 def kept(made: str, dtype: tm.dtype, masters: bool) -> dict[Category, int]:
     name, _, options = made.partition("(")
-    options = eval(f"dict({options or ')'}", {"float16": tm.float16})
+    narrow = tm.bfloat16 if dtype == tm.bfloat16 else tm.float16
+    options = eval(f"dict({options or ')'}", {"float16": narrow})
 
     def step() -> None:
         p = tm.zeros(N, M, dtype=dtype, requires_grad=True)
@@ -46,7 +48,7 @@ def test_every_optimizer_is_in_the_table():
 
 @pytest.mark.parametrize(("made", "expected"), table(), ids=lambda v: v if isinstance(v, str) else "")
 def test_the_table_is_true(made: str, expected: float):
-    for dtype, masters in ((tm.float32, False), (tm.float16, False), (tm.float16, True)):
+    for dtype, masters in [(tm.float32, False), *itertools.product((tm.float16, tm.bfloat16), (False, True))]:
         found = kept(made, dtype, masters)
         assert found.get(Category.OPTIMIZER_STATE, 0) / (N * M) == expected
         assert found.get(Category.MASTER_WEIGHT, 0) / (N * M) == (4 if masters else 0)

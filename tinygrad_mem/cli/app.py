@@ -129,6 +129,7 @@ class Precision(StrEnum):  # what each means stands in precision.py
     autocast = "autocast"
     half = "half"
     float16 = "float16"
+    bfloat16 = "bfloat16"
     float64 = "float64"
 
 

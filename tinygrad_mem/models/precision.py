@@ -12,10 +12,10 @@ from .. import nn
 class Step:
     """A training step in one precision, on a device of the type ``device``.
 
-    ``float32``, ``float64``, ``float16``: all of it in that dtype; small gradients do not survive float16. ``autocast``:
-    float32 parameters, products in float16, whose weights are cast in each step. ``half``: float16 parameters and activations,
-    and a float32 copy of each parameter in the optimizer. These two scale the loss, and their gradients are float32, 4 bytes a
-    parameter.
+    ``float32``, ``float64``, ``float16``, ``bfloat16``: all of it in that dtype; small gradients do not survive float16, and
+    small updates not bfloat16. ``autocast``: float32 parameters, products in float16, whose weights are cast in each step.
+    ``half``: float16 parameters and activations, and a float32 copy of each parameter in the optimizer. These two scale the
+    loss, and their gradients are float32, 4 bytes a parameter.
     """
 
     def __init__(self, precision: str, device: str) -> None:
@@ -35,7 +35,7 @@ class Step:
 
     def region(self) -> tm.autocast:
         """Where forward and loss run."""
-        return tm.autocast(self.device, enabled=self.precision == "autocast")
+        return tm.autocast(self.device, dtype=tm.float16, enabled=self.precision == "autocast")
 
     def forward(self, model: nn.Module, inputs: tm.Tensor) -> Any:
         """What the model says of ``inputs``; in ``half``, in float32, so that the loss is."""

@@ -1,7 +1,8 @@
 """Optimizers and learning-rate schedules, with PyTorch's names, arguments and state dicts.
 
 What an optimizer keeps, in bytes a parameter, of a large float32 matrix of n rows and m columns; that of small parameters is in
-the classes' own words. A float16 parameter has the same, and 4 bytes more with ``master_weights=True``.
+the classes' own words. A float16 or bfloat16 parameter has the same, and 4 bytes more with ``master_weights=True``; moments in
+bfloat16 take what float16 ones do.
 
 | optimizer | bytes a parameter |
 |---|---|

@@ -25,7 +25,7 @@ class Adafactor(Optimizer):
         lr, beta2_decay, eps, d, weight_decay, maximize: as in PyTorch, whose numbers these are. ``lr`` is the largest step
             relative to the parameter's own size; where ``eps[0]`` is ``None``, it is that of the dtype of the arithmetic.
         foreach: accepted and stored; the update is the same in any case.
-        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range.

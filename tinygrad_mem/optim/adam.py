@@ -27,11 +27,13 @@ class Adam(Optimizer):
         params: parameters or groups.
         lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay: as in PyTorch.
         foreach, capturable, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of float16 parameters, 4 bytes each more: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
         state_dtype: keep the moments in this dtype: ``float16`` halves them. They are computed in float32, rounded to nearest;
             mean squares are kept as their roots, which have the gradient's range. What moves a moment by less than half of its
             last digit (a change of 1 in 2,048 at most) is lost: ``exp_avg_sq`` follows a gradient that changes its size, and
-            stays within a factor of 2 of one that does not.
+            stays within a factor of 2 of one that does not. ``bfloat16`` has float32's range, and keeps them as they are, in 8
+            bits: with ``betas[1] = 0.999`` a step takes away less than half of the last, so ``exp_avg_sq`` never falls, and
+            stays at a quarter of the square of a gradient that does not change. ``float16`` is the better one.
 
     Raises:
         ValueError: a rate outside of its range.

@@ -17,7 +17,7 @@ class RMSprop(Optimizer):
         params: parameters or groups.
         lr, alpha, eps, weight_decay, momentum, centered, maximize: as in PyTorch.
         capturable, foreach: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a negative rate.
@@ -76,7 +76,7 @@ class Adagrad(RowWise, Optimizer):
         params: parameters or groups.
         lr, lr_decay, weight_decay, initial_accumulator_value, eps, maximize: as in PyTorch.
         foreach, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a negative rate.
@@ -135,7 +135,7 @@ class Adadelta(Optimizer):
         params: parameters or groups.
         lr, rho, eps, weight_decay, maximize: as in PyTorch.
         foreach, capturable: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: a rate outside of its range.

@@ -71,7 +71,7 @@ class Adam8bit(_Bytes, Adam):
         min_8bit_size: parameters with fewer elements have float32 moments.
         block_size: numbers that share a scale, 64 to 16384; 2048 is the paper's, 256 bitsandbytes'.
         amsgrad: not offered.
-        master_weights: float32 copies of float16 parameters: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
         ValueError: an option outside of its range.

@@ -35,15 +35,15 @@ class Optimizer:
     """Holds parameters in groups and updates them from their gradients.
 
     A subclass says which arrays of a parameter's size it keeps (:meth:`state_names`) and how one parameter is updated
-    (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype (float32 for float16, whose
-    range squares of gradients would leave); an update makes no temporaries of a parameter's size.
+    (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype (float32 for half precision,
+    which squares of gradients and small changes would leave); an update makes no temporaries of a parameter's size.
 
     **Master weights.** A group with ``master_weights=True`` (of any optimizer; apex's name) keeps a float32 copy of each of its
-    float16 parameters in its state, under ``"master_weight"``: 4 bytes a parameter. A step updates the copy, in float32, and
-    rounds it once into the parameter: what is below half an ulp of the parameter adds up instead of vanishing. The parameter
+    half-precision parameters in its state, under ``"master_weight"``: 4 bytes a parameter. A step updates the copy, in float32,
+    and rounds it once into the parameter: what is below half an ulp of the parameter adds up instead of vanishing. The parameter
     is the truth and the copy its finer digits: where somebody wrote the parameter since (``load_state_dict``, a clamp), the
     copy takes over what was written, element by element, before the next update. Float32 and wider parameters have no copy.
-    Gradients are float16, or float32 where ``parameter.grad_dtype`` says so.
+    Gradients are the parameter's dtype, or float32 where ``parameter.grad_dtype`` says so.
 
     Args:
         params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of their own.

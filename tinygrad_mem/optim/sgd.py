@@ -17,7 +17,7 @@ class SGD(RowWise, Optimizer):
         params: parameters or groups.
         lr, momentum, dampening, weight_decay, nesterov, maximize: as in PyTorch.
         foreach, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of float16 parameters, 4 bytes each more: see :class:`Optimizer`.
+        master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
         state_dtype: keep the momentum in this dtype: ``float16`` halves it. It is computed in float32, rounded to nearest.
 
     Raises:

@@ -1,7 +1,7 @@
 """The logits of a wide vocabulary, before any model.
 
-Published: cut cross-entropy's readme: 8,192 tokens and a vocabulary of 256,000 make 4,000 MiB of logits in bfloat16 (2 bytes,
-as float16 here); their gradient is as much again.
+Published: cut cross-entropy's readme: 8,192 tokens and a vocabulary of 256,000 make 4,000 MiB of logits in bfloat16;
+their gradient is as much again.
 """
 
 import tinygrad_mem as tm
@@ -13,8 +13,8 @@ MIB = 1 << 20
 
 
 def run() -> None:
-    hidden = tm.randn(TOKENS, WIDTH, dtype=tm.float16, requires_grad=True)
-    weight = tm.randn(VOCABULARY, WIDTH, dtype=tm.float16, requires_grad=True)
+    hidden = tm.randn(TOKENS, WIDTH, dtype=tm.bfloat16, requires_grad=True)
+    weight = tm.randn(VOCABULARY, WIDTH, dtype=tm.bfloat16, requires_grad=True)
     logits = F.linear(hidden, weight)
     memory.mark("logits")
     loss = F.cross_entropy(logits, tm.randint(0, VOCABULARY, (TOKENS,)))

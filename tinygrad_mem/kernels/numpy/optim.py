@@ -75,7 +75,7 @@ def renew_master(p, out):
     """out = p where p is not out rounded: what others have written to a parameter since enters its float32 copy."""
 
     def run(master, p, work):
-        rounded = work.reshape(-1).view(np.float16)[: work.size].reshape(work.shape)
+        rounded = work.reshape(-1).view(p.dtype)[: work.size].reshape(work.shape)
         flag = work.reshape(-1).view(np.bool_)[2 * work.size : 3 * work.size].reshape(work.shape)
         _cast(master, rounded)
         np.not_equal(rounded.view(np.uint16), p.view(np.uint16), out=flag)  # bits: nan too is what it was
