@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -101,6 +102,7 @@ class Listener:
 
 
 autopsy: Callable[[str, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
+stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
 listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it
 
 

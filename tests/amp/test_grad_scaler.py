@@ -19,8 +19,11 @@ from tests.amp.test_cache import rounded
 from tests.case import values
 from tests.memory.test_predict import assert_foretold
 from tests.witness import numpy_allocations
-from tinygrad_mem import amp, memory, nn
+from tinygrad_mem import amp, memory, nn, optim
+from tinygrad_mem.amp import grad_scaler
 from tinygrad_mem.devices import device
+from tinygrad_mem.errors import GraphError
+from tinygrad_mem.techniques import optimizer_in_backward
 
 INF, NAN = float("inf"), float("nan")
 
@@ -537,3 +540,21 @@ def test_names():
     assert amp.GradScaler is tm.amp.GradScaler
     assert issubclass(tm.cuda.amp.GradScaler, tm.amp.GradScaler)
     assert issubclass(tm.cuda.amp.autocast, tm.amp.autocast)
+
+
+def test_the_graph_is_walked_only_where_somebody_steps_in_backward(monkeypatch: pytest.MonkeyPatch):
+    walks = []
+    walk = grad_scaler.leaves
+    monkeypatch.setattr(grad_scaler, "leaves", lambda loss: walks.append(loss) or walk(loss))
+    gc.collect()  # of other tests
+    p, q = tm.ones(2, requires_grad=True), tm.ones(2, requires_grad=True)
+    scaler = tm.amp.GradScaler("cpu", init_scale=2.0)
+    scaler.scale((p * 2).sum())
+    assert len(walks) == 0
+    with optimizer_in_backward(optim.SGD([q], lr=0.1)):
+        scaler.scale((p * 2).sum())
+        assert len(walks) == 1
+        with pytest.raises(GraphError, match="is updated in backward"):
+            scaler.scale((q * 2).sum())
+    scaler.scale((q * 2).sum())
+    assert len(walks) == 2

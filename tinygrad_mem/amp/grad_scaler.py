@@ -333,6 +333,8 @@ def _refuse_steps_in_backward(loss: Tensor) -> None:
     Raises:
         GraphError: a parameter under ``loss`` has an optimizer that steps in backward.
     """
+    if not scope.stepping_in_backward:
+        return  # the walk below takes as long as a graph is large
     for leaf in leaves(loss):
         if leaf._stepped_in_backward:
             raise GraphError(

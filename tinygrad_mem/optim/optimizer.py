@@ -40,7 +40,7 @@ class Optimizer:
 
     **Master weights.** A group with ``master_weights=True`` (of any optimizer; apex's name) keeps a float32 copy of each of its
     half-precision parameters in its state, under ``"master_weight"``: 4 bytes a parameter. A step updates the copy, in float32,
-    and rounds it once into the parameter: what is below half an ulp of the parameter adds up instead of vanishing. The parameter
+    and rounds it once into the parameter: what is below half an ulp of that adds up instead of vanishing. The parameter
     is the truth and the copy its finer digits: where somebody wrote the parameter since (``load_state_dict``, a clamp), the
     copy takes over what was written, element by element, before the next update. Float32 and wider parameters have no copy.
     Gradients are the parameter's dtype, or float32 where ``parameter.grad_dtype`` says so.

@@ -89,6 +89,7 @@ class _Steps:
             handle = p.register_post_accumulate_grad_hook(partial(self.step, group))
             self.hooked.append((weakref.ref(p), handle.key))
             p._stepped_in_backward = self
+        scope.stepping_in_backward.add(self)
 
     def end(self) -> None:
         """Take the hooks away."""
@@ -98,6 +99,7 @@ class _Steps:
                 parameter._post_accumulate.pop(key, None)  # type: ignore[union-attr]
                 parameter._stepped_in_backward = None
         self.hooked = []
+        scope.stepping_in_backward.discard(self)
 
     def leave_to_another(self, parameter: Tensor) -> None:
         """Another optimizer wants to step one of the parameters: it may when this one's is gone."""
