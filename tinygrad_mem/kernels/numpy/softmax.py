@@ -81,7 +81,7 @@ def softmax(x, out):
                 powers(part[:, piece], top, tile)
             np.multiply(tile, total, out=target[:, piece], casting="unsafe")
 
-    _lines(x.shape, run)
+    _lines(x.shape, run, np.dtype(wide).itemsize)
 
 
 def log_softmax(x, out):
@@ -99,7 +99,7 @@ def log_softmax(x, out):
             np.subtract(tile, total, out=tile)
             _finish(tile, target)
 
-    _lines(x.shape, run)
+    _lines(x.shape, run, np.dtype(wide).itemsize)
 
 
 def softmax_backward(gy, y, out):
@@ -125,7 +125,7 @@ def softmax_backward(gy, y, out):
             np.multiply(tile, part[:, piece], out=tile)
             _finish(tile, target[:, piece])
 
-    _lines(y.shape, run)
+    _lines(y.shape, run, np.dtype(wide).itemsize)
 
 
 def log_softmax_backward(gy, y, out):
@@ -145,4 +145,4 @@ def log_softmax_backward(gy, y, out):
             np.multiply(tile, total, out=tile)
             np.subtract(gy[a, piece, b], tile, out=target, dtype=wide, casting="unsafe")
 
-    _lines(y.shape, run)
+    _lines(y.shape, run, np.dtype(wide).itemsize)
