@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,7 @@ def pytorch_peak(run: Callable[[], object]) -> int:
 def pytorch_bytes(run: Callable[[], object]) -> tuple[int, int]:
     """Bytes that are handed out when ``run`` is over and its result is still held, and the most that were at once."""
     torch.zeros(1).sum().item()  # the profiler's own first-use allocations are not the run's
+    gc.collect()  # what an earlier run has left in cycles would be freed in this one, and an event does not say whose it was
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         kept = run()
     events = [e for e in recorded.profiler.kineto_results.events() if e.name() == "[memory]"]

@@ -409,3 +409,30 @@ def test_what_dies_inside_a_prediction_is_heard_around_it():
         memory.predict(held.clear)
         assert not held
     assert track.timeline()[-1].used == pool.used_bytes()
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_what_dies_inside_and_was_made_outside_is_no_part_of_it(tracked: bool):
+    """Of an earlier prediction, of meta itself, and of a nested one: their addresses are those of the run's own blocks."""
+    kept: list[Any] = []
+
+    def keeping() -> None:
+        kept.append([tm.ones(1000), nn.Linear(100, 100)(tm.ones(10, 100))])
+
+    def run() -> None:
+        x = tm.ones(1000) * 2
+        kept.clear()
+        gc.collect()
+        y = x + tm.ones(300, 1000)
+        memory.predict(lambda: tm.ones(7))
+        del x, y
+
+    plain = memory.predict(run)
+    memory.predict(keeping)
+    assert len(kept) == 1
+    with memory.track("meta") if tracked else contextlib.nullcontext():
+        kept.append(tm.ones(2000, device="meta"))
+        again = memory.predict(run)
+    assert again.peak == plain.peak
+    assert again.by_category("peak") == plain.by_category("peak")
+    assert again.timeline().used.tolist() == plain.timeline().used.tolist()

@@ -139,6 +139,7 @@ class Pool:
         self.peak_used = self.peak_total = 0  # since reset_peak()
         self._next_address = first
         self._host: Pool | None = None
+        self._heard = True
         _pools.add(self)
 
     def host(self, *, pinned: bool = False) -> Pool:
@@ -150,6 +151,12 @@ class Pool:
         if self._host is None:
             self._host = Pool("host", reserve=self.reserve)
         return self._host
+
+    def mute(self, muted: bool) -> None:
+        """Whether listeners are told nothing of what it takes back: another pool stands in its place, with the same addresses."""
+        self._heard = not muted
+        if self._host is not None:
+            self._host.mute(muted)
 
     def _segment(self, size: int) -> Any:
         """Memory from the machine, as a writable buffer."""
@@ -188,7 +195,7 @@ class Pool:
 
     def _free(self, chunk: Chunk) -> None:
         try:
-            for listener in scope.listeners:
+            for listener in scope.listeners if self._heard else ():
                 listener.free(self.device, chunk.address, chunk.size)
         finally:
             self._pending.append(chunk)

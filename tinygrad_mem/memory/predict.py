@@ -68,7 +68,8 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
     first = ROUND + (next(_apart) % 2**18 << 44 if deaf else 0)
     kernels, meta.kernels = meta.kernels, meta.kernels_like(like)
     pool = meta.pool
-    meta.pool = Pool("meta", reserve=False, first=first)  # an empty one: what lives on meta is no part of the run
+    meta.pool = inside = Pool("meta", reserve=False, first=first)  # an empty one: what lives on meta is no part of the run
+    pool.mute(not deaf)
     before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
     first_seed = Generator.first_seed
     ends = [_Ends(each) for each in deaf]
@@ -90,6 +91,8 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
             scope.unlisten(end)
             scope.listen(each)
         scope.local.dry = before
+        inside.mute(True)  # what of it outlives the run is no part of another one
+        pool.mute(False)
         meta.pool, meta.kernels = pool, kernels
         Generator.first_seed = first_seed
         for generator, state in generators.items():
