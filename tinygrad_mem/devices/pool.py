@@ -153,7 +153,7 @@ class Pool:
         return self._host
 
     def mute(self, muted: bool) -> None:
-        """Whether listeners are told nothing of what it takes back: another pool stands in its place, with the same addresses."""
+        """Whether listeners are told nothing of its frees: another pool stands in its place, with the same addresses."""
         self._heard = not muted
         if self._host is not None:
             self._host.mute(muted)

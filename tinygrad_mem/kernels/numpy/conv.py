@@ -47,7 +47,14 @@ def _algorithm(geo, kind):
         return _columns
     if _ALGORITHM != "rows" and _taps.fits(geo, kind):
         return _taps
+    if _ALGORITHM != "rows" and _is_mostly_weight(geo.images * geo.pixels, geo.cin, geo.cout, geo.taps):
+        return _columns
     return _depthwise if _depthwise.fits(geo) else _rows if _rows.fits(geo, kind) else _columns
+
+
+def _is_mostly_weight(pixels, cin, cout, taps):
+    """Whether the weight is so much larger than the maps that it is read as it lies: the others copy it in another order."""
+    return taps * cin * cout >= 8 * pixels * (cin + cout)
 
 
 @_lru_cache(maxsize=1024)
@@ -61,7 +68,7 @@ def _use_winograd(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups
     if _ALGORITHM == "winograd":
         return True
     cin, cout, pixels = x_shape[1], y_shape[1], x_shape[0] * height * width
-    if kind == "weight" and 9 * cin * cout > pixels * (cin + cout):
+    if _is_mostly_weight(pixels, cin, cout, 9) or (kind == "weight" and 9 * cin * cout > pixels * (cin + cout)):
         return False  # more work on the weight than on the maps
     if min(cin, cout) < 48 or height < 3 or width < 3:
         return False

@@ -7,7 +7,7 @@ float16 is stored and nothing else: tiles are float32.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from . import blas, threads
 from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count, lift_array
 
 PIXELS = 512  # output pixels a tile, about
+GRAIN = 1e5  # nanoseconds that pay for a core of their own
 DEPTH = 320  # rows of a column tile, about: what BLAS takes in one go
 
 
@@ -73,9 +74,22 @@ def make_plan(geo: Geometry, kind: str, nbytes: int, parts: int = 1) -> Plan:
 
 
 def workspace(geo: Geometry, kind: str) -> int:
-    """Bytes for any number of lanes: a constant, except where the least possible tile is larger."""
+    """Bytes for any number of lanes: a constant, except where the least possible tile is larger, or small maps need less."""
     channel, group = _needs(geo, 1, (1, 1, 1), kind)
-    return max(WORKSPACE, LANES * (channel + group) * geo.wide.itemsize * 4 // 3 + 4096)
+    least = LANES * (channel + group) * geo.wide.itemsize * 4 // 3 + 4096
+    plain = geo.groups == 1 and geo.images * geo.pixels * geo.cin * geo.cout
+    return max(min(_enough(geo, kind), WORKSPACE) if plain else WORKSPACE, least)
+
+
+def _enough(geo: Geometry, kind: str) -> int:
+    """Bytes with which each lane has the tiles that one lane has of the constant: more would change nothing."""
+    plan = make_plan(geo, kind, WORKSPACE - 1024)
+    channel, group = _needs(geo, plan.images, plan.box, kind)
+    numbers = max(plan.channels * channel + group, (channel + group) * 4 // 3 + 2)
+    weight = 4 * geo.cin * geo.taps * geo.cout  # room in which lanes sum a small weight each
+    if kind == "weight" and geo.images > 1 and weight * geo.wide.itemsize <= WORKSPACE:
+        numbers += weight
+    return LANES * (numbers * geo.wide.itemsize + 2048)
 
 
 def boxes(geo: Geometry, plan: Plan) -> list[tuple[int, int, tuple[slice, ...]]]:
@@ -228,27 +242,40 @@ def forward(geo, x, w, bias, work, out):
     plan = make_plan(geo, "forward", work.nbytes // lanes - 1024, 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
     by_group = [[b for b in parts if b[0] == g] for g in sorted({b[0] for b in parts})]
-    tasks = len(tiles) * len(by_group)
+    spans = _spans(geo, lanes // max(len(tiles) * len(by_group), 1))
+    tasks = [(where, mine, span) for where in tiles for mine in by_group for span in spans]
 
     def run(number: int, start: int, stop: int) -> None:
         lane = Lane(work, number, lanes)
-        for task in range(start, stop):
-            where, mine = tiles[task // len(by_group)], by_group[task % len(by_group)]
-            g0, g1 = mine[0][:2]
+        for where, mine, (o0, o1) in tasks[start:stop]:
             lane.reset()
-            result, target = _result(geo, y, where, g0, g1, lane)
-            mark = lane.next
-            for i, block in enumerate(mine):
-                lane.next = mark
-                matrix = columns(geo, x, where, block, lane)
-                _products(_weights(geo, w, block, lane), matrix, result, i > 0)
-            if shift is not None:
-                result += shift[g0:g1]
-            if target is not None:
-                np.copyto(target, result.reshape(target.shape), casting="unsafe")
+            bias = None if shift is None else shift[mine[0][0] : mine[0][1], o0:o1]
+            _forward_tile(replace(geo, cout=o1 - o0), x, w[:, o0:o1], bias, y[:, :, o0:o1], where, mine, lane)
 
     with blas.single():
-        threads.lanes(tasks, lanes, run)
+        threads.lanes(len(tasks), lanes, run)
+
+
+def _spans(geo: Geometry, parts: int) -> list[tuple[int, int]]:
+    """The output channels in at most ``parts`` spans: where there is but a tile, and a weight that is long to read."""
+    nanoseconds = geo.cout * geo.cin * geo.taps * (geo.images * geo.pixels / 60 + 0.4)
+    most = even(geo.cout, -(-geo.cout // max(min(parts, int(nanoseconds / GRAIN)), 1)))
+    return [(o, min(o + most, geo.cout)) for o in range(0, geo.cout, most)]
+
+
+def _forward_tile(geo, x, w, bias, y, where, parts, lane):
+    """One tile of y: the products with all ``parts`` of the input channels, summed."""
+    g0, g1 = parts[0][:2]
+    result, target = _result(geo, y, where, g0, g1, lane)
+    mark = lane.next
+    for i, block in enumerate(parts):
+        lane.next = mark
+        matrix = columns(geo, x, where, block, lane)
+        _products(_weights(geo, w, block, lane), matrix, result, i > 0)
+    if bias is not None:
+        result += bias
+    if target is not None:
+        np.copyto(target, result.reshape(target.shape), casting="unsafe")
 
 
 def _incoming(geo: Geometry, gy: np.ndarray, where: tuple, g0: int, g1: int, lane: Lane) -> np.ndarray:
