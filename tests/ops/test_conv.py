@@ -189,6 +189,55 @@ def test_columns_in_small_tiles(lanes: int, dtype: str, monkeypatch: pytest.Monk
         )
 
 
+MOSTLY_WEIGHT = [
+    ((1, 128, 2, 2), (160, 128, 3, 3), 1, 1), ((2, 160, 4, 4), (128, 160, 3, 3), 1, 1),
+    ((1, 128, 6, 6), (160, 128, 3, 3), 2, 1), ((1, 200, 6, 6), (300, 200, 1, 1), 2, 0),
+    ((1, 90, 33), (700, 90, 31), 2, 0), ((2, 64, 2, 2, 2), (64, 64, 3, 3, 3), 1, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "w", "stride", "low"), MOSTLY_WEIGHT)
+@pytest.mark.parametrize("lanes", [1, 2, 3, 8])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_small_maps_under_a_large_weight(x, w, stride, low, lanes: int, dtype: str, monkeypatch: pytest.MonkeyPatch):
+    """The weight is read as it lies: no workspace as large as it is, whatever was in it (here: nan), on any number of lanes."""
+    monkeypatch.setattr(threads._pool, "size", lanes)
+    monkeypatch.setattr(conv_columns, "GRAIN", 1e3)  # so that output channels are shared
+    name, rng = f"conv{len(x) - 2}d", np.random.default_rng(0)
+    data, weight, bias = (rng.standard_normal(size).astype(dtype) for size in (x, w, (w[0],)))
+    tensors = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (data, weight, bias)]
+    expected = getattr(torch.nn.functional, name)(*tensors, stride=stride, padding=low)
+    gy = rng.standard_normal(tuple(expected.shape)).astype(dtype)
+    expected.backward(torch.tensor(gy.astype(np.float64)))
+    settings = ((stride,) * (len(x) - 2), (low,) * (len(x) - 2), (1,) * (len(x) - 2), 1)
+    shapes = (x, w, gy.shape)
+    geo = conv_geometry.Geometry.of(*shapes, *settings, data.dtype)
+    y, gx, gw = np.empty_like(gy), np.empty_like(data), np.empty_like(weight)
+    work = {}
+    for kind in KINDS:
+        assert kernels._algorithm(geo, kind) is conv_columns
+        size = kernels.conv_workspace(kind, *shapes, *settings, data.dtype)
+        assert size <= conv_geometry.WORKSPACE or dtype == "float16"  # whose weights are cast, a channel at least
+        work[kind] = np.full(size, 255, np.uint8)
+    kernels.conv_forward(data, weight, bias, *settings, work["forward"], y)
+    kernels.conv_backward_input(gy, weight, None, *settings, work["input"], gx)
+    kernels.conv_backward_weight(gy, data, *settings, work["weight"], gw)
+    tolerance = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-13}[dtype]
+    for found, wanted in ((y, expected.detach()), (gx, tensors[0].grad), (gw, tensors[1].grad)):
+        assert np.abs(found - wanted.numpy()).max() <= tolerance * np.abs(wanted.numpy()).max()
+
+
+def test_small_maps_take_small_workspaces():
+    """Enough for each of eight lanes: columns of all pixels, the input that they reach and the output, to a third and 2 KiB."""
+    for pixels in (4, 16, 64):
+        side = int(pixels**0.5)
+        x, w = (1, 512, side, side), (512, 512, 3, 3)
+        size = kernels.conv_workspace("forward", x, w, x, (1, 1), (1, 1), (1, 1), 1, np.dtype(np.float32))
+        channel, group = 9 * pixels + (side + 2) ** 2, 512 * pixels
+        lane = 4 * max(35 * channel + group, (channel + group) * 4 // 3)
+        assert min(8 * lane, conv_geometry.WORKSPACE) <= size <= min(8 * (lane + 2100), conv_geometry.WORKSPACE)
+
+
 ROWS = [
     ((9, 1, 28, 28), (6, 1, 5, 5), (1, 1), (2, 2)), ((30, 6, 14, 14), (16, 6, 5, 5), (1, 1), (0, 0)),
     ((5, 3, 17, 17), (8, 3, 3, 3), (2, 2), (1, 1)), ((5, 3, 16, 19), (8, 3, 3, 4), (1, 2), (0, 1)),
