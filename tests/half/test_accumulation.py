@@ -258,8 +258,8 @@ def test_sums_of_many_are_made_in_float32(row: Row, half: str, dev: str):
 
 
 FAMILIES = """
-    inplace unary activation choose elementwise compare conv convert shape join index cross_entropy loss softmax sort reduce
-    dropout embedding linalg norm pool random resize scan hooks attention
+    inplace unary activation choose elementwise addcmul compare conv convert shape join index cross_entropy loss softmax sort
+    reduce dropout embedding linalg norm pool random resize scan hooks attention
 """
 # Modules of ops. Recurrent layers are not among them: they keep what they did to all steps in float16, and PyTorch rounds each
 # of its steps; their sums have rows.
@@ -298,7 +298,7 @@ ADD_NOTHING = """
     Hardswish LogSigmoid Ramp Shrink Threshold Clamp Where MaskedFill NanToNum Fill Sub Div Pow Maximum Minimum Atan2
     Remainder DivRound Compare Classify Bitwise BitwiseNot Clone Cast Copy Transfer View Permute Slice Diagonal Cat
     Flip Triangle TopK KthValue Median ArgSort Unique ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
-    ModuleBorder
+    ModuleBorder Addcmul Addcdiv
 """
 # Each result, and each gradient, is made of a few numbers; counts and indices are integers. Of broadcast operands: the engine.
 

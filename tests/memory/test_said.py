@@ -59,6 +59,8 @@ PHRASES: dict[str, Formula | None] = {
     "the indices, 8 bytes an element": lambda x, y, how: 8 * y[-1].numel(),
     "each factor that the other's gradient needs": lambda x, y, how: every(x) if len(x) > 1 else 0,
     "each for the other's gradient": lambda x, y, how: every(x),
+    "tensor1 and tensor2, each for the other's gradient": lambda x, y, how: every(x[1:]),
+    "tensor2, and tensor1 if tensor2 needs a gradient": lambda x, y, how: every(x[1:]),
     "input and the means": lambda x, y, how: x[0].nbytes + y[0].nbytes,
     "input, the means and the output": lambda x, y, how: x[0].nbytes + 2 * y[0].nbytes,
     "other, and input if other needs a gradient": lambda x, y, how: (

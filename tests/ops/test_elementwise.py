@@ -233,3 +233,34 @@ def test_dtype_is_the_class_of_dtypes():
     assert isinstance(tm.float16, tm.dtype)
     assert isinstance(tm.zeros(1).dtype, tm.dtype)
     assert not isinstance("float16", tm.dtype)
+
+
+@pytest.mark.parametrize("half", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", ["addcmul", "addcdiv"])
+def test_three_operands_are_rounded_once(name: str, half: str):
+    """What cancels is not lost: 1 + a * b where a * b is near -1; PyTorch, float64 and ours agree to the last digit."""
+    rng = np.random.default_rng(0)
+    a = torch.tensor(1 + rng.random(500)).to(getattr(torch, half))
+    b = (-1 / a.double() if name == "addcmul" else -a.double() * 1.01).to(getattr(torch, half))
+    x = torch.ones(500).to(getattr(torch, half))
+    exact = getattr(torch, name)(x.double(), a.double(), b.double()).to(getattr(torch, half))
+    found = getattr(tm, name)(*[tm.tensor(v.float().numpy()).to(getattr(tm, half)) for v in (x, a, b)])
+    np.testing.assert_allclose(found.float().numpy(), exact.float().numpy(), rtol=float(tm.finfo(half).eps), atol=1e-7)
+
+
+def test_three_operands_of_several_dtypes_in_place_and_refused():
+    rng = np.random.default_rng(1)
+    x, a = rng.standard_normal((3, 4)).astype(np.float32), rng.standard_normal((3, 4)).astype(np.float16)
+    b = rng.integers(1, 9, (4,))
+    for name in ("addcmul", "addcdiv"):
+        theirs = getattr(torch.tensor(x), f"{name}_")(torch.tensor(a), torch.tensor(b), value=3)
+        ours = getattr(tm.tensor(x), f"{name}_")(tm.tensor(a), tm.tensor(b), value=3)
+        np.testing.assert_allclose(ours.numpy(), theirs.numpy(), rtol=1e-6)
+    whole = tm.tensor([[7, 8], [9, 10]])
+    assert (
+        tm.addcmul(whole, whole, whole, value=2).tolist() == torch.addcmul(*[torch.tensor(whole.numpy())] * 3, value=2).tolist()
+    )
+    with pytest.raises(RuntimeError, match="Integer division with addcdiv"):
+        tm.addcdiv(whole, whole, whole)
+    with pytest.raises(RuntimeError, match="must not be a floating point number"):
+        tm.addcmul(whole, whole, whole, value=0.5)

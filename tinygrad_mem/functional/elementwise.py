@@ -11,6 +11,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
+from ..ops import addcmul as three
 from ..ops import elementwise as ops
 from ..ops.unary import Square
 
@@ -141,23 +142,27 @@ def lerp_(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """``input + value * tensor1 * tensor2``. Saves: what its parts save."""
-    return add(input, mul(tensor1, tensor2), alpha=value)
+    """``input + value * tensor1 * tensor2``, rounded once. Saves: tensor1 and tensor2, each for the other's gradient."""
+    return apply(three.Addcmul, input, tensor1, tensor2, value=value)
 
 
 def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """In-place :func:`addcmul`."""
-    return add_(input, mul(tensor1, tensor2), alpha=value)
+    return apply_(three.Addcmul, input, tensor1, tensor2, value=value)
 
 
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """``input + value * tensor1 / tensor2``. Saves: what its parts save."""
-    return add(input, div(tensor1, tensor2), alpha=value)
+    """``input + value * tensor1 / tensor2``, rounded once. Saves: tensor2, and tensor1 if tensor2 needs a gradient.
+
+    Raises:
+        DTypeError: neither tensor1 nor tensor2 is floating.
+    """
+    return apply(three.Addcdiv, input, tensor1, tensor2, value=value)
 
 
 def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """In-place :func:`addcdiv`."""
-    return add_(input, div(tensor1, tensor2), alpha=value)
+    return apply_(three.Addcdiv, input, tensor1, tensor2, value=value)
 
 
 # --- the reflected operators

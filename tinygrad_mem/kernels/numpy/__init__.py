@@ -1,6 +1,7 @@
 """NumPy kernels. Every function computes into the buffers that it is given; none allocates."""
 
 from .activation import *
+from .addcmul import *
 from .attention import *
 from .blockwise import *
 from .conv import *
