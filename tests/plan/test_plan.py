@@ -261,13 +261,38 @@ def test_nothing_cheaper_fits(name: str):
             assert base.within(budget).point.time <= 1.001 * min(times)
 
 
-def test_memory_in_other_pieces_is_tried():
-    """Activations in place cut memory so that no way to recompute fits; without them there is one."""
+def test_memory_in_other_pieces_is_tried(monkeypatch: pytest.MonkeyPatch):
+    """Where a technique that is free cuts memory so that no way to recompute fits, there may be one without it."""
     base = planned("unet")
-    closest = base.search.smallest()
-    found = base.within((2 * closest.peak + closest.reserved) // 3)
+    search = base.search
+    (free,) = {technique.name for technique in search.free}
+    with_it = search.choices(())[-1]
+    assert free in with_it.names
+    without = with_it.without(free)
+    budget = search.point(without).reserved
+    fits = search.fits
+    monkeypatch.setattr(search, "fits", lambda choice, budget: free not in choice.names and fits(choice, budget))
+    found = base.within(budget)
     assert found.choice.names
-    assert trained("unet", found.choice, limit=found.budget or 0)[0] == found.peak
+    assert free not in found.choice.names
+    assert found.point.time <= search.point(without).time
+    assert trained("unet", found.choice, limit=budget)[0] == found.peak
+
+
+def test_a_larger_budget_is_tried_too():
+    """What fits into less may not fit into more: pieces are given back at other times. So nothing is concluded from less."""
+    search = planned("unet").search
+    point = search.smallest()
+    budgets = range(point.peak, point.reserved, max((point.reserved - point.peak) // 12, 1))
+    tried = {}
+    for budget in budgets:
+        try:
+            search.run(point.choice, limit=budget)
+            tried[budget] = True
+        except OutOfMemoryError:
+            tried[budget] = False
+    for budget in sorted(budgets, key=lambda size: size % 7):
+        assert tried[budget] or not search.fits(point.choice, budget)
 
 
 def test_a_module_that_is_there_twice_takes_its_time_in_both_places():

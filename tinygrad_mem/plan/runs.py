@@ -82,7 +82,8 @@ class Runs:
     def __init__(self, recipe: Recipe, times: Times, like: str, tell: Callable[[str], None]) -> None:
         self.recipe, self.times, self.like, self.tell = recipe, times, like, tell
         self.points: dict[Choice, Point] = {}
-        self._tried: dict[Choice, tuple[int, int]] = {}  # the largest budget that was too small, the smallest that was enough
+        self._too_small: dict[Choice, int] = {}  # the largest budget that was
+        self._enough: set[tuple[Choice, int]] = set()
 
     def run(self, choice: Choice, limit: int = 0) -> Ran:
         """Steps until they repeat.
@@ -141,22 +142,25 @@ class Runs:
         return self.points[choice]
 
     def fits(self, choice: Choice, budget: int) -> bool:
-        """Whether the pool gets along with ``budget`` bytes; between used and reserved it is tried, once."""
+        """Whether the pool gets along with ``budget`` bytes; between used and reserved it is tried, once.
+
+        A larger budget is tried too where a smaller one was enough: pieces are given back at other times, and lie elsewhere.
+        """
         point = self.point(choice)
-        too_small, enough = self._tried.get(choice, (point.peak - 1, point.reserved))
-        if too_small < budget < enough:
+        if budget <= self._too_small.get(choice, point.peak - 1):
+            return False
+        if not self.known_to_fit(choice, budget):
             autopsy, scope.autopsy = scope.autopsy, None  # who has the memory is not asked here, and takes its time
             try:
                 self.run(choice, limit=budget)
-                enough = budget
+                self._enough.add((choice, budget))
             except OutOfMemoryError:
-                too_small = budget
+                self._too_small[choice] = budget
+                return False
             finally:
                 scope.autopsy = autopsy
-            self._tried[choice] = too_small, enough
-        return budget >= enough
+        return True
 
     def known_to_fit(self, choice: Choice, budget: int) -> bool:
         """Whether it fits, by what has been tried."""
-        point = self.points[choice]
-        return budget >= self._tried.get(choice, (0, point.reserved))[1]
+        return budget >= self.points[choice].reserved or (choice, budget) in self._enough

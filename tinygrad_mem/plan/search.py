@@ -126,7 +126,19 @@ class Search(Runs):
         if best is None:
             closest = self.smallest().choice
             best = closest if self.fits(closest, budget) else None
+        best = self._from_less(best, budget)
         return None if best is None else self._simplest(best, budget)
+
+    def _from_less(self, best: Choice | None, budget: int) -> Choice | None:
+        """``best``, or a faster one that was enough for a smaller budget: bisection may have passed it by in this one."""
+        known = {choice for choice, size in self._enough if size < budget}
+        for choice in sorted(known, key=lambda choice: self.point(choice).time):
+            if best is not None and self.point(choice).time >= self.point(best).time:
+                break
+            allowed = best is None or LEVELS.index(choice.numbers) <= LEVELS.index(best.numbers)
+            if allowed and self.fits(choice, budget):
+                return choice
+        return best
 
     def _shrinking(self, series: Series) -> Iterator[tuple[Technique, ...]]:
         """The sets of a series, until one needs no less than the one before it."""

@@ -26,6 +26,7 @@ from .conv_geometry import Geometry as _Geometry
 from .pool import _sum_halves
 
 _ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
+_LARGE = 1 << 18  # numbers of a weight
 
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
@@ -47,14 +48,14 @@ def _algorithm(geo, kind):
         return _columns
     if _ALGORITHM != "rows" and _taps.fits(geo, kind):
         return _taps
-    if _ALGORITHM != "rows" and _is_mostly_weight(geo.images * geo.pixels, geo.cin, geo.cout, geo.taps):
+    if _ALGORITHM != "rows" and kind != "weight" and _is_mostly_weight(geo.images * geo.pixels, geo.cin, geo.cout, geo.taps):
         return _columns
     return _depthwise if _depthwise.fits(geo) else _rows if _rows.fits(geo, kind) else _columns
 
 
 def _is_mostly_weight(pixels, cin, cout, taps):
-    """Whether the weight is so much larger than the maps that it is read as it lies: the others copy it in another order."""
-    return taps * cin * cout >= 8 * pixels * (cin + cout)
+    """Whether the weight is large, and so much larger than the maps that it is read as it lies: the others reorder a copy."""
+    return taps * cin * cout >= max(8 * pixels * (cin + cout), _LARGE)
 
 
 @_lru_cache(maxsize=1024)
