@@ -298,7 +298,7 @@ ADD_NOTHING = """
     Hardswish LogSigmoid Ramp Shrink Threshold Clamp Where MaskedFill NanToNum Fill Sub Div Pow Maximum Minimum Atan2
     Remainder DivRound Compare Classify Bitwise BitwiseNot Clone Cast Copy Transfer View Permute Slice Diagonal Cat
     Flip Triangle TopK KthValue Median ArgSort Unique ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
-    ModuleBorder Addcmul Addcdiv
+    ModuleBorder Addcmul Addcdiv Lerp
 """
 # Each result, and each gradient, is made of a few numbers; counts and indices are integers. Of broadcast operands: the engine.
 

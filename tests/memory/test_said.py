@@ -60,6 +60,7 @@ PHRASES: dict[str, Formula | None] = {
     "each factor that the other's gradient needs": lambda x, y, how: every(x) if len(x) > 1 else 0,
     "each for the other's gradient": lambda x, y, how: every(x),
     "tensor1 and tensor2, each for the other's gradient": lambda x, y, how: every(x[1:]),
+    "weight, and both tensors if weight needs a gradient": lambda x, y, how: every(x) if len(x) > 2 else 0,
     "tensor2, and tensor1 if tensor2 needs a gradient": lambda x, y, how: every(x[1:]),
     "input and the means": lambda x, y, how: x[0].nbytes + y[0].nbytes,
     "input, the means and the output": lambda x, y, how: x[0].nbytes + 2 * y[0].nbytes,

@@ -248,6 +248,19 @@ def test_three_operands_are_rounded_once(name: str, half: str):
     np.testing.assert_allclose(found.float().numpy(), exact.float().numpy(), rtol=float(tm.finfo(half).eps), atol=1e-7)
 
 
+def test_lerp_ends_where_it_should():
+    rng = np.random.default_rng(0)
+    x, end = (tm.tensor(rng.standard_normal(100).astype(np.float32)) for _ in range(2))
+    assert tm.equal(tm.lerp(x, end, 1.0), end)
+    assert tm.equal(tm.lerp(x, end, 0.0), x)
+    weight = rng.random(100).astype(np.float32)
+    mine = x.clone().lerp_(end, tm.tensor(weight))
+    theirs = torch.lerp(*[torch.tensor(a) for a in (x.numpy(), end.numpy(), weight)])
+    np.testing.assert_allclose(mine.numpy(), theirs.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(RuntimeError, match="expected a floating tensor"):
+        tm.lerp(tm.tensor([1]), tm.tensor([3]), 1)
+
+
 def test_three_operands_of_several_dtypes_in_place_and_refused():
     rng = np.random.default_rng(1)
     x, a = rng.standard_normal((3, 4)).astype(np.float32), rng.standard_normal((3, 4)).astype(np.float16)

@@ -132,13 +132,13 @@ def atan2(input: Tensor, other: Tensor) -> Tensor:
 
 
 def lerp(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
-    """``input + weight * (end - input)``."""
-    return add(input, mul(sub(end, input), weight))
+    """``input + weight * (end - input)``, rounded once. Saves: weight, and both tensors if weight needs a gradient."""
+    return apply(three.Lerp, input, end, weight)
 
 
 def lerp_(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
     """In-place :func:`lerp`."""
-    return add_(input, mul(sub(end, input), weight))
+    return apply_(three.Lerp, input, end, weight)
 
 
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:

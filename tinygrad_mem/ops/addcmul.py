@@ -1,4 +1,4 @@
-"""Three operands in one pass, whose result is rounded once: a product or a quotient, added to a tensor."""
+"""Three operands in one pass, whose result is rounded once: to a tensor is added a product, a quotient, a part of a way."""
 
 from __future__ import annotations
 
@@ -84,3 +84,40 @@ class Addcdiv(Op):
             ga = ctx.empty_like(gy)
             ctx.kernels.addcdiv(0, gy, b, ctx.value, out=ga)
         return gy, ga, gb
+
+
+class Lerp(Op):
+    """x + weight * (end - x). Saves weight if ``needs["x"] or needs["end"]``, x if weight needs a gradient, and end if weight
+    does."""
+
+    saves = ("x", "end", "weight")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, end, weight):
+        out = _output(ctx, "lerp", x, end, weight)
+        if not is_floating(out.dtype):
+            raise DTypeError(f"lerp: expected a floating tensor, found {out.dtype}")
+        if ctx.needs[2]:
+            ctx.save(x=x, end=end)
+        if ctx.needs[0] or ctx.needs[1]:
+            keep_factor(ctx, "weight", weight)
+        ctx.kernels.lerp(x, end, weight, out=out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = gend = gweight = None
+        if ctx.needs[2]:
+            gweight = ctx.empty_like(gy)
+            ctx.kernels.subtract(ctx.take("end"), ctx.take("x"), out=gweight)
+            ctx.kernels.multiply(gy, gweight, out=gweight)
+        if ctx.needs[0] or ctx.needs[1]:
+            weight = factor(ctx, "weight")
+            if ctx.needs[1]:
+                gend = ctx.empty_like(gy)
+                ctx.kernels.multiply(gy, weight, out=gend)
+            if ctx.needs[0]:
+                gx = ctx.empty_like(gy)
+                ctx.kernels.addcmul(gy, gy, weight, -1, out=gx)
+        return gx, gend, gweight
