@@ -79,15 +79,17 @@ class Step:
 
     def __call__(self) -> Any:
         self.optimizer.zero_grad()
-        output = self.model(self.x)
-        if self.y.ndim == 2:  # a class for each token
-            loss = self.framework.nn.functional.cross_entropy(output.flatten(0, 1), self.y.flatten())
-        else:
-            loss = self.framework.nn.functional.cross_entropy(output, self.y)
-        del output
+        loss = self.loss()
         loss.backward()
         self.optimizer.step()
         return loss
+
+    def loss(self) -> Any:
+        """Forward."""
+        output = self.model(self.x)
+        if self.y.ndim == 2:  # a class for each token
+            return self.framework.nn.functional.cross_entropy(output.flatten(0, 1), self.y.flatten())
+        return self.framework.nn.functional.cross_entropy(output, self.y)
 
     def copy_weights_to(self, other: Step) -> None:
         """Give ``other`` (of any framework) this step's parameters and buffers."""
