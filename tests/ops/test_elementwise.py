@@ -253,6 +253,7 @@ def test_lerp_ends_where_it_should():
     x, end = (tm.tensor(rng.standard_normal(100).astype(np.float32)) for _ in range(2))
     assert tm.equal(tm.lerp(x, end, 1.0), end)
     assert tm.equal(tm.lerp(x, end, 0.0), x)
+    assert tm.equal(tm.lerp(x, end, tm.ones(100)), end)
     weight = rng.random(100).astype(np.float32)
     mine = x.clone().lerp_(end, tm.tensor(weight))
     theirs = torch.lerp(*[torch.tensor(a) for a in (x.numpy(), end.numpy(), weight)])

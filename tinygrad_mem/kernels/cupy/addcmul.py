@@ -1,11 +1,12 @@
-"""A product or a quotient, added, in one kernel: of float16 in float32 and rounded once."""
+"""A product, a quotient or a part of a way, added, in one kernel: of float16 in float32 and rounded once."""
 
 from __future__ import annotations
 
 from .formula import of_three as _of_three
 
 _addcmul = _of_three("W(x) + W(value) * W(a) * W(b)", "addcmul")
-_lerp = _of_three("W(x) + W(b) * (W(a) - W(x))", "lerp")
+_near, _far = "W(x) + W(b) * (W(a) - W(x))", "W(a) + (W(b) - W(1)) * (W(a) - W(x))"
+_lerp = _of_three(f"W(b) > W(-0.5) && W(b) < W(0.5) ? {_near} : {_far}", "lerp")
 _addcdiv = _of_three("W(x) + W(value) * (W(a) / W(b))", "addcdiv")
 
 
@@ -21,6 +22,4 @@ def addcdiv(x, a, b, value, out):
 
 def lerp(x, end, weight, out):
     """out = x + weight * (end - x); from ``end`` where that is nearer, so that at weight 1 it is ``end`` itself."""
-    if not hasattr(weight, "dtype") and abs(weight) >= 0.5:
-        x, end, weight = end, x, 1 - weight
     _lerp(x, end, weight, 1, out)

@@ -1,9 +1,11 @@
-"""A product or a quotient, added: in tiles, of halves in float32 and rounded once."""
+"""A product, a quotient or a part of a way, added: in tiles, of halves in float32 and rounded once."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from .elementwise import _spread
+from .tiles import flags as _flags
 from .tiles import tiled_wide as _tiled
 
 
@@ -19,14 +21,19 @@ def addcdiv(x, a, b, value, out):
 
 def lerp(x, end, weight, out):
     """out = x + weight * (end - x); from ``end`` where that is nearer, so that at weight 1 it is ``end`` itself."""
-    near = isinstance(weight, np.ndarray) or abs(weight) < 0.5
 
-    def run(o, x, end, weight, t):
+    def run(o, x, end, weight, t, u, f):
+        far = _flags(f)
+        np.absolute(weight, out=u)
+        np.greater_equal(u, 0.5, out=far)
+        np.subtract(weight, far, out=u, dtype=u.dtype, casting="unsafe")
         np.subtract(end, x, out=t, dtype=t.dtype, casting="unsafe")
-        np.multiply(t, weight if near else weight - 1, out=t, casting="unsafe")
-        np.add(x if near else end, t, out=o, casting="unsafe")
+        np.multiply(t, u, out=t)
+        np.copyto(u, x)
+        np.copyto(u, end, where=far)
+        np.add(u, t, out=o, casting="unsafe")
 
-    _tiled(run, out, *[np.broadcast_to(z, out.shape) if isinstance(z, np.ndarray) else z for z in (x, end, weight)], temps=1)
+    _tiled(run, out, *[_spread(z, out) for z in (x, end, weight)], temps=3)
 
 
 def _added(ufunc, x, a, b, value, out):
@@ -36,4 +43,4 @@ def _added(ufunc, x, a, b, value, out):
             np.multiply(t, value, out=t)
         np.add(x, t, out=o, casting="unsafe")
 
-    _tiled(run, out, *[np.broadcast_to(z, out.shape) if isinstance(z, np.ndarray) else z for z in (x, a, b)], temps=1)
+    _tiled(run, out, *[_spread(z, out) for z in (x, a, b)], temps=1)
