@@ -193,27 +193,13 @@ OWN = ("mean", "rstd", "lse")  # statistics that ops make for themselves: they s
 def foretold_bytes(loss: Any) -> int:
     """By formula, from the graph of a plain forward: what it keeps in 8 bits, each view once, parameters apart."""
     found: dict[Any, int] = {}
-    leaves, seen, stack = set(), set(), [loss.grad_fn]
-    where = loss.device
-    while stack:
-        node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        for target, _ in filter(None, node.edges):
-            if isinstance(target, tm.Tensor):
-                leaves.add(where.address(target.array))
-            else:
-                stack.append(target)
-        for name, array in node.kept():
-            if where.address(array) is None:
-                continue
-            if array.dtype.kind == "f" and array.size >= 1024 and name not in OWN:
-                part = where.address(array), address_of(array), array.shape, array.strides
-                found[part] = round_up(array.size) + round_up(-(-array.size // 256) * 8)
-            else:
-                found[where.address(array), None] = round_up(where.sizes(array)[0])
-    return sum(size for part, size in found.items() if part[0] not in leaves)
+    for address, name, array in training.kept_under(loss):
+        if array.dtype.kind == "f" and array.size >= 1024 and name not in OWN:
+            part = address, address_of(array), array.shape, array.strides
+            found[part] = round_up(array.size) + round_up(-(-array.size // 256) * 8)
+        else:
+            found[address, None] = round_up(loss.device.sizes(array)[0])
+    return sum(found.values())
 
 
 @pytest.mark.parametrize("name", training.BIG)

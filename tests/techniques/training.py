@@ -153,9 +153,9 @@ def big_track(name: str, around: Callable[[], Any] = contextlib.nullcontext) -> 
     return memory.predict(big_step, name, around)
 
 
-def saved_storages(loss: Any) -> dict[int, int]:
-    """Address -> rounded bytes of every block of the pool that the graph under ``loss`` keeps, leaves apart."""
-    leaves, found, stack, seen = set(), {}, [loss.grad_fn], set()
+def kept_under(loss: Any) -> list[tuple[int, str, Any]]:
+    """(address, name, array) of all that the graph under ``loss`` keeps in the pool, leaves apart."""
+    leaves, found, stack, seen = set(), [], [loss.grad_fn], set()
     where = loss.device
     while stack:
         node = stack.pop()
@@ -167,10 +167,13 @@ def saved_storages(loss: Any) -> dict[int, int]:
                 leaves.add(where.address(target.array))
             else:
                 stack.append(target)
-        for _, array in node.kept():
-            if where.address(array) is not None:
-                found[where.address(array)] = round_up(where.sizes(array)[0])
-    return {address: size for address, size in found.items() if address not in leaves}
+        found += [(where.address(array), name, array) for name, array in node.kept() if where.address(array) is not None]
+    return [each for each in found if each[0] not in leaves]
+
+
+def saved_storages(loss: Any) -> dict[int, int]:
+    """Address -> rounded bytes of every block of the pool that the graph under ``loss`` keeps, leaves apart."""
+    return {address: round_up(loss.device.sizes(array)[0]) for address, _, array in kept_under(loss)}
 
 
 def plain_saved_bytes(name: str) -> int:

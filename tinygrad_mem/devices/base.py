@@ -35,6 +35,7 @@ class device:
     pool: Any
     generator: Generator
     lacking: np.dtype | None = None  # a dtype that cannot be computed with here
+    remedy = ""  # that it cannot, and what to do instead
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
@@ -77,12 +78,8 @@ class device:
         raise NotImplementedError
 
     def refusal(self) -> NotOfferedError:
-        """What to raise for an array of the dtype that this device cannot compute with, :attr:`lacking`."""
-        if self.type == "cuda":
-            return NotOfferedError("bfloat16 is on cpu and meta only: on cuda use float16, with a GradScaler")
-        return NotOfferedError(
-            "bfloat16 on the cpu needs the package ml_dtypes: pip install 'tinygrad_mem[bfloat16]'; on device meta nothing does"
-        )
+        """What to raise for an array of the dtype that is :attr:`lacking`."""
+        return NotOfferedError(self.remedy)
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         """Copy a host array into ``out``, of the same shape and dtype."""

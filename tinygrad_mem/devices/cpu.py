@@ -15,6 +15,9 @@ class CPU(device, kind="cpu"):
     """``device("cpu")``."""
 
     lacking = dtypes.LACKING
+    remedy = (
+        "bfloat16 on the cpu needs the package ml_dtypes: pip install 'tinygrad_mem[bfloat16]'; on device meta nothing does"
+    )
 
     def _open(self) -> None:
         from ..kernels import numpy as kernels
