@@ -83,6 +83,11 @@ class Geometry:
         )
 
 
+def strided(numbers: np.ndarray, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+    """A view of contiguous ``numbers``; NumPy's ``as_strided`` takes 30 microseconds for one, as long as a small copy."""
+    return np.ndarray(shape, numbers.dtype, numbers, 0, strides)
+
+
 def even(size: int, most: int) -> int:
     """A part of at most ``most`` so that ``size`` is cut into equal parts."""
     return -(-size // -(-size // max(min(most, size), 1)))

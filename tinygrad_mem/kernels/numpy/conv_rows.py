@@ -14,13 +14,14 @@ gradient of w multiplies the slab's views by rows of gy.
 from __future__ import annotations
 
 import math
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count
+from .conv_geometry import LANES, WORKSPACE, Geometry, Lane, even, lane_count, strided
 
 NARROW = 8  # columns of an image below which images lie side by side within a column, so that copies stay long
 DEEP = 32  # terms of a product that is worth while without the kernel's columns
@@ -31,7 +32,8 @@ FEW = 4  # input channels up to which gy is copied as it lies; of more it is cha
 STACK = 1 << 15  # numbers of weight gradients that are computed at once and added afterwards
 
 
-class Walk(NamedTuple):
+@dataclass(frozen=True)
+class Walk:
     """out[n, o, y, x] = sum over c, i, j of w[o, c, i, j] * source[n, c, y * stride + i - low, x * stride + j - low]."""
 
     images: int
@@ -44,22 +46,22 @@ class Walk(NamedTuple):
     low: tuple[int, int]
     wide: np.dtype  # of slabs and sums
 
-    @property
+    @cached_property
     def parts(self) -> int:
         """Products whose sum is the output: one for each kernel column that is shifted, or one."""
         shifted = self.stride[1] == 1 and self.kernel[0] * self.cin >= DEEP
         return self.kernel[1] if shifted else 1
 
-    @property
+    @cached_property
     def copies(self) -> int:
         """Kernel columns that the slab holds a copy for."""
         return self.kernel[1] // self.parts
 
-    @property
+    @cached_property
     def narrow(self) -> bool:
         return self.outside[1] < NARROW
 
-    @property
+    @cached_property
     def line(self) -> int:
         """Columns of an image in the slab: with shifts, the zeros at its end are those at the next one's beginning."""
         if self.parts == 1:
@@ -69,12 +71,12 @@ class Walk(NamedTuple):
         shared = 0 if self.narrow else max(min(self.low[1], high, beyond), 0)
         return self.outside[1] + beyond - shared
 
-    @property
+    @cached_property
     def columns(self) -> int:
         """Columns of an image in a product."""
         return self.outside[1] if self.narrow else self.line
 
-    @property
+    @cached_property
     def depth(self) -> int:
         """Terms of one output in each product."""
         return self.kernel[0] * self.copies * self.cin
@@ -200,7 +202,7 @@ def _in_images(walk: Walk, flat: np.ndarray, columns: int) -> np.ndarray:
 
 
 def gather(walk: Walk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray:
-    """The slab (rows, kernel columns, channels, images * columns) that a tile reads; zeros beyond the edges.
+    """The numbers of the slab (rows, kernel columns, channels, images * columns) that a tile reads; zeros beyond the edges.
 
     Tiles of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
     """
@@ -224,16 +226,16 @@ def gather(walk: Walk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray
         if left < right:
             values = part[..., left * step + shift : (right - 1) * step + shift + 1 : step]
             np.copyto(to[a:b, j, ..., left:right], values)
-    return slab
+    return flat
 
 
-def windows(walk: Walk, slab: np.ndarray, rows: int) -> np.ndarray:
-    """The operands of each output row's products: (parts, rows, depth, images * columns), a view."""
-    length, size = slab.shape[-1], slab.itemsize
-    images = length // walk.line
+def windows(walk: Walk, flat: np.ndarray, tile: Tile) -> np.ndarray:
+    """The operands of each output row's products: (parts, rows, depth, images * columns), a view of a slab's numbers."""
+    images, size = tile.n1 - tile.n0, flat.itemsize
+    length = images * walk.line
     shift = size * (images if walk.narrow else 1)
     strides = (shift, walk.stride[0] * walk.copies * walk.cin * length * size, length * size, size)
-    return np.lib.stride_tricks.as_strided(slab, (walk.parts, rows, walk.depth, images * walk.columns), strides)
+    return strided(flat, (walk.parts, tile.r1 - tile.r0, walk.depth, images * walk.columns), strides)
 
 
 def weights(walk: Walk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
@@ -259,7 +261,7 @@ def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np
         lane = whole.part(number, lanes)
         for tile in tasks[start:stop]:
             lane.reset()
-            operands = windows(walk, gather(walk, source, tile, lane), tile.r1 - tile.r0)
+            operands = windows(walk, gather(walk, source, tile, lane), tile)
             products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
             blas.by_columns(matrix, operands, products)
             for other in products[1:]:
@@ -331,7 +333,7 @@ def _weight_lane(walk: Walk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: l
     for tile in tasks:
         lane.next = mark
         rows, images = tile.r1 - tile.r0, tile.n1 - tile.n0
-        left = windows(walk, gather(walk, x, tile, lane), rows)
+        left = windows(walk, gather(walk, x, tile, lane), tile)
         columns = images * walk.columns
         if walk.cin <= FEW:
             right = lane.take((rows, walk.cout, columns), walk.wide).swapaxes(1, 2)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from . import blas, threads
-from .conv_geometry import LANES, Lane, even, lane_count
+from .conv_geometry import LANES, Lane, even, lane_count, strided
 from .conv_rows import Tile
 
 _INPUT = np.array(  # B^T: six rows to six sums of rows
@@ -179,7 +179,7 @@ class Line(NamedTuple):
         """(3, 6, channels, columns): six rows of a slab as each kernel column reads them, a view."""
         size = numbers.itemsize
         strides = (size * (self.images if self.narrow else 1), channels * self.size * size, self.size * size, size)
-        return np.lib.stride_tricks.as_strided(numbers, (3, 6, channels, self.columns), strides)
+        return strided(numbers, (3, 6, channels, self.columns), strides)
 
 
 def _weights(w: np.ndarray, out: np.ndarray) -> None:

@@ -17,6 +17,8 @@ from .folds import RUN as _RUN
 from .threads import scratch as _scratch
 from .threads import split as _split
 
+_GRAIN = 1 << 19  # elements of samples that pay for a core of their own: calls of a few microseconds wait for each other
+
 
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
     """mean and 1 / sqrt(variance + eps) of each channel of x (n, channels, length); running statistics move by ``momentum``.
@@ -162,7 +164,7 @@ def _over_samples(shape, run, alone=False):
 
     size = max(shape[1] * shape[2] * shape[3], 1)
     with _single():  # sums are matrix products
-        _split(shape[0], part, grain=shape[0] + 1 if alone else max((1 << 16) // size, 1))
+        _split(shape[0], part, grain=shape[0] + 1 if alone else max(_GRAIN // size, 1))
 
 
 def _centred(x, mean, tile):
@@ -358,7 +360,7 @@ def _line_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias,
                     _line_gradient(g, t, u, r, weight, mean is not None, out[rows])
 
     with _single():
-        _split(segments, run, max(segments * (1 << 16) // x.size, 1))
+        _split(segments, run, max(segments * _GRAIN // x.size, 1))
     for target, share in zip(targets, shares, strict=True):
         if target is not None and segments > 1:
             np.copyto(target, share[0])
