@@ -89,13 +89,11 @@ def bias_row(ctx, run, weights):
 
 
 def project(ctx, run, x, w_ih, bias, gates):
-    """gates = the input's share of them: x @ w_ih.T and the biases; 0 in what has no such share."""
-    covered = 0
+    """gates = the input's share of them: the biases and x @ w_ih.T; 0 in what has no such share."""
+    if bias is None:
+        ctx.kernels.fill(0, out=gates)
+    else:
+        ctx.kernels.copy(ctx.broadcast(bias, gates.shape), out=gates)
     for first, last, row in run.kind.inputs:
         rows = w_ih[row * run.width : (row + last - first) * run.width]
-        ctx.kernels.matmul(x, rows.T, None, out=run.block(gates, first, last))
-        covered = max(covered, last)
-    if covered < run.kind.blocks:
-        ctx.kernels.fill(0, out=run.block(gates, covered, run.kind.blocks))
-    if bias is not None:
-        ctx.kernels.add(gates, bias, out=gates)
+        ctx.kernels.add_product(x, rows.T, out=run.block(gates, first, last))

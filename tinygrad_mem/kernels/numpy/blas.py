@@ -1,7 +1,9 @@
 """What ``np.matmul`` does not offer: products that add to their result, and BLAS on one thread while our threads run.
 
 BLAS's own threads wait for more work in a loop for some 25 ms after each product, on the cores that our threads want next:
-so every product that is large enough to wake them is made here, on one thread of BLAS's and as many of ours as pay.
+so most products are made here, on one thread of BLAS's and as many of ours as pay. Only large products of two matrices are left
+to BLAS's threads, which are there at once: ours sleep until they are woken, which takes 0.1 ms, and on a busy virtual machine
+several.
 
 NumPy bundles OpenBLAS; its functions are found through ctypes in NumPy's own shared libraries. Where there is no such
 library (another BLAS, another platform) everything still works: products are added tile by tile, and BLAS keeps its threads.
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .threads import GRAIN, scratch, split
+from .threads import GRAIN, scratch, split, threads
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # how builds of OpenBLAS prefix and suffix their names
 _ROWS, _NO, _YES = 101, 111, 112  # cblas: row-major, plain, transposed
@@ -99,13 +101,23 @@ class single:
 
 _ALONE = 1 << 13  # numbers of an operand below which BLAS does not wake its threads
 _SHARE = 1 << 24  # multiplications of matrices that pay for a thread of ours
+_WHOLE = 1 << 27  # multiplications of two matrices beyond which BLAS's threads share them
 _THIN = 64  # terms below which a product is mostly writing; BLAS passes over its result twice, so it is made in parts
 _PART = 1 << 18  # numbers of a part that stays in cache
+
+
+def _has_all_cores() -> bool:
+    """Whether BLAS may use as many threads as we do: nobody shares work among ours just now."""
+    return _set_threads is not None and not _single_users and _get_threads() == threads()
 
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out = a @ b as ``np.matmul``; of a large product, each of our threads makes some matrices, rows or columns."""
     if (a.size < _ALONE and b.size < _ALONE) or not out.ndim:
+        np.matmul(a, b, out=out)
+        return
+    large = a.ndim == b.ndim == 2 and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
+    if large and _has_all_cores():
         np.matmul(a, b, out=out)
         return
     with single():

@@ -40,19 +40,20 @@ def together(numbers, steps, others=()):
     their time waiting for the interpreter, which each of them needs for each pass. Large steps have all threads, and then each
     task has. Each task has the same thread or threads however it comes out, so that its result does not depend on timing.
     """
-    if numbers >= _LARGE:
-        for task in (steps, *others):
-            task()
-        return
-    left = iter(others)
+    with _blas.single():
+        if numbers >= _LARGE:
+            for task in (steps, *others):
+                task()
+            return
+        left = iter(others)
 
-    def run(start, stop):
-        if start == 0:
-            steps()
-        for task in left:
-            task()
+        def run(start, stop):
+            if start == 0:
+                steps()
+            for task in left:
+                task()
 
-    _split(2, run, 1)
+        _split(2, run, 1)
 
 
 def _over(sequences, work, run: _Callable[[int, int], None]):
