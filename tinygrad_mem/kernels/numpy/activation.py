@@ -9,7 +9,7 @@ import numpy as np
 from .curves import expm1 as _expm1
 from .curves import log1p as _log1p
 from .erf import normal_tile as _normal_tile
-from .erf import tiles as _erf_tiles
+from .erf import normal_tiles as _normal_tiles
 from .erf import wide as _wide
 from .tiles import flags as _flags
 from .tiles import select as _select
@@ -54,8 +54,8 @@ def gelu(x, tanh, out):
     """out = x * Phi(x), exactly or by the tanh formula."""
 
     def exact(o, x, *tiles):
-        t = _normal_part(x, tiles)
-        np.multiply(x, t, out=o)
+        _normal_tile(x, *tiles)
+        np.multiply(x, tiles[-1], out=o)
 
     def approximate(o, x, t):
         _tanh_inner(x, t)
@@ -66,17 +66,7 @@ def gelu(x, tanh, out):
     if tanh:
         _tiled(approximate, out, x, temps=1)
     else:
-        _tiled(exact, out, x, temps=_erf_tiles(out, 1), dtype=_wide(out))
-
-
-def _normal_part(x, tiles):
-    """The last of the tiles = Phi(x)."""
-    t = tiles[-1]
-    if x.dtype != t.dtype:
-        np.copyto(t, x)
-        x = t
-    _normal_tile(x, *tiles)
-    return t
+        _tiled(exact, out, x, temps=_normal_tiles(out), dtype=_wide(out))
 
 
 def _tanh_inner(x, t):
@@ -92,8 +82,9 @@ def gelu_backward(gy, x, tanh, out):
     """out = gy * (Phi(x) + x * phi(x)), or the derivative of the tanh formula."""
 
     def exact(o, gy, x, *tiles):
-        t, u = _normal_part(x, tiles), tiles[0]
-        np.multiply(x, x, out=u, dtype=u.dtype)
+        _normal_tile(x, *tiles)
+        u, t = tiles[0], tiles[-1]
+        np.multiply(x, x, out=u)
         np.multiply(u, -0.5, out=u)
         np.exp(u, out=u)
         np.multiply(u, x, out=u)
@@ -119,7 +110,7 @@ def gelu_backward(gy, x, tanh, out):
     if tanh:
         _tiled(approximate, out, gy, x, temps=3)
     else:
-        _tiled(exact, out, gy, x, temps=_erf_tiles(out, 1), dtype=_wide(out))
+        _tiled(exact, out, gy, x, temps=_normal_tiles(out), dtype=_wide(out))
 
 
 def _sigmoid(x, t):

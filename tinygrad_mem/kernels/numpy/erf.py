@@ -51,6 +51,11 @@ def tiles(out, more):
     return more + (5 if out.dtype == np.float64 else 2)
 
 
+def normal_tiles(out):
+    """How many scratch tiles :func:`normal_tile` wants, its result being in the last of them."""
+    return 6 if out.dtype == np.float64 else 2
+
+
 @cache
 def _coefficients(dtype: np.dtype) -> tuple[float, ...]:
     """Chebyshev coefficients of f on [-1, 1], x = 2t - 1, as many as the dtype can use; in float32 those of powers of x."""
@@ -126,10 +131,10 @@ def normal_tile(x, *tiles):
         np.add(out, 1, out=out)
         np.multiply(out, 0.5, out=out)
         return
-    _smooth(x, math.sqrt(0.5), -2.0, tiles[0], tiles[1])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
-    np.exp(tiles[0], out=tiles[0])
-    np.add(tiles[0], 1, out=tiles[0])
-    np.divide(1, tiles[0], out=out)
+    _smooth(x, math.sqrt(0.5), -2.0, out, tiles[0])  # (1 + tanh(h)) / 2 = 1 / (1 + e**(-2h))
+    np.exp(out, out=out)
+    np.add(out, 1, out=out)
+    np.divide(1, out, out=out)
 
 
 def erf_tile(out, x, *tiles):
