@@ -139,17 +139,15 @@ def _direction(ctx, run, way, x, first, weights, gates, marks, y):
 
     def share(chunk):
         rows = cast(ctx, x[slice(*run.chunks[chunk][:2])], run.wide)
-        return partial(project, ctx, run, rows, w_ih, bias, place(chunk))
+        return partial(project, ctx, run, rows, w_ih, bias, place(chunk)), len(rows)
 
     chunks = [*run.order(way), None]
     for chunk, after in pairwise(chunks):
         start, stop, sizes = run.chunks[chunk]
         if marks is not None:
             kernels.copy(states[1], out=marks[chunk])
-        if chunk == chunks[0]:
-            share(chunk)()
-        elif work is not None:
-            kernels.together(run.numbers, share(chunk))
+        if chunk == chunks[0] or work is not None:
+            kernels.together(run.numbers, None, [share(chunk)])
         later = [share(after)] if work is None and after is not None else []  # needs no memory: it is made beside these steps
         steps = partial(kind.steps, kernels, place(chunk), w_hh, sizes, bool(way), states, run.half(y, way)[start:stop], run)
         kernels.together(run.numbers, steps, later)

@@ -57,11 +57,11 @@ class Backward:
         tasks = self.tasks(gates, before if inside is None else inside, start, stop)
         if inside is not None and self.in_place:
             self.later = tasks  # beside the steps of the next chunk
-        elif tasks and run.dtype == run.wide:
-            ctx.kernels.together(run.numbers, tasks[0], tasks[1:])
+        elif run.dtype == run.wide:
+            ctx.kernels.together(run.numbers, None, tasks)
         else:  # they take memory, which is this thread's to do
-            for task in tasks:
-                task()
+            for task, rows in tasks:
+                task(0, rows)
 
     def inside(self, chunk):
         """The states before each row's step where they lie in the output one behind the other, else ``None``."""
@@ -87,7 +87,8 @@ class Backward:
             ctx.kernels.copy(run.half(ctx.saved["y"], self.way)[start:stop], out=part)
         else:
             weights = [self.w_ih, self.w_hh, *(self.saved(name) for name in ("b_ih", "b_hh"))]
-            project(ctx, run, cast(ctx, self.x[start:stop], run.wide), self.w_ih, bias_row(ctx, run, weights), part)
+            x = cast(ctx, self.x[start:stop], run.wide)
+            project(ctx, run, x, self.w_ih, bias_row(ctx, run, weights), part, 0, len(x))
             states = [self.state(chunk), *([self.cell(chunk)] if kind.cell else [])]
             kind.steps(ctx.kernels, part, self.w_hh, sizes, bool(self.way), states, None, run)
         return part
@@ -116,28 +117,29 @@ class Backward:
         self.ctx.kernels.previous_states(y, sizes, bool(self.way), self.state(chunk), out=before)
 
     def tasks(self, gates, before, start, stop):
-        """Calls that add what a chunk's gates give to the gradients of the weights, and write that of its inputs."""
+        """What adds a chunk's gates to the weights' gradients and writes that of its inputs, as ``together`` wants it."""
         run, kind, kernels = self.run, self.kind, self.ctx.kernels
         w_ih, w_hh, b_ih, b_hh = self.made
         state, found = run.block(gates, kind.state, kind.blocks), []
         if w_hh is not None:
-            found.append(partial(kernels.add_product, state.T, before, out=w_hh))
+            found.append((partial(_add_rows, kernels, state, before, w_hh), len(w_hh)))
         if b_hh is not None:
-            found.append(partial(kernels.add_sum, state, out=b_hh))
+            found.append((partial(_add_sums, kernels, state, b_hh), len(b_hh)))
         x = None if w_ih is None else cast(self.ctx, self.x[start:stop], run.wide)
         for first, last, row in kind.inputs:
             part, rows = run.block(gates, first, last), slice(row * run.width, (row + last - first) * run.width)
             if w_ih is not None:
-                found.append(partial(kernels.add_product, part.T, x, out=w_ih[rows]))
+                found.append((partial(_add_rows, kernels, part, x, w_ih[rows]), part.shape[1]))
             if b_ih is not None:
-                found.append(partial(kernels.add_sum, part, out=b_ih[rows]))
+                found.append((partial(_add_sums, kernels, part, b_ih[rows]), part.shape[1]))
         if self.gx is not None:
-            found.append(partial(self.input, gates, self.gx[start:stop]))
+            found.append((partial(self.input, gates, self.gx[start:stop]), stop - start))
         return found
 
-    def input(self, gates, gx):
-        """The gradient of a chunk's inputs, added to that of the other direction."""
+    def input(self, gates, gx, first, last):
+        """The gradient of some of a chunk's inputs, added to that of the other direction."""
         run, kernels, w_ih = self.run, self.ctx.kernels, self.w_ih
+        gates, gx = gates[first:last], gx[first:last]
         assert w_ih is not None
         direct = gx.dtype == run.wide
         target = gx if direct else self.ctx.empty(gx.shape, run.wide)
@@ -153,6 +155,16 @@ class Backward:
             add = True
         if not direct:
             kernels.copy(target, out=gx)
+
+
+def _add_rows(kernels, gates, before, out, first, last):
+    """Some rows of a weight's gradient += gates.T @ what the weight was multiplied by."""
+    kernels.add_product(gates[:, first:last].T, before, out=out[first:last])
+
+
+def _add_sums(kernels, gates, out, first, last):
+    """Some of a bias's gradient += the sums of gates."""
+    kernels.add_sum(gates[:, first:last], out=out[first:last])
 
 
 def rows_of(ctx, x, dtype):

@@ -88,8 +88,9 @@ def bias_row(ctx, run, weights):
     return bias
 
 
-def project(ctx, run, x, w_ih, bias, gates):
-    """gates = the input's share of them: the biases and x @ w_ih.T; 0 in what has no such share."""
+def project(ctx, run, x, w_ih, bias, gates, start, stop):
+    """Some rows of gates = the input's share of them: the biases and x @ w_ih.T; 0 in what has no such share."""
+    x, gates = x[start:stop], gates[start:stop]
     if bias is None:
         ctx.kernels.fill(0, out=gates)
     else:

@@ -130,10 +130,12 @@ def _part(x, start, stop):
     return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
 
 
-def together(numbers, steps, others=()):
-    """Run ``steps``, then the other tasks: they are in one stream."""
-    for task in (steps, *others):
-        task()
+def together(numbers, steps, tasks=()):
+    """Run ``steps``, if there are any, then all of the tasks, each with how many rows it has: they are in one stream."""
+    if steps is not None:
+        steps()
+    for task, rows in tasks:
+        task(0, rows)
 
 
 def add_product(a, b, out):

@@ -33,25 +33,29 @@ def _order(sizes, reverse, first, last):
     return reversed(spans) if reverse else spans
 
 
-def together(numbers, steps, others=()):
-    """Run ``steps``, of so many numbers each, and other tasks that do not depend on them, nor on one another.
+def together(numbers, steps, tasks=()):
+    """Run ``steps``, of so many numbers each, if there are any, and tasks that do not depend on them, nor on one another.
 
-    Of small steps one thread takes all and another the tasks, which both go on with: threads that share a small step spend
-    their time waiting for the interpreter, which each of them needs for each pass. Large steps have all threads, and then each
-    task has. Each task has the same thread or threads however it comes out, so that its result does not depend on timing.
+    A task is a function of (first row, last row) of what it writes, and how many rows that has. Of small steps one thread takes
+    all and another the tasks, half by half, which both go on with: threads that share a small step spend their time waiting
+    for the interpreter, which each of them needs for each pass. Large steps have all threads, and then each task has. What
+    makes a row is the same however it comes out, so that no result depends on timing.
     """
     with _blas.single():
-        if numbers >= _LARGE:
-            for task in (steps, *others):
-                task()
+        if steps is None or numbers >= _LARGE:
+            if steps is not None:
+                steps()
+            for task, rows in tasks:
+                task(0, rows)
             return
-        left = iter(others)
+        halves = [(task, half) for task, rows in tasks for half in ((0, rows // 2), (rows // 2, rows))]
+        left = iter([(task, half) for task, half in halves if half[0] < half[1]])
 
         def run(start, stop):
             if start == 0:
                 steps()
-            for task in left:
-                task()
+            for task, half in left:
+                task(*half)
 
         _split(2, run, 1)
 
