@@ -99,7 +99,7 @@ class single:
                     _set_threads(_single_before)
 
 
-_ALONE = 1 << 13  # numbers of an operand below which BLAS does not wake its threads
+_ALONE = (1 << 18, 1 << 13)  # multiplications up to which BLAS wakes no threads: of matrices, and of a matrix and a vector
 _SHARE = 1 << 24  # multiplications of matrices that pay for a thread of ours
 _WHOLE = 1 << 27  # multiplications of two matrices beyond which BLAS's threads share them
 _THIN = 64  # terms below which a product is mostly writing; BLAS passes over its result twice, so it is made in parts
@@ -113,7 +113,8 @@ def _has_all_cores() -> bool:
 
 def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
     """out = a @ b as ``np.matmul``; of a large product, each of our threads makes some matrices, rows or columns."""
-    if (a.size < _ALONE and b.size < _ALONE) or not out.ndim:
+    vector = out.ndim < 2 or min(out.shape[-2:]) == 1
+    if out.size * a.shape[-1] <= _ALONE[vector] or not out.ndim:
         np.matmul(a, b, out=out)
         return
     large = a.ndim == b.ndim == 2 and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from .blas import single as _single
 from .halves import cast as _cast
 from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
@@ -34,7 +35,8 @@ def over_images(x, most, run):
         for tile in _tiles(x.shape, most, start, stop):
             run(*tile)
 
-    _split(x.shape[0], part, grain=max(_GRAIN // max(x.shape[1] * x.shape[2], 1), 1))
+    with _single():  # lines are summed by BLAS: its threads, once awake, would be in the way of ours for a long time
+        _split(x.shape[0], part, grain=max(_GRAIN // max(x.shape[1] * x.shape[2], 1), 1))
 
 
 def into(reduction, places, out, *arrays):
@@ -76,7 +78,8 @@ def channel_sums(x, y, mean, partial, outs):
     n, channels, length = x.shape
     wide = partial.dtype
     if length < _SHORT and 8 * channels * length * wide.itemsize <= _SCRATCH:
-        _sum_columns(x.reshape(n, -1), y.reshape(n, -1), mean, outs)
+        with _single():
+            _sum_columns(x.reshape(n, -1), y.reshape(n, -1), mean, outs)
         return
 
     def run(images, channels, places):

@@ -13,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from . import threads
+from .blas import single
 from .conv_geometry import Geometry, lift_array
 
 _NUMBERS = threads.SCRATCH // 4  # bytes of each of the three tiles that are in use at a time, and a quarter to spare
@@ -70,7 +71,8 @@ def _taps(geo: Geometry, rows: int) -> tuple[int, list[int]]:
 def _by_channels(geo: Geometry, channels: int, run: Callable[[int, int], None]) -> None:
     """``run(start, stop)`` over channels, on several cores."""
     work = geo.images * geo.pixels * geo.taps
-    threads.split(channels, run, max(threads.GRAIN * channels // max(work, 1), 1))
+    with single():  # long lines are multiplied by BLAS, whose threads would be in the way of ours
+        threads.split(channels, run, max(threads.GRAIN * channels // max(work, 1), 1))
 
 
 def _correlate(geo: Geometry, source: np.ndarray, w: np.ndarray, low: tuple[int, int], bias, out: np.ndarray) -> None:
