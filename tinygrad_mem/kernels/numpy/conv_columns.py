@@ -245,12 +245,11 @@ def forward(geo, x, w, bias, work, out):
     spans = _spans(geo, lanes // max(len(tiles) * len(by_group), 1))
     tasks = [(where, mine, span) for where in tiles for mine in by_group for span in spans]
 
-    def run(number: int, start: int, stop: int) -> None:
-        lane = Lane(work, number, lanes)
-        for where, mine, (o0, o1) in tasks[start:stop]:
-            lane.reset()
-            bias = None if shift is None else shift[mine[0][0] : mine[0][1], o0:o1]
-            _forward_tile(replace(geo, cout=o1 - o0), x, w[:, o0:o1], bias, y[:, :, o0:o1], where, mine, lane)
+    def run(number: int, task: int) -> None:
+        where, mine, (o0, o1) = tasks[task]
+        bias = None if shift is None else shift[mine[0][0] : mine[0][1], o0:o1]
+        part = replace(geo, cout=o1 - o0)
+        _forward_tile(part, x, w[:, o0:o1], bias, y[:, :, o0:o1], where, mine, Lane(work, number, lanes))
 
     with blas.single():
         threads.lanes(len(tasks), lanes, run)
@@ -301,9 +300,8 @@ def backward_weight(geo, gy, x, work, out):
         plan = Plan(plan.images, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
 
-    def run(number: int, start: int, stop: int) -> None:
-        for block in parts[start:stop]:
-            _weight_block(geo, gy, x, Lane(work, number, lanes), gw, tiles, block)
+    def run(number: int, part: int) -> None:
+        _weight_block(geo, gy, x, Lane(work, number, lanes), gw, tiles, parts[part])
 
     with blas.single():
         threads.lanes(len(parts), lanes, run)
@@ -333,15 +331,14 @@ def _weight_by_tiles(geo, gy, x, work, gw, lanes, room):
         sums.append(space.take(gw.shape, geo.wide))
     spans = [len(tiles) * i // lanes for i in range(lanes + 1)]
 
-    def run(number: int, start: int, stop: int) -> None:
-        for i in range(start, stop):
-            mine = tiles[spans[i] : spans[i + 1]]
-            if not mine:
-                sums[i].fill(0)
-            for block in parts if mine else ():
-                lane = Lane(work, i, lanes)
-                lane.next = spaces[i].next
-                _weight_block(geo, gy, x, lane, sums[i], mine, block)
+    def run(_: int, i: int) -> None:
+        mine = tiles[spans[i] : spans[i + 1]]
+        if not mine:
+            sums[i].fill(0)
+        for block in parts if mine else ():
+            lane = Lane(work, i, lanes)
+            lane.next = spaces[i].next
+            _weight_block(geo, gy, x, lane, sums[i], mine, block)
 
     with blas.single():
         threads.lanes(lanes, lanes, run)
@@ -364,12 +361,9 @@ def backward_input(geo, gy, w, bias, work, out):
     of_images = {n: [t for t in tiles if t[0] == n] for n in firsts}
     tasks = len(firsts) * len(parts)
 
-    def run(number: int, start: int, stop: int) -> None:
-        lane = Lane(work, number, lanes)
-        for task in range(start, stop):
-            n, block = firsts[task // len(parts)], parts[task % len(parts)]
-            lane.reset()
-            _input_block(geo, gy, w, shift, lane, gx, of_images[n], block)
+    def run(number: int, task: int) -> None:
+        n, block = firsts[task // len(parts)], parts[task % len(parts)]
+        _input_block(geo, gy, w, shift, Lane(work, number, lanes), gx, of_images[n], block)
 
     with blas.single():
         threads.lanes(tasks, lanes, run)

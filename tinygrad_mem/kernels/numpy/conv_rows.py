@@ -256,20 +256,20 @@ def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np
     matrix = weights(walk, w, whole.take((w.size,), walk.wide))
     lanes, room = _lanes(walk, "forward", whole)
     tasks = tiles(walk, "forward", room, lanes)
+    spaces = [whole.part(number, lanes) for number in range(lanes)]
 
-    def run(number: int, start: int, stop: int) -> None:
-        lane = whole.part(number, lanes)
-        for tile in tasks[start:stop]:
-            lane.reset()
-            operands = windows(walk, gather(walk, source, tile, lane), tile)
-            products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
-            blas.by_columns(matrix, operands, products)
-            for other in products[1:]:
-                products[0] += other
-            if bias is not None:
-                products[0] += bias[:, None]
-            values = _in_images(walk, products[0], walk.columns)[..., : walk.outside[1]].transpose(2, 1, 0, 3)
-            np.copyto(out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], values, casting="same_kind")
+    def run(number: int, task: int) -> None:
+        lane, tile = spaces[number], tasks[task]
+        lane.reset()
+        operands = windows(walk, gather(walk, source, tile, lane), tile)
+        products = lane.take((walk.parts, tile.r1 - tile.r0, walk.cout, operands.shape[-1]), walk.wide)
+        blas.by_columns(matrix, operands, products)
+        for other in products[1:]:
+            products[0] += other
+        if bias is not None:
+            products[0] += bias[:, None]
+        values = _in_images(walk, products[0], walk.columns)[..., : walk.outside[1]].transpose(2, 1, 0, 3)
+        np.copyto(out[tile.n0 : tile.n1, :, tile.r0 : tile.r1], values, casting="same_kind")
 
     with blas.single():
         threads.lanes(len(tasks), lanes, run)
@@ -313,9 +313,8 @@ def backward_weight(geo, gy, x, work, out):
     totals = [part.take((walk.parts, walk.depth, walk.cout), walk.wide) for part in parts]
     spans = [len(tasks) * i // lanes for i in range(lanes + 1)]
 
-    def run(number: int, start: int, stop: int) -> None:
-        for i in range(start, stop):
-            _weight_lane(walk, gy, x, parts[i], tasks[spans[i] : spans[i + 1]], totals[i])
+    def run(_: int, i: int) -> None:
+        _weight_lane(walk, gy, x, parts[i], tasks[spans[i] : spans[i + 1]], totals[i])
 
     with blas.single():
         threads.lanes(lanes, lanes, run)

@@ -113,11 +113,8 @@ def _in_parts(channels: int, block: int, whole: Lane, part: int, size: int, run:
     lanes = max(min(lane_count(whole.buffer), (whole.stop - whole.next) // (part * size + 64)), 1)
     firsts = range(0, channels, block)
 
-    def some(number: int, start: int, stop: int) -> None:
-        lane = whole.part(number, lanes)
-        for first in firsts[start:stop]:
-            lane.reset()
-            run(lane, first, min(first + block, channels))
+    def some(number: int, i: int) -> None:
+        run(whole.part(number, lanes), firsts[i], min(firsts[i] + block, channels))
 
     threads.lanes(len(firsts), lanes, some)
 

@@ -210,11 +210,8 @@ def convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int],
         images -= 1  # more cores than the two that the workspace was made for
     tasks = _tiles(out.shape, images)
 
-    def run(number: int, start: int, stop: int) -> None:
-        lane = whole.part(number, lanes)
-        for tile in tasks[start:stop]:
-            lane.reset()
-            _tile(source, weights, shift, low, tile, lane, out[:, first : first + block])
+    def run(number: int, task: int) -> None:
+        _tile(source, weights, shift, low, tasks[task], whole.part(number, lanes), out[:, first : first + block])
 
     with blas.single():
         for first in range(0, cout, block):
@@ -276,13 +273,12 @@ def backward_weight(gy, x, low, work, out):
     spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
     sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
 
-    def run(number: int, start: int, stop: int) -> None:
-        for i in range(start, stop):
-            sums[i].fill(0)
-            lane, mark, (tiles, o0, o1) = spaces[i], spaces[i].next, shares[i]
-            for tile in tiles:
-                lane.next = mark
-                _weight_tile(gy[:, o0:o1], x, low, tile, lane, sums[i])
+    def run(_: int, i: int) -> None:
+        sums[i].fill(0)
+        lane, mark, (tiles, o0, o1) = spaces[i], spaces[i].next, shares[i]
+        for tile in tiles:
+            lane.next = mark
+            _weight_tile(gy[:, o0:o1], x, low, tile, lane, sums[i])
 
     def finish(start: int, stop: int) -> None:
         for (_, o0, o1), total in zip(shares, sums, strict=True):

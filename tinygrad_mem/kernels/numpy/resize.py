@@ -52,20 +52,19 @@ def resize(x, places, weights, taps, plain, work, out):
     space = out.reshape(-1) if work is None else work.view(wide)  # without a workspace there are no buffers
     share = sum(map(_prod, shapes))
 
-    def run(lane, first, last):
-        for chunk in range(first, last):
-            part, target = x[chunk * planes : (chunk + 1) * planes], out[chunk * planes : (chunk + 1) * planes]
-            buffers, at = [], lane * share
-            for shape in shapes:
-                size = len(part) * _prod(shape[1:])
-                buffers.append(space[at : at + size].reshape(len(part), *shape[1:]))
-                at += size
-            if x.dtype == wide:
-                _chain([part, *buffers, target], places, weights, taps, plain)
-            else:
-                np.copyto(buffers[0], part)
-                _chain(buffers, places, weights, taps, plain)
-                np.copyto(target, buffers[-1], casting="unsafe")
+    def run(lane, chunk):
+        part, target = x[chunk * planes : (chunk + 1) * planes], out[chunk * planes : (chunk + 1) * planes]
+        buffers, at = [], lane * share
+        for shape in shapes:
+            size = len(part) * _prod(shape[1:])
+            buffers.append(space[at : at + size].reshape(len(part), *shape[1:]))
+            at += size
+        if x.dtype == wide:
+            _chain([part, *buffers, target], places, weights, taps, plain)
+        else:
+            np.copyto(buffers[0], part)
+            _chain(buffers, places, weights, taps, plain)
+            np.copyto(target, buffers[-1], casting="unsafe")
 
     chunks = -(-len(x) // planes)
     _lanes(chunks, chunks, run)

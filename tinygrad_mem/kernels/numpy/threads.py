@@ -118,19 +118,17 @@ def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> No
         _pool.busy.release()
 
 
-def lanes(count: int, most: int, run: Callable[[int, int, int], None]) -> int:
-    """``run(lane, start, stop)`` over parts of ``range(count)``, at once, on at most ``most`` lanes; says how many ran.
+def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
+    """``run(lane, number)`` for all numbers below ``count``, at once, on at most ``most`` lanes.
 
-    A lane is a part of a workspace that one thread at a time uses. The parts depend on the count and the number of cores only.
+    A lane is a part of a workspace that one thread at a time uses. It takes number after number, so that all lanes end together
+    though some begin late: what a number gives must not depend on its lane.
     """
-    parts = max(min(_pool.size, most, count), 1)
-    if parts == 1:
-        run(0, 0, count)
-        return 1
+    left = iter(range(count))
 
-    def part(first: int, last: int) -> None:
+    def some(first: int, last: int) -> None:
         for lane in range(first, last):
-            run(lane, count * lane // parts, count * (lane + 1) // parts)
+            for number in left:
+                run(lane, number)
 
-    split(parts, part, grain=1)
-    return parts
+    split(max(min(_pool.size, most, count), 1), some, grain=1)
