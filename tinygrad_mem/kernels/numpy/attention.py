@@ -32,7 +32,7 @@ from .attention_tiles import exponentials as _exponentials
 from .attention_tiles import largest as _largest
 from .attention_tiles import mask_index as _mask_index
 from .blas import single as _single
-from .threads import split as _split
+from .threads import lanes as _lanes
 
 _WORTH = 1 << 22  # multiplications that pay for a thread of their own
 
@@ -134,12 +134,8 @@ def _forward(jobs):
         grouped, sums = _grouped(out, heads), _grouped(lse, heads)
         tasks += [(job, at, grouped, sums) for block in job.blocks() for at in job.spots(*block)]
 
-    def run(start, stop):
-        for task in tasks[start:stop]:
-            _rows(*task)
-
     with _single():
-        _split(len(tasks), run, _grain(jobs, len(tasks)))
+        _lanes(len(tasks), len(tasks) // _grain(jobs, len(tasks)), lambda _, number: _rows(*tasks[number]))
 
 
 def _grain(jobs, tasks):
@@ -259,12 +255,9 @@ def _backward(all_gradients):
     tasks = [(g, block) for g in all_gradients for block in g.job.blocks()]
     shared = any(g.gmask is not None for g in all_gradients)  # several blocks add to one mask
 
-    def run(start, stop):
-        for task in tasks[start:stop]:
-            _block(*task)
-
+    most = 1 if shared else len(tasks) // _grain([(g.job,) for g in all_gradients], len(tasks))
     with _single():
-        _split(len(tasks), run, len(tasks) + 1 if shared else _grain([(g.job,) for g in all_gradients], len(tasks)))
+        _lanes(len(tasks), most, lambda _, number: _block(*tasks[number]))
 
 
 def _block(g, block):
