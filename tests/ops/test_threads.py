@@ -1,0 +1,91 @@
+"""Work on several cores: every task once, a lane with one thread at a time, and BLAS's own threads asleep beside ours."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem.kernels.numpy import blas, threads
+from tinygrad_mem.nn import functional as F
+
+
+@pytest.fixture(params=[1, 2, 3])
+def cores(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr(threads._pool, "size", request.param)
+    return request.param
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 2), (1, 2), (5, 0), (5, 1), (5, 2), (97, 8)])
+def test_lanes_run_every_number_once_and_share_no_lane(cores: int, count: int, most: int):
+    done, busy = [], [threading.Lock() for _ in range(max(most, 1))]
+
+    def run(lane: int, number: int) -> None:
+        assert busy[lane].acquire(blocking=False), "two threads in one lane"
+        done.append(number)
+        busy[lane].release()
+
+    threads.lanes(count, most, run)
+    assert sorted(done) == list(range(count))
+
+
+def test_a_lane_that_begins_late_does_less(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads._pool, "size", 2)
+    others_are_done, numbers = threading.Event(), {0: 0, 1: 0}
+
+    def run(lane: int, number: int) -> None:
+        numbers[lane] += 1
+        if number == 0:
+            assert others_are_done.wait(60)
+        elif sum(numbers.values()) == 10:
+            others_are_done.set()
+
+    threads.lanes(10, 2, run)
+    assert sorted(numbers.values()) == [1, 9]
+
+
+def test_an_error_in_a_lane_reaches_the_caller(cores: int):
+    def run(lane: int, number: int) -> None:
+        if number == 7:
+            raise ValueError("of number 7")
+
+    with pytest.raises(ValueError, match="of number 7"):
+        threads.lanes(20, 4, run)
+    threads.lanes(3, 3, lambda lane, number: None)  # and the threads go on
+
+
+@pytest.fixture
+def awake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """What called BLAS with so many numbers that it would wake its threads, while it was allowed to."""
+    if blas._set_threads is None:
+        pytest.skip("NumPy's BLAS is not OpenBLAS: how many threads it uses is its own affair")
+    found: list[str] = []
+
+    def spy(real: Any, *arrays: Any, **more: Any) -> Any:
+        if blas._get_threads() > 1 and max(a.size for a in arrays[:2]) > 10_000:
+            found.append(f"{real.__name__} of {[a.shape for a in arrays[:2]]}")
+        return real(*arrays, **more)
+
+    for name in ("matmul", "vecdot"):
+        monkeypatch.setattr(np, name, partial(spy, getattr(np, name)))
+    before = blas._get_threads()
+    blas._set_threads(2)
+    yield found
+    blas._set_threads(before)
+
+
+@pytest.mark.parametrize("groups", [1, 4], ids=["batch norm", "depthwise convolution"])
+def test_sums_of_long_lines_leave_blass_threads_asleep(awake: list[str], groups: int):
+    x = tm.ones(2, 4, 112, 112, requires_grad=True)
+    weight, bias = (tm.ones(4, requires_grad=True) for _ in range(2))
+    if groups == 1:
+        y = F.batch_norm(x, None, None, weight, bias, training=True)
+    else:
+        y = F.conv2d(x, tm.ones(4, 1, 3, 3, requires_grad=True), padding=1, groups=4)
+    y.square().sum().backward()
+    assert not awake
