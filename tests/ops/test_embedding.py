@@ -31,6 +31,25 @@ def test_equals_pytorch(shape: list, rows: int, width: int, padding: int | None,
     )
 
 
+@pytest.mark.parametrize("padding", [None, 3])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("count", "rows", "width"), [(700, 40, 16), (300, 1000, 3), (500, 9, 2), (20_000, 60, 5), (60, 12, 2100)]
+)
+def test_rows_taken_often_have_the_sum_in_order_bit_for_bit(count: int, rows: int, width: int, dtype: str, padding: int | None):
+    rng = np.random.default_rng(count)
+    index = np.minimum(rng.integers(0, rows, count), rng.integers(0, rows, count))  # low rows more often than high ones
+    grad = rng.standard_normal((count, width)).astype(dtype)
+    grad[index == 3] = np.inf  # of the padding nothing is added, and nothing of one row to another
+    weight = tm.zeros(rows, width, dtype=getattr(tm, dtype), requires_grad=True)
+    ours.embedding(tm.tensor(index), weight, padding_idx=padding).backward(tm.tensor(grad))
+    expected = np.zeros((rows, width), dtype)
+    np.add.at(expected, index, grad)
+    if padding is not None:
+        expected[padding] = 0
+    assert np.array_equal(weight.grad.numpy(), expected)
+
+
 @pytest.mark.parametrize("power", [1.0, 2.0, 3.0, float("inf")])
 def test_max_norm_shrinks_the_table_itself(power: float):
     rng = np.random.default_rng(0)

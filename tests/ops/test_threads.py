@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from functools import partial
@@ -59,6 +62,87 @@ def test_an_error_in_a_lane_reaches_the_caller(cores: int):
     threads.lanes(3, 3, lambda lane, number: None)  # and the threads go on
 
 
+@pytest.mark.parametrize("after", [0, 1, 2, 5], ids="finish after {}".format)
+def test_groups_beside_are_done_once_each_after_the_one_before(cores: int, after: int):
+    done: list[tuple[int, int]] = []
+    beside = threads.Beside()
+    for group in range(6):
+        beside.hand_over([partial(done.append, (group, number)) for number in range(4)])
+        if group == after:
+            beside.finish()
+            assert len(done) == 4 * (group + 1)
+    beside.finish()
+    beside.finish()  # of nothing
+    assert sorted(done) == [(group, number) for group in range(6) for number in range(4)]
+    assert [group for group, _ in done] == sorted(group for group, _ in done)
+
+
+def test_tasks_beside_run_while_their_giver_goes_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads._pool, "size", 2)
+    goes_on, was_there = threading.Event(), threading.Event()
+    beside = threads.Beside()
+
+    def task():
+        assert goes_on.wait(60)
+        was_there.set()
+
+    beside.hand_over([task])
+    goes_on.set()
+    assert was_there.wait(60)
+    beside.finish()
+
+
+def test_a_giver_helps_with_the_group_that_is_begun_and_not_with_the_next(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(threads._pool, "size", 2)
+    begun, others = threading.Event(), threading.Event()
+    beside, done = threads.Beside(), []
+
+    def first():
+        begun.set()
+        assert others.wait(60), "nobody did the rest of the group"
+        done.append("first")
+
+    beside.hand_over([first, others.set])
+    beside.hand_over([partial(done.append, "next")])
+    assert begun.wait(60)
+    beside.finish()
+    assert done == ["first", "next"]
+
+
+def test_an_error_beside_reaches_the_caller_and_later_groups_are_not_done(cores: int):
+    done: list[int] = []
+
+    def wrong():
+        raise ValueError("of a task")
+
+    beside = threads.Beside()
+
+    def give():
+        beside.hand_over([wrong])
+        beside.hand_over([partial(done.append, 1)])
+        beside.finish()
+
+    with pytest.raises(ValueError, match="of a task"):
+        give()
+    assert not done
+    beside.hand_over([partial(done.append, 2)])  # and it goes on
+    beside.finish()
+    assert done == [2]
+    threads.lanes(3, 3, lambda lane, number: None)
+
+
+def test_who_finds_the_threads_busy_does_its_tasks_itself(cores: int):
+    done: list[threading.Thread] = []
+    one, other = threads.Beside(), threads.Beside()
+    waiting = threading.Event()
+    one.hand_over([] if cores == 1 else [partial(waiting.wait, 60)])
+    other.hand_over([lambda: done.append(threading.current_thread())])
+    assert done == [threading.current_thread()]
+    waiting.set()
+    one.finish()
+    other.finish()
+
+
 @pytest.fixture
 def awake(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """What called BLAS with so many numbers that it would wake its threads, while it was allowed to."""
@@ -89,3 +173,24 @@ def test_sums_of_long_lines_leave_blass_threads_asleep(awake: list[str], groups:
         y = F.conv2d(x, tm.ones(4, 1, 3, 3, requires_grad=True), padding=1, groups=4)
     y.square().sum().backward()
     assert not awake
+
+
+def test_blass_idle_threads_sleep_soon():
+    """After a product of BLAS's threads the process takes no time of the processor, even where NumPy was there first."""
+    code = """
+import time
+import numpy as np
+a = np.ones((1024, 1024), np.float32)
+a @ a
+import tinygrad_mem
+from tinygrad_mem.kernels.numpy import blas
+if blas._set_threads is not None:
+    blas._set_threads(2)
+    a @ a
+    time.sleep(0.01)
+    start = time.process_time()
+    time.sleep(0.02)  # OpenBLAS's own threads would wait in a loop for longer
+    assert time.process_time() - start < 0.01, time.process_time() - start
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)

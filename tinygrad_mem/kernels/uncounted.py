@@ -7,7 +7,7 @@ here fails.
 from __future__ import annotations
 
 KNOWN: dict[str, str] = {
-    "kernels.numpy scratch": "1 MiB a thread, once: tiles for elementwise kernels (threads.SCRATCH)",
+    "kernels.numpy scratch": "2 MiB a thread, once: tiles for elementwise kernels (threads.SCRATCH)",
     "kernels.numpy casts": "160 KiB a thread, once: a block of float16 on its way to float32 or back (halves)",
     "NumPy ufunc buffers": "256 elements an operand while a ufunc casts, broadcasts short lines or reads unaligned data "
     "(scope.BUFFER)",

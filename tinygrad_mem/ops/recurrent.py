@@ -5,13 +5,13 @@ steps, so that steps beyond a sequence's end do not exist; where all are of one 
 
 Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one a step, and its share
 of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk. While one
-thread goes through the steps of a chunk, another makes the large products of the chunk that comes next, or came before.
+thread goes through the steps of a chunk, another makes the large products of the next chunk, or of those that came before.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from itertools import pairwise
+from itertools import zip_longest
 from typing import ClassVar
 
 from ..errors import DTypeError, ShapeError
@@ -141,18 +141,23 @@ def _direction(ctx, run, way, x, first, weights, gates, marks, y):
         rows = cast(ctx, x[slice(*run.chunks[chunk][:2])], run.wide)
         return partial(project, ctx, run, rows, w_ih, bias, place(chunk)), len(rows)
 
-    chunks = [*run.order(way), None]
-    for chunk, after in pairwise(chunks):
-        start, stop, sizes = run.chunks[chunk]
-        if marks is not None:
-            kernels.copy(states[1], out=marks[chunk])
-        if chunk == chunks[0] or work is not None:
-            kernels.together(run.numbers, None, [share(chunk)])
-        later = [share(after)] if work is None and after is not None else []  # needs no memory: it is made beside these steps
-        steps = partial(kind.steps, kernels, place(chunk), w_hh, sizes, bool(way), states, run.half(y, way)[start:stop], run)
-        kernels.together(run.numbers, steps, later)
-        if work is not None and gates is not None:
-            kernels.copy(work[: stop - start], out=gates[start:stop])
+    order, later = run.order(way), kernels.beside(run.numbers)
+    try:
+        for chunk, after in zip_longest(order, order[1:]):
+            start, stop, sizes = run.chunks[chunk]
+            if marks is not None:
+                kernels.copy(states[1], out=marks[chunk])
+            if chunk == order[0] or work is not None:
+                task, rows = share(chunk)
+                task(0, rows)
+            if after is not None and work is None:  # needs no memory: it is made beside these steps
+                kernels.hand_over(later, [share(after)])
+            kind.steps(kernels, place(chunk), w_hh, sizes, bool(way), states, run.half(y, way)[start:stop], run)
+            kernels.finish(later)
+            if work is not None and gates is not None:
+                kernels.copy(work[: stop - start], out=gates[start:stop])
+    finally:
+        kernels.finish(later)
     return states
 
 

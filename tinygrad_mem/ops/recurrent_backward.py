@@ -22,9 +22,12 @@ class Backward:
         self.made = [ctx.zeros(s, run.wide) if need else None for s, need in zip(shapes, self.needs, strict=True)]
         gates = ctx.saved.get(named("gates", way))
         self.in_place = gates is not None and gates.dtype == run.wide and not (ctx.keeps_graph or ctx.packed)
-        self.later = []  # what is still to be done with the gates of the last chunk
-        for chunk in reversed(run.order(way)):
-            self.chunk(chunk)
+        self.later = ctx.kernels.beside(run.numbers)
+        try:
+            for chunk in reversed(run.order(way)):
+                self.chunk(chunk)
+        finally:
+            ctx.kernels.finish(self.later)
         for name in ("gates", "cells"):
             if named(name, way) in ctx.saved:
                 ctx.take(named(name, way))
@@ -39,8 +42,8 @@ class Backward:
         return self.made
 
     def chunk(self, chunk):
-        """One thread goes back through the steps while another adds up what the last chunk gives, if that takes no memory."""
-        ctx, run, kind = self.ctx, self.run, self.kind
+        """One thread goes back through the steps while another adds up what the last chunks give, if that takes no memory."""
+        ctx, run, kind, kernels = self.ctx, self.run, self.kind, self.ctx.kernels
         start, stop, sizes = run.chunks[chunk]
         gates, inside = self.gates(chunk), self.inside(chunk)
         before = ctx.empty((stop - start, run.width), run.wide) if kind.cell or inside is None else inside
@@ -48,20 +51,18 @@ class Backward:
         if kind.reads_previous and inside is None:
             self.fill_previous(chunk, before)
         states = [self.cell(chunk), before] if kind.cell else [before]
-        steps = partial(kind.steps_backward, ctx.kernels, gates, self.w_hh, sizes, bool(self.way), run, states, gy, self.grads)
-        ctx.kernels.together(run.numbers, steps, self.later)
-        self.later = []
-        del gy, states, steps
+        kind.steps_backward(kernels, gates, self.w_hh, sizes, bool(self.way), run, states, gy, self.grads)
+        del gy, states
         if inside is None and self.needs[1] and not kind.reads_previous:
             self.fill_previous(chunk, before)
         tasks = self.tasks(gates, before if inside is None else inside, start, stop)
-        if inside is not None and self.in_place:
-            self.later = tasks  # beside the steps of the next chunk
-        elif run.dtype == run.wide:
-            ctx.kernels.together(run.numbers, None, tasks)
+        if run.dtype == run.wide:
+            kernels.hand_over(self.later, tasks)
         else:  # they take memory, which is this thread's to do
             for task, rows in tasks:
                 task(0, rows)
+        if inside is None or not self.in_place:  # the next chunk has these buffers
+            kernels.finish(self.later)
 
     def inside(self, chunk):
         """The states before each row's step where they lie in the output one behind the other, else ``None``."""
@@ -117,7 +118,7 @@ class Backward:
         self.ctx.kernels.previous_states(y, sizes, bool(self.way), self.state(chunk), out=before)
 
     def tasks(self, gates, before, start, stop):
-        """What adds a chunk's gates to the weights' gradients and writes that of its inputs, as ``together`` wants it."""
+        """What adds a chunk's gates to the weights' gradients and writes that of its inputs, as ``hand_over`` wants it."""
         run, kind, kernels = self.run, self.kind, self.ctx.kernels
         w_ih, w_hh, b_ih, b_hh = self.made
         state, found = run.block(gates, kind.state, kind.blocks), []

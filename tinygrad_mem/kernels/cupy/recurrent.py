@@ -130,12 +130,18 @@ def _part(x, start, stop):
     return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
 
 
-def together(numbers, steps, tasks=()):
-    """Run ``steps``, if there are any, then all of the tasks, each with how many rows it has: they are in one stream."""
-    if steps is not None:
-        steps()
+def beside(numbers):
+    """Nothing: steps and tasks are in one stream."""
+
+
+def hand_over(later, tasks):
+    """Do tasks, after the steps so far."""
     for task, rows in tasks:
         task(0, rows)
+
+
+def finish(later):
+    """Nothing: what comes next waits in the stream."""
 
 
 def add_product(a, b, out):

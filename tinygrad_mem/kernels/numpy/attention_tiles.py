@@ -19,7 +19,7 @@ import numpy as np
 from ...dtypes import is_half as _is_half
 from .threads import SCRATCH, scratch
 
-_TILE = 1 << 16  # scores of one tile in float32: 256 KiB, of which there are two
+_TILE = 1 << 17  # scores of one tile in float32: 512 KiB, of which there are two
 _ROWS, _COLUMNS = 128, 512  # at most
 _FEW = 64  # rows that one tile has though it could leave out columns if it had fewer
 _REACH = _ROWS + _COLUMNS  # further than a row's number and a column's in a tile can be from each other

@@ -55,6 +55,25 @@ def _function(name: str, arguments: list, result: Any = None) -> Any:
     return function
 
 
+_NAP = "18"  # OpenBLAS's idle threads wait 2**18 cycles for more work, 0.1 ms, before they sleep; its own choice is 2**26
+
+
+def _let_threads_sleep() -> None:
+    """Start BLAS's threads anew with a shorter wait, unless the user has chosen one: as it does itself after a fork."""
+    import os
+
+    if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ:
+        return
+    library = _library[0]
+    if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
+        return
+    os.environ["OPENBLAS_THREAD_TIMEOUT"] = _NAP
+    library.openblas_read_env()
+    del os.environ["OPENBLAS_THREAD_TIMEOUT"]
+    library.blas_thread_shutdown_()  # the next product that wants them starts them
+
+
+_let_threads_sleep()
 _set_threads = _function("openblas_set_num_threads", [ctypes.c_int])
 _get_threads = _function("openblas_get_num_threads", [], ctypes.c_int)
 _long = ctypes.c_int64 if _library is not None and "64" in _library[2] else ctypes.c_int
@@ -101,7 +120,7 @@ class single:
 
 _ALONE = (1 << 18, 1 << 13)  # multiplications up to which BLAS wakes no threads: of matrices, and of a matrix and a vector
 _SHARE = 1 << 24  # multiplications of matrices that pay for a thread of ours
-_WHOLE = 1 << 27  # multiplications of two matrices beyond which BLAS's threads share them
+_WHOLE = 1 << 25  # multiplications of two matrices beyond which BLAS's threads share them
 _THIN = 64  # terms below which a product is mostly writing; BLAS passes over its result twice, so it is made in parts
 _PART = 1 << 18  # numbers of a part that stays in cache
 

@@ -16,7 +16,7 @@ from .threads import GRAIN as _GRAIN
 from .threads import scratch as _scratch
 from .threads import split as _split
 
-_TILE = 1 << 14  # numbers at a time: eight tiles of int64 or float64 share the scratch
+_TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
 _VALUES = {(signed, d): _dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
 _BORDERS = {signed: _borders(signed) for signed in (True, False)}
 

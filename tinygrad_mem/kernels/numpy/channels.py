@@ -10,7 +10,7 @@ from .threads import SCRATCH as _SCRATCH
 from .threads import scratch as _scratch
 from .threads import split as _split
 
-TILE = 1 << 15  # elements at once: a quarter of the scratch in float64
+TILE = 1 << 16  # elements at once: a quarter of the scratch in float64
 _WHOLE = 1 << 18  # elements at once where nothing goes through the scratch: long calls keep all cores busy
 _SHORT = 32  # numbers of a line up to which a sum along it costs more to begin than to do
 _GRAIN = 1 << 18  # elements that pay for a core of their own: there are several passes over them

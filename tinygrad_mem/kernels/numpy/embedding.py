@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right as _bisect
+
 import numpy as np
 
 from ...dtypes import is_half as _is_half
 from .threads import scratch as _scratch
 
 _STEP = 1 << 13  # indices at a time
+_WIDE = 1 << 11  # numbers of a row from which it pays to take one row at a time
+_FEW = 8  # rows that are not worth a round of their own
 
 
 def check_rows(index, rows):
@@ -60,6 +64,9 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     if _is_half(out.dtype):
         _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
         return
+    if counts is None and bags is None and parts is None and out.shape[1] < _WIDE and len(out) >= _FEW:
+        _add_in_rounds(gy, index, padding, out)
+        return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
     if counts is None and parts is None:
         _add_rows(rows, gy if bags is None else (gy[at] if at >= 0 else None for at in bags), padding, out)
@@ -74,6 +81,64 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
             share = _scratch(target[j : j + _STEP].shape, out.dtype)
             np.multiply(gy[at, j : j + _STEP], scale, out=share)
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
+
+
+def _add_in_rounds(gy, index, padding, out):
+    """out[index[i]] += gy[i], in order: first one gradient of every row at once, then the next one of those that have more."""
+    if padding is not None and 0 <= padding < len(out):
+        spared = _scratch(out[padding].shape, out.dtype, 7, 8)
+        np.copyto(spared, out[padding])
+    else:
+        spared = None
+    for start, stop, part in _indices(index):
+        values, (round_, at) = gy[start:stop], _rounds(part)
+        first, last = 0, _bisect(round_, 0)
+        while last - first >= _FEW:  # no round has more than the one before
+            _add_round(values, part, at[first:last], out)
+            first, last = last, _bisect(round_, round_[last]) if last < at.size else last
+        rest, rows = at[first:].tolist(), part.tolist()
+        _add_rows((rows[i] for i in rest), (values[i] for i in rest), None, out)
+    if spared is not None:
+        np.copyto(out[padding], spared)
+
+
+def _add_round(gy, index, at, out):
+    """out[index[at]] += gy[at], where these rows are all different."""
+    step = _STEP * 4 // max(out.shape[1], 1)
+    for i in range(0, at.size, step):
+        here = at[i : i + step]
+        rows = _scratch(here.shape, np.int64, 4, 8)
+        np.take(index, here, out=rows, mode="clip")
+        total, more = (_scratch((here.size, out.shape[1]), out.dtype, k, 16) for k in (10, 12))
+        np.take(out, rows, axis=0, out=total, mode="clip")
+        np.take(gy, here, axis=0, out=more, mode="clip")
+        np.add(total, more, out=total)
+        out[rows] = total
+
+
+def _rounds(index):
+    """(round, position) of each of the indices, by rounds: how often its row was there before, and where it is."""
+    count = index.size
+    key, number, round_, at = (_scratch((count,), np.int64, k, 16) for k in (2, 3, 4, 5))
+    number.fill(1)
+    number[:1] = 0
+    np.add.accumulate(number, out=number)
+    np.multiply(index, count, out=key)
+    np.add(key, number, out=key)
+    key.sort()  # rows, and where they are
+    np.divmod(key, count, out=(round_, at))
+    fresh = _scratch((count,), np.bool_, 6, 16)
+    fresh[:1] = True
+    np.not_equal(round_[1:], round_[:-1], out=fresh[1:])
+    key.fill(0)
+    np.copyto(key, number, where=fresh)
+    np.maximum.accumulate(key, out=key)  # where the run of its row begins
+    np.subtract(number, key, out=key)
+    np.multiply(key, count, out=key)
+    np.add(key, at, out=key)
+    key.sort()
+    np.divmod(key, count, out=(round_, at))
+    return round_, at
 
 
 def _add_rows(rows, values, padding, out):

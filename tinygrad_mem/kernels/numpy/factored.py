@@ -15,7 +15,7 @@ import numpy as np
 from .threads import scratch as _scratch
 from .tiles import blocks as _blocks
 
-_TILE = 1 << 15  # elements: a quarter of the scratch in float64
+_TILE = 1 << 16  # elements: a quarter of the scratch in float64
 SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
 
 

@@ -20,7 +20,7 @@ from .threads import scratch as _scratch
 from .threads import split as _split
 from .tiles import blocks as _blocks
 
-_TILE = 1 << 15  # elements: a quarter of the scratch in float64
+_TILE = 1 << 16  # elements: a quarter of the scratch in float64
 ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
 RUN = 1024  # elements that one product sums: as accurate as adding pairs
 

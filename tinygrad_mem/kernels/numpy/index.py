@@ -14,7 +14,7 @@ from ...dtypes import is_half as _is_half
 from .threads import scratch as _scratch
 from .tiles import blocks as _blocks
 
-_TILE = 1 << 15  # places in a tile: a quarter of the scratch
+_TILE = 1 << 16  # places in a tile: a quarter of the scratch
 _ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
 
 

@@ -13,7 +13,7 @@ from .folds import ONES as _ONES
 from .folds import RUN as _RUN
 from .threads import scratch, split
 
-TILE = 1 << 15  # elements of a tile of scores: 256 KiB of float64
+TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
 LINES = 1 << 13  # lines of a tile, at most
 GRAIN = 1 << 17  # elements that pay for a core of their own: exponentials take as long as ten sums
 TOGETHER = 128  # neighbours of a line that a tile has, where there are so many
@@ -22,7 +22,7 @@ TOGETHER = 128  # neighbours of a line that a tile has, where there are so many
 def lines(shape, run, itemsize=8):
     """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores.
 
-    A tile is of 256 KiB, of numbers of ``itemsize`` bytes.
+    A tile is of 512 KiB, of numbers of ``itemsize`` bytes.
 
     Neighbours of long lines come along, for what lies together in memory is read together: then a tile holds pieces.
     """

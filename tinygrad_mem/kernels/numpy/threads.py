@@ -9,15 +9,21 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
 from ...scope import settle_numpy
 
-SCRATCH = 1 << 20  # bytes a thread
-TILE = 1 << 17  # elements that stay in cache: 512 KiB of float32
+SCRATCH = 1 << 21  # bytes a thread
+TILE = 1 << 18  # elements: with fewer, threads wait longer for the interpreter than faster caches save
 GRAIN = 1 << 19  # elements that pay for a core of their own: to wake it and to wait for it takes near 80 microseconds
 
 _local = threading.local()
@@ -132,3 +138,67 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
                 run(lane, number)
 
     split(max(min(_pool.size, most, count), 1), some, grain=1)
+
+
+class Beside:
+    """Tasks that another thread does while this one goes on; ``finish`` does with all threads what is left.
+
+    Tasks come in groups. Those of a group may be done at once, but only after all of the groups before. Where there is no other
+    thread, or another caller has it, they are done when they are handed over. An error of a task is raised by ``finish``; the
+    groups after it are not done.
+    """
+
+    def __init__(self) -> None:
+        self.left: _Tasks = SimpleQueue()
+        self.worker: _Worker | None = None
+        self.groups = self.begun = 0  # handed over, and the last one of which the worker has begun a task
+
+    def hand_over(self, tasks: list[Callable[[], None]]) -> None:
+        self.groups += 1
+        if self.worker is None and not self._begin():
+            _all(tasks)
+        else:
+            for task in tasks:
+                self.left.put((self.groups, task))
+
+    def finish(self) -> None:
+        """Return when all that was handed over is done."""
+        if self.worker is None:
+            return
+        worker, queue, left = self.worker, self.left, deque()
+        try:
+            with suppress(Empty):
+                while True:
+                    left.append(queue.get_nowait())
+            if left and left[0][0] == self.begun:  # then all of the groups before are done
+                left.popleft()[1]()
+        finally:
+            queue.put(None)
+            self.worker, self.left = None, SimpleQueue()
+            try:
+                worker.wait()
+            finally:
+                _pool.busy.release()
+        for _, group in groupby(left, itemgetter(0)):
+            _all([task for _, task in group])
+
+    def _begin(self) -> bool:
+        if _pool.size < 2 or not _pool.busy.acquire(blocking=False):
+            return False
+        if not _pool.workers:
+            _pool.workers.append(_Worker())
+        self.worker = _pool.workers[0]
+        self.worker.begin(partial(self._work, self.left))
+        return True
+
+    def _work(self, queue: _Tasks) -> None:
+        while (found := queue.get()) is not None:
+            self.begun, task = found
+            task()
+
+
+_Tasks = SimpleQueue[tuple[int, Callable[[], None]] | None]
+
+
+def _all(tasks: list[Callable[[], None]]) -> None:
+    lanes(len(tasks), len(tasks), lambda _, number: tasks[number]())

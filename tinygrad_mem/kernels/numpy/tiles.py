@@ -11,7 +11,7 @@ import numpy as np
 from ...dtypes import is_floating as _is_floating
 from ...dtypes import is_half as _is_half
 from .halves import cast
-from .threads import GRAIN, TILE, lanes, scratch, threads
+from .threads import GRAIN, SCRATCH, TILE, lanes, scratch, threads
 
 _SMALL = 1 << 13  # elements up to which one tile does it, without any bookkeeping
 _PASSES = (1, 2, 6)  # at least, of what has no, one, or more temporaries
@@ -35,7 +35,7 @@ def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0
         flat = out.reshape(-1)
         flats = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
         most = max(min(flat.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that it pays for
-        tile = min(TILE, (1 << 20) // (max(temps, 1) * np.dtype(dtype).itemsize) & -64, (flat.size // most + 64) & -64)
+        tile = min(TILE, SCRATCH // (max(temps, 1) * np.dtype(dtype).itemsize) & -64, (flat.size // most + 64) & -64)
 
         def one(_: int, number: int) -> None:
             i, j = number * tile, min((number + 1) * tile, flat.size)
