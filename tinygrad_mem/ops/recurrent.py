@@ -205,7 +205,7 @@ class RNN(Recurrent):
             kernels.copy(gates, out=y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
         kernels.rnn_backward(gates, w_hh, sizes, reverse, run.relu, gy, *grads)
 
 
@@ -236,8 +236,8 @@ class LSTM(Recurrent):
         kernels.lstm(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
-        kernels.lstm_backward(gates, w_hh, sizes, reverse, *states, gy, *grads)
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
+        kernels.lstm_backward(gates, w_hh, sizes, reverse, *states, y, gy, *grads)
 
 
 class GRU(Recurrent):
@@ -263,5 +263,5 @@ class GRU(Recurrent):
         kernels.gru(gates, w_hh, sizes, reverse, *states, y)
 
     @staticmethod
-    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, gy, grads):
+    def steps_backward(kernels, gates, w_hh, sizes, reverse, run, states, y, gy, grads):
         kernels.gru_backward(gates, w_hh, sizes, reverse, *states, gy, *grads)

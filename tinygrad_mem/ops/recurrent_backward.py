@@ -51,7 +51,9 @@ class Backward:
         if kind.reads_previous and inside is None:
             self.fill_previous(chunk, before)
         states = [self.cell(chunk), before] if kind.cell else [before]
-        kind.steps_backward(kernels, gates, self.w_hh, sizes, bool(self.way), run, states, gy, self.grads)
+        y = ctx.saved.get("y")
+        y = None if y is None or y.dtype != run.wide else run.half(y, self.way)[start:stop]
+        kind.steps_backward(kernels, gates, self.w_hh, sizes, bool(self.way), run, states, y, gy, self.grads)
         del gy, states
         if inside is None and self.needs[1] and not kind.reads_previous:
             self.fill_previous(chunk, before)

@@ -188,10 +188,10 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
         _run("lstm", stop - start, width, (*parts, stop - start, width), kind, None if y is None else y.dtype.char)
 
 
-def lstm_backward(gates, weight, sizes, reverse, c, before, gy, dh, dc):
+def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
     """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
 
-    c is overwritten.
+    c is overwritten; y is not wanted, for here tanh costs nothing.
     """
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, reverse):

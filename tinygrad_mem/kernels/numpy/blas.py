@@ -1,9 +1,8 @@
 """What ``np.matmul`` does not offer: products that add to their result, and BLAS on one thread while our threads run.
 
-BLAS's own threads wait for more work in a loop for some 25 ms after each product, on the cores that our threads want next:
-so most products are made here, on one thread of BLAS's and as many of ours as pay. Only large products of two matrices are left
-to BLAS's threads, which are there at once: ours sleep until they are woken, which takes 0.1 ms, and on a busy virtual machine
-several.
+After a product BLAS's own threads wait for more work in a loop, on the cores that our threads want next: OpenBLAS's for more
+than 25 ms. Here they wait 0.1 ms, then they sleep. So products of two matrices are left to them if they are large enough, for
+they are woken without the interpreter, which ours must wait for; whatever our threads share is made on one thread of BLAS's.
 
 NumPy bundles OpenBLAS; its functions are found through ctypes in NumPy's own shared libraries. Where there is no such
 library (another BLAS, another platform) everything still works: products are added tile by tile, and BLAS keeps its threads.
@@ -55,11 +54,11 @@ def _function(name: str, arguments: list, result: Any = None) -> Any:
     return function
 
 
-_NAP = "18"  # OpenBLAS's idle threads wait 2**18 cycles for more work, 0.1 ms, before they sleep; its own choice is 2**26
+_PATIENCE = "18"  # OpenBLAS's idle threads wait 2**18 cycles for more work before they sleep; by themselves 2**26
 
 
 def _let_threads_sleep() -> None:
-    """Start BLAS's threads anew with a shorter wait, unless the user has chosen one: as it does itself after a fork."""
+    """Have BLAS's threads wait less, unless the user has said how long: they are ended, as at a fork, and start when wanted."""
     import os
 
     if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ:
@@ -67,10 +66,10 @@ def _let_threads_sleep() -> None:
     library = _library[0]
     if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
         return
-    os.environ["OPENBLAS_THREAD_TIMEOUT"] = _NAP
+    os.environ["OPENBLAS_THREAD_TIMEOUT"] = _PATIENCE
     library.openblas_read_env()
     del os.environ["OPENBLAS_THREAD_TIMEOUT"]
-    library.blas_thread_shutdown_()  # the next product that wants them starts them
+    library.blas_thread_shutdown_()
 
 
 _let_threads_sleep()
