@@ -175,18 +175,30 @@ def _rnn_gradient(a, dh, relu):
 
 def lstm(gates, weight, sizes, reverse, h, c, y):
     """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
-    width = h.shape[1]
+    width, direct = h.shape[1], y is not None and y.dtype == h.dtype
 
     def part(first, last):
+        states, latest = h[first:last], None
         for start, stop, count in _order(sizes, reverse, first, last):
-            a, state, cell = gates[start:stop], h[first : first + count], c[first : first + count]
+            a, cell, state = gates[start:stop], c[first : first + count], _carried(states, latest, count)
             _add_product(state, weight.T, a)
+            latest = y[start:stop] if direct else states[:count]
             for cut in _tiles(count, 4 * width):
-                _lstm_step(a[cut], state[cut], cell[cut])
-            if y is not None:
-                np.copyto(y[start:stop], state)
+                _lstm_step(a[cut], latest[cut], cell[cut])
+            if y is not None and not direct:
+                np.copyto(y[start:stop], latest)
+        _carried(states, latest, 0)
 
     _over(len(h), weight.size * len(sizes), part)
+
+
+def _carried(states, latest, count):
+    """The first ``count`` states: the latest ones if these are so many, else ``states``, where the latest are put first."""
+    if latest is not None:
+        if len(latest) == count:
+            return latest
+        np.copyto(states[: len(latest)], latest)
+    return states[:count]
 
 
 def _parts(a, count):
