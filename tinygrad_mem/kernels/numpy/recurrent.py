@@ -175,17 +175,17 @@ def _rnn_gradient(a, dh, relu):
 
 def lstm(gates, weight, sizes, reverse, h, c, y):
     """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
-    width, direct = h.shape[1], y is not None and y.dtype == h.dtype
+    width, direct = h.shape[1], None if y is None or y.dtype != h.dtype else y
 
     def part(first, last):
         states, latest = h[first:last], None
         for start, stop, count in _order(sizes, reverse, first, last):
             a, cell, state = gates[start:stop], c[first : first + count], _carried(states, latest, count)
             _add_product(state, weight.T, a)
-            latest = y[start:stop] if direct else states[:count]
+            latest = states[:count] if direct is None else direct[start:stop]
             for cut in _tiles(count, 4 * width):
                 _lstm_step(a[cut], latest[cut], cell[cut])
-            if y is not None and not direct:
+            if y is not None and direct is None:
                 np.copyto(y[start:stop], latest)
         _carried(states, latest, 0)
 
