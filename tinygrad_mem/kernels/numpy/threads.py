@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -140,6 +140,9 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
     split(max(min(_pool.size, most, count), 1), some, grain=1)
 
 
+_Tasks = SimpleQueue[tuple[int, Callable[[], object]] | None]  # with the number of their group; None is the end
+
+
 class Beside:
     """Tasks that another thread does while this one goes on; ``finish`` does with all threads what is left.
 
@@ -153,7 +156,7 @@ class Beside:
         self.worker: _Worker | None = None
         self.groups = self.begun = 0  # handed over, and the last one of which the worker has begun a task
 
-    def hand_over(self, tasks: list[Callable[[], None]]) -> None:
+    def hand_over(self, tasks: Sequence[Callable[[], object]]) -> None:
         self.groups += 1
         if self.worker is None and not self._begin():
             _all(tasks)
@@ -197,8 +200,8 @@ class Beside:
             task()
 
 
-_Tasks = SimpleQueue[tuple[int, Callable[[], None]] | None]
+def _all(tasks: Sequence[Callable[[], object]]) -> None:
+    def run(_: int, number: int) -> None:
+        tasks[number]()
 
-
-def _all(tasks: list[Callable[[], None]]) -> None:
-    lanes(len(tasks), len(tasks), lambda _, number: tasks[number]())
+    lanes(len(tasks), len(tasks), run)
