@@ -194,3 +194,18 @@ if blas._set_threads is not None:
 """
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
+
+
+def test_how_long_blass_threads_wait_is_the_users_to_say():
+    if blas._set_threads is None:
+        pytest.skip("NumPy's BLAS is not OpenBLAS")
+    code = """
+import tinygrad_mem, os
+from tinygrad_mem.kernels.numpy import blas
+print(blas._library[0].openblas_thread_timeout(), os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
+"""
+    for said, expected in (("21", "21 21"), (None, f"{blas._PATIENCE} None")):
+        environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+        environment |= {} if said is None else {"OPENBLAS_THREAD_TIMEOUT": said}
+        done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
+        assert done.stdout.strip() == expected
