@@ -120,9 +120,7 @@ def _rounds(index):
     """(round, position) of each of the indices, by rounds: how often its row was there before, and where it is."""
     count = index.size
     key, number, round_, at = (_scratch((count,), np.int64, k, 16) for k in (2, 3, 4, 5))
-    number.fill(1)
-    number[:1] = 0
-    np.add.accumulate(number, out=number)
+    _number(0, number)
     np.multiply(index, count, out=key)
     np.add(key, number, out=key)
     key.sort()  # rows, and where they are
@@ -139,6 +137,13 @@ def _rounds(index):
     key.sort()
     np.divmod(key, count, out=(round_, at))
     return round_, at
+
+
+def _number(first, out):
+    """out = first, first + 1, and so on."""
+    out.fill(1)
+    out[:1] = first
+    np.add.accumulate(out, out=out)
 
 
 def _add_rows(rows, values, padding, out):
@@ -161,9 +166,7 @@ def _add_half_rows(gy, index, padding, counts, bags, parts, work, out):
     order = work.view(np.int64)[: index.size]
     position = _scratch((_STEP,), np.int64, 1, 2)
     for start, stop, part in _indices(index):
-        position.fill(1)
-        position[0] = start
-        np.add.accumulate(position, out=position)
+        _number(start, position)
         np.multiply(part, index.size, out=order[start:stop])
         np.add(order[start:stop], position[: stop - start], out=order[start:stop])
     order.sort()
