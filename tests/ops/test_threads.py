@@ -209,3 +209,28 @@ print(blas._library[0].openblas_thread_timeout(), os.environ.get("OPENBLAS_THREA
         environment |= {} if said is None else {"OPENBLAS_THREAD_TIMEOUT": said}
         done = subprocess.run([sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True)
         assert done.stdout.strip() == expected
+
+
+def test_an_import_beside_products_ends_no_thread():
+    """Nine processes import the package while another of their threads multiplies: none of them hangs."""
+    code = """
+import threading
+import numpy as np
+a = np.ones((512, 512), np.float32)
+over = threading.Event()
+def multiply():
+    while not over.is_set():
+        a @ a
+thread = threading.Thread(target=multiply)
+thread.start()
+import tinygrad_mem
+from tinygrad_mem.kernels.numpy import blas
+if blas._set_threads is not None:
+    assert blas._library[0].openblas_thread_timeout() != int(blas._PATIENCE), 'threads were ended while one multiplied'
+over.set()
+thread.join()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_THREAD_TIMEOUT"}
+    for _ in range(3):
+        runs = [subprocess.Popen([sys.executable, "-c", code], env=environment) for _ in range(3)]
+        assert [run.wait(120) for run in runs] == [0, 0, 0]

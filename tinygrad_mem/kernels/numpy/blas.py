@@ -58,10 +58,13 @@ _PATIENCE = "18"  # OpenBLAS's idle threads wait 2**18 cycles for more work befo
 
 
 def _let_threads_sleep() -> None:
-    """Have BLAS's threads wait less, unless the user has said how long: they are ended, as at a fork, and start when wanted."""
+    """Have BLAS's threads wait less, unless the user has said how long: they are ended, as at a fork, and start when wanted.
+
+    Not where other threads run: they may be in a product, which would wait forever for what was ended.
+    """
     import os
 
-    if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ:
+    if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ or threading.active_count() > 1:
         return
     library = _library[0]
     if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
