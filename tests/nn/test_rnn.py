@@ -274,6 +274,23 @@ def test_truncated_backward_keeps_one_piece():
     assert 7 * kept <= peak(10, cut=False) - peak(3, cut=False) <= 7 * (kept + 4 * 512 * 4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("shut", [-30.0, -88.0, -100.0, -800.0], ids="o is sigmoid of {}".format)
+def test_shut_output_gates_lose_no_gradient(shut: float, dtype: str):
+    """Backward has tanh(c) from y / o: where o is small, denormal or 0, the gradients are PyTorch's still, and finite."""
+    mine, other = pair("LSTM", 3, 4, dtype=dtype)
+    with tm.no_grad(), torch.no_grad():
+        mine.bias_ih_l0[13:] = shut  # of 4 output gates one is open
+        other.bias_ih_l0[13:] = shut
+    x = np.random.default_rng(0).standard_normal((6, 2, 3)).astype(dtype)
+    y, expected = mine(tm.tensor(x)), other(torch.tensor(x))
+    (y[0].sum() + y[1][1].sum()).backward()  # of the outputs, and of the cells past the gates
+    (expected[0].sum() + expected[1][1].sum()).backward()
+    for name, parameter in other.named_parameters():
+        found = getattr(mine, name).grad.numpy()
+        np.testing.assert_allclose(found, parameter.grad.numpy(), rtol=1e-4 if dtype == "float32" else 1e-10, atol=1e-6)
+
+
 def test_dropout_is_between_layers():
     layer = nn.LSTM(3, 8, 2, dropout=0.5)
     x = tm.randn(5, 2, 3)
