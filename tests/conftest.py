@@ -16,11 +16,26 @@ from tinygrad_mem import scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.memory import census, stats
 
+from .reliability import Counts
+from .reliability import reliability as reliability
+
 torch.set_num_threads(1)
 settings.register_profile("tinygrad_mem", deadline=None, max_examples=30, derandomize=True)
 settings.load_profile("tinygrad_mem")
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--write-reliability", action="store_true", help="write the counts of a whole run into docs/reliability.md"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The process that prints the result also adds up what the tests tried."""
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Counts(config))
 
 
 def pytest_collection_modifyitems(items: list) -> None:

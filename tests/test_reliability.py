@@ -1,0 +1,72 @@
+"""The counts of ``docs/reliability.md`` are those of the run: the plugin that adds them up and compares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from . import reliability as page
+
+pytest_plugins = ["pytester"]
+
+SUITE = """
+def test_one(reliability):
+    reliability("mutated files", 1200)
+
+def test_two(reliability):
+    reliability("mutated files", 34)
+    reliability("interrupts", 5)
+"""
+
+
+def test_a_written_table_is_read_back() -> None:
+    counts = {"mutated files": 1234, "interrupts": 5}
+    assert page.documented(page.table(counts)) == counts
+
+
+def test_each_row_that_differs_is_told() -> None:
+    assert page.differences({"a": 1, "b": 2}, {"b": 2}) == ["a: the run counted 1, the page says 0"]
+    assert page.differences({"b": 3}, {"b": 2}) == ["b: the run counted 3, the page says 2"]
+    assert page.differences({}, {"b": 2}) == ["b: the run counted 0, the page says 2"]
+    assert page.differences({"b": 2}, {"b": 2}) == []
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_whole_run_fails_where_the_page_is_wrong(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
+) -> None:
+    """Counts of all workers are added up; the page is compared, written on demand, and left alone by a part of the suite."""
+    where = pytester.path / "reliability.md"
+    monkeypatch.setattr(page, "PAGE", where)
+    pytester.makeconftest(
+        f"""
+        import pathlib, sys
+        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        from tests import reliability as page
+        from tests.reliability import reliability
+        page.PAGE = pathlib.Path({str(where)!r})
+
+        def pytest_addoption(parser):
+            parser.addoption("--write-reliability", action="store_true")
+
+        def pytest_configure(config):
+            if not hasattr(config, "workerinput"):
+                config.pluginmanager.register(page.Counts(config))
+        """
+    )
+    (pytester.mkdir("suite") / "test_suite.py").write_text(SUITE)
+    pytester.makeini("[pytest]\ntestpaths = suite\n")
+    where.write_text("before\n\n" + page.table({"mutated files": 1234, "interrupts": 6}) + "\n\nafter\n")
+
+    wrong = pytester.runpytest_subprocess("-n", workers)
+    assert wrong.ret == 1
+    wrong.stdout.fnmatch_lines(["*1,234  mutated files", "docs/reliability.md: interrupts: the run counted 5, the page says 6"])
+    assert pytester.runpytest_subprocess("-n", workers, "-k", "one").ret == 0
+
+    assert pytester.runpytest_subprocess("-n", workers, "--write-reliability").ret == 0
+    text = where.read_text()
+    assert page.documented(text) == {"mutated files": 1234, "interrupts": 5}
+    assert text.startswith("before\n\n|")
+    assert text.endswith("|\n\nafter\n")
+    assert pytester.runpytest_subprocess("-n", workers).ret == 0
