@@ -44,6 +44,8 @@ RANKS = {
     "scope": 0,
     "dtypes": 0,
     "absent": 0,
+    "files": 0,
+    "text": 0,
 }
 SAME_RANK = {
     ("plan", "memory"),

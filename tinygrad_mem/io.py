@@ -6,12 +6,10 @@ tied tensors) is described in the file's metadata. Reading runs no code from the
 
 from __future__ import annotations
 
-import contextlib
 import io as _io
 import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import IO, Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from .autograd.tensor import Tensor
 from .devices import device as Device
 from .dtypes import bfloat16
 from .errors import FileFormatError, NotOfferedError
+from .files import replacing
 from .scope import local
 
 _KEY = "tinygrad_mem"  # of the metadata that describes what is not a flat dict
@@ -45,31 +44,12 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     if isinstance(f, (str, os.PathLike)):
         with replacing(f) as file:
             packed.write(file, metadata)
+    elif isinstance(f, _io.RawIOBase):  # which may write less than it is given
+        buffered = _io.BufferedWriter(f)
+        packed.write(buffered, metadata)
+        buffered.detach()
     else:
         packed.write(f, metadata)
-
-
-@contextlib.contextmanager
-def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """A new file beside ``path`` that takes its place when all is written, and vanishes when it was not.
-
-    Raises:
-        OSError: it cannot be written; the error names ``path``.
-    """
-    target = os.path.realpath(path)
-    temporary = f"{target}.{secrets.token_hex(4)}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException as error:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
-        if isinstance(error, OSError) and error.filename == temporary:
-            raise type(error)(error.errno, error.strerror, os.fspath(path)) from None
-        raise
 
 
 class _Packed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory.sizes import bytes_text
+from tinygrad_mem.text import visible
 
 
 def texts(path: Path) -> list[str]:
@@ -65,3 +67,34 @@ def test_refusals(tmp_path: Path):
         tm.zeros(3)
     with pytest.raises(ValueError, match="wrong"):
         track.plot(tmp_path / "picture.wrong")
+
+
+HOSTILE = ["$", "$x_{", "\\frac{$1$}", "100% of $5 & $6", "x\x1b[31m\x9b0m", "\u202eneve\0", "\ud800", "\U0001f642 \u5c42"]
+
+
+@pytest.mark.parametrize("name", HOSTILE, ids=range(len(HOSTILE)))
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_any_text_is_drawn_as_it_is(name: str, ending: str, tmp_path: Path):
+    with memory.track() as track:
+        model = nn.Sequential()
+        model.add_module(name, nn.Linear(4, 4))
+        model(tm.ones(2, 4)).sum().backward()
+    path = tmp_path / f"hostile.{ending}"
+    track.plot(path, title=f"of {name}")
+    if ending == "svg":
+        ElementTree.parse(path)
+        shown = f"of {visible(name)}"
+        assert shown.isprintable()
+        assert shown.replace("&", "&amp;") in texts(path)
+
+
+def test_the_users_settings_of_matplotlib_are_left_alone(tmp_path: Path):
+    import matplotlib
+
+    with memory.track() as track:
+        tm.zeros(3)
+    with matplotlib.rc_context({"text.parse_math": True, "backend": "template"}):
+        track.plot(tmp_path / "step")
+        assert matplotlib.rcParams["text.parse_math"]
+        assert matplotlib.get_backend() == "template"
+    assert (tmp_path / "step.png").read_bytes().startswith(b"\x89PNG")

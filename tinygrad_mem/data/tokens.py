@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..files import replacing
 from ..functional.creation import tensor as make_tensor
 from .dataset import Dataset, IterableDataset
 from .workers import get_worker_info
@@ -25,20 +26,15 @@ def write_tokens(path: str | Path, chunks: Iterable[Any], dtype: Any = np.uint16
     Raises:
         ValueError: a number that ``dtype`` cannot hold.
     """
-    path, dtype, count = Path(path), np.dtype(dtype), 0
-    part = path.with_name(path.name + ".part")
-    try:
-        with open(part, "wb") as file:
-            for chunk in chunks:
-                numbers = np.asarray(chunk)
-                small = numbers.astype(dtype)
-                if (small != numbers).any():
-                    raise ValueError(f"{dtype} cannot hold {numbers[small != numbers].flat[0]}; give a larger dtype")
-                file.write(np.ascontiguousarray(small).data)
-                count += small.size
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    dtype, count = np.dtype(dtype), 0
+    with replacing(path) as file:
+        for chunk in chunks:
+            numbers = np.asarray(chunk)
+            small = numbers.astype(dtype)
+            if (small != numbers).any():
+                raise ValueError(f"{dtype} cannot hold {numbers[small != numbers].flat[0]}; give a larger dtype")
+            file.write(np.ascontiguousarray(small).data)
+            count += small.size
     return count
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..memory.render import needs
+from ..memory.render.picture import drawing
 from ..memory.sizes import bytes_text
 
 if TYPE_CHECKING:
@@ -42,37 +43,30 @@ def table(plan: Plan) -> str:
 
 def plot(plan: Plan, path: Path | str) -> None:
     """Peak against time, a step for each choice, the budget as a line."""
-    needs("matplotlib", "report")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     front = sorted({*plan.front, plan.plain}, key=lambda p: (p.time, -p.peak))
     unit, size = ("GiB", 1 << 30) if plan.plain.peak >= 1 << 30 else ("MiB", 1 << 20)
     times = [point.time / plan.plain.time for point in front]
     peaks = [point.peak / size for point in front]
-    figure, axes = pyplot.subplots(figsize=(8, 4.2), dpi=150, layout="constrained")
-    axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6)
-    shown = front if plan.point in front else [*front, plan.point]  # off the front where those below it reserve more
-    _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in shown])
-    axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
-    if plan.budget is not None:
-        axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
-        axes.annotate(
-            f"budget {bytes_text(plan.budget)}",
-            (1, plan.budget / size),
-            xycoords=("axes fraction", "data"),
-            xytext=(-4, 4),
-            textcoords="offset points",
-            ha="right",
-            color="#555555",
-        )
-    axes.set(xlabel="time of a step, plain = 1", ylabel=f"peak, {unit}", ylim=(0, max(peaks) * 1.12))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="upper right", fontsize=7)
-    figure.savefig(path)
-    pyplot.close(figure)
+    with drawing(path, 8, 4.2) as figure:
+        axes = figure.subplots()
+        axes.plot(times, peaks, drawstyle="steps-post", color="#0072b2", linewidth=1.6)
+        shown = front if plan.point in front else [*front, plan.point]  # off the front where those below it reserve more
+        _name(axes, [(point.time / plan.plain.time, point.peak / size, point.choice.names) for point in shown])
+        axes.plot(plan.point.time / plan.plain.time, plan.peak / size, "o", color="#d55e00", markersize=9, label="the plan")
+        if plan.budget is not None:
+            axes.axhline(plan.budget / size, color="#555555", linestyle="--", linewidth=1)
+            axes.annotate(
+                f"budget {bytes_text(plan.budget)}",
+                (1, plan.budget / size),
+                xycoords=("axes fraction", "data"),
+                xytext=(-4, 4),
+                textcoords="offset points",
+                ha="right",
+                color="#555555",
+            )
+        axes.set(xlabel="time of a step, plain = 1", ylabel=f"peak, {unit}", ylim=(0, max(peaks) * 1.12))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="upper right", fontsize=7)
 
 
 def _name(axes: Any, points: list[tuple[float, float, tuple[str, ...]]]) -> None:

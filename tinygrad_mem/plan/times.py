@@ -29,6 +29,7 @@ from ..devices import cuda_problem
 from ..devices import device as Device
 from ..dtypes import as_dtype, is_floating, uint8
 from ..errors import TinygradMemError
+from ..files import replacing
 from ..nn import BatchNorm2d, PReLU, Sequential, Tanh
 from ..ops.base import Op
 from ..optim import SGD
@@ -167,9 +168,8 @@ class Times:
             return
         with suppress(OSError):
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            temporary = self._file.with_suffix(f".{os.getpid()}.tmp")
-            temporary.write_text(json.dumps(self._written))
-            temporary.replace(self._file)
+            with replacing(self._file) as file:
+                file.write(json.dumps(self._written).encode())
 
     def of(self, call: Call) -> tuple[float, float]:
         """(forward, backward) in seconds; the backward of what needs no gradient is 0."""

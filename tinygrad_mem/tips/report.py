@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 
-from ..io import replacing
+from ..files import replacing
 from ..memory import Category, Change, Effect, Track
 from ..memory.render.palette import COLOURS, phases
 from .measure import Failed, Measured

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ...io import replacing
+from ...files import replacing
 from ..log import Log
 from . import native, snapshot, table, trace
 

@@ -10,7 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ...io import replacing
+from ...files import replacing
 from ..blocks import Block
 from ..compare import Change, Comparison
 from ..sizes import bytes_text

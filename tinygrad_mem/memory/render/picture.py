@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...files import replacing
+from ...text import visible
 from ..attribution import Category
 from ..sizes import bytes_text
 from ..timeline import Timeline
@@ -29,32 +36,51 @@ def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None
     runs = [track] if other is None else [track, other]
     if not all(len(run.timeline()) for run in runs):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
-    needs("matplotlib", "report")
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     peak = max(run.peak for run in runs)
     unit, size = next((name, size) for name, size in _UNITS if peak >= size or size == 1)
-    width = 9 if other is None else 13
-    figure, (row,) = pyplot.subplots(
-        1, len(runs), figsize=(width, 4.4), dpi=150, layout="constrained", sharey=True, squeeze=False
-    )
-    for axes, run in zip(row, runs, strict=True):
-        _draw(axes, run, size, named=0.07 if other is None else 0.08)
-    row[0].set(ylabel=unit, ylim=(0, peak / size * 1.42))
-    if other is None:
-        row[0].set_title(title, loc="left", fontweight="bold")
-    else:
-        figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
-        for axes, name in zip(row, ("before", "after"), strict=True):
-            axes.set_title(name, loc="left")
-    labelled = dict(pair[::-1] for axes in row for pair in zip(*axes.get_legend_handles_labels(), strict=True))
-    order = [category.value for category in Category if category.value in labelled][::-1]
-    row[-1].legend([labelled[name] for name in order], order, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
-    figure.savefig(path)
-    pyplot.close(figure)
+    with drawing(path, 9 if other is None else 13, 4.4) as figure:
+        (row,) = figure.subplots(1, len(runs), sharey=True, squeeze=False)
+        for axes, run in zip(row, runs, strict=True):
+            _draw(axes, run, size, named=0.07 if other is None else 0.08)
+        row[0].set(ylabel=unit, ylim=(0, peak / size * 1.42))
+        if other is None:
+            row[0].set_title(title, loc="left", fontweight="bold")
+        else:
+            figure.suptitle(title, x=0.01, ha="left", fontweight="bold")
+            for axes, name in zip(row, ("before", "after"), strict=True):
+                axes.set_title(name, loc="left")
+        labelled = dict(pair[::-1] for axes in row for pair in zip(*axes.get_legend_handles_labels(), strict=True))
+        order = [category.value for category in Category if category.value in labelled][::-1]
+        handles = [labelled[name] for name in order]
+        row[-1].legend(handles, order, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
+
+
+@contextmanager
+def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
+    """A figure to draw on (sizes in inches), which is written to ``path`` in the end, in the format of its ending or as a png.
+
+    Its texts are shown as they are: ``$`` begins no formula, and what a font lacks is a box.
+
+    Raises:
+        ValueError: the ending is not a picture's.
+        OSError: it cannot be written there.
+    """
+    needs("matplotlib", "report")
+    import matplotlib
+    from matplotlib.figure import Figure
+    from matplotlib.text import Text
+
+    place, ending = os.path.splitext(os.fspath(path))
+    written = io.BytesIO()
+    with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"(?s).*Glyph .* missing from")
+        figure = Figure(figsize=(width, height), dpi=150, layout="constrained")
+        yield figure
+        for text in figure.findobj(Text):
+            text.set_text(visible(text.get_text(), keep="\n"))
+        figure.savefig(written, format=ending[1:] or "png")
+    with replacing(place + (ending or ".png")) as file:
+        file.write(written.getbuffer())
 
 
 def _draw(axes: Any, track: Track, size: int, named: float) -> None:
@@ -79,7 +105,7 @@ def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -
     """A line to the peak, its bytes, and the modules that had most of them."""
     moment = track.timeline()[top]
     owners = list(track.by_module(moment).items())[:OWNERS]
-    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {name or 'no module'}" for name, n in owners)]
+    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {visible(name) or 'no module'}" for name, n in owners)]
     right = top > moments * 0.6
     axes.annotate(
         "\n".join(lines),

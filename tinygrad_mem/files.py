@@ -1,0 +1,133 @@
+"""How everything here writes a file: whole or not at all, and in place where what stands there is no regular file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # Windows, where a file that is open can be neither renamed nor deleted
+    fcntl = None
+
+_LONGEST = 230  # bytes of a name to which a temporary's ending can be added
+_YOUNG = 60.0  # seconds: where there are no locks, a younger temporary may still be needed
+_TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
+    """A file to write, which takes the place of ``path`` when all is written; if that fails, ``path`` is as it was.
+
+    A file that is replaced keeps its permissions, and its owner where that is allowed. A link stays, its target is replaced. A
+    FIFO or a device is written in place. A process that is killed leaves a temporary, which the next call for ``path`` removes.
+
+    Raises:
+        OSError: it cannot be written; the error names ``path``.
+    """
+    path = os.fsdecode(path)
+    there = _found(path)
+    if there is not None and not stat.S_ISREG(there.st_mode):
+        with open(path, "wb") as file:
+            yield file
+        return
+    target = os.path.realpath(path)
+    _remove_leftovers(target)
+    temporary = f"{_stem(target)}.{secrets.token_hex(8)}.tmp"
+    try:
+        with _begin(temporary, there) as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+            if fcntl is not None:
+                os.replace(temporary, target)  # before its lock is gone
+        if fcntl is None:
+            os.replace(temporary, target)
+    except BaseException as error:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            error.filename, error.filename2 = path, None
+        raise
+
+
+def _found(path: str) -> os.stat_result | None:
+    """What stands there; a regular file that may not be written is refused, as ``open`` refuses it."""
+    try:
+        there = os.stat(path)
+    except FileNotFoundError:
+        return None
+    if stat.S_ISREG(there.st_mode):
+        with open(path, "r+b"):
+            pass
+    return there
+
+
+def _begin(temporary: str, there: os.stat_result | None) -> IO[bytes]:
+    """The temporary, locked for as long as it is open, with the owner and the permissions of what is there."""
+    mode = 0o666 if there is None else stat.S_IMODE(there.st_mode) & 0o777
+    while True:
+        file = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115 (it is returned)
+        try:
+            if _lock(file) is not False and os.path.exists(temporary):
+                if there is not None and fcntl is not None:
+                    _give(file.fileno(), there, mode)
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()  # for a moment nobody had locked it, and another process has removed it as a leftover
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary)
+
+
+def _give(file: int, there: os.stat_result, mode: int) -> None:
+    for owner in ((-1, there.st_gid), (there.st_uid, -1)):
+        with contextlib.suppress(OSError):  # only root may give files away
+            os.fchown(file, *owner)
+    os.fchmod(file, mode)
+
+
+def _lock(file: IO[bytes]) -> bool | None:
+    """Whether the file is ours alone from now on; ``None`` where files have no locks."""
+    if fcntl is None:
+        return None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
+
+
+def _stem(target: str) -> str:
+    """How the temporaries of ``target`` begin."""
+    folder, name = os.path.split(target)
+    return os.path.join(folder, name if len(os.fsencode(name)) <= _LONGEST else name[: _LONGEST // 4])
+
+
+def _remove_leftovers(target: str) -> None:
+    folder, stem = os.path.split(_stem(target))
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.startswith(stem) and _TEMPORARY.fullmatch(entry.name, len(stem)):
+                with contextlib.suppress(OSError):  # somebody else's, or gone
+                    _remove_leftover(entry.path)
+
+
+def _remove_leftover(temporary: str) -> None:
+    """Remove a temporary unless somebody writes it."""
+    if fcntl is None:
+        if time.time() - os.stat(temporary).st_mtime > _YOUNG:
+            os.unlink(temporary)
+        return
+    with open(temporary, "r+b") as file:
+        if _lock(file):
+            os.unlink(temporary)
