@@ -1,0 +1,217 @@
+"""One sample of PyTorch's table of ops, run here and there: function, method, in-place and operator forms."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+import tinygrad_mem as tm
+from tests.case import assert_same, flat
+
+from .said import NotOursError, Said, named, our, tables
+
+CAP = 24
+"""How many samples of an op are tried in each dtype."""
+DTYPES = (torch.float64, torch.float32, torch.int64, torch.bool)
+TOLERANCE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
+"""dtype -> (rtol, atol): those of ``torch.testing.assert_close``, which PyTorch's tests of these samples use."""
+_DRAWN = """normal bernoulli multinomial randn randn_like rand_like randint randint_like uniform exponential cauchy geometric
+    log_normal empty empty_like empty_strided new_empty resize_ resize_as_ nn.functional.rrelu nn.functional.dropout
+    nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout"""
+RANDOM = frozenset(_DRAWN.split())
+"""Ops whose values are drawn, or are not set: shapes and dtypes are compared."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A sample and the form in which it is run.
+
+    Attributes:
+        name: the op's name in PyTorch's table, or an alias of it.
+        form: "function", "method", "in-place", "operator" or "in-place operator".
+        theirs, ours: what is called with the sample's input, arguments and keywords.
+    """
+
+    op: Any
+    name: str
+    form: str
+    dtype: torch.dtype
+    sample: Any
+    theirs: Any
+    ours: Any
+
+    @property
+    def writes(self) -> bool:
+        """Whether the input is written: it is copied first."""
+        return self.form.startswith("in-place") or self.op.name.endswith("_") or self.op.variant_test_name == "in_place"
+
+    @property
+    def drawn(self) -> bool:
+        """Whether the values are random."""
+        return self.op.name in RANDOM or bool(self.sample.kwargs.get("dropout_p"))
+
+    def __str__(self) -> str:
+        said = [_short(self.sample.input), *map(_short, self.sample.args)]
+        said += [f"{key}={_short(value)}" for key, value in self.sample.kwargs.items()]
+        return f"{self.form} {self.name}({', '.join(said)})"
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"({', '.join(map(_short, value))})"
+    return repr(value)
+
+
+@cache
+def offered() -> dict[str, list[Any]]:
+    """The rows of PyTorch's table whose function or method is offered, by name."""
+    found: dict[str, list[Any]] = {}
+    for op in tables.op_db:
+        try:
+            our(op.op)
+            named(tm, op.name) if not hasattr(tm.Tensor, op.name) else None
+        except NotOursError:
+            continue
+        found.setdefault(op.name, []).append(op)
+    return found
+
+
+def trials(op: Any) -> Iterator[list[Trial]]:
+    """Each sample of a row in every form that is offered."""
+    forms = list(_forms(op))
+    for dtype in DTYPES:
+        if not op.supports_dtype(dtype, "cpu"):
+            continue
+        torch.manual_seed(0)
+        random.seed(0)
+        drawn = op.sample_inputs_func(op, "cpu", dtype, dtype.is_floating_point and op.supports_autograd)
+        samples = list(itertools.islice(drawn, 8 * CAP))
+        for i in range(min(CAP, len(samples))):
+            sample = samples[i * len(samples) // min(CAP, len(samples))]
+            yield [Trial(op, name, form, dtype, sample, theirs, ours) for form, name, theirs, ours in forms]
+
+
+def _forms(op: Any) -> Iterator[tuple[str, str, Any, Any]]:
+    """The forms of an op and of its aliases: what it is called, PyTorch's and ours."""
+    rows = [
+        ("function", op.name, op.op),
+        ("method", op.name, op.get_method()),
+        ("in-place", op.name, op.get_inplace()),
+        ("operator", op.name, op.get_operator()),
+        ("in-place operator", op.name, op.get_inplace_operator()),
+    ]
+    for alias in op.aliases:
+        rows += [("function", alias.name, alias.op), ("method", alias.name, alias.method_variant)]
+        rows.append(("in-place", alias.name, alias.inplace_variant))
+    for form, name, theirs in rows:
+        try:
+            if theirs is not None:
+                yield form, name, theirs, our(theirs)
+        except NotOursError:
+            continue
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What PyTorch answers: its result, or the error; its gradients, by the identity of the sample's tensors."""
+
+    result: Any = None
+    error: Exception | None = None
+    grads: dict[int, torch.Tensor | None] | None = None
+
+
+def outcomes(same: list[Trial]) -> Iterator[tuple[Trial, Outcome]]:
+    """The forms of one sample, each with PyTorch's answer, which forms that mean the same share."""
+    known: dict[bool, Outcome] = {}
+    for trial in same:
+        if trial.writes not in known:
+            known[trial.writes] = _theirs(trial)
+        yield trial, known[trial.writes]
+
+
+def _call(function: Any, trial: Trial, input: Any, args: Any, kwargs: Any) -> Any:
+    if trial.writes and hasattr(input, "clone"):
+        input = input.clone()
+    return function(input, *args, **kwargs)
+
+
+def _theirs(trial: Trial) -> Outcome:
+    sample = trial.sample
+    leaves = flat([sample.input, list(sample.args), list(sample.kwargs.values())])
+    for leaf in leaves:
+        leaf.grad = None
+    try:
+        result = _call(trial.theirs, trial, sample.input, sample.args, sample.kwargs)
+        wanted = [t for t in flat(result) if t.requires_grad]
+        if wanted:
+            torch.autograd.backward(wanted, list(map(torch.from_numpy, _seeds(wanted))))
+    except Exception as error:
+        return Outcome(error=error)
+    return Outcome(result, None, {id(leaf): leaf.grad for leaf in leaves})
+
+
+def _seeds(results: list[torch.Tensor]) -> list[np.ndarray]:
+    rng = np.random.default_rng(7)
+    return [np.asarray(rng.standard_normal(tuple(t.shape))).astype(str(t.dtype).removeprefix("torch.")) for t in results]
+
+
+def failure(trial: Trial, expected: Outcome) -> str | None:
+    """What is wrong with our answer, in words; ``None`` where nothing is."""
+    try:
+        if expected.error is None:
+            _compare(trial, expected)
+            return None
+        _answer(trial)
+    except AssertionError as wrong:
+        return " ".join(str(wrong).split())
+    except tm.errors.TinygradMemError as refused:
+        return None if expected.error is not None else f"{type(refused).__name__}: {refused}"
+    except Exception as accident:
+        return f"{type(accident).__name__}: {accident}"
+    return f"not refused; PyTorch says {expected.error}"
+
+
+def _answer(trial: Trial, said: Said | None = None) -> Any:
+    said = said or Said()
+    sample = trial.sample
+    return _call(trial.ours, trial, said(sample.input), said(tuple(sample.args)), said(sample.kwargs))
+
+
+def _compare(trial: Trial, expected: Outcome) -> None:
+    said = Said()
+    answer = _answer(trial, said)
+    results, wanted = flat(answer), flat(expected.result)
+    assert len(results) == len(wanted), f"{len(results)} results, PyTorch has {len(wanted)}"
+    if not wanted:
+        assert answer == said(expected.result), f"{answer}, PyTorch has {expected.result}"
+    for i, (r, e) in enumerate(zip(results, wanted, strict=True)):
+        assert r.requires_grad == e.requires_grad, f"result {i}: requires_grad {r.requires_grad}, PyTorch has {e.requires_grad}"
+        if trial.drawn:
+            assert (tuple(r.shape), f"torch.{r.dtype}") == (tuple(e.shape), str(e.dtype)), (
+                f"{r.shape} {r.dtype}, PyTorch has {e}"
+            )
+        else:
+            assert_same(r, e, TOLERANCE.get(str(r.dtype), (0, 0)), f"result {i}")
+    pairs = [(r, e) for r, e in zip(results, wanted, strict=True) if e.requires_grad and not trial.drawn]
+    if not pairs:
+        return
+    tm.autograd.backward([r for r, _ in pairs], list(map(tm.tensor, _seeds([e for _, e in pairs]))))
+    assert expected.grads is not None
+    for i, (leaf, mine) in enumerate(said.tensors):
+        grad = expected.grads.get(id(leaf))
+        assert (mine.grad is None) == (grad is None), f"gradient {i}: {mine.grad}, PyTorch has {grad}"
+        if grad is not None:
+            rtol, atol = TOLERANCE[str(mine.dtype)]
+            largest = (
+                float(grad.abs().max()) if grad.numel() else 0.0
+            )  # sums of large terms cancel: PyTorch tests no float32 here
+            assert_same(mine.grad, grad, (rtol, max(atol, rtol * largest)), f"gradient {i}")
