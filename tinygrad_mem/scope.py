@@ -8,12 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+
+lock = threading.RLock()
+"""The one lock of what threads share and change in a few statements: pools, generators, who listens, what a track knows.
+
+Whoever has it waits for nobody, so no order of locks can go wrong. It may be taken again by the thread that has it: a signal
+handler or a finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit too.
+"""
+if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
 
@@ -104,6 +114,7 @@ class Listener:
 autopsy: Callable[[str, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
 stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
 listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it
+_listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
 
 
 def ask_autopsy(device: str, requested: int) -> str:
@@ -118,16 +129,23 @@ def ask_autopsy(device: str, requested: int) -> str:
 
 def listen(listener: Listener) -> None:
     """Add ``listener`` to those who hear of every allocation, on every thread."""
-    global listeners
-    listeners = (*listeners, listener)
+    with lock:
+        _listening[listener] = None
+        _publish()
 
 
 def unlisten(listener: Listener) -> None:
     """Remove ``listener``; a listener that is not there is an error of the caller."""
+    with lock:
+        if _listening.pop(listener, listener) is not None:
+            raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")
+        _publish()
+
+
+def _publish() -> None:
     global listeners
-    if not any(each is listener for each in listeners):
-        raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")
-    listeners = tuple(each for each in listeners if each is not listener)
+    while listeners != (now := tuple(_listening)):  # again, where a handler or a finalizer has changed them in between
+        listeners = now
 
 
 class phase:

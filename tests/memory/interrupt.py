@@ -1,10 +1,12 @@
-"""Ctrl-C at any point at which Python hears it: what a signal at a bad moment would do, at a moment of the test's choice."""
+"""What may come at a bad moment, at a moment of the test's choice: Ctrl-C at any point at which Python hears it, or a visit
+(code that a signal handler, a finalizer or another thread runs) between any two bytecodes.
+"""
 
 from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
@@ -64,3 +66,37 @@ def _finalising(frame: FrameType | None) -> bool:
     while frame is not None and f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}" not in _FINALISERS:
         frame = frame.f_back
     return frame is not None
+
+
+@contextmanager
+def visited(visit: Callable[[], object], *modules: ModuleType, every: int = 1) -> Iterator[list[str]]:
+    """``visit()`` before each ``every``-th bytecode of the modules' code that runs; the list says where it was.
+
+    What a visit raises is raised when all is done: in a finalizer it would be lost.
+    """
+    files, where, count, raised = {module.__file__ for module in modules}, [], 0, []
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        nonlocal count
+        if frame.f_code.co_filename not in files:
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode" and not raised:
+            count += 1
+            if count % every == 0:
+                where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+                try:
+                    visit()
+                except BaseException as error:
+                    error.add_note(f"visited at {where[-1]}")
+                    raised.append(error)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield where
+    finally:
+        sys.settrace(before)
+        if raised:
+            raise raised[0]

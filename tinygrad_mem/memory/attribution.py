@@ -103,8 +103,8 @@ class Attribution:
                 live = self._live[address] = _Live(index, rounded, birth)
                 before, after = NOWHERE, birth
             elif kind == Kind.FREE:
-                live = self._live.pop(address, self._loose)
-                before, after = live.now, NOWHERE
+                live = self._free(address, rounded)
+                before, after = NOWHERE if live is None else live.now, NOWHERE
             elif kind == Kind.OLDER:
                 live, before, after = self._older(index, address, rounded)
             elif Kind.ENTER <= kind <= Kind.NAME and address in self._live:
@@ -119,11 +119,25 @@ class Attribution:
         return np.array(blocks, np.int32), np.array(befores, np.uint8), np.array(afters, np.uint8), np.array(sizes, np.int64)
 
     def _older(self, index: int, address: int, rounded: int) -> tuple:
-        """Address 0: that many bytes were in use. Any other: one block of these bytes is now known by its address."""
+        """Address 0: that many bytes were in use. Any other: a block is now known, of these bytes or beside them."""
         if not address:
+            self._loose.size += rounded
             return self._loose, NOWHERE, _UNTRACKED
+        if address in self._live:
+            return None, NOWHERE, NOWHERE
         live = self._live[address] = _Live(index, rounded, _UNTRACKED)
+        if self._loose.size < rounded:
+            return live, NOWHERE, _UNTRACKED
+        self._loose.size -= rounded
         return live, _UNTRACKED, _UNTRACKED
+
+    def _free(self, address: int, rounded: int) -> _Live | None:
+        """The block that dies; bytes that cannot be told apart, as far as there are any."""
+        live = self._live.pop(address, None)
+        if live is None and self._loose.size >= rounded:
+            self._loose.size -= rounded
+            live = self._loose
+        return live
 
     def _turn(self, live: _Live, kind: int, role: int) -> int:
         """The category of a block of which one more, or one less, holder says that it is ``role``."""

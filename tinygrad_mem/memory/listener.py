@@ -11,7 +11,7 @@ from .. import scope
 from ..autograd.saved import Kept
 from ..autograd.sparse import parts
 from ..nn.module import Module
-from ..scope import local
+from ..scope import local, lock
 from .census import Census
 from .log import Kind, Log
 from .source import source_line
@@ -32,6 +32,11 @@ class _Origin(threading.local):
 
 class Recorder(scope.Listener):
     """Writes what happens to the pool of ``device`` into ``log``.
+
+    Other threads make and drop blocks while it begins, and so does a handler or a finalizer inside any line here. So what it
+    knows of a block, and the fact that says so, change together under ``scope.lock``; a block that is found counts while its
+    ``pool`` is there, because whoever drops it takes that away first and tells afterwards; and the fact that a block is
+    there is written before it counts as known, because facts about it may follow at once.
 
     A block is born an ``INPUT`` when no op makes it (or one that has no tensor to start from) while the user's own code or a
     loader runs, or when an op there makes it of inputs alone (``images.to(device)``, ``x / 255``): what depends on nothing
@@ -104,22 +109,23 @@ class Recorder(scope.Listener):
                 role = "INPUT" if phase == "data" else "TEMPORARY"
             where = phase, local.module, op, local.line or source_line()
             event = (_MALLOC, now, address, requested, rounded, *where, role, "", _thread())
-            if address not in self._live:  # else another thread made it just as the track began, and the census has found it
-                self._live[address] = role
-                self.log.write(event)  # no signal is heard between these two
+            with lock:
+                if address not in self._live:  # else it was made just as the track began, and the census has found it
+                    self._live[address] = role
+                    self.log.write(event)  # no signal is heard between these two
             self._events += 1
             if not self._events & 255:
                 self.log.settle()
 
     def free(self, device: str, address: int, rounded: int) -> None:
         if device == self._name:
-            if self._live.pop(address, None) is None and self._all:
-                return  # a signal came before its birth was heard, or it died while the track began: it was never counted
-            self._named.pop(address, None)
-            now = perf_counter_ns() - self._began
-            self.log.write(
-                (_FREE, now, address, 0, rounded, local.phase, local.module, local.op, local.line, "", "", _thread())
-            )
+            now, where = perf_counter_ns() - self._began, (local.phase, local.module, local.op, local.line)
+            event = (_FREE, now, address, 0, rounded, *where, "", "", _thread())
+            with lock:
+                if self._live.pop(address, None) is None and self._all:
+                    return  # an interrupt hid its birth, or it died while the track began: it was never counted
+                self.log.write(event)
+                self._named.pop(address, None)
 
     def segment(self, device: str, address: int, size: int) -> None:
         if device == self._name:
@@ -154,15 +160,18 @@ class Recorder(scope.Listener):
                 self.fact(Kind.ENTER, address, role=role)
             return
         key = id(holder), role
-        if self._held.get(key, (None,))[0] == address:
-            return
-        self._let_go(key)
-        if address is not None:
+        with lock:
+            if self._held.get(key, (None,))[0] == address:
+                return
+            self._let_go(key)
+            if address is None:
+                return
             self._know(array, address)
-            self._live[address] = role
-            self._held[key] = address, weakref.ref(holder, lambda _, key=key: self._let_go(key))
             note = "" if of is None else self._named.get(self._address(of.array) or 0, "")
-            self.fact(Kind.ENTER, address, role=role, note=note)
+            held = address, weakref.ref(holder, lambda _, key=key: self._let_go(key))
+            if self._held.setdefault(key, held) is held:
+                self._live[address] = role
+                self.fact(Kind.ENTER, address, role=role, note=note)
 
     def moved(self, tensor: Any) -> None:
         for role in _KEPT:
@@ -194,22 +203,16 @@ class Recorder(scope.Listener):
         self.sample()
         if not self._all:
             self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
-        scope.listen(self)  # before the census, which holds what it finds: other threads may make and drop blocks meanwhile
+        scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
             self._take_stock(Census(self.device))
 
     def _take_stock(self, found: Census) -> None:
         """Write down the blocks that are there, what each is, and whose."""
-        older = []
         for block in found.blocks:
-            address = block.chunk.address
-            if block.pool is not None and address not in self._live:  # else it died, or was heard of, meanwhile
-                self._live[address] = "UNTRACKED"
-                older.append((address, block.size, block.chunk.size))
-        if older:
-            self.fact(Kind.OLDER, rounded=sum(rounded for _, _, rounded in older))
-        for sizes in older:
-            self.fact(Kind.OLDER, *sizes)
+            with lock:
+                if block.pool is not None:  # else it died meanwhile
+                    self._know(block, block.chunk.address)
         for role, tensors in (("PARAMETER", found.parameters), ("BUFFER", found.buffers), ("OPTIMIZER_STATE", found.states)):
             for tensor in tensors:
                 self.role(tensor.array, role, tensor)
@@ -254,6 +257,7 @@ class Recorder(scope.Listener):
 
     def _know(self, array: Any, address: int) -> None:
         """A block that is older than the log, and that nobody found when it began, is written down when it is met."""
-        if address not in self._live:
-            self._live[address] = "UNTRACKED"
-            self.fact(Kind.OLDER, address, *self.device.sizes(array))
+        with lock:
+            if address not in self._live:
+                self.fact(Kind.OLDER, address, *self.device.sizes(array))
+                self._live.setdefault(address, "UNTRACKED")

@@ -20,7 +20,7 @@ import numpy as np
 class Kind(IntEnum):
     """What happened. Only ``MALLOC``, ``FREE`` and ``OLDER`` change how many bytes are in use."""
 
-    OLDER = 0  # a block that was alive when the log began; address 0: bytes of blocks that cannot be told apart
+    OLDER = 0  # a block that was alive when the log began; address 0: bytes of blocks that cannot be told apart (yet)
     MALLOC = 1
     FREE = 2
     ENTER = 3  # the block took a role: somebody holds it as that
@@ -126,15 +126,16 @@ class Log:
                 self._pack()
 
     def _pack(self) -> None:
-        """Pack what waits. Ctrl-C may end this at any point: no event is lost then, and none is there twice."""
+        """Pack what waits now. Ctrl-C may end this at any point: no event is lost then, and none is there twice."""
         waiting = self._waiting
         self._drop()
-        while waiting:
+        left = len(waiting)  # others may write faster than this packs
+        while left:
             chunks, room, _, _ = self._packed
             if not room:
                 # not NumPy's own memory: that is counted, and the log is not part of the run
                 chunks, room = (*chunks, np.frombuffer(bytearray(_CHUNK * RECORD.itemsize), RECORD)), _CHUNK
-            rows = [waiting[i] for i in range(min(len(waiting), _BATCH, room))]
+            rows = [waiting[i] for i in range(min(left, _BATCH, room))]
             kinds, times, addresses, requested, rounded, *texts, threads = zip(*rows, strict=True)
             part = chunks[-1][_CHUNK - room :][: len(rows)]
             part["kind"], part["time"], part["address"] = kinds, times, addresses
@@ -144,6 +145,7 @@ class Log:
             part["thread"] = [self._threads.setdefault(t, len(self._threads)) for t in threads]
             self._packed = _Packed(chunks, room - len(rows), len(rows), rows[-1])
             self._drop()
+            left -= len(rows)
 
     def _drop(self) -> None:
         """Take what is packed out of the queue; where an earlier try was interrupted, the rest of it."""

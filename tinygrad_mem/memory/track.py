@@ -109,7 +109,8 @@ class Track:
         """Listen no more; once more where an interrupt came between, and after a beginning that failed halfway."""
         global _running
         _running = tuple(track for track in _running if track is not self)
-        scope.listeners = tuple(each for each in scope.listeners if each is not recorder)
+        if recorder in scope.listeners:
+            scope.unlisten(recorder)
         try:
             recorder.end()
         finally:
@@ -361,7 +362,7 @@ def _in_child() -> None:
     for each in scope.listeners:
         if isinstance(each, Recorder):
             each.on = False
-    scope.listeners = tuple(each for each in scope.listeners if not isinstance(each, Recorder))
+            scope.unlisten(each)
     _running = ()
     Ears.forget()
 

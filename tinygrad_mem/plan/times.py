@@ -268,11 +268,14 @@ def measure(call: Call, device: Any) -> tuple[float, float]:
 
 def _quietly(run: Callable[[], Any]) -> Any:
     """While nobody listens."""
-    listeners, scope.listeners = scope.listeners, ()
+    listeners = scope.listeners
+    for each in listeners:
+        scope.unlisten(each)
     try:
         return run()
     finally:
-        scope.listeners = listeners
+        for each in listeners:
+            scope.listen(each)
 
 
 def measure_copies(device: Any) -> tuple[float, float]:

@@ -83,7 +83,7 @@ class _Survey:
         self._dead[block[known & (part.after == NOWHERE)]] = True
         self.loose += int(part.size[~known & (part.after == _UNKNOWN)].sum())
         self.loose -= int(part.size[~known & (part.before == _UNKNOWN)].sum())
-        self.loose -= int(part.size[known & (records["kind"] == Kind.OLDER)].sum())
+        self.loose -= int(part.size[known & (records["kind"] == Kind.OLDER) & (part.before == _UNKNOWN)].sum())
         for which, said in (
             (_GRADIENT, self._entered(records, "GRADIENT")),
             (_STATE, self._entered(records, "OPTIMIZER_STATE")),

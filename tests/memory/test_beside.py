@@ -1,0 +1,120 @@
+"""Tracks that begin, end and are asked while other threads train, and while a handler or a finalizer runs inside them.
+
+What another thread does meanwhile is done here between any two bytecodes, so that each run sees the same; then with threads.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import sys
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn, scope
+from tinygrad_mem.devices import Pool, device
+from tinygrad_mem.memory import Category, census, listener
+from tinygrad_mem.nn import functional as F
+
+from .interrupt import visited
+
+TRACKER = (listener, scope, sys.modules["tinygrad_mem.memory.track"])
+KINDS = tuple(census.KINDS)
+
+
+class Training:
+    """A network that is trained, and blocks that come and go."""
+
+    def __init__(self) -> None:
+        self.net = nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.BatchNorm1d(9), nn.Linear(9, 2))
+        self.rule = tm.optim.Adam(self.net.parameters())
+        self.x, self.kept = tm.randn(4, 6), [tm.empty(n * 300) for n in range(1, 8)]
+        self.sizes = itertools.cycle([100, 700, 300])
+        self.step()
+
+    def step(self) -> None:
+        self.rule.zero_grad()
+        F.mse_loss(self.net(self.x), tm.zeros(4, 2)).backward()
+        self.rule.step()
+
+    def turn(self) -> None:
+        """A block comes, the oldest goes, and an older tensor is given another role."""
+        self.kept.append(tm.empty(next(self.sizes)))
+        del self.kept[0]
+        self.rule.zero_grad()
+        (self.net[0].weight * 2).sum().backward()
+
+
+@pytest.fixture
+def training(monkeypatch: pytest.MonkeyPatch) -> Training:
+    """On a pool of its own, with a census of its own: it looks at each object, and is visited each time."""
+    found = census.gc.get_objects
+    gc.collect()
+    others = {id(thing): thing for thing in found() if issubclass(type(thing), KINDS)}
+
+    def ours() -> list:
+        return [thing for thing in found() if issubclass(type(thing), KINDS) and id(thing) not in others]
+
+    monkeypatch.setattr(census, "gc", SimpleNamespace(get_objects=ours))
+    monkeypatch.setattr(device("cpu"), "pool", Pool("cpu"))
+    return Training()
+
+
+def check(track: memory.Track, what: str) -> None:
+    """No category is ever negative, together they are what is used, and that is the pool's at rest."""
+    pool, timeline = device("cpu").pool, track.timeline()
+    total = np.sum([timeline.bytes(category) for category in Category], axis=0)
+    for category in Category:
+        assert (timeline.bytes(category) >= 0).all(), f"{what}: negative {category}"
+    assert (total == timeline.used).all(), f"{what}: categories do not add up"
+    state = track.pool("end")
+    assert state.used == state.rounded == pool.used_bytes(), f"{what}: the pool has {pool.used_bytes()}, the track {state.used}"
+    assert state.reserved == pool.total_bytes(), f"{what}: the pool reserves {pool.total_bytes()}, the track {state.reserved}"
+
+
+@pytest.mark.parametrize(("visit", "every"), [("turn", 23), ("turn", 29), ("turn", 31), ("step", 97), ("step", 101)])
+def test_a_track_that_begins_and_ends_while_others_train(visit, every, training, reliability):
+    track = memory.track()
+    with visited(getattr(training, visit), *TRACKER, every=every) as where:
+        track.__enter__()
+    assert len(where) > 100
+    training.step()
+    check(track, "begun")
+    (weight,) = [block for block in track.live("end") if block.address == device("cpu").address(training.net[3].weight.array)]
+    assert (weight.name, weight.category) == ("Sequential.3.weight", Category.PARAMETER)
+    with visited(getattr(training, visit), *TRACKER, every=every) as ends:
+        track.mark("here")
+        track.__exit__()
+    assert scope.listeners == ()
+    assert all(min(moment.by_category.values(), default=0) >= 0 for moment in track.timeline())
+    reliability("visits of others between two bytecodes of a track's beginning and end", len(where) + len(ends))
+
+
+def test_tracks_that_begin_while_a_thread_trains(training, reliability):
+    """As threads are switched: each track is whole, and at rest it says what the pool says."""
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for number in range(24):
+            stop = threading.Event()
+
+            def train(stop: threading.Event = stop) -> None:
+                while not stop.is_set():
+                    training.step()
+                    training.turn()
+
+            thread = threading.Thread(target=train)
+            thread.start()
+            with memory.track() as track:
+                tm.ones(1000).sum()
+                stop.set()
+                thread.join()
+                check(track, f"track {number}")
+    finally:
+        sys.setswitchinterval(switch)
+        stop.set()
+    reliability("tracks begun while another thread trains", 24)
