@@ -51,6 +51,7 @@ RANKS = {
 SAME_RANK = {
     ("plan", "memory"),
     ("dtypes", "errors"),
+    ("files", "errors"),
     ("devices", "kernels"),
     ("io", "safetensors"),
     ("cli", "models"),

@@ -1,8 +1,12 @@
-"""How everything here writes a file: whole or not at all, and in place where what stands there is no regular file."""
+"""How everything here writes a file: whole or not at all, and in place where what stands there is no regular file.
+
+And how it unpacks what gzip has packed: not without end.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gzip
 import os
 import re
 import secrets
@@ -11,6 +15,8 @@ import time
 from collections.abc import Iterator
 from typing import IO
 
+from .errors import FileFormatError
+
 try:
     import fcntl
 except ImportError:  # Windows, where a file that is open can be neither renamed nor deleted
@@ -18,6 +24,7 @@ except ImportError:  # Windows, where a file that is open can be neither renamed
 
 _LONGEST = 230  # bytes of a name to which a temporary's ending can be added
 _YOUNG = 60.0  # seconds: where there are no locks, a younger temporary may still be needed
+_UNPACKED, _RATIO = 1 << 26, 100  # bytes that anything may unpack to; times its size (images and tracks: 10)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
@@ -131,3 +138,33 @@ def _remove_leftover(temporary: str) -> None:
     with open(temporary, "r+b") as file:
         if _lock(file):
             os.unlink(temporary)
+
+
+class _Unpacking(gzip.GzipFile):
+    """See :func:`unpacking`."""
+
+    def __init__(self, file: IO[bytes], what: str, most: int) -> None:
+        super().__init__(fileobj=file)
+        self._what, self._most, self._seen = what, most, 0
+
+    def read(self, size: int | None = -1) -> bytes:
+        return self._counted(super().read(size))
+
+    def readline(self, size: int | None = -1) -> bytes:
+        return self._counted(super().readline(size))
+
+    def _counted(self, piece: bytes) -> bytes:
+        self._seen += len(piece)
+        if self._seen > self._most:
+            raise FileFormatError(f"{self._what}: unpacks to more than {self._most:,} bytes, as no file of this kind does")
+        return piece
+
+
+def unpacking(file: IO[bytes], what: str) -> IO[bytes]:
+    """Reads what gzip packed into a file, by ``read(size)`` and ``readline(size)``; ``what`` is its name, for messages.
+
+    Raises:
+        FileFormatError: it unpacks to more than a hundred times its size (and 64 MiB): a few bytes that shall fill the memory.
+    """
+    most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size)
+    return _Unpacking(file, what, most)  # type: ignore[return-value]

@@ -23,6 +23,7 @@ from .files import replacing
 from .scope import local
 
 _KEY = "tinygrad_mem"  # of the metadata that describes what is not a flat dict
+_DEEPEST = 200  # containers in each other: what is saved has to be loaded by whoever has half of Python's stack left
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
 
@@ -70,6 +71,8 @@ class _Packed:
             return value.item()
         if id(value) in self._open:
             raise TypeError(f"save: {_where(path)} contains itself")
+        if len(path) >= _DEEPEST:
+            raise TypeError(f"save: {_where(path[:3])}... is nested more than {_DEEPEST} deep; flatten it")
         self._open.add(id(value))
         try:
             return self._container(value, path)
@@ -95,7 +98,7 @@ class _Packed:
         identity = (str(tensor.device), tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), tensor.dtype)
         if identity in self._names and tensor.numel():
             return self._names[identity]
-        name = base = ".".join(map(str, path)) or "tensor"
+        name = base = ".".join(map(str, path)).encode(errors="backslashreplace").decode() or "tensor"
         count = 1
         while name in self.tensors or name == "__metadata__":
             count += 1
@@ -139,26 +142,32 @@ def load(
     where = Device(map_location if map_location is not None else local.default_device or "cpu")
     if isinstance(f, (str, os.PathLike)):
         with open(f, "rb") as file:
-            return _load(file, os.fstat(file.fileno()).st_size, os.fspath(f), where)
-    content = f if f.seekable() else _io.BytesIO(f.read())
-    here = content.tell()
-    size = content.seek(0, os.SEEK_END) - here
-    content.seek(here)
-    return _load(content, size, str(getattr(f, "name", "the file object")), where)
+            return _load(file, os.fspath(f), where)
+    return _load(f, str(getattr(f, "name", "the file object")), where)
 
 
-def _load(file: IO[bytes], size: int, what: str, where: Device) -> Any:
+def _load(file: IO[bytes], what: str, where: Device) -> Any:
+    if not file.seekable():
+        file = _io.BytesIO(file.read())
+    here = file.tell()
+    size = file.seek(0, os.SEEK_END) - here
+    file.seek(here)
     entries, metadata = safetensors.read_header(file, size, what)
     structure = None
     if _KEY in metadata:
         try:
-            structure = json.loads(metadata[_KEY])
+            structure = json.loads(metadata[_KEY], object_pairs_hook=safetensors.no_duplicates)
             _check(structure, {entry.name for entry in entries})
         except (ValueError, TypeError, RecursionError) as error:
             raise FileFormatError(f"{what}: the description in the metadata is damaged: {error}") from None
     start = file.tell()
     tensors = {entry.name: _read(file, start, entry, what, where) for entry in entries}
-    return tensors if _KEY not in metadata else _rebuild(structure, tensors)
+    if _KEY not in metadata:
+        return tensors
+    try:
+        return _rebuild(structure, tensors)
+    except RecursionError as error:
+        raise FileFormatError(f"{what}: the description in the metadata is nested too deep: {error}") from None
 
 
 def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, where: Device) -> Tensor:
@@ -184,7 +193,8 @@ def _check(node: Any, names: set[str]) -> None:
     """Every reference names a tensor, and every marker has the form that ``save`` gives it."""
     if isinstance(node, list):
         for item in node:
-            _check(item, names)
+            if isinstance(item, (list, dict)):
+                _check(item, names)
     elif isinstance(node, dict):
         marker = next((key for key in node if key.startswith("$")), None)
         if marker is None:
@@ -194,17 +204,23 @@ def _check(node: Any, names: set[str]) -> None:
         elif marker == _TUPLE and len(node) == 1 and isinstance(node[_TUPLE], list):
             _check(node[_TUPLE], names)
         elif marker == _PAIRS and len(node) == 1 and isinstance(node[_PAIRS], list):
-            for key, item in node[_PAIRS]:
-                if isinstance(key, (list, dict)):
-                    raise ValueError(f"a key is {key!r:.60}")
-                _check(item, names)
+            for pair in node[_PAIRS]:
+                if not isinstance(pair, list) or len(pair) != 2 or isinstance(pair[0], (list, dict)):
+                    raise ValueError(f"no key and what belongs to it, but {pair!r:.60}")
+                _check(pair[1], names)
+            if len({pair[0] for pair in node[_PAIRS]}) != len(node[_PAIRS]):
+                raise ValueError("a key appears twice")
         else:
             raise ValueError(f"{node!r:.80} refers to nothing")
 
 
 def _rebuild(node: Any, tensors: dict[str, Tensor]) -> Any:
+    """What ``node`` describes; lists and dicts are filled in place, so that no second copy of them is made."""
     if isinstance(node, list):
-        return [_rebuild(item, tensors) for item in node]
+        for i, item in enumerate(node):
+            if isinstance(item, (list, dict)):
+                node[i] = _rebuild(item, tensors)
+        return node
     if not isinstance(node, dict):
         return node
     if _TENSOR in node:
@@ -213,4 +229,6 @@ def _rebuild(node: Any, tensors: dict[str, Tensor]) -> Any:
         return tuple(_rebuild(item, tensors) for item in node[_TUPLE])
     if _PAIRS in node:
         return {key: _rebuild(item, tensors) for key, item in node[_PAIRS]}
-    return {key: _rebuild(item, tensors) for key, item in node.items()}
+    for key, item in node.items():
+        node[key] = _rebuild(item, tensors)
+    return node

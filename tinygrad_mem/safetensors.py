@@ -9,7 +9,8 @@ Source: huggingface/safetensors, its README's *Format* section (the code is ours
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,10 @@ _CODES = {
 }
 _NAMES = {dtype: code for code, dtype in _CODES.items()}
 _LONGEST = 100_000_000  # bytes of a header, the format's own bound
+_METADATA = "__metadata__"
+_SPACE = re.compile(r"[ \t\n\r]*")
+_ENTRY = 4096  # characters that are read of what a header says of one tensor: 64 dimensions need half of them
+_MOST = (1 << 63) - 1  # of a number, and of an array's bytes
 _CONVERT = (
     "Convert it where PyTorch is installed: "
     "safetensors.torch.save_file(torch.load(path, weights_only=True), 'model.safetensors')"
@@ -65,7 +70,7 @@ def write_header(file: IO[bytes], tensors: Mapping[str, tuple[np.dtype, tuple[in
         dtype, shape = tensors[name]
         begin, at = at, at + dtype.itemsize * _product(shape)
         places[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, at]}
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    header: dict[str, Any] = {_METADATA: metadata} if metadata else {}
     header.update((name, places[name]) for name in tensors)
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
@@ -91,55 +96,127 @@ def read_header(file: IO[bytes], size: int, what: str) -> tuple[list[Entry], dic
     if len(start) < 8:
         raise FileFormatError(f"{what}: a safetensors file has 8 bytes of header length at least, found {len(start)} bytes")
     length = int.from_bytes(start, "little")
-    if length > min(size - 8, _LONGEST):
+    if length > min(max(size - 8, 0), _LONGEST):
         raise FileFormatError(
             f"{what}: not a safetensors file, or truncated: its header should have {length:,} bytes, "
-            f"the file has {size - 8:,} after the header's length (at most {_LONGEST:,} are read)"
+            f"the file has {max(size - 8, 0):,} after the header's length (at most {_LONGEST:,} are read)"
         )
     try:
-        header = json.loads(file.read(length).decode(), object_pairs_hook=_no_duplicates)
+        text = file.read(length).decode()
+        if text[:1] != "{":
+            raise FileFormatError(f"{what}: the header should be a JSON object, it begins with {text[:20]!r}")
+        found, end = _object(text, 0, lambda name, at: _value(name, text, at, what))
+        if _skip(text, end) != len(text):
+            raise ValueError(f"something follows its end at character {end:,}")
+    except FileFormatError:
+        raise
     except (ValueError, RecursionError) as error:
         raise FileFormatError(f"{what}: the header is not JSON: {error}") from None
-    if not isinstance(header, dict):
-        raise FileFormatError(f"{what}: the header should be a JSON object, found {type(header).__name__}")
-    metadata = header.pop("__metadata__", {})
-    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
-        raise FileFormatError(f"{what}: __metadata__ should hold strings only")
-    entries = [_entry(name, value, what) for name, value in header.items()]
+    metadata = found.pop(_METADATA, {})
+    entries = list(found.values())
     _check_layout(entries, size - 8 - length, what)
     return entries, metadata
 
 
-def _no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict:
+def _object(text: str, at: int, value: Callable[[str, int], tuple[Any, int]]) -> tuple[dict[str, Any], int]:
+    """The JSON object that begins at ``at``, and where it ends; ``value`` reads what belongs to a name, and says where it ends.
+
+    A pair at a time: of garbage, ``json.loads`` makes forty times as many bytes before anybody can look at them.
+    """
+    found: dict[str, Any] = {}
+    at = _after("{", text, at)
+    while text[at : at + 1] != "}" or found:
+        name, at = _string(text, at)
+        if name in found:
+            raise ValueError(f"the name {name!r:.80} appears twice")
+        found[name], at = value(name, _after(":", text, _skip(text, at)))
+        at = _skip(text, at)
+        if text[at : at + 1] == "}":
+            break
+        at = _after(",", text, at)
+    return found, at + 1
+
+
+def _skip(text: str, at: int) -> int:
+    """Where the white space from ``at`` on ends."""
+    return _SPACE.match(text, at).end()  # type: ignore[union-attr]
+
+
+def _after(sign: str, text: str, at: int) -> int:
+    if text[at : at + 1] != sign:
+        raise ValueError(f"{sign} should stand at character {at:,}, found {text[at : at + 20]!r}")
+    return _skip(text, at + 1)
+
+
+def _string(text: str, at: int) -> tuple[str, int]:
+    if text[at : at + 1] != '"':
+        raise ValueError(f"a name should stand at character {at:,}, found {text[at : at + 20]!r}")
+    found, end = _JSON.raw_decode(text, at)
+    found.encode()  # JSON can write half of a character, which no text can hold
+    return found, end
+
+
+def _value(name: str, text: str, at: int, what: str) -> tuple[Any, int]:
+    """A tensor's entry, or the metadata."""
+    if name == _METADATA:
+        if text[at : at + 1] != "{":
+            raise FileFormatError(f"{what}: {_METADATA} should be a JSON object, it begins with {text[at : at + 20]!r}")
+        return _object(text, at, lambda name, at: _metadatum(text, at, what))
+    try:
+        value, length = _JSON.raw_decode(text[at : at + _ENTRY])
+    except (ValueError, RecursionError) as error:
+        raise FileFormatError(
+            f"{what}: the header is not JSON where it describes tensor {name!r:.80} in {_ENTRY:,} characters at most: {error}"
+        ) from None
+    return _entry(name, value, what), at + length
+
+
+def _metadatum(text: str, at: int, what: str) -> tuple[str, int]:
+    if text[at : at + 1] != '"':
+        raise FileFormatError(f"{what}: {_METADATA} should hold strings only, found {text[at : at + 20]!r}")
+    return _string(text, at)
+
+
+def no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """For ``json`` (``object_pairs_hook``): an object in which no name stands twice."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"the name {key!r} appears twice")
+            raise ValueError(f"the name {key!r:.80} appears twice")
         found[key] = value
     return found
 
 
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=no_duplicates, parse_constant=_no_constant)
+
+
 def _entry(name: str, value: Any, what: str) -> Entry:
     if not isinstance(value, dict) or not {"dtype", "shape", "data_offsets"} <= value.keys():
-        raise FileFormatError(f"{what}: tensor {name!r} needs dtype, shape and data_offsets, found {value!r:.100}")
+        raise FileFormatError(f"{what}: tensor {name!r:.80} needs dtype, shape and data_offsets, found {value!r:.100}")
     code, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
     if not isinstance(code, str) or code not in _CODES:
         raise FileFormatError(
-            f"{what}: tensor {name!r} has dtype {code!r:.40}; offered are {', '.join(_CODES)}. Cast it before it is saved."
+            f"{what}: tensor {name!r:.80} has dtype {code!r:.40}; offered are {', '.join(_CODES)}. Cast it before it is saved."
         )
     if not _whole_numbers(shape) or not _whole_numbers(offsets) or len(offsets) != 2:
-        raise FileFormatError(f"{what}: tensor {name!r} has shape {shape!r:.60} and data_offsets {offsets!r:.60}")
+        raise FileFormatError(f"{what}: tensor {name!r:.80} has shape {shape!r:.60} and data_offsets {offsets!r:.60}")
     begin, end = offsets
     needed = _CODES[code].itemsize * _product(shape)
-    if end - begin != needed or len(shape) > 64:
+    if end - begin != needed:
         raise FileFormatError(
-            f"{what}: tensor {name!r} ({code} {shape!r:.60}) needs {needed} bytes, its offsets span {end - begin}"
+            f"{what}: tensor {name!r:.80} ({code} {shape!r:.60}) needs {needed} bytes, its offsets span {end - begin}"
         )
+    if len(shape) > 64 or _CODES[code].itemsize * _product(n or 1 for n in shape) > _MOST:
+        raise FileFormatError(f"{what}: tensor {name!r:.80} has shape {shape!r:.60}, which is more than an array can have")
     return Entry(name, _CODES[code], tuple(shape), begin, end)
 
 
 def _whole_numbers(value: Any) -> bool:
-    return isinstance(value, list) and all(type(n) is int and n >= 0 for n in value)
+    return isinstance(value, list) and all(type(n) is int and 0 <= n <= _MOST for n in value)
 
 
 def _product(shape: Iterable[int]) -> int:
@@ -155,7 +232,7 @@ def _check_layout(entries: list[Entry], size: int, what: str) -> None:
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.begin != at:
             how = "overlaps the one before it" if entry.begin < at else "leaves a hole before it"
-            raise FileFormatError(f"{what}: tensor {entry.name!r} begins at byte {entry.begin}, expected {at}: it {how}")
+            raise FileFormatError(f"{what}: tensor {entry.name!r:.80} begins at byte {entry.begin}, expected {at}: it {how}")
         at = entry.end
     if at != size:
         how = "the file is truncated" if at > size else "something follows the tensors"

@@ -296,7 +296,7 @@ DAMAGE = {
     "a fraction": ('"time":[0', '"time":[0.5', "'time' is not a column"),
     "a number of many digits": ('"time":[0', '"time":[' + "1" * 5000, "from number 0 on are damaged"),
     "a missing value": ('"time":[0,', '"time":[', "'time' is not a column"),
-    "a list in a list": ('"time":[0,0,0]', '"time":[[0],[0],[0]]', "'time' is not a column"),
+    "a list in a list": ('"time":[0,0,0]', '"time":[[0],[0],[0]]', "a line holds one object of columns"),
     "lists of different lengths": ('"time":[0,0,0]', '"time":[[0],[0,1],[0]]', "from number 0 on are damaged"),
     "nothing": ('"time":[0,0,0]', '"time":null', "'time' is not a column"),
     "a text that is not there": ('"op":[1', '"op":[9', "'op' is not a column of 3 numbers below 4"),

@@ -52,7 +52,7 @@ def test_packed_events_are_read_back_with_their_own_codes(first: list, second: l
     together = Log("cpu")
     for log in (one, two):
         for chunk in log.chunks():
-            together.extend(chunk, log.texts)
+            together.extend(chunk, np.array(together.codes(log.texts)))
     together.write((int(Kind.MARK), 1, 0, 0, 0, "user", "", "", "", "", "end", 0))
     assert [tuple(e)[:-1] for e in together][:-1] == [tuple(e)[:-1] for e in [*one, *two]]
     assert together[len(together) - 1].note == "end"

@@ -16,6 +16,7 @@ from typing import IO
 import numpy as np
 
 from ..errors import FileFormatError
+from ..files import unpacking
 
 _PIECE = 1 << 20
 
@@ -29,9 +30,9 @@ def read_idx(path: str | os.PathLike, ndim: int) -> np.ndarray:
         FileFormatError: another format, truncated, or longer than its header says.
     """
     path = Path(path)
-    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+    with path.open("rb") as file:
         try:
-            return _read(path, file, ndim)  # type: ignore[arg-type]
+            return _read(path, unpacking(file, str(path)) if path.suffix == ".gz" else file, ndim)
         except (gzip.BadGzipFile, zlib.error, EOFError) as error:
             raise FileFormatError(f"{path}: not a whole gzip file ({error}); download it again") from None
 

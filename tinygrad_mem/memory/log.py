@@ -172,9 +172,12 @@ class Log:
             self._codes[text] = code
         return code
 
-    def extend(self, records: np.ndarray, texts: list[str]) -> None:
-        """Append packed events (of :data:`RECORD`) whose codes are those of ``texts``: how a file is read back."""
-        codes = np.array([self._code(text) for text in texts], np.uint32)
+    def codes(self, texts: list[str]) -> list[int]:
+        """The codes that texts have here; new ones get the next, in their order."""
+        return [self._code(text) for text in texts]
+
+    def extend(self, records: np.ndarray, codes: np.ndarray) -> None:
+        """Append packed events (of :data:`RECORD`); ``codes`` are those that their texts have here: how a file is read back."""
         records = records.astype(RECORD)
         for name in TEXTS:
             records[name] = codes[records[name]]

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from math import prod
+from math import inf, prod
 from pathlib import Path
 from time import get_clock_info, perf_counter, process_time
 from typing import Any, NamedTuple
@@ -158,8 +158,9 @@ class Times:
             return {}
         try:
             found = json.loads(self._file.read_text())
-            return {str(key): (float(f), float(b)) for key, (f, b) in found.items()}
-        except (OSError, ValueError, TypeError, AttributeError):
+            times = {str(key): (float(f), float(b)) for key, (f, b) in found.items()}
+            return {key: pair for key, pair in times.items() if all(0 <= seconds < inf for seconds in pair)}
+        except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             return {}  # none yet, or damaged: they are measured again
 
     def save(self) -> None:

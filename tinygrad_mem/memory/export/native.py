@@ -10,12 +10,16 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import zlib
+from array import array
 from typing import IO, Any
 
 import numpy as np
 
 from ...errors import FileFormatError
+from ...files import unpacking
+from ...safetensors import no_duplicates
 from ..attribution import CODE
 from ..log import RECORD, TEXTS, Kind, Log
 
@@ -24,8 +28,10 @@ _MARK = b'{"format":"tinygrad_mem.track",'
 _END = b"]}\n"
 _EVENTS = 1 << 16  # of one line
 _LINE = 1 << 26  # bytes: what is longer was not written here
+_HEAD = 4096  # of the first line
 _MOST = (1 << 31) - 1  # events that can be numbered
 _NAMES = RECORD.names or ()
+_STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def write(log: Log, file: IO[bytes]) -> None:
@@ -57,17 +63,18 @@ def read(path: str | os.PathLike) -> Log:
         file.seek(0)
         what = os.fspath(path)
         try:
-            return _read(gzip.GzipFile(fileobj=file) if packed else file, what)  # type: ignore[arg-type]
+            return _read(unpacking(file, what) if packed else file, what)
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise FileFormatError(f"{what}: what gzip packed is damaged or not whole: {error}") from None
 
 
 def _read(file: IO[bytes], what: str) -> Log:
-    line = file.readline(_LINE)
+    line = file.readline(_HEAD)
     if not line.startswith(_MARK):
         raise FileFormatError(f"{what} is not a track: {_foreign(line)}; memory.load reads what Track.save wrote as .json")
     log, events = _head(line, what)
     texts: list[str] = []
+    codes = array("I")
     count = 0
     while (line := file.readline(_LINE)) != _END:
         if not line.endswith(b"\n"):
@@ -79,7 +86,8 @@ def _read(file: IO[bytes], what: str) -> Log:
         count += len(records)
         if count > events:
             break
-        log.extend(records, texts)
+        codes.extend(log.codes(texts[len(codes) :]))
+        log.extend(records, np.frombuffer(codes, np.uint32))
     if count != events or file.read(1):
         raise FileFormatError(f"{what} is damaged: it announces {events:,} events and holds others, or more than them")
     return log
@@ -113,7 +121,9 @@ def _head(line: bytes, what: str) -> tuple[Log, int]:
 
 def _records(line: bytes, texts: list[str]) -> np.ndarray:
     """The events of one line; its new texts are appended to ``texts``."""
-    columns = json.loads(line.removesuffix(b"\n").removesuffix(b","))
+    if _nested(line) - sum(_nested(found[0]) for found in _STRING.finditer(line)) != len(_NAMES) + 2:
+        raise ValueError("a line holds one object of columns")  # said before json makes forty bytes of each
+    columns = json.loads(line.removesuffix(b"\n").removesuffix(b","), object_pairs_hook=no_duplicates)
     fresh, length = columns["texts"], len(columns["kind"])
     if not isinstance(fresh, list) or not all(isinstance(text, str) for text in fresh):
         raise ValueError("the texts are none")
@@ -128,10 +138,17 @@ def _records(line: bytes, texts: list[str]) -> np.ndarray:
     return records
 
 
+def _nested(text: bytes) -> int:
+    return text.count(b"[") + text.count(b"{")
+
+
 def _column(name: str, values: Any, length: int, texts: int) -> np.ndarray:
     """One column: whole numbers, as many as there are events, and none that means nothing."""
-    column = np.array(values)
     limit = {"kind": len(Kind), **dict.fromkeys(TEXTS, texts)}.get(name, min(np.iinfo(RECORD[name]).max, 1 << 62) + 1)
-    if column.shape != (length,) or column.dtype.kind not in "iu" or column.min() < 0 or int(column.max()) >= limit:
+    try:
+        column = array("Q", values)
+    except (TypeError, OverflowError):
+        column = array("Q")
+    if not 0 < len(column) == length or max(column) >= limit:
         raise ValueError(f"{name!r} is not a column of {length:,} numbers below {limit:,}")
-    return column
+    return np.frombuffer(column, np.uint64)
