@@ -168,7 +168,7 @@ def test_tensors_tell_of_a_misspelt_attribute_and_keep_their_own_words():
     with pytest.raises(AttributeError, match="the tensor is on cpu, not on a GPU"):
         x.__cuda_array_interface__  # noqa: B018
     assert not hasattr(x, "__array_struct__")
-    assert not hasattr(tm.nn.Parameter(x), "is_quantized")
+    assert not hasattr(tm.nn.Parameter(x), "is_vulkan")
     x.mine = 3  # pyright: ignore
     assert x.mine == 3  # pyright: ignore
 

@@ -46,18 +46,27 @@ from .dtypes import uint8 as uint8
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
+from . import _dynamo as _dynamo
+from . import accelerator as accelerator
 from . import amp as amp
 from . import backends as backends
+from . import compiler as compiler
 from . import cuda as cuda
 from . import data as data
+from . import distributed as distributed
+from . import distributions as distributions
 from . import errors as errors
 from . import fx as fx
+from . import hub as hub
 from . import jit as jit
 from . import memory as memory
+from . import multiprocessing as multiprocessing
 from . import nn as nn
+from . import onnx as onnx
 from . import optim as optim
 from . import plan as plan
 from . import recompute as recompute
+from . import special as special
 from . import techniques as techniques
 from . import utils as utils
 from .amp.autocast_mode import autocast as autocast
@@ -65,6 +74,9 @@ from .amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
 from .amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from .amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
 from .amp.autocast_mode import is_autocast_enabled as is_autocast_enabled
+from .backends.precision import get_float32_matmul_precision as get_float32_matmul_precision
+from .backends.precision import set_float32_matmul_precision as set_float32_matmul_precision
+from .compiler import compile as compile
 from .functional.activation import celu as celu
 from .functional.activation import hardshrink as hardshrink
 from .functional.activation import prelu as prelu
@@ -121,6 +133,8 @@ from .functional.conv import conv_transpose3d as conv_transpose3d
 from .functional.convert import clone as clone
 from .functional.creation import arange as arange
 from .functional.creation import as_tensor as as_tensor
+from .functional.creation import channels_last as channels_last
+from .functional.creation import channels_last_3d as channels_last_3d
 from .functional.creation import contiguous_format as contiguous_format
 from .functional.creation import empty as empty
 from .functional.creation import empty_like as empty_like
@@ -129,6 +143,7 @@ from .functional.creation import from_numpy as from_numpy
 from .functional.creation import full as full
 from .functional.creation import full_like as full_like
 from .functional.creation import get_default_device as get_default_device
+from .functional.creation import is_complex as is_complex
 from .functional.creation import is_floating_point as is_floating_point
 from .functional.creation import is_tensor as is_tensor
 from .functional.creation import linspace as linspace
@@ -330,6 +345,17 @@ from .functional.sort import unique as unique
 from .functional.strided import as_strided as as_strided
 from .functional.strided import as_strided_ as as_strided_
 from .functional.strided import resize_as_ as resize_as_
+from .functional.typed import BFloat16Tensor as BFloat16Tensor
+from .functional.typed import BoolTensor as BoolTensor
+from .functional.typed import ByteTensor as ByteTensor
+from .functional.typed import CharTensor as CharTensor
+from .functional.typed import DoubleTensor as DoubleTensor
+from .functional.typed import FloatTensor as FloatTensor
+from .functional.typed import HalfTensor as HalfTensor
+from .functional.typed import IntTensor as IntTensor
+from .functional.typed import LongTensor as LongTensor
+from .functional.typed import ShortTensor as ShortTensor
+from .functional.typed import set_default_tensor_type as set_default_tensor_type
 from .functional.unary import abs as abs
 from .functional.unary import abs as absolute
 from .functional.unary import abs_ as abs_

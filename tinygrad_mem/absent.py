@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 
 _DTYPES = "use tensor(..., dtype=...); dtypes are float16, bfloat16, float32, float64, int8 to int64, uint8 and bool"
 _ONE_PROCESS = "one process computes here"
@@ -51,35 +52,26 @@ def _each(names: str, sentence: str) -> dict[str, str]:
 
 INSTEAD = {
     **_each("chalf cfloat cdouble complex32 complex64 complex128", _DTYPES),
-    **_each("FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor CharTensor", _DTYPES),
-    **_each("ByteTensor BoolTensor set_default_tensor_type", _DTYPES),
-    **_each("channels_last channels_last_3d", "arrays are contiguous, channels before places; leave memory_format out"),
     **_each("layout strided jagged memory_format legacy_contiguous_format", "arrays are dense and strided; leave it out"),
-    **_each("compile export onnx _dynamo compiler library package classes cond while_loop", _WRITTEN),
-    **_each("distributed multiprocessing futures fork wait", _ONE_PROCESS),
+    **_each("export library package classes cond while_loop", _WRITTEN),
+    **_each("futures fork wait", _ONE_PROCESS),
     **_each("set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads init_num_threads", _THREADS),
     **_each("use_deterministic_algorithms are_deterministic_algorithms_enabled set_deterministic_debug_mode", _SAME),
     **_each("get_deterministic_debug_mode is_deterministic_algorithms_warn_only_enabled", _SAME),
-    **_each(
-        "set_float32_matmul_precision get_float32_matmul_precision",
-        "leave it out: products keep the precision of their operands",
-    ),
     **_each("set_flush_denormal set_warn_always is_warn_always_enabled", "leave it out: there is no such switch"),
     **_each(
         "set_anomaly_enabled is_anomaly_enabled is_anomaly_check_nan_enabled", "autograd.gradcheck() finds wrong gradients"
     ),
     "set_printoptions": "print tensor.numpy(), which numpy.set_printoptions governs",
-    "hub": "download the weights yourself, convert them to safetensors, and load() them",
     **_each("random default_generator thread_safe_generator", "use manual_seed, get_rng_state, set_rng_state and Generator"),
     "quasirandom": "use scipy.stats.qmc, through from_numpy()",
     "func": "call the module; autograd.grad() gives gradients of anything",
     "vmap": "write the batch as a dimension: operations broadcast",
     "testing": "use numpy.testing.assert_allclose on tensor.numpy()",
-    "distributions": "draw with bernoulli, multinomial, normal and rand, and write the density",
     **_each("sparse masked nested", _DENSE),
-    **_each("accelerator mps mtia xpu cpu get_device_module", _DEVICES),
+    **_each("mps mtia xpu cpu get_device_module", _DEVICES),
     **_each("fft signal stft istft", "use numpy.fft on tensor.detach().numpy(); convolutions are offered here"),
-    **_each("special digamma lgamma mvlgamma polygamma igamma igammac i0 erfinv", _SPECIAL),
+    **_each("digamma lgamma mvlgamma polygamma igamma igammac i0 erfinv", _SPECIAL),
     **_each("profiler monitor overrides", "memory.track() and memory.log tell where memory goes"),
     **_each("quantization ao", _WHOLE),
     **_each("serialization typename types version torch_version return_types", _INSIDE),
@@ -123,7 +115,7 @@ INSTEAD = {
     "deg2rad": "write x * (pi / 180)",
     "rad2deg": "write x * (180 / pi)",
     **_each("detach detach_", "it is a method: tensor.{name}()"),
-    **_each("is_complex is_inference is_nonzero is_same_size is_signed is_storage", "ask tensor.dtype, tensor.shape or bool()"),
+    **_each("is_inference is_nonzero is_same_size is_signed is_storage", "ask tensor.dtype, tensor.shape or bool()"),
     "get_device": "ask tensor.device",
     "is_distributed": _ONE_PROCESS,
     "fill": "write full_like(x, value)",
@@ -203,9 +195,8 @@ PLACES: dict[str, dict[str, str]] = {
         "volatile": "use no_grad()",
         "reinforce": "write the loss as -log_probability * reward",
         "index": "use t[...]",
-        "is_cpu": "write t.device.type == 'cpu'",
         "is_nonzero": "use bool(t)",
-        **_each("is_ipu is_maia is_mkldnn is_mps is_mtia is_nested is_quantized is_vulkan is_xla is_xpu", _DEVICES),
+        **_each("is_ipu is_maia is_mtia is_vulkan", _DEVICES),
         **_each("lu", _LINALG),
         **_each("q_scale q_zero_point q_per_channel_axis q_per_channel_scales q_per_channel_zero_points", _WHOLE),
         **_each("col_indices row_indices ccol_indices crow_indices is_sparse_csr sparse_mask", _DENSE),
@@ -246,10 +237,19 @@ PLACES: dict[str, dict[str, str]] = {
         ),
         **_each("guaranteed_datapipes_determinism non_deterministic argument_validation", "use Dataset or IterableDataset"),
         **_each("runtime_validation runtime_validation_disabled graph graph_settings", "use Dataset or IterableDataset"),
-        **_each("DistributedSampler distributed", _ONE_PROCESS + ": use RandomSampler"),
     },
 }
 """Place -> name -> what to use instead, of places other than ``torch`` itself, ``torch.nn`` and ``torch.nn.functional``."""
+
+
+_said: set[str] = set()
+
+
+def say_once(subject: str, message: str) -> None:
+    """Warn of something that is taken and changes nothing, the first time that it is met."""
+    if subject not in _said:
+        _said.add(subject)
+        warnings.warn(message, UserWarning, stacklevel=4)
 
 
 def why_absent(name: str, place: str = "") -> str:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
+import torch
 
 import tinygrad_mem as tm
 from tests.case import values
@@ -70,6 +73,36 @@ def test_channels_go_as_a_whole(function, shape, dev):
     np.testing.assert_array_equal(values(x.grad), values(y))
 
 
+@pytest.mark.parametrize("ndim", range(1, 7))
+@pytest.mark.parametrize("n", [1, 2, 3])
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_a_channel_is_as_in_pytorch(n: int, ndim: int):
+    """dropout2d of (C, H, W) reads (N, C, L), and of (N, C) drops single elements: with a warning, in both."""
+
+    def channels(library: Any) -> tuple | None:
+        """Which leading dimensions have a draw each; ``None`` where the input is refused."""
+        function = getattr(library.nn.functional, f"dropout{n}d")
+        try:
+            dropped = np.asarray(function(library.ones([4] * ndim), 0.5)) == 0
+        except RuntimeError:
+            return None
+        return next(i for i in range(ndim + 1) if (dropped.reshape(4**i, -1).all(1) | ~dropped.reshape(4**i, -1).any(1)).all())
+
+    tm.manual_seed(0)
+    torch.manual_seed(0)
+    assert channels(tm) == channels(torch)
+
+
+def test_inputs_that_pytorch_has_deprecated_are_taken_with_a_warning():
+    for function, shape, note in (
+        (F.dropout2d, (3, 4), "dropout2d: found a 2-D input .* use dropout for single elements"),
+        (F.dropout2d, (3, 4, 5), r"read as \(N, C, L\)"),
+        (F.dropout3d, (3, 4), "dropout3d: found a 2-D input"),
+    ):
+        with pytest.warns(UserWarning, match=note):
+            function(tm.ones(*shape), 0.5)
+
+
 @pytest.mark.parametrize("function", [F.alpha_dropout, F.feature_alpha_dropout])
 def test_alpha_dropout_keeps_mean_and_variance(function, dev):
     x = tm.randn(400, 500, device=dev)
@@ -122,7 +155,9 @@ def test_in_place():
         (lambda: F.dropout(tm.ones(3), 1.5), ValueError, "between 0 and 1, but got 1.5"),
         (lambda: F.dropout(tm.ones(3), -0.1), ValueError, "between 0 and 1, but got -0.1"),
         (lambda: F.dropout(tm.ones(3).to(tm.int64)), RuntimeError, "can't be cast to int64"),
-        (lambda: F.dropout2d(tm.ones(3, 3)), RuntimeError, "dropout2d: expected a 3-D or 4-D input"),
+        (lambda: F.dropout1d(tm.ones(3)), RuntimeError, "dropout1d: expected a 2-D or 3-D input"),
+        (lambda: F.dropout2d(tm.ones(3)), RuntimeError, "dropout2d: Feature dropout requires at least 2 dimensions"),
+        (lambda: F.dropout3d(tm.tensor(1.0)), RuntimeError, "dropout3d: expected at least 1 dimension"),
         (lambda: F.feature_alpha_dropout(tm.ones(3), training=True), RuntimeError, "at least 2 dimensions"),
     ],
 )

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from ..interrupts import counter
-
-_next_key = counter(0)
-
 
 class RemovableHandle:
     """What registering a hook returns; ``remove()`` takes the hook away, and so does leaving it as a context."""
 
     __slots__ = ("_hooks", "key")
+    _next = 0
 
     def __init__(self, hooks: dict) -> None:
         self._hooks = hooks
-        self.key = _next_key()
+        self.key = RemovableHandle._next
+        RemovableHandle._next += 1
 
     def remove(self) -> None:
         """Take the hook away; a second time does nothing."""

@@ -133,8 +133,11 @@ class Shaped:
         """The address of the first element."""
         return address_of(self.array)
 
-    def is_contiguous(self) -> bool:
-        """Whether the elements lie in memory in row-major order without gaps."""
+    def is_contiguous(self, memory_format: Any = None) -> bool:
+        """Whether the elements lie in memory in row-major order without gaps; with ``"channels_last"``, channels last."""
+        if memory_format in ("channels_last", "channels_last_3d"):
+            wanted = 4 if memory_format == "channels_last" else 5
+            return self.array.ndim == wanted and bool(self.array.transpose(0, *range(2, wanted), 1).flags.c_contiguous)
         return bool(self.array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:
@@ -151,9 +154,17 @@ class Shaped:
         return self.device.type == "cuda"
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether it lives in the host's memory."""
+        return self.device.type == "cpu"
+
+    @property
     def is_meta(self) -> bool:
         """Whether it has a shape only."""
         return self.device.type == "meta"
+
+    is_xpu = is_mps = is_xla = is_mkldnn = is_quantized = is_nested = False
+    """Of devices and kinds of tensors that are not offered."""
 
     @property
     def is_sparse(self) -> bool:

@@ -4,3 +4,8 @@
 def is_available() -> bool:
     """Never."""
     return False
+
+
+def is_built() -> bool:
+    """Never."""
+    return False

@@ -1,17 +1,43 @@
-"""``torch.cuda``'s names that scripts ask for before they begin; all may be called where there is no GPU."""
+"""``torch.cuda``'s names that scripts ask for before they begin; those without a device in mind may be called without a GPU."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from ..devices import cuda_problem
 from ..devices import device as Device
+from ..errors import DeviceError, NotOfferedError
+from ..errors import OutOfMemoryError as OutOfMemoryError
+from ..functional.typed import family as _family
 from . import amp as amp
+from . import memory as memory
+from .memory import empty_cache as empty_cache
+from .memory import max_memory_allocated as max_memory_allocated
+from .memory import max_memory_reserved as max_memory_reserved
+from .memory import mem_get_info as mem_get_info
+from .memory import memory_allocated as memory_allocated
+from .memory import memory_reserved as memory_reserved
+from .memory import memory_stats as memory_stats
+from .memory import memory_summary as memory_summary
+from .memory import reset_max_memory_allocated as reset_max_memory_allocated
+from .memory import reset_peak_memory_stats as reset_peak_memory_stats
+
+globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 
 
 def is_available() -> bool:
     """Whether tensors can live on a GPU here."""
     return cuda_problem() is None
+
+
+def is_initialized() -> bool:
+    """Whether a GPU can be used: it is opened when it is first named."""
+    return is_available()
+
+
+def init() -> None:
+    """Nothing: a GPU is opened when it is first named."""
 
 
 def device_count() -> int:
@@ -21,6 +47,70 @@ def device_count() -> int:
     import cupy
 
     return cupy.cuda.runtime.getDeviceCount()
+
+
+def current_device() -> int:
+    """The GPU that ``"cuda"`` means: the first.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    return Device("cuda").index or 0
+
+
+def set_device(device: Any) -> None:
+    """Nothing, for the first GPU, which ``"cuda"`` means in any case.
+
+    Raises:
+        DeviceError: there is none.
+        NotOfferedError: another GPU.
+    """
+    index = device if isinstance(device, int) else Device(device).index or 0
+    if index > 0:
+        raise NotOfferedError(f"cuda.set_device({index}): 'cuda' is the first GPU: name another as device('cuda:{index}')")
+    if index == 0:
+        Device("cuda")
+
+
+def get_device_properties(device: Any = None) -> SimpleNamespace:
+    """``name``, ``major``, ``minor``, ``total_memory`` (bytes) and ``multi_processor_count`` of a GPU, the first unless named.
+
+    Raises:
+        DeviceError: there is none.
+    """
+    problem = cuda_problem()
+    if problem is not None:
+        raise DeviceError(f"cuda.get_device_properties: {problem}")
+    import cupy
+
+    found = cupy.cuda.runtime.getDeviceProperties(_index(device))
+    return SimpleNamespace(
+        name=found["name"].decode(),
+        major=found["major"],
+        minor=found["minor"],
+        total_memory=found["totalGlobalMem"],
+        multi_processor_count=found["multiProcessorCount"],
+    )
+
+
+def _index(device: Any) -> int:
+    return device if isinstance(device, int) else Device("cuda" if device is None else device).index or 0
+
+
+def get_device_name(device: Any = None) -> str:
+    """A GPU's name. Raises: DeviceError: there is none."""
+    return get_device_properties(device).name
+
+
+def get_device_capability(device: Any = None) -> tuple[int, int]:
+    """A GPU's compute capability, such as (9, 0). Raises: DeviceError: there is none."""
+    found = get_device_properties(device)
+    return found.major, found.minor
+
+
+def is_bf16_supported(including_emulation: bool = True) -> bool:
+    """Whether there is a GPU: its kernels round bfloat16 whatever its age."""
+    return is_available()
 
 
 def manual_seed(seed: int) -> None:
@@ -44,12 +134,7 @@ def synchronize(device: Any = None) -> None:
     Device("cuda" if device is None else device).synchronize()
 
 
-def empty_cache() -> None:
-    """Give the blocks that nobody uses back to the GPUs."""
-    for index in range(device_count()):
-        Device("cuda", index).pool.free_all_blocks()
-
-
 def __getattr__(name: str) -> object:
-    offered = ", ".join(f"cuda.{n}" for n in ("is_available", "device_count", "synchronize", "empty_cache", "manual_seed"))
-    raise AttributeError(f"cuda.{name} is not offered: there are {offered}, and memory.track() for bytes")
+    instead = {"Event": "time with synchronize() and time.perf_counter()", "device": "name it: zeros(2, device='cuda:1')"}
+    instead |= dict.fromkeys(("Stream", "stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
+    raise AttributeError(f"cuda.{name} is not offered: {instead.get(name, 'leave it out, or use memory.track() for bytes')}")

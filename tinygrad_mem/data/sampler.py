@@ -11,6 +11,8 @@ from ..devices import Generator
 from .dataset import draws
 
 T = TypeVar("T", covariant=True)
+PIECE = 1024
+"""Indices that are drawn at a time: as many as one likes may be asked for."""
 
 
 class Sampler(Generic[T]):
@@ -65,7 +67,8 @@ class RandomSampler(Sampler[int]):
     def __iter__(self) -> Iterator[int]:
         count, wanted, rng = len(self.data_source), self.num_samples, draws(self.generator)
         if self.replacement:
-            yield from rng.integers(0, count, wanted).tolist()
+            for start in range(0, wanted, PIECE):
+                yield from rng.integers(0, count, min(PIECE, wanted - start)).tolist()
             return
         while wanted > 0:
             yield from rng.permutation(count)[:wanted].tolist()
@@ -122,6 +125,59 @@ class WeightedRandomSampler(Sampler[int]):
 
     def __len__(self) -> int:
         return self.num_samples
+
+
+class DistributedSampler(Sampler[int]):
+    """The share of one of several processes: every ``num_replicas``-th index, from the ``rank``-th on.
+
+    All shares are of one length: indices from the front are repeated, or with ``drop_last`` the last ones left out. Call
+    :meth:`set_epoch` before each pass, so that ``shuffle`` gives another order: it draws from ``seed + epoch`` alone.
+
+    Raises:
+        ValueError: ``num_replicas`` or ``rank`` is missing (one process computes here: nobody else can say), or the rank is
+            not in [0, ``num_replicas``).
+    """
+
+    def __init__(
+        self,
+        dataset: Sized,
+        num_replicas: int | None = None,
+        rank: int | None = None,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+    ) -> None:
+        super().__init__(dataset)
+        if num_replicas is None or rank is None:
+            raise ValueError("DistributedSampler: one process computes here: give num_replicas and rank, or use RandomSampler")
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"Invalid rank {rank}, rank should be in the interval [0, {num_replicas - 1}]")
+        self.dataset, self.num_replicas, self.rank = dataset, num_replicas, rank
+        self.shuffle, self.seed, self.drop_last, self.epoch = shuffle, seed, drop_last, 0
+
+    @property
+    def num_samples(self) -> int:
+        """How many indices a share has."""
+        count = len(self.dataset)
+        return count // self.num_replicas if self.drop_last else -(-count // self.num_replicas)
+
+    @property
+    def total_size(self) -> int:
+        """How many indices all shares have."""
+        return self.num_samples * self.num_replicas
+
+    def __iter__(self) -> Iterator[int]:
+        count, total = len(self.dataset), self.total_size
+        order = np.random.default_rng(self.seed + self.epoch).permutation(count) if self.shuffle else np.arange(count)
+        places = np.arange(self.rank, total, self.num_replicas) % max(count, 1)
+        return iter(order[places].tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+    def set_epoch(self, epoch: int) -> None:
+        """Which pass comes next."""
+        self.epoch = epoch
 
 
 class BatchSampler(Sampler[list]):

@@ -35,8 +35,8 @@ class Generator:
 
     def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
-        self._lock = threading.RLock()  # a signal's handler may draw too
-        self._state: Ticket = (Generator.first_seed & _MASK, 0)
+        self._lock = threading.Lock()
+        self.state: Ticket = (Generator.first_seed & _MASK, 0)
 
     @property
     def device(self) -> Device:
@@ -48,19 +48,9 @@ class Generator:
     def ticket(self) -> Ticket:
         """Take the next ticket."""
         with self._lock:
-            seed, calls = self._state
-            self._state = (seed, calls + 1)
+            seed, calls = self.state
+            self.state = (seed, calls + 1)
         return seed, calls
-
-    @property
-    def state(self) -> Ticket:
-        """The next ticket. What is set is not lost, though another thread takes a ticket just then."""
-        return self._state
-
-    @state.setter
-    def state(self, state: Ticket) -> None:
-        with self._lock:
-            self._state = state
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""

@@ -13,6 +13,7 @@ from ..devices import device as Device
 from ..errors import ArgumentTypeError, DeviceError
 from ..ops import convert as ops
 from ..scope import local
+from .creation import formatted
 
 
 def to(
@@ -22,13 +23,17 @@ def to(
     device: Any = None,
     non_blocking: builtins.bool = False,
     copy: builtins.bool = False,
+    memory_format: Any = None,
 ) -> Tensor:
     """``input`` with another dtype, on another device, or like another tensor; itself where nothing changes.
 
     Args:
         args: a dtype, a device, a device and a dtype, or a tensor.
         copy: make a copy even where nothing changes.
+        memory_format: changes nothing; ``channels_last`` warns once that it does not.
     """
+    if memory_format is not None:
+        formatted(memory_format)
     for arg in args:
         if isinstance(arg, Tensor):
             dtype, device = arg.dtype, arg.device
@@ -59,11 +64,15 @@ def _moved(input: Tensor, where: Device) -> Tensor:
 
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A contiguous copy. Saves nothing."""
+    if memory_format is not None:
+        formatted(memory_format)
     return apply(ops.Clone, input)
 
 
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
     """The tensor itself where it is contiguous, else a copy."""
+    if memory_format is not None:
+        formatted(memory_format)
     return input if input.is_contiguous() else apply(ops.Clone, input)
 
 
@@ -90,7 +99,7 @@ def type_as(input: Tensor, other: Tensor) -> Tensor:
 
 
 _LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
-_LEGACY |= {"Long": "int64", "Int": "int32", "Byte": "uint8"}
+_LEGACY |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 
 
 def type(input: Tensor, dtype: Any = None) -> Any:
@@ -98,9 +107,12 @@ def type(input: Tensor, dtype: Any = None) -> Any:
     if dtype is None:
         names = {dtypes.as_dtype(v): k for k, v in _LEGACY.items()}
         return f"tinygrad_mem.{names.get(input.dtype, input.dtype.name)}Tensor"
-    if isinstance(dtype, str) and dtype.endswith("Tensor"):
-        dtype = _LEGACY[dtype.rpartition(".")[2].removesuffix("Tensor")]
-    return to(input, dtype=dtype)
+    name = dtype if isinstance(dtype, str) else getattr(dtype, "__name__", "")  # FloatTensor, or its name
+    letters = name.rpartition(".")[2].removesuffix("Tensor")
+    if not name.endswith("Tensor") or letters not in _LEGACY:
+        return to(input, dtype=dtype)
+    kind = getattr(dtype, "kind", "cuda" if ".cuda." in name else "cpu")
+    return to(input, dtype=_LEGACY[letters], device=None if input.device.type == kind else kind)
 
 
 def half(input: Tensor) -> Tensor:

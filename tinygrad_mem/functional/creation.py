@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..absent import say_once
 from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
@@ -17,7 +18,22 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
 from .shape import sizes_of
 
-preserve_format, contiguous_format = "preserve_format", "contiguous_format"  # new tensors are contiguous in any case
+preserve_format, contiguous_format = "preserve_format", "contiguous_format"
+channels_last, channels_last_3d = "channels_last", "channels_last_3d"
+"""Values of ``memory_format``: it is taken everywhere and changes nothing, since new tensors are contiguous in any case."""
+
+
+def formatted(memory_format: Any) -> None:
+    """Say once that ``channels_last`` changes nothing.
+
+    Raises:
+        ArgumentTypeError: it is no memory format.
+    """
+    if memory_format in (channels_last, channels_last_3d):
+        said = "memory_format=channels_last changes nothing: arrays keep channels before places, and use the same bytes"
+        say_once("channels_last", said)
+    elif memory_format not in (None, preserve_format, contiguous_format):
+        raise ArgumentTypeError(f"memory_format: expected contiguous_format or channels_last, found {memory_format!r}")
 
 
 def device_of(device: Any) -> Device:
@@ -144,8 +160,16 @@ def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Tenso
     return tensor(value, dtype=dtype or dtypes.get_default_dtype(), device=device)
 
 
-def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, **ignored: Any) -> Tensor:
+def empty(
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    memory_format: Any = None,
+    pin_memory: bool = False,
+) -> Tensor:
     """Uninitialised."""
+    formatted(memory_format)
     return _new(sizes_of(size), dtype, device, requires_grad)
 
 
@@ -180,6 +204,7 @@ def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
     """Uninitialised, of ``input``'s shape."""
+    formatted(memory_format)
     return _new(*_like(input, dtype, device), requires_grad)
 
 
@@ -331,6 +356,11 @@ def is_tensor(value: Any) -> bool:
 def is_floating_point(input: Tensor) -> bool:
     """Whether the dtype is floating."""
     return input.is_floating_point()
+
+
+def is_complex(input: Tensor) -> bool:
+    """Complex dtypes are not offered: always False."""
+    return input.is_complex()
 
 
 def numel(input: Tensor) -> int:

@@ -6,6 +6,7 @@ None of them keeps a mask: it is drawn again in backward from the generator's ti
 from __future__ import annotations
 
 import math
+import warnings
 
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
@@ -54,11 +55,14 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     return _drop(input, p, training, inplace)
 
 
-def _channels(input: Tensor, p: float, training: bool, inplace: bool, n: int) -> Tensor:
-    """Whole channels are dropped: one draw a channel of (N, C, ...) or (C, ...)."""
-    if input.ndim not in (n + 1, n + 2):
-        raise ShapeError(f"dropout{n}d: expected a {n + 1}-D or {n + 2}-D input, found {list(input.shape)}")
-    return _drop(input, p, training, inplace, math.prod(input.shape[input.ndim - n :]))
+def _channels(input: Tensor, p: float, training: bool, inplace: bool, leading: int) -> Tensor:
+    """Whole channels are dropped: one draw for each place of the ``leading`` dimensions."""
+    return _drop(input, p, training, inplace, math.prod(input.shape[leading:]))
+
+
+def _deprecated(input: Tensor, n: int, note: str) -> None:
+    message = f"dropout{n}d: found a {input.ndim}-D input {list(input.shape)}, which PyTorch has deprecated: {note}"
+    warnings.warn(message, UserWarning, stacklevel=4)  # the line behind the door
 
 
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
@@ -67,25 +71,43 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     Raises:
         ShapeError: another number of dimensions.
     """
-    return _channels(input, p, training, inplace, 1)
+    if input.ndim not in (2, 3):
+        raise ShapeError(f"dropout1d: expected a 2-D or 3-D input, found {list(input.shape)}")
+    return _channels(input, p, training, inplace, input.ndim - 1)
 
 
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, H, W) or (C, H, W). Saves: no array.
+    """Whole channels of (N, C, H, W). Saves: no array.
+
+    As in PyTorch, other inputs are taken with a warning: the first two dimensions count the channels, so that (N, C, L) loses
+    rows of length L, and (N, C) single elements.
 
     Raises:
-        ShapeError: another number of dimensions.
+        ShapeError: fewer than 2 dimensions.
     """
+    if input.ndim < 2:
+        raise ShapeError(f"dropout2d: Feature dropout requires at least 2 dimensions in the input, found {list(input.shape)}")
+    if input.ndim == 3:
+        _deprecated(input, 2, "it is read as (N, C, L); use dropout1d, or unsqueeze(0) a (C, H, W)")
+    elif input.ndim != 4:
+        _deprecated(input, 2, "the first two dimensions count channels; use dropout for single elements")
     return _channels(input, p, training, inplace, 2)
 
 
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Whole channels of (N, C, D, H, W) or (C, D, H, W). Saves: no array.
 
+    As in PyTorch, inputs of other dimensions are taken with a warning, as by :func:`dropout2d`: the first dimension counts the
+    channels, of (N, C, D, H, W) the first two.
+
     Raises:
-        ShapeError: another number of dimensions.
+        ShapeError: no dimension.
     """
-    return _channels(input, p, training, inplace, 3)
+    if input.ndim == 0:
+        raise ShapeError("dropout3d: expected at least 1 dimension, found a 0-d tensor")
+    if input.ndim not in (4, 5):
+        _deprecated(input, 3, "the first dimension counts channels; use dropout for single elements")
+    return _channels(input, p, training, inplace, 2 if input.ndim == 5 else 1)
 
 
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:

@@ -99,7 +99,14 @@ def _given(name: str, size: tuple) -> None:
 
 
 def randint(
-    low: int, high: Any = None, size: Any = None, *, generator: Generator | None = None, dtype: Any = None, device: Any = None
+    low: int = 0,
+    high: Any = None,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
 ) -> Tensor:
     """Integers in [low, high), or [0, low) when only one bound is given; int64.
 
@@ -109,11 +116,15 @@ def randint(
     """
     if size is None:
         low, high, size = 0, low, high
+    elif high is None:
+        low, high = 0, low
+    if size is None:
+        raise ArgumentTypeError('randint() missing 1 required argument: "size"; () is the shape of one number')
     _whole("randint", low, high)
     if high <= low:
         raise ArgumentError(f"random_ expects 'from' to be less than 'to', but got from={low} >= to={high}")
     out = creation.empty(sizes_of((size,)), dtype=dtype or dtypes.int64, device=device)
-    return random_(out, low, high, generator=generator)
+    return random_(out, low, high, generator=generator).requires_grad_(requires_grad)
 
 
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
@@ -152,12 +163,27 @@ def _whole(name: str, *bounds: Any) -> None:
             raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
 
 
-def normal(mean: Any, std: Any = 1.0, size: Any = None, *, generator: Generator | None = None) -> Tensor:
-    """Normal numbers; mean and std may be tensors. Saves: the noise, where std is one."""
-    if isinstance(mean, Tensor) or isinstance(std, Tensor):
-        shape = (mean + std).shape
-        return randn(*shape, generator=generator) * std + mean
-    return normal_(creation.empty(sizes_of((size,))), mean, std, generator=generator)
+def normal(
+    mean: Any,
+    std: Any = 1.0,
+    size: Any = None,
+    *,
+    generator: Generator | None = None,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """Normal numbers; mean and std may be tensors, whose dtype and device the numbers have. Saves: the noise, where std is one.
+
+    Args:
+        size, dtype, device, requires_grad: of numbers without a tensor.
+    """
+    given = [t for t in (mean, std) if isinstance(t, Tensor)]
+    if given:
+        shape = (mean + std).shape  # which refuses what does not go together, before a number is drawn
+        return (randn(shape, generator=generator, dtype=given[0].dtype, device=given[0].device) * std + mean).to(given[0].dtype)
+    out = normal_(creation.empty(sizes_of((size,)), dtype=dtype, device=device), mean, std, generator=generator)
+    return out.requires_grad_(requires_grad)
 
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:

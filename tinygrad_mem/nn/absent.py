@@ -4,7 +4,6 @@ from __future__ import annotations
 
 _FRACTIONAL = "use adaptive max pooling, whose windows are regular"
 _MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
-_ONE_PROCESS = "one process computes here: "
 _QUANTISED = "there are no integer layers: use half()"
 _GRID = "gather the four neighbours by index and mix them; interpolate covers regular grids"
 _MATMUL = "use matmul"
@@ -17,18 +16,15 @@ ABSENT = {
         "CTCLoss": "use CrossEntropyLoss over aligned labels",
         "Container": "use Module",
         "CrossMapLRN2d": "use LocalResponseNorm",
-        "DataParallel": _ONE_PROCESS + "call the module itself",
         "FractionalMaxPool2d": _FRACTIONAL,
         "FractionalMaxPool3d": _FRACTIONAL,
         "MultiLabelMarginLoss": _MARGIN,
         "MultiLabelSoftMarginLoss": "use BCEWithLogitsLoss, which averages over the classes as well",
         "MultiMarginLoss": _MARGIN,
         "NLLLoss2d": "use NLLLoss",
-        "SyncBatchNorm": _ONE_PROCESS + "use BatchNorm2d",
         "UninitializedBuffer": "give the layer its sizes, and use Module.register_buffer",
         "UninitializedParameter": "give the layer its sizes, and use Parameter",
         "factory_kwargs": "pass device= and dtype= to the layer",
-        "parallel": _ONE_PROCESS + "call the module itself",
         **dict.fromkeys(("RNNBase", "RNNCellBase"), _INNER),
         **dict.fromkeys(("intrinsic", "qat", "quantizable", "quantized"), _QUANTISED),
         **dict.fromkeys(("grad",), _INNER),

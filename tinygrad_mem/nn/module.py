@@ -140,15 +140,19 @@ class Module(Tree):
                             told(changed, "BUFFER")
         return self
 
-    def to(self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False) -> Self:
+    def to(
+        self, *args: Any, dtype: Any = None, device: Any = None, non_blocking: bool = False, memory_format: Any = None
+    ) -> Self:
         """Move parameters and buffers to a device, or cast the floating ones to a floating dtype, or both; in place.
 
         Args:
             args: a device, a dtype, both, or a tensor whose device and dtype to take.
+            memory_format: changes nothing; ``channels_last`` warns once that it does not.
 
         Raises:
             TypeError: the dtype is not floating.
         """
+        creation.formatted(memory_format)
         for arg in args:
             if isinstance(arg, Tensor):
                 dtype, device = arg.dtype, arg.device

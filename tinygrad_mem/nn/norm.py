@@ -133,6 +133,57 @@ class _BatchNorm(_RunningNorm):
         return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """Batch norm of (N, C, ...): what PyTorch's computes where one process does.
+
+    Args:
+        process_group: taken for compatibility; there is one process.
+    """
+
+    dimensions = tuple(range(2, 65))
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-05,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        process_group: Any = None,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
+        self.process_group = process_group
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.array.ndim < 2:
+            raise ValueError(f"expected at least 2D input (got {input.dim()}D input)")
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """``module``, itself, with every batch norm in it replaced by one of this class that shares its parameters."""
+        result = module
+        if isinstance(module, _BatchNorm) and not isinstance(module, cls):
+            result = cls(
+                module.num_features,
+                module.eps,
+                module.momentum,
+                module.affine,
+                module.track_running_stats,
+                process_group,
+                bias=module.bias is not None,
+            )
+            result.weight, result.bias = module.weight, module.bias
+            result.running_mean, result.running_var = module.running_mean, module.running_var
+            result.num_batches_tracked, result.training = module.num_batches_tracked, module.training
+        for name, child in module.named_children():
+            result.add_module(name, cls.convert_sync_batchnorm(child, process_group))
+        return result
+
+
 class BatchNorm1d(_BatchNorm):
     """Batch norm of (N, C) or (N, C, L)."""
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 from ..autograd.tensor import Tensor
+from . import einops
 from .parameter import Parameter, told, told_no_more
 
 if TYPE_CHECKING:
@@ -172,7 +173,9 @@ class Tree:
             KeyError, TypeError: as :meth:`register_parameter`.
         """
         if module is not None and not isinstance(module, Tree):
-            raise TypeError(f"{type(module).__name__} is not a Module subclass")
+            module = einops.taken_in(module)
+            if not isinstance(module, Tree):
+                raise TypeError(f"{type(module).__name__} is not a Module subclass")
         self._check_name("module", name, "_modules")
         self._modules[name] = module
 

@@ -1,5 +1,6 @@
-"""PyTorch's places: ``utils.data``, ``utils.dlpack`` and ``utils.checkpoint``."""
+"""PyTorch's places: ``utils.data``, ``utils.dlpack``, ``utils.checkpoint`` and what files import beside them."""
 
 from . import checkpoint as checkpoint
 from . import data as data
 from . import dlpack as dlpack
+from . import model_zoo as model_zoo

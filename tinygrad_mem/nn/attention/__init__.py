@@ -1,3 +1,38 @@
-"""``torch.nn.attention``'s names: attention of sequences without padding."""
+"""``torch.nn.attention``'s names: attention of sequences without padding, and PyTorch's choice among kernels."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+from collections.abc import Iterator
+from typing import Any
 
 from . import varlen as varlen
+
+
+class SDPBackend(enum.IntEnum):
+    """PyTorch's kernels of attention, for files that name them: here there is one."""
+
+    ERROR = -1
+    MATH = 0
+    FLASH_ATTENTION = 1
+    EFFICIENT_ATTENTION = 2
+    CUDNN_ATTENTION = 3
+    OVERRIDEABLE = 4
+
+
+@contextlib.contextmanager
+def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[None]:
+    """``with sdpa_kernel(SDPBackend.MATH):`` changes nothing: attention has one kernel, whose memory is linear in the tokens.
+
+    Raises:
+        TypeError: a backend is no :class:`SDPBackend`.
+    """
+    for backend in [backends] if isinstance(backends, SDPBackend) else backends:
+        if not isinstance(backend, SDPBackend):
+            raise TypeError(f"sdpa_kernel: expected an SDPBackend or a list of them, found {backend!r}")
+    yield
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"nn.attention.{name} is not offered: use nn.functional.scaled_dot_product_attention with a mask")

@@ -51,6 +51,7 @@ from .activation import Threshold as Threshold
 from .batchnorm import BatchNorm1d as BatchNorm1d
 from .batchnorm import BatchNorm2d as BatchNorm2d
 from .batchnorm import BatchNorm3d as BatchNorm3d
+from .batchnorm import SyncBatchNorm as SyncBatchNorm
 from .channelshuffle import ChannelShuffle as ChannelShuffle
 from .container import ModuleDict as ModuleDict
 from .container import ModuleList as ModuleList

@@ -12,6 +12,7 @@ from ...data.dataset import TensorDataset as TensorDataset
 from ...data.dataset import random_split as random_split
 from ...data.loader import DataLoader as DataLoader
 from ...data.sampler import BatchSampler as BatchSampler
+from ...data.sampler import DistributedSampler as DistributedSampler
 from ...data.sampler import RandomSampler as RandomSampler
 from ...data.sampler import Sampler as Sampler
 from ...data.sampler import SequentialSampler as SequentialSampler
@@ -29,6 +30,10 @@ from ...data.tokens import TokenStream as TokenStream
 from ...data.tokens import write_tokens as write_tokens
 from ...data.workers import WorkerInfo as WorkerInfo
 from ...data.workers import get_worker_info as get_worker_info
+from . import dataloader as dataloader
+from . import dataset as dataset
+from . import distributed as distributed
+from . import sampler as sampler
 
 
 def __getattr__(name: str) -> object:

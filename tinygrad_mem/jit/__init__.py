@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from ..nn.module import Module
+from . import annotations as annotations  # pyright: ignore
 
 F = TypeVar("F")
+Final = Final
+
+
+class ScriptModule(Module):
+    """A module: its methods run as they are written."""
 
 
 def is_scripting() -> bool:
@@ -32,9 +40,31 @@ def export(fn: F) -> F:
     return fn
 
 
+def script_method(fn: F) -> F:
+    """The method itself."""
+    return fn
+
+
+def script_if_tracing(fn: F) -> F:
+    """The function itself: nothing is traced."""
+    return fn
+
+
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
     """The function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
     return drop if callable(drop) else lambda fn: fn
+
+
+def annotate(the_type: Any, the_value: F) -> F:
+    """The value itself."""
+    return the_value
+
+
+def _overload(fn: F) -> F:
+    return fn
+
+
+_overload_method, _script_if_tracing = _overload, script_if_tracing
 
 
 def _assert(condition: Any, message: str) -> None:

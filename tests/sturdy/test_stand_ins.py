@@ -1,0 +1,376 @@
+"""What published files import or ask for before they compute: it is here, answers truly, and refuses what it cannot do."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.case import values
+from tinygrad_mem import absent
+from tinygrad_mem.nn.attention import SDPBackend, sdpa_kernel
+from tinygrad_mem.utils import _pytree
+from tinygrad_mem.utils.data import DistributedSampler
+
+
+@pytest.fixture
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(absent, "_said", set())
+
+
+# --- said once
+
+
+def test_compile_gives_the_model_back_and_says_so_once(nothing_said: None):
+    model = tm.nn.Linear(2, 2)
+    with pytest.warns(UserWarning, match="compile: nothing is compiled here"):
+        assert tm.compile(model, mode="max-autotune", fullgraph=True) is model
+
+    @tm.compile
+    def once(x: Any) -> Any:
+        return x
+
+    @tm.compile(dynamic=True)
+    def twice(x: Any) -> Any:
+        return 2 * x
+
+    assert (once(3), twice(3)) == (3, 6)
+    assert tm.compile(model, disable=True) is model
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: x.to(memory_format=tm.channels_last),
+        lambda x: x.contiguous(memory_format=tm.channels_last),
+        lambda x: x.clone(memory_format=tm.channels_last),
+        lambda x: tm.empty_like(x, memory_format=tm.channels_last),
+        lambda x: tm.empty(2, 3, 4, 5, memory_format=tm.channels_last),
+        lambda x: tm.nn.Conv2d(3, 3, 1).to(memory_format=tm.channels_last)(x),
+    ],
+)
+def test_channels_last_changes_nothing_and_says_so_once(use: Any, nothing_said: None):
+    x = tm.randn(2, 3, 4, 5)
+    with pytest.warns(UserWarning, match="memory_format=channels_last changes nothing"):
+        y = use(x)
+    assert y.shape == (2, 3, 4, 5)
+    assert y.is_contiguous()
+    use(x)  # without another warning, which would be an error
+
+
+def test_memory_formats_are_asked_for_truly():
+    x = tm.zeros(2, 3, 4, 5)
+    assert x.to(memory_format=tm.contiguous_format) is x
+    with pytest.raises(TypeError, match="memory_format: expected contiguous_format or channels_last, found 'nonsense'"):
+        x.contiguous(memory_format="nonsense")
+    for t, last in ((x, False), (x.permute(0, 3, 1, 2).contiguous().permute(0, 2, 3, 1), False), (tm.zeros(2, 1, 4, 5), True)):
+        assert t.is_contiguous(memory_format=tm.channels_last) is last
+    y = tm.zeros(2, 4, 5, 3).permute(0, 3, 1, 2)
+    other = torch.zeros(2, 4, 5, 3).permute(0, 3, 1, 2)
+    assert y.is_contiguous(memory_format=tm.channels_last)
+    assert other.is_contiguous(memory_format=torch.channels_last)
+    assert not y.is_contiguous(memory_format=tm.channels_last_3d)
+
+
+# --- one process, one device
+
+
+def test_nothing_is_distributed():
+    import tinygrad_mem.distributed as dist
+
+    assert not dist.is_available()
+    assert not dist.is_initialized()
+    dist.destroy_process_group()
+    for name in ("init_process_group", "get_rank", "all_reduce", "barrier", "ProcessGroup"):
+        with pytest.raises(NotImplementedError, match=f"distributed.{name}: one process computes here"):
+            getattr(dist, name)()
+    with pytest.raises(AttributeError, match=r"distributed\.rpc is not offered: one process computes here"):
+        dist.rpc  # noqa: B018
+    with pytest.raises(NotImplementedError, match=r"multiprocessing\.spawn: one process computes here"):
+        tm.multiprocessing.spawn(print)
+    assert tm.multiprocessing.Queue is not None
+
+
+def test_data_parallel_is_the_module_on_one_device():
+    layer = tm.nn.Linear(3, 2)
+    model = tm.nn.DataParallel(layer)
+    x = tm.randn(4, 3)
+    np.testing.assert_array_equal(values(model(x)), values(layer(x)))
+    assert list(model.state_dict()) == list(torch.nn.DataParallel(torch.nn.Linear(3, 2)).state_dict())
+    assert model.module is layer
+    assert not isinstance(layer, tm.nn.parallel.DistributedDataParallel)
+    with pytest.raises(NotImplementedError, match=r"one device computes here, found device_ids=\[0, 1\]"):
+        tm.nn.DataParallel(layer, device_ids=[0, 1])
+    with pytest.raises(NotImplementedError, match="DistributedDataParallel: one process computes here: call the module itself"):
+        tm.nn.parallel.DistributedDataParallel(layer)
+
+
+def test_sync_batch_norm_is_the_batch_norm_of_one_process():
+    net = tm.nn.Sequential(tm.nn.Conv2d(2, 3, 1), tm.nn.BatchNorm2d(3, momentum=0.3), tm.nn.Sequential(tm.nn.BatchNorm1d(4)))
+    weight = net[1].weight
+    net.eval()
+    made = tm.nn.SyncBatchNorm.convert_sync_batchnorm(net)
+    assert made is net
+    assert [type(made[1]), type(made[2][0])] == [tm.nn.SyncBatchNorm] * 2
+    assert made[1].weight is weight
+    assert (made[1].momentum, made[1].training) == (0.3, False)
+    x = np.random.default_rng(0).standard_normal((4, 3, 5))
+    mine, theirs = tm.nn.SyncBatchNorm(3, dtype=tm.float64), torch.nn.SyncBatchNorm(3, dtype=torch.float64)
+    np.testing.assert_allclose(values(mine(tm.tensor(x))), theirs(torch.tensor(x)).detach().numpy(), rtol=1e-10)
+    np.testing.assert_allclose(values(mine.running_var), theirs.running_var.numpy(), rtol=1e-10)
+    with pytest.raises(ValueError, match="expected at least 2D input"):
+        mine(tm.zeros(3, dtype=tm.float64))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 10])
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_distributed_sampler_deals_as_pytorchs(count: int, drop_last: bool):
+    for rank in range(3):
+        options = {"num_replicas": 3, "rank": rank, "shuffle": False, "drop_last": drop_last}
+        mine = DistributedSampler(range(count), **options)
+        theirs = torch.utils.data.DistributedSampler(range(count), **options)
+        assert len(mine) == len(theirs)
+        if count:
+            assert list(mine) == list(theirs)
+    shares = [DistributedSampler(range(count), 3, rank, seed=5, drop_last=drop_last) for rank in range(3)]
+    dealt = list(itertools.chain(*shares))
+    assert set(dealt) == set(range(count)) if not drop_last else len(set(dealt)) == count // 3 * 3
+    first = list(shares[0])
+    assert first == list(shares[0])
+    shares[0].set_epoch(1)
+    assert count < 7 or first != list(shares[0])
+
+
+def test_distributed_sampler_asks_for_what_nobody_else_knows():
+    with pytest.raises(ValueError, match="one process computes here: give num_replicas and rank"):
+        DistributedSampler(range(3))
+    with pytest.raises(ValueError, match=r"Invalid rank 2, rank should be in the interval \[0, 1\]"):
+        DistributedSampler(range(3), 2, 2)
+
+
+# --- questions that have one answer
+
+
+def test_questions_have_one_answer():
+    assert not tm.compiler.is_compiling()
+    assert not tm.compiler.is_dynamo_compiling()
+    assert not tm.compiler.is_exporting()
+    assert not tm.onnx.is_in_onnx_export()
+    assert not tm._dynamo.is_compiling()
+    tm._dynamo.config.suppress_errors = True
+    x = tm.zeros(2)
+    for name in ("is_xpu", "is_mps", "is_xla", "is_mkldnn", "is_quantized", "is_nested"):
+        assert getattr(x, name) is getattr(torch.zeros(2), name)
+    assert x.is_cpu is True
+    assert tm.zeros(2, device="meta").is_cpu is False
+    assert tm.is_complex(x) is False
+
+
+def test_decorators_give_the_function_back():
+    def double(x: int) -> int:
+        return 2 * x
+
+    plain = [tm.compiler.disable, tm.compiler.disable(recursive=False), tm.compiler.allow_in_graph, tm._dynamo.disable]
+    plain += [tm.jit.script_method, tm.jit.script_if_tracing, tm.jit._overload_method, tm.compiler.assume_constant_result]
+    assert all(decorate(double) is double for decorate in plain)
+    assert tm.jit.annotate(list, [1]) == [1]
+
+    class Net(tm.jit.ScriptModule):
+        size: tm.jit.Final[int] = 3
+
+        @tm.jit.script_method
+        def forward(self, x: Any) -> Any:
+            return self.size * x
+
+    assert Net()(2) == 6
+    assert not isinstance(tm.nn.Linear(1, 1), tm.jit.ScriptModule)
+
+
+def test_switches_change_nothing():
+    tm.set_float32_matmul_precision("high")
+    assert tm.get_float32_matmul_precision() == "high"
+    tm.set_float32_matmul_precision("highest")
+    with pytest.raises(ValueError, match="expected 'highest', 'high' or 'medium', found 'low'"):
+        tm.set_float32_matmul_precision("low")
+    tm.backends.cuda.enable_flash_sdp(False)
+    q = tm.randn(1, 2, 3, 4)
+    plain = tm.nn.functional.scaled_dot_product_attention(q, q, q)
+    with (
+        tm.backends.cuda.sdp_kernel(enable_flash=False),
+        tm.backends.cudnn.flags(enabled=False),
+        sdpa_kernel(SDPBackend.MATH),
+        sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION], set_priority=True),
+    ):
+        np.testing.assert_array_equal(values(tm.nn.functional.scaled_dot_product_attention(q, q, q)), values(plain))
+    assert {b.name: b.value for b in SDPBackend if b.value >= 0} == {
+        name: int(b) for name, b in torch.nn.attention.SDPBackend.__members__.items() if int(b) >= 0
+    }
+    with (
+        pytest.raises(TypeError, match="sdpa_kernel: expected an SDPBackend or a list of them, found 'math'"),
+        sdpa_kernel(["math"]),
+    ):
+        pass
+
+
+def test_weights_are_not_downloaded():
+    from tinygrad_mem.hub import load_state_dict_from_url
+    from tinygrad_mem.utils.model_zoo import load_url
+
+    for load in (load_state_dict_from_url, load_url):
+        with pytest.raises(NotImplementedError, match=r"https://x/y\.pth is not downloaded: download the weights yourself"):
+            load("https://x/y.pth", progress=True)
+    with pytest.raises(AttributeError, match=r"hub\.load is not offered: download the weights yourself"):
+        tm.hub.load  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "module", ["jit", "compiler", "_dynamo", "onnx", "hub", "distributed", "accelerator", "special", "cuda"]
+)
+def test_other_names_say_what_to_do(module: str):
+    with pytest.raises(AttributeError, match=rf"^{module}\.nonsense is not offered: \w"):
+        getattr(tm, module).nonsense  # noqa: B018
+
+
+# --- the GPU's names where there is no GPU
+
+
+@pytest.mark.skipif(tm.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_its_numbers_are_0_and_its_properties_refused():
+    for name in ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved"):
+        assert getattr(tm.cuda, name)() == getattr(torch.cuda, name)() == 0
+    tm.cuda.reset_peak_memory_stats()
+    tm.cuda.reset_max_memory_allocated()
+    tm.cuda.empty_cache()
+    tm.cuda.set_device(-1)
+    assert not tm.cuda.memory_stats()
+    assert "there is no GPU" in tm.cuda.memory_summary()
+    assert not tm.cuda.is_bf16_supported()
+    assert tm.cuda.OutOfMemoryError is tm.OutOfMemoryError
+    for ask in (tm.cuda.current_device, tm.cuda.get_device_name, tm.cuda.get_device_capability, tm.cuda.mem_get_info):
+        with pytest.raises(RuntimeError, match="cuda"):
+            ask()
+    assert tm.accelerator.current_accelerator() is None
+    assert not tm.accelerator.is_available()
+    with pytest.raises(NotImplementedError, match=r"cuda.set_device\(1\): 'cuda' is the first GPU: name another"):
+        tm.cuda.set_device(1)
+
+
+def test_in_a_prediction_the_gpus_numbers_are_those_predicted():
+    told = {}
+
+    def step() -> None:
+        x = tm.zeros(1000, 1000, device="cuda")
+        told["used"], told["peak"] = tm.cuda.memory_allocated(), tm.cuda.max_memory_allocated()
+        told["summary"] = tm.cuda.memory_summary()
+        del x
+        tm.cuda.reset_peak_memory_stats()
+        told["after"] = tm.cuda.max_memory_allocated()
+
+    tm.memory.predict(step)
+    assert (told["used"], told["peak"], told["after"]) == (4_000_256, 4_000_256, 0)
+    assert "4,000,256" in told["summary"]
+
+
+# --- the old types
+
+
+def test_old_types_make_and_recognise_tensors():
+    for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool"):
+        mine, theirs = getattr(tm, f"{name}Tensor"), getattr(torch, f"{name}Tensor")
+        for data in ([], [2, 3], [[1, 0, 1]], [np.array([1, 0])]):
+            a, b = mine(*data), theirs(*data)
+            assert (tuple(a.shape), f"torch.{a.dtype}") == (tuple(b.shape), str(b.dtype))
+            assert isinstance(a, mine)
+            assert isinstance(b, theirs)
+        assert values(mine([1, 0])).tolist() == theirs([1, 0]).tolist()
+        assert tm.zeros(2).type(mine).dtype == mine.dtype
+        assert tm.zeros(2).type(f"torch.{name}Tensor").dtype == mine.dtype
+    assert not isinstance(tm.zeros(2), tm.LongTensor)
+    assert not isinstance(np.zeros(2, "f4"), tm.FloatTensor)
+    assert tm.FloatTensor(tm.Size([2, 3])).shape == (2, 3)
+    assert tm.LongTensor | None  # as annotations write it
+    with pytest.raises(TypeError, match="FloatTensor: expected sizes, or one sequence of numbers, found 2 arguments"):
+        tm.FloatTensor([1], [2])
+    assert tm.memory.predict(lambda: tm.cuda.FloatTensor(2, 3).type(tm.cuda.LongTensor)).peak == 1024
+
+
+def test_the_default_type():
+    try:
+        tm.set_default_tensor_type(tm.DoubleTensor)
+        assert tm.zeros(1).dtype == tm.float64
+        tm.set_default_tensor_type("torch.HalfTensor")
+        assert tm.zeros(1).dtype == tm.float16
+    finally:
+        tm.set_default_tensor_type("torch.FloatTensor")
+    assert tm.get_default_dtype() == tm.float32
+    for wrong in (tm.float32, "Float", 3):
+        with pytest.raises(TypeError, match="expected FloatTensor or one of its family"):
+            tm.set_default_tensor_type(wrong)
+    with pytest.raises(RuntimeError, match="only floating dtypes can be the default"):
+        tm.set_default_tensor_type(tm.LongTensor)
+
+
+# --- arguments by name, and endless samplers
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "L.empty(size=(2, 3))",
+        "L.zeros(size=(2, 3), dtype=L.float64)",
+        "L.ones(size=(2, 3), requires_grad=True)",
+        "L.full(size=(2, 3), fill_value=4)",
+        "L.rand(size=(2, 3))",
+        "L.randn(size=[2, 3])",
+        "L.randint(9, size=(2, 3))",
+        "L.randint(high=9, size=(2, 3))",
+        "L.randint(3, 9, size=(2, 3))",
+        "L.randint(low=3, high=9, size=(2, 3), requires_grad=False)",
+        "L.normal(0.0, 1.0, size=(2, 3), dtype=L.float64)",
+        "L.zeros(1).new_zeros(size=(2, 3))",
+        "L.zeros(1).new_empty(size=(2, 3))",
+        "L.zeros(3, 2).permute(dims=(1, 0))",
+        "L.permute(L.zeros(3, 2), dims=(1, 0))",
+        "L.reshape(L.zeros(6), shape=(2, 3))",
+        "L.zeros(2, 1).repeat(repeats=(1, 3))",
+        "L.nn.init.xavier_normal_(L.empty(size=(2, 3)))",
+        "L.nn.Parameter(L.empty(size=(2, 3)))",
+    ],
+)
+def test_sizes_may_be_given_by_name(call: str):
+    mine, theirs = (eval(call, {"L": library}) for library in (tm, torch))
+    assert (tuple(mine.shape), f"torch.{mine.dtype}", mine.requires_grad) == ((2, 3), str(theirs.dtype), theirs.requires_grad)
+    with pytest.raises(TypeError, match="got an unexpected keyword argument 'sizes'"):
+        tm.empty(sizes=(2, 3))
+    with pytest.raises(TypeError, match=r"randint\(\) missing 1 required argument"):
+        tm.randint(3)
+
+
+def test_any_number_of_samples_may_be_asked_for():
+    sampler = tm.utils.data.RandomSampler(range(7), replacement=True, num_samples=10**10)
+    assert len(sampler) == 10**10
+    drawn = list(itertools.islice(sampler, 3000))
+    assert set(drawn) == set(range(7))
+    tm.manual_seed(3)
+    some = list(tm.utils.data.RandomSampler(range(7), replacement=True, num_samples=3000))
+    tm.manual_seed(3)
+    ticket = tm.device("cpu").generator.ticket()
+    assert some == np.random.default_rng(ticket).integers(0, 7, 3000).tolist()  # in pieces as at once
+
+
+# --- trees
+
+
+@pytest.mark.parametrize("tree", [3, [1, (2, [3])], {"a": [1], "b": (2, {"c": 3})}, [], (), {"z": 1, "a": 2}])
+def test_trees_are_taken_apart_and_put_together(tree: Any):
+    import torch.utils._pytree as theirs
+
+    leaves, spec = _pytree.tree_flatten(tree)
+    assert leaves == theirs.tree_flatten(tree)[0] == _pytree.tree_leaves(tree)
+    assert _pytree.tree_unflatten(leaves, spec) == tree
+    assert _pytree.tree_map(lambda x: x + 1, tree) == theirs.tree_map(lambda x: x + 1, tree)
+    assert _pytree.tree_map(lambda x, y: x * y, tree, tree) == theirs.tree_map(lambda x, y: x * y, tree, tree)

@@ -1,0 +1,27 @@
+"""Stand-ins for ``torch._dynamo``, which published files switch before they compile: nothing is compiled."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from ..compiler import allow_in_graph as allow_in_graph
+from ..compiler import disable as disable
+from ..compiler import is_compiling as is_compiling
+from ..compiler import reset as reset
+from . import utils as utils
+
+config = SimpleNamespace()
+"""Switches may be set, and change nothing."""
+
+
+def graph_break(msg: str = "") -> None:
+    """Nothing: there is no graph."""
+
+
+def mark_static_address(t: Any, guard: bool = True) -> None:
+    """Nothing: there is no graph."""
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"_dynamo.{name} is not offered: leave it out: operations run as they are written")

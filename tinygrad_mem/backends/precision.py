@@ -1,0 +1,24 @@
+"""PyTorch's switch for faster, coarser products: it may be set, and products keep the precision of their operands."""
+
+from __future__ import annotations
+
+from ..errors import ArgumentError
+
+_precision = "highest"
+
+
+def set_float32_matmul_precision(precision: str) -> None:
+    """``"highest"``, ``"high"`` or ``"medium"`` of float32 products: all are as exact as the first here.
+
+    Raises:
+        ArgumentError: it is another word.
+    """
+    global _precision
+    if precision not in ("highest", "high", "medium"):
+        raise ArgumentError(f"set_float32_matmul_precision: expected 'highest', 'high' or 'medium', found {precision!r}")
+    _precision = precision
+
+
+def get_float32_matmul_precision() -> str:
+    """What was set."""
+    return _precision

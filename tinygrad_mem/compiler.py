@@ -1,0 +1,70 @@
+"""Stand-ins for ``torch.compiler`` and ``torch.compile``: nothing is compiled, operations run as they are written."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from .absent import say_once
+
+F = TypeVar("F")
+
+
+def compile(
+    model: Any = None,
+    *,
+    fullgraph: bool = False,
+    dynamic: bool | None = None,
+    backend: Any = "inductor",
+    mode: str | None = None,
+    options: Any = None,
+    disable: bool = False,
+) -> Any:
+    """The module or function itself, also as ``@compile`` and ``@compile(...)``; the first call warns that nothing is compiled.
+
+    The arguments are taken for compatibility. Bytes are those of eager PyTorch: no op is fused.
+    """
+    if not disable:
+        say_once("compile", "compile: nothing is compiled here: the model runs, and uses memory, as it is written")
+    return model if model is not None else lambda function: function
+
+
+def is_compiling() -> bool:
+    """Whether a compiler traces this: never."""
+    return False
+
+
+def is_dynamo_compiling() -> bool:
+    """Whether a compiler traces this: never."""
+    return False
+
+
+def is_exporting() -> bool:
+    """Whether the program is being exported: never."""
+    return False
+
+
+def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
+    """The function itself, as ``@disable`` and as ``@disable(...)``."""
+    return fn if fn is not None else lambda function: function
+
+
+def allow_in_graph(fn: F) -> F:
+    """The function itself."""
+    return fn
+
+
+def assume_constant_result(fn: F) -> F:
+    """The function itself."""
+    return fn
+
+
+def cudagraph_mark_step_begin() -> None:
+    """Nothing: no graphs of kernels are kept."""
+
+
+def reset() -> None:
+    """Nothing: no compiled code is kept."""
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"compiler.{name} is not offered: leave it out: operations run as they are written")

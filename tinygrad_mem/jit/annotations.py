@@ -1,0 +1,6 @@
+"""``torch.jit.annotations``: types under the names that published files annotate with."""
+
+from typing import Any as Any
+from typing import Optional as Optional
+
+List, Dict, Tuple = list, dict, tuple

@@ -1,0 +1,48 @@
+"""``torch.nn.parallel``: one process and one device compute here."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..devices import device as Device
+from ..errors import NotOfferedError
+from .module import Module
+
+
+class DataParallel(Module):
+    """The module itself on one device, under the name ``module``: what PyTorch's does with no GPU, or with one.
+
+    Args:
+        device_ids: the first, at most, is used; a batch is never split.
+
+    Raises:
+        NotOfferedError: several devices are named.
+    """
+
+    def __init__(self, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0) -> None:
+        super().__init__()
+        self.device_ids = [] if device_ids is None else list(device_ids)
+        if len(self.device_ids) > 1:
+            raise NotOfferedError(f"nn.DataParallel: one device computes here, found device_ids={self.device_ids}: name one")
+        self.module, self.dim, self.output_device = module, dim, output_device
+        if self.device_ids:
+            module.to(Device("cuda", self.device_ids[0]) if isinstance(self.device_ids[0], int) else self.device_ids[0])
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """What the module answers."""
+        return self.module(*inputs, **kwargs)
+
+
+class DistributedDataParallel(Module):
+    """Not offered: one process computes here. The class stands here for files that import it and ask for it.
+
+    Raises:
+        NotOfferedError: always.
+    """
+
+    def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError("nn.parallel.DistributedDataParallel: one process computes here: call the module itself")
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"nn.parallel.{name} is not offered: one process computes here: call the module itself")

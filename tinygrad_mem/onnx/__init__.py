@@ -1,0 +1,21 @@
+"""A stand-in for ``torch.onnx``, so that published files import: nothing is exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from . import symbolic_helper as symbolic_helper
+from . import symbolic_opset11 as symbolic_opset11
+
+
+def is_in_onnx_export() -> bool:
+    """Whether the model is being exported: never."""
+    return False
+
+
+def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
+    """Nothing: nothing is exported, so nobody asks how."""
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"onnx.{name} is not offered: leave it out: operations run as they are written")

@@ -1,0 +1,3 @@
+"""``torch.utils.data.distributed``'s names."""
+
+from ...data.sampler import DistributedSampler as DistributedSampler
