@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import os
 import threading
 import weakref
@@ -62,6 +63,8 @@ class _Local(threading.local):
     default_device: Any = None  # None: the cpu
     narrow_sums: Any = None  # a dtype whose sums stay in it, where ``backends.accumulate_in`` shows what that does
     dry: Any = None  # in a dry run, the device that every name of a device stands for
+    draws: Any = None  # in a dry run, the states of generators: those of others are read, and not moved
+    explains: bool = True  # whether an OutOfMemoryError says who has the memory: it takes time, and may be read by nobody
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     birth: str = ""  # the role of what is allocated now, where the one who asks knows it
     op: str = ""
@@ -74,7 +77,13 @@ local = _Local()
 
 
 class Listener:
-    """What a tracker hears: subclasses listen to what they care for. Nobody below the tracker knows more of it than this."""
+    """What a tracker hears: subclasses listen to what they care for. Nobody below the tracker knows more of it than this.
+
+    Attributes:
+        only: the pool that it hears; ``None``: all pools. Several may have the same device's name, one for each dry run.
+    """
+
+    only: Any = None
 
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
         """The pool of ``device`` handed out a block."""
@@ -111,18 +120,33 @@ class Listener:
         """The op of ``node``, that was about to run, need not: what it gave in the forward was kept."""
 
 
-autopsy: Callable[[str, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
+autopsy: Callable[[Any, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
 stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
 listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it
 _listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
 
 
-def ask_autopsy(device: str, requested: int) -> str:
-    """Who has the memory of ``device`` and what would help; ``""`` where nobody can say."""
-    if autopsy is None:
+looking = threading.RLock()  # held by who looks at all that is alive and so keeps it alive: dry runs wait, as their memory does
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=looking.acquire, after_in_parent=looking.release, after_in_child=looking.release)
+
+
+def hearing(pool: Any) -> list[Listener]:
+    """Those who hear what ``pool`` does."""
+    return [each for each in listeners if each.only is None or each.only is pool]
+
+
+def program() -> Any:
+    """Whose ops the running thread's are: all threads of a dry run are one program; outside, each thread is its own."""
+    return local.dry or threading.get_ident()
+
+
+def ask_autopsy(pool: Any, requested: int) -> str:
+    """Who has the memory of ``pool`` and what would help; ``""`` where nobody can say."""
+    if autopsy is None or not local.explains:
         return ""
     try:
-        return autopsy(device, requested)
+        return autopsy(pool, requested)
     except Exception:  # the machine may be out of memory for this too: the error itself matters more
         return ""
 
@@ -148,6 +172,32 @@ def _publish() -> None:
         listeners = now
 
 
+class Ours(Listener):
+    """Hands on to a listener what the program does that this is made in, and nothing of what others do beside it."""
+
+    def __init__(self, listener: Listener) -> None:
+        self.program = program()
+        for name, silence in vars(Listener).items():
+            hear = getattr(listener, name)
+            if callable(silence) and getattr(hear, "__func__", None) is not silence:
+                setattr(self, name, functools.partial(self._hand_on, hear))
+
+    def _hand_on(self, hear: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+        if program() == self.program:
+            hear(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Inside, ``listener`` hears what the running program does, and no other."""
+    ours = Ours(listener)
+    listen(ours)
+    try:
+        yield
+    finally:
+        unlisten(ours)
+
+
 class phase:
     """``with scope.phase("backward"):`` marks what the thread is doing; phases nest and restore what stood before."""
 
@@ -163,7 +213,7 @@ class phase:
         local.phase = self.before
 
 
-SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "module", "caller")
+SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
 
 
 def switches() -> tuple:

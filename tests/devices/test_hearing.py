@@ -13,6 +13,7 @@ cupy = pytest.importorskip("cupy")
 
 class _Gpu:
     index = 0
+    pool = object()
 
     def __str__(self) -> str:
         return "cuda:0"

@@ -288,7 +288,7 @@ def test_a_hundred_billion_parameters():
     assert 2 * 24 * 65536**2 * 4 <= track.peak <= 2.01 * 24 * 65536**2 * 4
 
 
-def test_other_threads_and_generators_are_left_alone():
+def test_generators_are_left_alone_and_threads_of_the_program_are_predicted():
     tm.manual_seed(3)
     drawn: list = []
     before = [tm.rand(2).tolist()]
@@ -304,7 +304,7 @@ def test_other_threads_and_generators_are_left_alone():
     after = tm.rand(2).tolist()
     tm.manual_seed(3)
     assert [tm.rand(2).tolist(), tm.rand(2).tolist()] == [*before, after]
-    assert drawn == ["cpu"]
+    assert drawn == ["meta"]
 
 
 @pytest.mark.parametrize(

@@ -255,7 +255,7 @@ def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
     tensors = [x for x in inputs if isinstance(x, _Tensor)]
     devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} or {tensors[0].device}
     if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
-        found = ", ".join(f"{list(x.shape)} on {x.device}" for x in tensors)
+        found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
         raise DeviceError(
             f"{op.__name__}: Expected all tensors to be on the same device, found {found}. Move them with .to(device)."
         )

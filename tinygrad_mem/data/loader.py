@@ -29,7 +29,9 @@ class DataLoader:
     """Batches of a dataset, PyTorch's arguments. The loader keeps no batch that it has given away.
 
     Args:
-        num_workers: threads that fetch ahead; 0 fetches in the caller.
+        num_workers: threads that fetch ahead; 0 fetches in the caller. In a prediction each batch is made, whole, at the moment
+            at which it is asked for: ``num_workers * prefetch_factor`` of them are ready while a step runs, as where workers
+            keep up. A real run has less where they do not, and at most what ``num_workers`` unfinished batches take more.
         prefetch_factor: batches that each worker has ready or in work, 2 unless given.
         pin_memory: taken for compatibility; batches stay where ``collate_fn`` made them.
         persistent_workers: keep the threads between passes.
@@ -78,6 +80,7 @@ class DataLoader:
         self.batched = batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
         self._crew: Crew | None = None
+        self._dry = scope.local.dry  # persistent workers are of the dry run, or of none, that the loader was made in
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -165,11 +168,10 @@ class _Ahead:
         self._indices = loader._indices()
         self._own: Crew | None = None
         crew, seed = loader._crew, loader._base_seed()
-        if crew is None:
-            where = scope.local.default_device, scope.local.dry
-            plan = Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, *where)
-            crew = Crew(plan, seed)
-            if loader.persistent_workers:
+        if crew is None or crew.dry is not scope.local.dry:
+            where = scope.local.default_device
+            crew = Crew(Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where), seed)
+            if loader.persistent_workers and crew.dry is loader._dry:
                 loader._crew = crew
             else:
                 self._own = crew

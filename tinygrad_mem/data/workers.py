@@ -2,6 +2,9 @@
 
 Threads, not processes: samples are read and decoded by NumPy and file reads, which let go of the interpreter, and what a
 worker makes is counted by the same pool as everything else.
+
+In a dry run one thread runs at a time: who asks for a batch goes on when it is there. So the order of events, and with it the
+peak, is the same each time: that of workers who keep up.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ class WorkerInfo:
 
 
 _here = threading.local()
+_BEGIN = (None, None, None)  # the first task of a worker
 
 
 def get_worker_info() -> WorkerInfo | None:
@@ -68,7 +72,6 @@ class Plan:
     worker_init_fn: Callable[[int], None] | None
     count: int
     default_device: Any
-    dry: Any
 
 
 class Pass:
@@ -108,50 +111,68 @@ class Crew:
     """The worker threads of one loader."""
 
     def __init__(self, plan: Plan, seed: int) -> None:
+        self.dry = scope.local.dry
+        self._done = None if self.dry is None else threading.Semaphore(0)
         self.queues: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in range(plan.count)]
         self.threads = [
-            threading.Thread(target=_work, args=(q, plan, i, seed), daemon=True, name=f"tinygrad_mem-loader-{i}")
+            threading.Thread(target=_work, args=(q, self._done, plan, i, seed), daemon=True, name=f"tinygrad_mem-loader-{i}")
             for i, q in enumerate(self.queues)
         ]
-        for thread in self.threads:
+        for thread, q in zip(self.threads, self.queues, strict=True):
             thread.start()
+            self._tell(q, _BEGIN)
 
     def begin(self, run: Pass) -> None:
         """Tell every worker that a pass begins."""
         for q in self.queues:
-            q.put((run, None, None))
+            self._tell(q, (run, None, None))
 
     def ask(self, run: Pass, number: int, indices: Any, worker: int) -> None:
         """Have ``worker`` fetch the batch ``number`` of ``run``."""
-        self.queues[worker].put((run, number, indices))
+        self._tell(self.queues[worker], (run, number, indices))
+
+    def _tell(self, q: queue.SimpleQueue, task: tuple) -> None:
+        q.put(task)
+        if self._done is not None:
+            self._done.acquire()
 
     def stop(self) -> None:
         """End the threads, and wait until they have let go of everything."""
-        for q in self.queues:
+        for q, thread in zip(self.queues, self.threads, strict=True):
             q.put(None)
+            if self._done is not None:
+                _wait(thread)
         for thread in self.threads:
-            if thread is not threading.current_thread():
-                thread.join(timeout=5)
+            _wait(thread)
 
 
-def _work(tasks: queue.SimpleQueue, plan: Plan, worker: int, seed: int) -> None:
-    scope.local.default_device, scope.local.dry, scope.local.phase = plan.default_device, plan.dry, "data"
+def _wait(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread():
+        thread.join(timeout=5)
+
+
+def _work(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: Plan, worker: int, seed: int) -> None:
+    scope.local.default_device, scope.local.phase = plan.default_device, "data"
     dataset = copy.copy(plan.dataset)
     _here.info = WorkerInfo(worker, plan.count, seed + worker, dataset)
     broken: Any = None
-    if plan.worker_init_fn is not None:
-        broken = _answer(plan.worker_init_fn, worker, worker)
     fetch: Any = None
     while (task := tasks.get()) is not None:
         run, number, indices = task
         del task
-        if number is None:  # a pass begins
+        if run is None:
+            if plan.worker_init_fn is not None:
+                broken = _answer(plan.worker_init_fn, worker, worker)
+                broken = broken if isinstance(broken, Failure) else None
+        elif number is None:  # a pass begins
             fetch = None
             fetch = _answer(plan.start, dataset, worker)
         elif not run.closed:
             problem = next((x for x in (broken, fetch) if isinstance(x, Failure)), None)
             run.put(number, problem or _answer(fetch, indices, worker))
         del run, indices
+        if done is not None:
+            done.release()
 
 
 def _answer(function: Callable, argument: Any, worker: int) -> Any:

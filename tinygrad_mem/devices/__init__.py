@@ -5,6 +5,7 @@ from .base import opened as opened
 from .cpu import CPU as CPU
 from .cuda import CUDA as CUDA
 from .cuda import cuda_problem as cuda_problem
+from .dry import dry_run as dry_run
 from .meta import Meta as Meta
 from .pool import Pool as Pool
 from .pool import round_up as round_up

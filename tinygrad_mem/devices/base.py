@@ -6,6 +6,7 @@ Everything above this room works on any of them through the few methods below.
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -17,6 +18,7 @@ from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
 _kinds: dict[str, type[device]] = {}
+_opening = threading.RLock()  # one object a device, also where two threads ask for the first time at once
 
 
 class device:
@@ -36,6 +38,7 @@ class device:
     generator: Generator
     lacking: np.dtype | None = None  # a dtype that cannot be computed with here
     remedy = ""  # that it cannot, and what to do instead
+    whose = ""  # in messages, after its name: what tells it from another device of the same name
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
@@ -51,11 +54,13 @@ class device:
             return scope.local.dry
         key = _kinds[kind].canonical(index)
         if key not in _instances:
-            self = object.__new__(_kinds[kind])
-            self.type, self.index = key
-            self._open()
-            self.generator = Generator(self)
-            _instances[key] = self
+            with _opening:
+                if key not in _instances:
+                    self = object.__new__(_kinds[kind])
+                    self.type, self.index = key
+                    self._open()
+                    self.generator = Generator(self)
+                    _instances[key] = self
         return _instances[key]
 
     def __init_subclass__(cls, *, kind: str) -> None:
@@ -141,8 +146,8 @@ class device:
 
     def __enter__(self) -> device:
         _entered().append(scope.local.default_device)
-        scope.local.default_device = self
-        return self
+        scope.local.default_device = scope.local.dry or self
+        return scope.local.default_device
 
     def __exit__(self, *exc: object) -> None:
         scope.local.default_device = _entered().pop()
@@ -164,8 +169,8 @@ class device:
 
 
 def opened() -> list[device]:
-    """The devices that were asked for so far."""
-    return list(_instances.values())
+    """The devices that were asked for so far; in a dry run, the one that there is."""
+    return list(_instances.values()) if scope.local.dry is None else [scope.local.dry]
 
 
 def _entered() -> list:

@@ -66,7 +66,7 @@ class CUDA(device, kind="cuda"):
                 pool = self.pool
                 found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
                 free = found[1] - found[0], None  # CuPy does not tell the largest piece
-                raise OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(str(self), size)) from None
+                raise OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size)) from None
             self.pool.notice()
             return array
 
@@ -180,17 +180,17 @@ def _hook(device: Any) -> Any:
 
         def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
             if device_id == device.index and mem_ptr:
-                for listener in scope.listeners:
+                for listener in scope.hearing(device.pool):
                     listener.segment(str(device), mem_ptr, mem_size)
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_size:
-                for listener in scope.listeners:
+                for listener in scope.hearing(device.pool):
                     listener.malloc(str(device), mem_ptr, size, mem_size)
 
         def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_size:
-                for listener in scope.listeners:
+                for listener in scope.hearing(device.pool):
                     listener.free(str(device), mem_ptr, mem_size)
 
     return Hook()
@@ -230,7 +230,7 @@ class _Pool:
             before = self._pool.total_bytes()
             self._pool.free_all_blocks()
             released = before - self._pool.total_bytes()
-        for listener in scope.listeners if released else ():
+        for listener in scope.hearing(self) if released else ():
             listener.segment(self.device, 0, -released)
 
     def reset_peak(self) -> None:

@@ -6,15 +6,20 @@ here as on a real device, so it allocates the same bytes in the same order: that
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from .. import scope
 from ..errors import DataDependenceError, DeviceError
+from ..scope import local
 from .base import device
 from .cpu import CPU
 from .pool import Pool
+from .random import Generator
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -34,24 +39,62 @@ class NullKernels:
         return answer
 
 
+def _patient(method: Any) -> Any:
+    @functools.wraps(method)
+    def wait(self: Pool, *args: Any) -> Any:
+        with scope.looking:
+            pass
+        return method(self, *args)
+
+    return wait
+
+
+class _DryPool(Pool):
+    """The memory of a dry run: what others keep alive by looking at it is waited for, so that nobody changes its course."""
+
+    malloc, used_bytes, free_all_blocks = map(_patient, (Pool.malloc, Pool.used_bytes, Pool.free_all_blocks))
+    reset_peak, largest_free = map(_patient, (Pool.reset_peak, Pool.largest_free))
+    holes, n_free_blocks = map(_patient, (Pool.holes, Pool.n_free_blocks))
+
+
 class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
     lacking = None
+    first_seed: int  # these two, in a dry run alone: of generators that are made in it,
+    draws: Any  # and the states in it of generators that it has moved
 
     def _open(self) -> None:
         self.xp = np
         self.kernels = self.kernels_like("cpu")
         self.pool = Pool("meta", reserve=False)
 
-    def kernels_like(self, kind: str) -> NullKernels:
+    @classmethod
+    def apart(cls, like: str) -> Meta:
+        """One that no name stands for but in a dry run: its pool, kernels and random numbers are its own.
+
+        Raises: as :meth:`kernels_like`.
+        """
+        self: Any = object.__new__(cls)
+        self.index, self.xp, self.whose = None, np, " of a prediction"
+        self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
+        self.first_seed = (local.dry or Generator).first_seed
+        self.draws = weakref.WeakKeyDictionary(local.draws or {})
+        self.generator = Generator()  # of no device: two that refer to each other would live until the collector runs
+        self.draws[self.generator] = device("cpu").generator.state
+        return self
+
+    @staticmethod
+    def kernels_like(kind: str) -> NullKernels:
         """What stands for the kernels of another kind of device: they want the workspaces that those want, and do nothing.
 
         Raises:
             DeviceError: ``kind`` is neither ``"cpu"`` nor ``"cuda"``, or CuPy, which says what CUDA kernels want, is missing.
         """
         if kind == "cpu":
-            return NullKernels(device("cpu").kernels)
+            from ..kernels import numpy
+
+            return NullKernels(numpy)
         if kind != "cuda":
             raise DeviceError(f"meta can be like 'cpu' or 'cuda', found {kind!r}")
         try:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
-from ..errors import OutOfMemoryError
+from ..errors import DeviceError, OutOfMemoryError
 
 ROUND = 512
 _MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
@@ -115,16 +115,22 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
+def _closed(size: int) -> Any:
+    raise DeviceError(
+        f"{size} bytes were asked of the memory of a prediction that has ended. Its tensors can be looked at, but not computed "
+        "with, and a thread that it started ends with it: join threads inside, and make again what is used afterwards."
+    )
+
+
 class Pool:
     """A memory pool with CuPy's rules and CuPy's names.
 
     Args:
         device: the device's name, for messages and listeners.
         reserve: False makes every segment untouched address space (device ``meta``).
-        first: the lowest address.
     """
 
-    def __init__(self, device: str, *, reserve: bool = True, first: int = ROUND) -> None:
+    def __init__(self, device: str, *, reserve: bool = True) -> None:
         self.device, self.reserve = device, reserve
         self._lock = threading.Lock()
         self._pending: deque[Chunk] = deque()  # freed, by any thread (or by gc inside malloc), and merged when somebody asks
@@ -137,9 +143,8 @@ class Pool:
         self._stale = 0
         self._used = self._total = self._limit = 0
         self.peak_used = self.peak_total = 0  # since reset_peak()
-        self._next_address = first
+        self._next_address = ROUND
         self._host: Pool | None = None
-        self._heard = True
         _pools.add(self)
 
     def host(self, *, pinned: bool = False) -> Pool:
@@ -149,14 +154,14 @@ class Pool:
         the first, so that what would leave a device can be told, and tested, where there is none; nothing is pinned there.
         """
         if self._host is None:
-            self._host = Pool("host", reserve=self.reserve)
+            self._host = type(self)("host", reserve=self.reserve)
         return self._host
 
-    def mute(self, muted: bool) -> None:
-        """Whether listeners are told nothing of its frees: another pool stands in its place, with the same addresses."""
-        self._heard = not muted
-        if self._host is not None:
-            self._host.mute(muted)
+    def close(self) -> None:
+        """Hand out nothing from now on: the dry run whose memory it was has ended. What is alive may come back."""
+        for pool in filter(None, (self, self._host)):
+            pool.malloc = _closed
+            pool.free_all_blocks()
 
     def _segment(self, size: int) -> Any:
         """Memory from the machine, as a writable buffer."""
@@ -189,13 +194,13 @@ class Pool:
                 self._pending.append(chunk)
             raise
         if scope.listeners:
-            for listener in scope.listeners:
+            for listener in scope.hearing(self):
                 listener.malloc(self.device, chunk.address, size, rounded)
         return block
 
     def _free(self, chunk: Chunk) -> None:
         try:
-            for listener in scope.listeners if self._heard else ():
+            for listener in scope.hearing(self):
                 listener.free(self.device, chunk.address, chunk.size)
         finally:
             self._pending.append(chunk)
@@ -320,7 +325,7 @@ class Pool:
                         self.peak_used = self._used
                     if self._total > self.peak_total:
                         self.peak_total = self._total
-                for listener in scope.listeners:
+                for listener in scope.hearing(self):
                     listener.segment(self.device, chunk.address, rounded)
                 return chunk
             except BaseException:
@@ -328,9 +333,7 @@ class Pool:
                     self._pending.append(chunk)
                 raise
         free = self._total - self._used, self.largest_free()
-        raise OutOfMemoryError(
-            self.device, size, self._used, self._total, self._limit, free, scope.ask_autopsy(self.device, size)
-        )
+        raise OutOfMemoryError(self.device, size, self._used, self._total, self._limit, free, scope.ask_autopsy(self, size))
 
     def free_all_blocks(self) -> None:
         """Give every segment that is wholly free back to the machine."""
@@ -341,7 +344,7 @@ class Pool:
                 self._remove(chunk)
                 self._total -= chunk.size
             self._latest = None  # or it would hold its segment
-        for listener in scope.listeners:
+        for listener in scope.hearing(self):
             for chunk in whole:
                 listener.segment(self.device, chunk.address, -chunk.size)
 

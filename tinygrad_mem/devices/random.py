@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..scope import local
 
 if TYPE_CHECKING:
     from .base import device as Device
@@ -24,6 +25,8 @@ _MASK = (1 << 64) - 1
 
 class Generator:
     """PyTorch's ``Generator``: ``manual_seed``, ``initial_seed``, ``seed``; state is ``(seed, calls)``.
+
+    A dry run has a state of its own of every generator, which begins as the generator stands: it moves none.
 
     Args:
         device: where the numbers are drawn; ``None`` is the cpu.
@@ -36,14 +39,25 @@ class Generator:
     def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
         self._lock = threading.Lock()
-        self.state: Ticket = (Generator.first_seed & _MASK, 0)
+        self._state: Ticket = ((local.dry or Generator).first_seed & _MASK, 0)
+
+    @property
+    def state(self) -> Ticket:
+        """Seed, and calls so far."""
+        return self._state if local.draws is None else local.draws.get(self, self._state)
+
+    @state.setter
+    def state(self, state: Ticket) -> None:
+        if local.draws is None:
+            self._state = state
+        else:
+            local.draws[self] = state
 
     @property
     def device(self) -> Device:
         from .base import device
 
-        self._device = device("cpu" if self._device is None else self._device)
-        return self._device
+        return device("cpu" if self._device is None else self._device)
 
     def ticket(self) -> Ticket:
         """Take the next ticket."""

@@ -49,7 +49,8 @@ def to(
         result = apply(ops.Cast, result, dtype=dtypes.as_dtype(dtype))
     if where is not input.device:
         if where is local.dry:
-            raise DeviceError(f"to: the tensor {list(input.shape)} was made on {input.device}, before the dry run.")
+            here = f"{input.device}{input.device.whose}"
+            raise DeviceError(f"to: the tensor {list(input.shape)} was made on {here}, before the dry run.")
         result = _moved(result, where)
     return clone(result) if copy and result is input else result
 

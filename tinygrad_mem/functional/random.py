@@ -10,20 +10,20 @@ import numpy as np
 from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..devices import Generator
+from ..devices import Generator, opened
 from ..devices import device as Device
-from ..devices.base import _instances
 from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import random as ops
+from ..scope import local
 from . import creation
 from .shape import sizes_of
 
 
 def manual_seed(seed: int) -> Generator:
     """Seed the generators of all devices, those that are opened later included."""
-    Generator.first_seed = seed
-    for device in _instances.values():
+    (local.dry or Generator).first_seed = seed
+    for device in opened():
         device.generator.manual_seed(seed)
     return Device("cpu").generator
 

@@ -11,7 +11,8 @@ from typing import Any
 
 from .. import scope
 from ..autograd.sparse import parts
-from ..devices import device as Device
+from ..devices import opened
+from ..scope import local
 from .attribution import Category
 from .census import Census
 from .sizes import bytes_text
@@ -74,10 +75,13 @@ def _counted(device: Any) -> list[tuple[str, Category, int]]:
     return [(*held.get(block.chunk.address, nobody), block.chunk.size) for block in found.blocks]
 
 
-def report(device: str, requested: int) -> str:
-    """The biggest owners, and what would help, in lines."""
-    where = Device(device)
-    rows = owners(where)
+def report(pool: Any, requested: int) -> str:
+    """The biggest owners of a device's memory, and what would help, in lines; nothing of a pool that is no device's."""
+    where = next((device for device in (*opened(), local.dry) if device is not None and device.pool is pool), None)
+    if where is None:
+        return ""
+    with scope.looking:
+        rows = owners(where)
     lines = ["The biggest owners:"]
     lines += [f"  {bytes_text(size):>12}  {owner} ({category})" for owner, category, size in rows[:_OWNERS]]
     kinds: Counter[Category] = Counter()
@@ -86,7 +90,6 @@ def report(device: str, requested: int) -> str:
     hints = [
         f"{category} are {bytes_text(size)}: {_HELP[category]}" for category, size in kinds.most_common(2) if category in _HELP
     ]
-    pool = where.pool
     if pool.total_bytes() - pool.used_bytes() >= requested:
         hints.append("enough is free but in pieces: make large tensors before the small ones that stay")
     return "\n".join([*(lines if rows else []), *(f"What would help: {hint}." for hint in hints[:3])])

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import scope
+from ..devices import Meta
 from ..devices import device as Device
 from ..errors import DataDependenceError, DeviceError, OutOfMemoryError
 from .limit import limit as Limit
@@ -69,21 +70,19 @@ class _Real(scope.Listener):
 
 def _predicted(fn: Callable[[int], Any], device: Device, room: int, start: int, most: int) -> int | None:
     """The answer on ``meta``; ``None`` where ``fn`` does not run there."""
-    meta, ear = Device("meta"), _Real()
-    meta.pool.free_all_blocks()
+    meta, ear = Meta.apart(device.type), _Real()
     device.pool.free_all_blocks()
     left = room - device.pool.total_bytes()
     if left <= 0:
         return None
-    scope.listen(ear)
     try:
-        with Limit(room, device), Limit(meta.pool.total_bytes() + left, meta), meta:
+        with scope.listening(ear), Limit(room, device), Limit(left, meta), meta:
             _fits(fn, start, meta)  # where does it run?
             found = 0 if ear.touched else _largest(fn, meta, start, most)
     except (DataDependenceError, DeviceError):
         return None
     finally:
-        scope.unlisten(ear)
+        meta.pool.close()
     return None if ear.touched else found
 
 

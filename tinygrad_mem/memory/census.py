@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 from ..autograd.tape import Node
@@ -11,6 +10,7 @@ from ..devices.pool import Block
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
+from .alive import alive
 
 KINDS: dict[type, str] = {Tensor: "array", Node: "saved", Module: "_modules", Optimizer: "state", Block: "pool"}
 """What is looked for: the class, and an attribute that says that one was made completely."""
@@ -45,7 +45,7 @@ def _found() -> tuple[list, ...]:
     """The living objects of each class, of those that were made completely."""
     found: tuple[list, ...] = tuple([] for _ in KINDS)
     where = {kind: (found[i], sign) for i, (base, sign) in enumerate(KINDS.items()) for kind in _subclasses(base)}
-    for thing in [thing for thing in gc.get_objects() if type(thing) in where]:  # of a million objects, a few hundred
+    for thing in alive(where):  # of a million objects, a few hundred
         things, sign = where[type(thing)]
         if hasattr(thing, sign):
             things.append(thing)

@@ -52,7 +52,6 @@ class Recorder(scope.Listener):
     def __init__(self, device: Any, log: Log, uncounted: bool) -> None:
         self.device, self.log = device, log
         self.on = True
-        self._name = str(device)
         self._began = perf_counter_ns()
         self._events = 0
         self._live: dict[int, str] = {}  # address -> role at birth, of blocks that the log knows
@@ -78,8 +77,8 @@ class Recorder(scope.Listener):
     def _last_facts(self) -> None:
         held = self._held.copy()  # at once: what the collector finds meanwhile lets go of roles
         if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in held.items()):
-            for root in Census(self.device).roots:
-                self.name(root)
+            with scope.looking:
+                self._name_all(Census(self.device))
         if self._small:
             self.fact(Kind.UNCOUNTED, rounded=self._small, note=f"in pieces of less than {_APART} bytes")
         self.sample()
@@ -99,37 +98,34 @@ class Recorder(scope.Listener):
     # --- the pool ---------------------------------------------------------------------------------------------------------
 
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
-        if device == self._name:
-            now, op, phase = perf_counter_ns() - self._began, local.op, local.phase
-            if local.birth:
-                role = local.birth
-            elif phase == "user":
-                role = self._origin.role if op else "INPUT"
-            else:
-                role = "INPUT" if phase == "data" else "TEMPORARY"
-            where = phase, local.module, op, local.line or source_line()
-            event = (_MALLOC, now, address, requested, rounded, *where, role, "", _thread())
-            with lock:
-                if address not in self._live:  # else it was made just as the track began, and the census has found it
-                    self._live[address] = role
-                    self.log.write(event)  # no signal is heard between these two
-            self._events += 1
-            if not self._events & 255:
-                self.log.settle()
+        now, op, phase = perf_counter_ns() - self._began, local.op, local.phase
+        if local.birth:
+            role = local.birth
+        elif phase == "user":
+            role = self._origin.role if op else "INPUT"
+        else:
+            role = "INPUT" if phase == "data" else "TEMPORARY"
+        where = phase, local.module, op, local.line or source_line()
+        event = (_MALLOC, now, address, requested, rounded, *where, role, "", _thread())
+        with lock:
+            if address not in self._live:  # else it was made just as the track began, and the census has found it
+                self._live[address] = role
+                self.log.write(event)  # no signal is heard between these two
+        self._events += 1
+        if not self._events & 255:
+            self.log.settle()
 
     def free(self, device: str, address: int, rounded: int) -> None:
-        if device == self._name:
-            now, where = perf_counter_ns() - self._began, (local.phase, local.module, local.op, local.line)
-            event = (_FREE, now, address, 0, rounded, *where, "", "", _thread())
-            with lock:
-                if self._live.pop(address, None) is None and self._all:
-                    return  # an interrupt hid its birth, or it died while the track began: it was never counted
-                self.log.write(event)
-                self._named.pop(address, None)
+        now, where = perf_counter_ns() - self._began, (local.phase, local.module, local.op, local.line)
+        event = (_FREE, now, address, 0, rounded, *where, "", "", _thread())
+        with lock:
+            if self._live.pop(address, None) is None and self._all:
+                return  # an interrupt hid its birth, or it died while the track began: it was never counted
+            self.log.write(event)
+            self._named.pop(address, None)
 
     def segment(self, device: str, address: int, size: int) -> None:
-        if device == self._name:
-            self.fact(Kind.RESERVE if size > 0 else Kind.RELEASE, address, rounded=abs(size))
+        self.fact(Kind.RESERVE if size > 0 else Kind.RELEASE, address, rounded=abs(size))
 
     # --- ops --------------------------------------------------------------------------------------------------------------
 
@@ -195,7 +191,8 @@ class Recorder(scope.Listener):
 
     def begin(self) -> None:
         """Begin to listen, and write down what is there: bytes in use, each block, what it is and whose."""
-        reserved = self.device.pool.total_bytes()
+        self.only = self.device.pool
+        reserved = self.only.total_bytes()
         if reserved:
             self.fact(Kind.RESERVE, rounded=reserved)
         if self._numpy:
@@ -205,7 +202,8 @@ class Recorder(scope.Listener):
             self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
         scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
-            self._take_stock(Census(self.device))
+            with scope.looking:
+                self._take_stock(Census(self.device))
 
     def _take_stock(self, found: Census) -> None:
         """Write down the blocks that are there, what each is, and whose."""
@@ -224,6 +222,9 @@ class Recorder(scope.Listener):
             Kept.of(node)
             for name, array in node.kept():
                 self.saved(node, name, array)
+        self._name_all(found)
+
+    def _name_all(self, found: Census) -> None:
         for root in found.roots:
             self.name(root)
 

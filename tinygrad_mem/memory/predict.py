@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import gc
+import sys
+import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
-from .. import scope
-from ..devices import Generator, Pool, opened
-from ..devices import device as Device
-from ..devices.pool import ROUND
+from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
-from .listener import Recorder
+from .sizes import bytes_text
 from .source import is_engine, source_name
 from .track import Track
-
-_apart = itertools.count(1)  # runs whose addresses are beyond those of a run around them
-
-
-class _Ends(scope.Listener):
-    """What a track hears of a run inside it: a free, which it takes for one of its own where it knows the address."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-
-    def free(self, device: str, address: int, rounded: int) -> None:
-        self.recorder.free(device, address, rounded)
 
 
 def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: Any) -> Track:
@@ -36,6 +25,14 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
     ``run`` makes all that it uses (model, optimizer, data) and takes its steps, as a training script does. Every device that it
     names, ``cpu`` and ``cuda`` alike, is ``meta`` here, whose pool and ops ask for the same bytes in the same order as those of
     ``like``. ``loss.item()`` is a number that is not known: it may be logged and summed.
+
+    A prediction belongs to its thread: several run at once, beside threads that train, and none is changed by another. It
+    begins with random numbers as they stand, and moves no generator. Threads that ``run`` starts, and tasks that it gives to a
+    ``ThreadPoolExecutor`` or a ``ThreadPool``, are predicted with it: where they run beside each other, the order of events is
+    one of many, as in a real run. Workers of a ``DataLoader`` have one order: each batch is made, whole, at the moment at which
+    it is asked for, before the program goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor``
+    batches are ready while a step runs. Where memory hangs in reference cycles a peak depends on when Python's collector runs,
+    which nobody can foretell: a warning says so.
 
     Args:
         like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces. CuPy must be installed for that; a GPU is not
@@ -47,38 +44,63 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
 
     Raises:
         DataDependenceError: which way the program goes depends on values; the message says where.
-        DeviceError: it uses a tensor that was made before, and elsewhere; ``like`` is no such device, or CuPy is missing.
+        DeviceError: it uses a tensor that was made before; ``like`` is no such device, or CuPy is missing.
     """
-    with dry_run(like) as meta, Track(meta) as track:
+    with dry_run(like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
         run(*args, **kwargs)
+        meta.pool.used_bytes()  # what others look at is back
+    cycles.say()
     return track
 
 
-@contextlib.contextmanager
-def dry_run(like: str = "cpu") -> Iterator[Device]:
-    """Inside, every device that is named is ``meta``, with a pool of its own that begins empty; generators are not moved.
+class _Cycles(scope.Listener):
+    """Hears what comes back to ``pool`` because Python's collector ran by itself, and not because the program let it go.
 
-    A track of ``meta`` that runs already hears nothing of it but the end of blocks of its own: what is made inside has
-    addresses that it does not know.
+    It begins with a collection of what is young: alone in its process, what dies young is collected at the same moments in
+    each prediction of a program.
+    """
+
+    def __init__(self, pool: Any) -> None:
+        self.only, self.bytes = pool, 0
+        self._collecting: int | None = None  # the thread in which the collector runs by itself
+
+    def __enter__(self) -> _Cycles:
+        gc.collect(1)
+        scope.listen(self)
+        gc.callbacks.append(self._collects)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        gc.callbacks.remove(self._collects)
+        scope.unlisten(self)
+
+    def _collects(self, when: str, info: dict[str, int]) -> None:
+        asked = info["generation"] == 2 and _asks(sys._getframe().f_back)
+        self._collecting = threading.get_ident() if when == "start" and not asked else None
+
+    def free(self, device: str, address: int, rounded: int) -> None:
+        if self._collecting == threading.get_ident():
+            self.bytes += rounded
+
+    def say(self) -> None:
+        """Warn of it."""
+        if self.bytes:
+            warnings.warn(
+                f"predict: {bytes_text(self.bytes)} hung in reference cycles, and came back when Python's collector ran. When "
+                "it runs depends on all that the process does: the peak of a run may differ from this one. Break the cycles, "
+                "or call gc.collect() where their memory should come back.",
+                stacklevel=3,
+            )
+
+
+@contextlib.contextmanager
+def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
+    """:func:`devices.dry_run`, whose errors say where in the user's program they come from.
 
     Args, raises: as :func:`predict`.
     """
-    meta: Any = Device("meta")
-    deaf = [each for each in scope.listeners if isinstance(each, Recorder) and each.device is meta]
-    first = ROUND + (next(_apart) % 2**18 << 44 if deaf else 0)
-    kernels, meta.kernels = meta.kernels, meta.kernels_like(like)
-    pool = meta.pool
-    meta.pool = inside = Pool("meta", reserve=False, first=first)  # an empty one: what lives on meta is no part of the run
-    pool.mute(not deaf)
-    before, generators = scope.local.dry, {device.generator: device.generator.state for device in opened()}
-    first_seed = Generator.first_seed
-    ends = [_Ends(each) for each in deaf]
-    for each, end in zip(deaf, ends, strict=True):
-        scope.unlisten(each)
-        scope.listen(end)
     try:
-        with meta:
-            scope.local.dry = meta
+        with devices.dry_run(like) as meta:
             yield meta
     except DataDependenceError as error:
         raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
@@ -86,17 +108,6 @@ def dry_run(like: str = "cpu") -> Iterator[Device]:
         raise DeviceError(
             f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
         ) from error
-    finally:
-        for each, end in zip(deaf, ends, strict=True):
-            scope.unlisten(end)
-            scope.listen(each)
-        scope.local.dry = before
-        inside.mute(True)  # what of it outlives the run is no part of another one
-        pool.mute(False)
-        meta.pool, meta.kernels = pool, kernels
-        Generator.first_seed = first_seed
-        for generator, state in generators.items():
-            generator.state = state
 
 
 def _where(error: BaseException) -> str:
@@ -105,3 +116,8 @@ def _where(error: BaseException) -> str:
     lines = [line for _, line in traceback.walk_tb(error.__traceback__)]
     found = next((i for i in reversed(range(len(frames))) if not is_engine(frames[i].f_code)), None)
     return "an unknown line" if found is None else source_name(frames[found].f_code, lines[found])
+
+
+def _asks(frame: FrameType | None) -> bool:
+    """Whether ``gc.collect()`` stands in the running function."""
+    return frame is not None and "collect" in frame.f_code.co_names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -59,17 +58,17 @@ class SavedList(list[Saved]):
 
 
 class _Ear(scope.Listener):
-    """Remembers what this thread saved and nobody has let go, without keeping it alive."""
+    """Remembers what this program saved and nobody has let go, without keeping it alive."""
 
     def __init__(self) -> None:
         self.rows: list[tuple] = []
-        self._thread = threading.get_ident()
+        self._program = scope.program()
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         node.line = source_line()
 
     def saved(self, node: Any, name: str, array: Any) -> None:
-        if threading.get_ident() == self._thread:
+        if scope.program() == self._program:
             size = node.device.sizes(array)[0] or _root(array).nbytes
             what = (node.op.__name__, name, node.module, node.line)
             self.rows.append((*what, _memory(node.device, array), tuple(array.shape), str(array.dtype), size, node.device))
@@ -140,7 +139,7 @@ def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[s
 def _memory(device: Any, array: Any) -> Any:
     """What tells one piece of memory from another."""
     address = device.address(array) if device.owns(array) else None
-    return (str(device), address) if address is not None else id(_root(array))
+    return (id(device.pool), address) if address is not None else id(_root(array))
 
 
 def _root(array: Any) -> Any:

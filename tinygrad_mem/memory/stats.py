@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import scope
 from ..devices import device as Device
+from .alive import alive
 from .sizes import bytes_text
 
 
@@ -73,7 +74,8 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     here = where(device)
     pool = here.pool
     used, reserved = pool.used_bytes(), pool.total_bytes()
-    sizes = [block.size for block in _blocks(pool)] if here.type != "cuda" else None
+    with scope.looking:
+        sizes = [block.size for block in _blocks(pool)] if here.type != "cuda" else None
     stats = OrderedDict()
     stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = used, pool.peak_used
     stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = reserved, pool.peak_total
@@ -88,7 +90,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
 def _blocks(pool: Any) -> list:
     from ..devices.pool import Block
 
-    return [thing for thing in gc.get_objects() if type(thing) is Block and getattr(thing, "pool", None) is pool]
+    return [thing for thing in alive({Block}) if getattr(thing, "pool", None) is pool]
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import scope
 from ..autograd.tensor import Tensor
+from ..scope import local
 from . import blocks
 from .attribution import Attribution, Category
 from .blocks import Block
@@ -89,7 +90,8 @@ class Track:
         try:
             self._hearing.__enter__()
             self._recorder.begin()
-            _running = (*_running, self)
+            with scope.lock:
+                _running = (*_running, self)
         except BaseException:
             self._stop(self._recorder)
             raise
@@ -108,7 +110,8 @@ class Track:
     def _stop(self, recorder: Recorder) -> None:
         """Listen no more; once more where an interrupt came between, and after a beginning that failed halfway."""
         global _running
-        _running = tuple(track for track in _running if track is not self)
+        with scope.lock:
+            _running = tuple(track for track in _running if track is not self)
         if recorder in scope.listeners:
             scope.unlisten(recorder)
         try:
@@ -373,7 +376,7 @@ if hasattr(os, "register_at_fork"):
 
 def running_on(device: Any) -> Track | None:
     """The innermost track that listens to ``device`` now."""
-    return next((each for each in reversed(_running) if each.device == str(device)), None)
+    return next((each for each in reversed(_running) if each._device is device), None)
 
 
 def track(device: Any = None, *, uncounted: bool = True) -> Track:
@@ -391,6 +394,10 @@ def load(path: Path | str) -> Track:
 
 
 def mark(text: str) -> None:
-    """Name this moment in every track that runs; without one, nothing happens."""
+    """Name this moment in every track that runs; without one, nothing happens.
+
+    A prediction marks its own track and no other, and no other program marks it.
+    """
     for each in _running:
-        each.mark(text)
+        if each._device is local.dry or (local.dry is None and not each._device.whose):
+            each.mark(text)

@@ -13,7 +13,7 @@ from ..memory.predict import dry_run
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from .choice import Choice, Loss, TrainingStep
-from .times import Heard, Times, listening
+from .times import Heard, Times
 
 STEPS = 16  # that a run takes at most, until the pool is as it was before one of them
 
@@ -99,7 +99,7 @@ class Runs:
             step, batch = self._begin(choice)
             step(*batch)
             heard, seen = Heard(), {meta.pool.holes()}
-            with listening(heard):
+            with scope.listening(heard):
                 step(*batch)
             while (holes := meta.pool.holes()) not in seen and len(seen) < STEPS:
                 seen.add(holes)
@@ -127,7 +127,7 @@ class Runs:
         """One step with a listener, of a model that ``watch`` has been given; says with what its modules' paths begin."""
         with dry_run(self.like):
             step, batch = self._begin(choice, watch)
-            with listening(listener):
+            with scope.listening(listener):
                 step(*batch)
             return step.model._root_name()
 
@@ -150,7 +150,7 @@ class Runs:
         if budget <= self._too_small.get(choice, point.peak - 1):
             return False
         if not self.known_to_fit(choice, budget):
-            autopsy, scope.autopsy = scope.autopsy, None  # who has the memory is not asked here, and takes its time
+            explains, scope.local.explains = scope.local.explains, False
             try:
                 self.run(choice, limit=budget)
                 self._enough.add((choice, budget))
@@ -158,7 +158,7 @@ class Runs:
                 self._too_small[choice] = budget
                 return False
             finally:
-                scope.autopsy = autopsy
+                scope.local.explains = explains
         return True
 
     def known_to_fit(self, choice: Choice, budget: int) -> bool:

@@ -11,8 +11,8 @@ import json
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from math import inf, prod
 from pathlib import Path
@@ -117,16 +117,6 @@ class Heard(scope.Listener):
         spent = sum(sum(times.of(call)) * count for (_, call), count in self.ran.items())
         spent += sum((times.of(call)[0] + times.python[0]) * count for call, count in self.again.items())
         return spent + sum(map(times.there_and_back, self.offloaded))
-
-
-@contextmanager
-def listening(listener: scope.Listener) -> Iterator[None]:
-    """Inside, ``listener`` hears what happens."""
-    scope.listen(listener)
-    try:
-        yield
-    finally:
-        scope.unlisten(listener)
 
 
 class Times:
@@ -263,20 +253,8 @@ def measure(call: Call, device: Any) -> tuple[float, float]:
     if "ticket" in _parameters(op):
         params["ticket"] = device.generator.ticket()
     if not any(call.needs):
-        return _quietly(lambda: (*_seconds([lambda: apply(op, *inputs, **params)], device), 0.0))
-    return _quietly(lambda: _both(op, inputs, params, device))
-
-
-def _quietly(run: Callable[[], Any]) -> Any:
-    """While nobody listens."""
-    listeners = scope.listeners
-    for each in listeners:
-        scope.unlisten(each)
-    try:
-        return run()
-    finally:
-        for each in listeners:
-            scope.listen(each)
+        return _seconds([lambda: apply(op, *inputs, **params)], device)[0], 0.0
+    return _both(op, inputs, params, device)
 
 
 def measure_copies(device: Any) -> tuple[float, float]:
@@ -319,9 +297,9 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
     ]
     heard = Heard()
     with optimizer_in_backward(other):
-        with listening(heard):
+        with scope.listening(heard):
             steps[1]()
-        plain, recomputed, in_backward = _quietly(lambda: _seconds(steps, device, 10 * SECONDS))
+        plain, recomputed, in_backward = _seconds(steps, device, 10 * SECONDS)
     forwards = sum(times.of(call)[0] * n for call, n in heard.again.items())
     ops, parameters = heard.again.total(), sum(len(group["params"]) for group in other.param_groups)
     pairs = (plain / ops, (recomputed - forwards) / ops), (plain / parameters, in_backward / parameters)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from typing import Any
 
@@ -30,18 +29,18 @@ class count_ops(scope.Listener):
         self.recomputed: Counter[str] = Counter()
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
-        if node.op is not Checkpoint and threading.get_ident() == self._thread:
+        if node.op is not Checkpoint and scope.program() == self._program:
             if local.phase == "recompute":
                 self.recomputed[node.op.__name__] += 1
             elif local.phase in ("user", "forward"):
                 self.forward[node.op.__name__] += 1
 
     def spared(self, node: Any) -> None:
-        if threading.get_ident() == self._thread:
+        if scope.program() == self._program:
             self.recomputed[node.op.__name__] -= 1
 
     def __enter__(self) -> count_ops:
-        self._thread = threading.get_ident()
+        self._program = scope.program()
         scope.listen(self)
         return self
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from time import process_time
 from typing import Any
 
-from .. import scope
 from ..autograd import engine
 from ..autograd.shape import root_of
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..devices import Generator, Pool, opened, round_up
 from ..devices import device as Device
+from ..devices import dry_run, round_up
 from ..errors import ArgumentError
 from ..nn import Module, Parameter, Sequential
 from ..ops.base import Op
@@ -66,7 +65,7 @@ def profile(
         raise ArgumentError(f"profile: time is 'ops' or 'measured', found {time!r}")
     if not len(sequential):
         raise ArgumentError("profile: there is no module to run")
-    with _apart() as meta:
+    with dry_run() as meta:
         sizes = _sizes(list(_copy(sequential, meta)), _like(input, meta))
         plain, checkpointed = (_Run(_copy(sequential, meta), sizes, _like(input, meta), loss) for _ in range(2))
         plain.walk(recomputed=False)
@@ -84,29 +83,10 @@ def profile(
             for k in range(len(plain.outputs))
         ]
         times = [(ops, 2.0 * ops) for ops in plain.ops]
-        del plain, checkpointed  # here, where nobody hears: a track of meta would take their memory for its own
     if time == "measured":
         times = _seconds(sequential, sizes, input, loss)
     stages = [Stage(*each, **rest) for each, rest in zip(times, found, strict=True)]
     return Profile(tuple(stages), sizes)
-
-
-@contextmanager
-def _apart() -> Iterator[Any]:
-    """``meta`` with an empty pool; nothing that happens inside is heard, and generators stand afterwards where they stood."""
-    meta = Device("meta")
-    pool, meta.pool = meta.pool, Pool("meta", reserve=False)
-    states = [(device.generator, device.generator.state) for device in opened()]
-    first, dry, listeners = Generator.first_seed, local.dry, scope.listeners
-    scope.listeners, local.dry = (), meta
-    try:
-        with meta:
-            yield meta
-    finally:
-        meta.pool, scope.listeners, local.dry = pool, listeners, dry
-        Generator.first_seed = first
-        for generator, state in states:
-            generator.state = state
 
 
 def _copy(module: Sequential, where: Any) -> Sequential:

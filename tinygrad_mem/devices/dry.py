@@ -1,0 +1,128 @@
+"""A dry run: for one thread, and for those that it starts, every device is one where nothing is computed.
+
+All that a dry run changes is the state of its own threads, so several run at once, beside threads that compute.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .. import scope
+from ..scope import local
+from .meta import Meta
+
+
+@contextmanager
+def dry_run(like: str = "cpu") -> Iterator[Any]:
+    """Inside, every device that the thread names is one ``meta`` of the run's own, whose pool begins empty.
+
+    Generators begin as they stand and are not moved. Threads that are started inside, and tasks that are given to a
+    ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the run. What outlives it can be looked at; it gets no memory.
+
+    Args:
+        like: whose workspaces kernels want, ``"cpu"`` or ``"cuda"``.
+
+    Raises:
+        DeviceError: ``like`` is no such device, or CuPy is missing.
+    """
+    _follow_threads()
+    meta = Meta.apart(like)
+    try:
+        with _inside(meta):
+            yield meta
+    finally:
+        meta.pool.close()
+
+
+@contextmanager
+def _inside(meta: Meta) -> Iterator[None]:
+    """The thread belongs to the dry run on ``meta``."""
+    with scope.switched(scope.switches()):  # what the program leaves turned is turned back
+        local.dry, local.draws, local.default_device = meta, meta.draws, None
+        yield
+
+
+# --- threads
+
+
+def _call(meta: Meta, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _inside(meta):
+        return function(*args, **kwargs)
+
+
+def _ours(function: Any) -> Any:
+    """What calls ``function`` as part of the dry run that the running thread is in; outside of any, ``function`` itself."""
+    return function if local.dry is None or function is None else functools.partial(_call, local.dry, function)
+
+
+def _run(thread: threading.Thread, meta: Meta) -> None:
+    del thread.run  # the class's again: what is set in its place refers to the thread
+    with _inside(meta):
+        thread.run()
+
+
+@functools.cache
+def _follow_threads() -> None:
+    """From the first dry run on, who starts a thread, or hands work to one, is looked at; nothing else changes for others."""
+    from concurrent.futures import Future, ThreadPoolExecutor
+    from multiprocessing.pool import ThreadPool
+
+    with _following:
+        if not hasattr(threading.Thread.start, "__wrapped__"):
+            threading.Thread.start = _starting(threading.Thread.start)
+            ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)
+            ThreadPoolExecutor.__init__ = _with_initializer(ThreadPoolExecutor.__init__)
+            Future.add_done_callback = _handing_on(Future.add_done_callback)
+            for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
+                setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name)))
+
+
+_following = threading.Lock()
+
+
+def _starting(start: Any) -> Any:
+    @functools.wraps(start)
+    def follow(self: threading.Thread) -> None:
+        if local.dry is not None and not self._started.is_set():  # type: ignore[attr-defined]
+            self.run = functools.partial(_run, self, local.dry)
+        return start(self)
+
+    return follow
+
+
+def _submitting(submit: Any) -> Any:
+    """The task belongs to the dry run; the thread that takes it may take others' afterwards."""
+
+    @functools.wraps(submit)
+    def follow(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if local.dry is None:
+            return submit(self, fn, *args, **kwargs)
+        fn, dry, local.dry = _ours(fn), local.dry, None
+        try:
+            return submit(self, fn, *args, **kwargs)
+        finally:
+            local.dry = dry
+
+    return follow
+
+
+def _with_initializer(init: Any) -> Any:
+    @functools.wraps(init)
+    def follow(
+        self: Any, max_workers: Any = None, thread_name_prefix: str = "", initializer: Any = None, *args: Any, **kwargs: Any
+    ) -> None:
+        init(self, max_workers, thread_name_prefix, _ours(initializer), *args, **kwargs)
+
+    return follow
+
+
+def _handing_on(method: Any) -> Any:
+    @functools.wraps(method)
+    def follow(self: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+        return method(self, _ours(function), *args, **kwargs)
+
+    return follow
