@@ -7,6 +7,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -191,6 +192,31 @@ HEAVY = [
     "pandas",
     "PIL",
 ]
+
+
+OWNERS = {"empty", "empty_like", "zeros", "workspace", "contiguous", "grad_buffer", "take"}
+"""What of an op's context may give it an array that nobody else holds."""
+
+
+def unnamed(call: ast.Call) -> int:
+    """Arguments of a call that may be arrays without a name."""
+    owned = 0
+    for value in (*call.args, *(keyword.value for keyword in call.keywords)):
+        found = [node.func for node in ast.walk(value) if isinstance(node, ast.Call)]
+        owned += any(isinstance(f, ast.Attribute) and f.attr in OWNERS and ast.unparse(f.value) == "ctx" for f in found)
+    return owned
+
+
+def test_an_op_names_what_it_gives_to_a_kernel():
+    """Of two arrays that a kernel alone holds, it lets go in an order of its own: not the same on meta. One is no choice."""
+    found = []
+    for path in sorted((ROOT / "ops").glob("*.py")):
+        calls = [node for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(node, ast.Call)]
+        kernels = [call for call in calls if ast.unparse(call.func).startswith("ctx.kernels.")]
+        found += [f"{path.name}:{call.lineno}" for call in kernels if unnamed(call) > 1]
+    assert found == [], "give all but one of these arguments a name first"
+    two: Any = ast.parse("ctx.kernels.f(ctx.take('x').reshape(1), ctx.contiguous(y), out=gx)", mode="eval").body
+    assert unnamed(two) == 2
 
 
 @pytest.mark.parametrize("module", ["tinygrad_mem", "tinygrad_mem.memory", "tinygrad_mem.utils.data", "tinygrad_mem.models"])

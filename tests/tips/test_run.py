@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
@@ -15,7 +19,8 @@ from tinygrad_mem.memory import Category, Change, Comparison, Effect
 from tinygrad_mem.models.names import Named
 from tinygrad_mem.tips import TIPS, Failed, Measured, Scene, measure, verdict
 from tinygrad_mem.tips.measure import Numbers, Outcome, distance
-from tinygrad_mem.tips.verdict import kind_of, reason, result_words
+from tinygrad_mem.tips.table import table
+from tinygrad_mem.tips.verdict import kind_of, reason, result_words, summary
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +48,23 @@ def test_the_cpu_has_the_bytes_of_meta(name: str):
         assert result.exact
         for effect in ("peak", "saved", "transient"):
             assert getattr(result.comparison, effect) == getattr(result.foretold, effect)
+
+
+def test_a_line_does_not_contradict_itself():
+    """Bytes are called exact only where every prediction was; a number is called another one only where it is."""
+    (found, *_) = measured("del", 4)
+    tip = TIPS["del"]
+    assert "Bytes are exact: meta foretold all 2 runs to the byte." in summary([(tip, [found])])
+    wrong = replace(found, exact=False)
+    assert "exact" not in summary([(tip, [found, wrong])])
+    assert "meta foretold 1 of 2 pairs wrongly, which is a defect: please report it." in summary([(tip, [found, wrong])])
+    other = replace(wrong, foretold=replace(found.foretold, peak=Effect(0, 1)))
+    for result, words in ((wrong, "not foretold at every event"), (other, "not as foretold: +1"), (found, "")):
+        for width in (60, 200):
+            console = Console(file=io.StringIO(), width=width)
+            console.print(table([(tip, [result])], width))
+            text = " ".join(re.sub("[^a-z:+0-9]", " ", console.file.getvalue()).split())
+            assert words in text if words else "foretold" not in text
 
 
 def test_a_second_run_has_the_same_bytes_and_numbers():

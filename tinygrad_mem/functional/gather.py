@@ -17,7 +17,7 @@ from ..ops.scatter_reduce import ScatterReduce
 from . import elementwise, shape
 from .creation import tensor
 from .elementwise import Number
-from .index import same_dtype, wrapped
+from .index import ends, same_dtype, within
 
 
 def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tensor]:
@@ -32,7 +32,7 @@ def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tens
                 f"Size does not match at dimension {a} expected index {list(index.shape)} to be no larger than self "
                 f"{list(input.shape)} apart from dimension {axis}"
             )
-    return axis, wrapped(index, input.size(axis) if input.ndim else 1, axis, negative=False)
+    return axis, within(index, input.size(axis) if input.ndim else 1, axis, negative=False)
 
 
 def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> None:
@@ -196,7 +196,7 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     axis = normalize_dim(dim, input.ndim)
     if index.ndim > 1 or index.dtype.kind not in "iu":
         raise DimensionError("index_select(): Index is supposed to be a vector of integers")
-    found = wrapped(index.to(dtypes.int64).reshape(-1), input.size(axis), axis, negative=False)
+    found = within(index.to(dtypes.int64).reshape(-1), input.size(axis), axis, negative=False)
     if axis == 0:
         return apply(ops.Take, input, found)
     moved = shape.transpose(input, 0, axis)
@@ -221,7 +221,7 @@ def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> 
                 f"{name}(): expected source to have one entry of dim {axis} an index, and self's shape elsewhere: {wanted} for "
                 f"{index.numel()} indices into {list(input.shape)}, found {list(source.shape)}"
             )
-    found = wrapped(shape.reshape(index.to(dtypes.int64), (-1,)), input.size(axis), axis, negative=source is _ONE_VALUE)
+    found = within(shape.reshape(index.to(dtypes.int64), (-1,)), input.size(axis), axis, negative=source is _ONE_VALUE)
     return found, tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
 
 
@@ -273,7 +273,7 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     if index.dtype != dtypes.int64:
         raise DTypeError(f"take(): Expected a long tensor for index, but got {index.dtype}; convert it with .long()")
     flat = input.reshape(-1)
-    return apply(ops.Take, flat, wrapped(index, flat.numel(), 0))
+    return apply(ops.Take, flat, within(index, flat.numel(), 0))
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
@@ -287,9 +287,8 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise DTypeError(f"one_hot is only applicable to index tensor of type int64, found {tensor.dtype}")
     if num_classes == -1:
         num_classes = int(tensor.max().item()) + 1
-    if tensor.numel() and not tensor.is_meta:
-        low, high = tensor.min().item(), tensor.max().item()
-        if low < 0 or high >= num_classes:
-            raise ArgumentError(f"Class values must be non-negative and smaller than num_classes: found {low} to {high}")
+    found = ends(tensor)
+    if found and (found[0] < 0 or found[1] >= num_classes):
+        raise ArgumentError(f"Class values must be non-negative and smaller than num_classes: found {found[0]} to {found[1]}")
     out = tensor.new_zeros(*tensor.shape, num_classes)
     return scatter_(out, -1, shape.unsqueeze(tensor, -1), value=1)

@@ -13,7 +13,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
-from . import choose, compare, elementwise, shape
+from . import elementwise, shape
 from .creation import tensor
 
 
@@ -26,8 +26,8 @@ def _expanded(input: Tensor, key: Any) -> list:
             part = np.asarray(part)
             if part.dtype.kind in "iu" or part.size == 0:
                 part = part.astype(np.int64) if part.ndim else int(part)
-        if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu" and not part.is_meta:
-            part = int(part.item())
+        if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu":
+            part = 0 if part.is_meta else int(part.item())  # whichever entry it is, it has the same shape
         made.append(part)
     used = sum(p.ndim if _is_mask(p) else 0 if p is None or p is Ellipsis or isinstance(p, bool) else 1 for p in made)
     if used > input.ndim:
@@ -105,7 +105,7 @@ def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
 
 
 def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
-    """Axes that are indexed, and an int64 index tensor each, wrapped to positive and checked."""
+    """Axes that are indexed, and an int64 index tensor each, checked."""
     axes, found, axis = [], [], 0
     for part in left:
         if not isinstance(part, Tensor):
@@ -125,7 +125,7 @@ def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
                 axis += 1
         else:
             axes.append(axis)
-            found.append(wrapped(part.to(dtype=dtypes.int64, device=input.device), input.size(axis), axis))
+            found.append(within(part.to(dtype=dtypes.int64, device=input.device), input.size(axis), axis))
             axis += 1
     broadcast_shape("indexing", DimensionError, *found)
     return axes, found
@@ -144,20 +144,27 @@ def broadcast_shape(name: str, error: type[Exception], *tensors: Tensor) -> tupl
         raise error(f"shape mismatch: {name} tensors could not be broadcast together with shapes {shapes}") from None
 
 
-def wrapped(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor:
-    """``index`` with negative entries counted from the end, checked where there are values.
+def within(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor:
+    """``index`` itself, checked where there are values; negative entries count from the end.
 
     Raises:
         DimensionError: an entry is out of bounds.
     """
-    if index.numel() == 0:
-        return index
-    low, high = index.min(), index.max()
-    if index.is_meta:
-        return index
-    low, high = low.item(), high.item()
-    refuse_outside(low, high, size, dim, negative)
-    return index if low >= 0 else choose.where(compare.lt(index, 0), elementwise.add(index, size), index)
+    found = ends(index)
+    if found:
+        refuse_outside(found[0], found[1], size, dim, negative)
+    return index
+
+
+def ends(x: Tensor) -> tuple:
+    """The smallest and the largest element, as numbers, for a check: nothing where there are none, or where ``meta`` has none.
+
+    What a check takes of memory does not depend on values: it is the same on every device.
+    """
+    if x.numel() == 0:
+        return ()
+    low, high = x.min(), x.max()  # type: ignore[attr-defined]
+    return () if x.is_meta else (low.item(), high.item())
 
 
 def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = True) -> None:
@@ -184,8 +191,8 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     common = tuple(np.broadcast_shapes(*[tuple(i.shape) for i in indices]))
     sizes = [view.size(a) for a in axes]
     flat = indices[0]
-    for size, index in zip(sizes[1:], indices[1:], strict=True):
-        flat = elementwise.add(elementwise.mul(flat, size), index)
+    for size, index in zip(sizes[1:], indices[1:], strict=True):  # a negative first index makes a negative place: as good
+        flat = elementwise.add(elementwise.mul(flat, size), elementwise.remainder(index, max(size, 1)))
     rest = [a for a in range(view.ndim) if a not in axes]
     moved = shape.permute(view, *axes, *rest) if axes != list(range(len(axes))) else view
     rows = shape.reshape(moved, (_product(sizes), *[view.size(a) for a in rest])) if len(axes) > 1 else moved

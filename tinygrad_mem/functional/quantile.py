@@ -11,6 +11,7 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, ShapeError
 from ..ops import sort as ops
 from . import choose, compare, creation, elementwise, gather, reduce, scan, shape, unary
+from .index import ends
 from .sort import ValuesIndices, argsort, sort
 
 _BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
@@ -56,7 +57,8 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         raise ShapeError(f"{name}() q must be a scalar or 1D tensor, found shape {list(q.shape)}")
     if q.dtype != input.dtype:
         raise DTypeError(f"{name}() q tensor must be same dtype as the input tensor, found {q.dtype} and {input.dtype}")
-    if not q.is_meta and not reduce.all(compare.logical_and(compare.ge(q, 0), compare.le(q, 1))).item():
+    found = ends(q.detach())
+    if found and not 0 <= found[0] <= found[1] <= 1:
         raise ArgumentError(f"{name}() q values must be in the range [0, 1]")
     if not input.numel():
         raise ShapeError(f"{name}() input tensor must be non-empty, found shape {list(input.shape)}")

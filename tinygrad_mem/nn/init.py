@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from ..autograd.grad_mode import no_grad
+from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..devices import Generator
-from ..functional import convert, creation, random
+from ..functional import creation, random
+from ..ops.convert import Upload
 
 _LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)), "sigmoid")
 
@@ -84,9 +86,7 @@ def trunc_normal_(
     low, high = (0.5 * math.erfc((mean - x) / (std * math.sqrt(2.0))) for x in (a, b))
     with no_grad():
         shares = random.uniform_(creation.empty_like(tensor, dtype="float64"), low, high, generator=generator)
-        if not tensor.is_meta:
-            quantiles = _normal_quantile(shares.cpu().numpy()) * std + mean
-            _upload(tensor, quantiles.clip(a, b))
+        _upload(tensor, lambda: (_normal_quantile(shares.cpu().numpy()) * std + mean).clip(a, b))
     return tensor
 
 
@@ -120,9 +120,10 @@ _F = (5.99832206555887937690e-1, 1.36929880922735805310e-1, 1.487536129085061485
 _F += (1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15)
 
 
-def _upload(tensor: Tensor, values: np.ndarray) -> None:
-    """Write host values into a tensor of any device."""
-    convert.copy_(tensor, creation.tensor(np.ascontiguousarray(values, dtype=tensor.dtype), device="cpu"))
+def _upload(tensor: Tensor, values: Callable[[], np.ndarray]) -> None:
+    """Write what ``values()`` computes on the host into a tensor of any device; on ``meta`` nothing is computed."""
+    found = None if tensor.is_meta else np.ascontiguousarray(values(), dtype=tensor.dtype)
+    apply_(Upload, tensor, values=found)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:
@@ -146,7 +147,7 @@ def eye_(tensor: Tensor) -> Tensor:
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     with no_grad():
-        _upload(tensor, np.eye(*tensor.shape))
+        _upload(tensor, lambda: np.eye(*tensor.shape))
     return tensor
 
 
@@ -156,12 +157,16 @@ def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     if tensor.size(0) % groups:
         raise ValueError("dim 0 must be divisible by groups")
-    values = np.zeros(tensor.shape)
     out = tensor.size(0) // groups
     middle = tuple(n // 2 for n in tensor.shape[2:])
-    for group in range(groups):
-        for channel in range(min(out, tensor.size(1))):
-            values[(group * out + channel, channel, *middle)] = 1
+
+    def values() -> np.ndarray:
+        found = np.zeros(tensor.shape)
+        for group in range(groups):
+            for channel in range(min(out, tensor.size(1))):
+                found[(group * out + channel, channel, *middle)] = 1
+        return found
+
     with no_grad():
         _upload(tensor, values)
     return tensor
@@ -219,11 +224,14 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
     rows, columns = tensor.size(0), tensor.numel() // tensor.size(0)
     with no_grad():
         start = random.normal_(creation.empty(rows, columns, dtype="float64", device=tensor.device), generator=generator)
-        if not tensor.is_meta:
-            values = start.cpu().numpy()
-            q, r = np.linalg.qr(values.T if rows < columns else values)
+
+        def values() -> np.ndarray:
+            drawn = start.cpu().numpy()
+            q, r = np.linalg.qr(drawn.T if rows < columns else drawn)
             q *= np.sign(np.diag(r))  # makes it uniformly distributed over orthogonal matrices
-            _upload(tensor, (gain * (q.T if rows < columns else q)).reshape(tensor.shape))
+            return (gain * (q.T if rows < columns else q)).reshape(tensor.shape)
+
+        _upload(tensor, values)
     return tensor
 
 
@@ -240,11 +248,13 @@ def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Gener
     normal_(tensor, 0.0, std, generator)
     with no_grad():
         order = random.uniform_(creation.empty(rows, columns, device=tensor.device), generator=generator)
-        if not tensor.is_meta:
-            values = tensor.detach().cpu().numpy().copy()
-            chosen = np.argsort(order.cpu().numpy(), axis=0)[:zeros]
-            np.put_along_axis(values, chosen, 0, axis=0)
-            _upload(tensor, values)
+
+        def values() -> np.ndarray:
+            found = tensor.detach().cpu().numpy().copy()
+            np.put_along_axis(found, np.argsort(order.cpu().numpy(), axis=0)[:zeros], 0, axis=0)
+            return found
+
+        _upload(tensor, values)
     return tensor
 
 

@@ -110,7 +110,9 @@ class Lerp(Op):
         gx = gend = gweight = None
         if ctx.needs[2]:
             gweight = ctx.empty_like(gy)
-            ctx.kernels.subtract(ctx.take("end"), ctx.take("x"), out=gweight)
+            x, end = ctx.take("x"), ctx.take("end")
+            ctx.kernels.subtract(end, x, out=gweight)
+            del x, end
             ctx.kernels.multiply(gy, gweight, out=gweight)
         if ctx.needs[0] or ctx.needs[1]:
             weight = factor(ctx, "weight")

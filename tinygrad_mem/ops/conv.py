@@ -131,8 +131,8 @@ class ConvTranspose(Op):
         if ctx.needs[0]:
             ctx.save(weight=weight)
         work = _workspace(ctx, "input", shape, weight.shape, x.shape, x.dtype)
-        bias = None if bias is None else ctx.contiguous(bias)
-        ctx.kernels.conv_backward_input(ctx.contiguous(x), ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
+        x, weight, bias = ctx.contiguous(x), ctx.contiguous(weight), None if bias is None else ctx.contiguous(bias)
+        ctx.kernels.conv_backward_input(x, weight, bias, *ctx.settings, work, out=y)
         return y
 
     @staticmethod

@@ -55,6 +55,18 @@ class Copy(Op):
         return zeros, gy if ctx.needs[1] else None
 
 
+class Upload(Op):
+    """The target filled with values from the host, of its shape and dtype; ``meta`` takes none. No gradient."""
+
+    differentiable = False
+
+    @staticmethod
+    def forward(ctx, x, *, values):
+        y = ctx.output_like(x)
+        ctx.device.upload(values, y)
+        return y
+
+
 class Transfer(Op):
     """A copy on another device, through the host where neither is the host. Saves nothing; the gradient comes back."""
 

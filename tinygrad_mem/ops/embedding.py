@@ -162,7 +162,8 @@ class EmbeddingBagMax(Op):
     @staticmethod
     def backward(ctx, gy):
         gw = ctx.zeros(ctx.table, gy.dtype)
-        ctx.kernels.embedding_bag_max_backward(ctx.contiguous(gy), ctx.take("places"), out=gw)
+        gy, places = ctx.contiguous(gy), ctx.take("places")
+        ctx.kernels.embedding_bag_max_backward(gy, places, out=gw)
         return None, gw, None
 
 

@@ -1,4 +1,8 @@
-"""Indexing by tensors. Indices are int64 and within bounds: the functions above this room see to that."""
+"""Indexing by tensors. Indices are int64 and within bounds: the functions above this room see to that.
+
+On an axis of size n the indices of ``Take`` and ``IndexPut`` are from -n to n - 1, all others from 0 to n - 1. Kernels count
+negative ones from the end: a copy of the index without them would be memory that depends on values.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +22,15 @@ class Take(Op):
         ctx.shape = x.shape
         if ctx.needs[0]:
             ctx.save(index=index)
-        ctx.kernels.take(ctx.contiguous(x), ctx.contiguous(index), out=out)
+        x, index = ctx.contiguous(x), ctx.contiguous(index)
+        ctx.kernels.take(x, index, out=out)
         return out
 
     @staticmethod
     def backward(ctx, gy):
         gx = ctx.zeros(ctx.shape, gy.dtype)
-        ctx.kernels.add_rows(ctx.contiguous(gy), ctx.contiguous(ctx.take("index")), out=gx)
+        gy, index = ctx.contiguous(gy), ctx.contiguous(ctx.take("index"))
+        ctx.kernels.add_rows(gy, index, out=gx)
         return gx, None
 
 

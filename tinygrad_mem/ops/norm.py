@@ -57,15 +57,16 @@ class BatchNorm(Op):
         if ctx.needs[0]:
             gx = contiguous if ctx.owns_grad or contiguous is not gy else ctx.empty(gy.shape, gy.dtype)
         partial, sums = ctx.empty((2, n, channels), mean.dtype), ctx.empty((2, channels), mean.dtype)
+        x3, lines = ctx.contiguous(x).reshape(ctx.shape), ctx.empty((3, channels), mean.dtype)
         ctx.kernels.batch_norm_backward(
             contiguous.reshape(ctx.shape),
-            ctx.contiguous(x).reshape(ctx.shape),
+            x3,
             mean,
             rstd,
             weight,
             ctx.training,
             partial,
-            ctx.empty((3, channels), mean.dtype),
+            lines,
             sums,
             out=None if gx is None else gx.reshape(ctx.shape),
         )

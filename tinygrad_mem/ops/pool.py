@@ -40,7 +40,8 @@ class MaxPool(Op):
     @staticmethod
     def backward(ctx, gy, _=None):
         gx = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.max_pool_backward(ctx.contiguous(gy), ctx.take("index"), ctx.geometry, out=gx)
+        gy, index = ctx.contiguous(gy), ctx.take("index")
+        ctx.kernels.max_pool_backward(gy, index, ctx.geometry, out=gx)
         return gx
 
 
@@ -101,5 +102,6 @@ class AdaptiveMaxPool(Op):
     @staticmethod
     def backward(ctx, gy, _):
         gx = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.unpool(ctx.contiguous(gy), ctx.take("index"), out=gx)
+        gy, index = ctx.contiguous(gy), ctx.take("index")
+        ctx.kernels.unpool(gy, index, out=gx)
         return gx

@@ -38,5 +38,6 @@ class Dequantize(Op):
     @staticmethod
     def forward(ctx, codes, scales, *, bits, group, shape, dtype):
         out = ctx.empty(shape, dtype)
-        ctx.kernels.dequantize(ctx.contiguous(codes), ctx.contiguous(scales), bits, group, out=out.reshape(-1))
+        codes, scales = ctx.contiguous(codes), ctx.contiguous(scales)
+        ctx.kernels.dequantize(codes, scales, bits, group, out=out.reshape(-1))
         return out

@@ -13,7 +13,8 @@ class SearchSorted(Op):
     @staticmethod
     def forward(ctx, sequence, values, *, right, dtype):
         out = ctx.empty(values.shape, dtype)
-        ctx.kernels.search_sorted(ctx.contiguous(sequence), ctx.contiguous(values), right, out=out)
+        sequence, values = ctx.contiguous(sequence), ctx.contiguous(values)
+        ctx.kernels.search_sorted(sequence, values, right, out=out)
         return out
 
 

@@ -142,6 +142,8 @@ def summary(rows: Sequence[Row]) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
     measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
     wrong = sum(not result.exact for result in measured)
-    runs = f"{2 * len(measured)} runs"
-    said = f"meta foretold all {runs} to the byte" if not wrong else f"meta foretold {wrong} of {len(measured)} pairs wrongly"
-    return f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}. Bytes are exact: {said}."
+    said = f"Bytes are exact: meta foretold all {2 * len(measured)} runs to the byte"
+    if wrong:
+        pairs = f"{wrong} of {len(measured)} pairs"
+        said = f"Bytes are measured; meta foretold {pairs} wrongly, which is a defect: please report it"
+    return f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}. {said}."

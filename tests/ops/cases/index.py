@@ -31,6 +31,17 @@ def written(x: Any, value: Any) -> Any:
     return y
 
 
+def filled(x: Any, i: Any) -> Any:
+    """Two axes by indices from the end, one by one index."""
+    y = x.clone()
+    y[i, i.flip(0)] = 2.0
+    return y.index_fill(1, i, 0.5)
+
+
+def put(x: Any, i: Any, v: Any) -> Any:
+    return x.index_put((i,), v, accumulate=True)
+
+
 def index_mean(x: Any, index: Any, value: Any) -> Any:
     with warnings.catch_warnings(action="ignore"):  # PyTorch calls it a beta
         return x.index_reduce(0, index, value, "mean")
@@ -40,6 +51,13 @@ GATHER = [[0, 1, 2, 0, 1], [3, 3, 1, 0, 2]]
 
 CASES = [
     same("take_rows", "Take", lambda x, i: x[i], indexed((6, 5), [0, 2, 2, 5])),
+    same("take_rows_from_the_end", "Take", lambda x, i: x[i], indexed((6, 5), [0, -1, -6, 2, -1])),
+    same("take_wide_rows_from_the_end", "Take", lambda x, i: x[i], indexed((6, 80), [0, -1, -6, 2, -1])),
+    same("take_pairs_from_the_end", "Take", lambda x, i: x[i, i.flip(0)], indexed((6, 5, 3), [0, -1, -4, 2])),
+    same("take_columns_from_the_end", "Take", lambda x, i: x[:, i], indexed((4, 6, 3), [[0, -1], [-6, 2]])),
+    same("fill_from_the_end", "IndexPut", filled, indexed((6, 5), [0, -1, -4, 2]), lambda x, i, y: 2 * i.nbytes),
+    same("add_from_the_end", "IndexPut", put, indexed((6, 5), [0, -1, -6, 2, -1], (5, 5))),
+    same("add_wide_from_the_end", "IndexPut", put, indexed((6, 80), [0, -1, -6, 2, -1], (5, 80))),
     same("index_select", "Take", lambda x, i: x.index_select(1, i), indexed((4, 6), [0, 2, 2, 5])),
     OpCase(
         "take_pairs",

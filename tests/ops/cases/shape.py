@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 import tinygrad_mem as tm
 from tests.case import OpCase
 from tests.ops.cases.elementwise import normal
+from tinygrad_mem.autograd.inplace import apply_
 from tinygrad_mem.nn import functional as F
+from tinygrad_mem.ops.convert import Upload
 
 X = normal((3, 4, 5))
+EYE = np.eye(5, 4)
 
 
 def same(name: str, op: Any, run: Any, inputs: Any = X) -> OpCase:
@@ -50,6 +54,14 @@ CASES = [
         lambda x: F.pad(x, (1, 2), mode="reflect"),
         lambda x: torch.nn.functional.pad(x, (1, 2), mode="reflect"),
         X,
+    ),
+    OpCase(
+        "upload",
+        "Upload",
+        lambda x: apply_(Upload, x * 1, values=EYE),
+        lambda x: torch.nn.init.eye_(x * 1),
+        normal((5, 4)),
+        grad=False,
     ),
     OpCase("draw", "Draw", lambda x: (x * 1).normal_(), lambda x: (x * 1).normal_(), X, exact=False),
 ]

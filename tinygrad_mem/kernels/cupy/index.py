@@ -13,19 +13,19 @@ template <typename T> struct wide_type { typedef T type; };
 template <> struct wide_type<float16> { typedef float type; };
 """  # the type of sums
 _take = _cupy.ElementwiseKernel(
-    "raw X x, raw int64 index, int64 width",
+    "raw X x, raw int64 index, int64 count, int64 width",
     "Z z",
-    "z = Z(x[index[i / width] * width + i % width])",
+    "const long long row = index[i / width]; z = Z(x[(row < 0 ? row + count : row) * width + i % width])",
     "tinygrad_mem_take",
 )
 _add_rows = _cupy.ElementwiseKernel(
-    "raw X rows, raw int64 index, int64 count, int64 width, Z before",
+    "raw X rows, raw int64 index, int64 count, int64 width, int64 size, Z before",
     "Z z",
     """
     const long long row = i / width, column = i % width;
     typename wide_type<Z>::type total = before;
     for (long long k = 0; k < count; ++k) {
-        if (index[k] == row) total += rows[k * width + column];
+        if (index[k] == row || index[k] + size == row) total += rows[k * width + column];
     }
     z = total;
     """,
@@ -49,15 +49,15 @@ _add_along = _cupy.ElementwiseKernel(
 
 
 def take(x, index, out):
-    """out = rows of x (axis 0) by int64 index, all within bounds."""
+    """out = rows of x (axis 0) by int64 index, all within bounds; negative ones count from the end."""
     if out.size:
-        _take(x, index, out.size // max(index.size, 1), out)
+        _take(x, index, len(x), out.size // max(index.size, 1), out)
 
 
 def add_rows(rows, index, out):
-    """out[index[i]] += rows[i], in order."""
+    """out[index[i]] += rows[i], in order; negative indices count from the end."""
     if rows.size:
-        _add_rows(rows, index, index.size, out.size // out.shape[0], out, out)
+        _add_rows(rows, index, index.size, out.size // len(out), len(out), out, out)
 
 
 def index_get(x, key, out):

@@ -19,17 +19,17 @@ _ROW = 64  # elements of a line from which on a call for each line is faster tha
 
 
 def take(x, index, out):
-    """out = rows of x (axis 0) by int64 index, all within bounds."""
-    np.take(x, index, axis=0, out=out, mode="clip")  # other modes buffer the output
+    """out = rows of x (axis 0) by int64 index, all within bounds; negative ones count from the end."""
+    np.take(x, index, axis=0, out=out, mode="wrap")  # "raise" buffers the output
 
 
 def add_rows(rows, index, out):
-    """out[index[i]] += rows[i], in order."""
+    """out[index[i]] += rows[i], in order; negative indices count from the end."""
     flat = index.reshape(-1)
     values = rows.reshape(flat.size, *out.shape[1:])
     width = _prod(out.shape[1:])
     if (width < _ROW or _is_half(out.dtype)) and out.flags.c_contiguous and width:
-        places = _Places((flat.size, width), [(flat[:, None], width)], [(1, 1)])
+        places = _Places((flat.size, width), [(flat[:, None], width, len(out))], [(1, 1)])
         places.add(values.reshape(flat.size, width), out.reshape(-1))
         return
     for start in range(0, flat.size, _TILE):
@@ -38,7 +38,7 @@ def add_rows(rows, index, out):
 
 
 def index_get(x, key, out):
-    """out = x[key]; the key has an int64 array or a whole slice for each axis."""
+    """out = x[key]; the key has an int64 array, whose negative entries count from the end, or a whole slice for each axis."""
     line, strides = _memory(x)
     _selected(x.shape, strides, key).get(line, out)
 
@@ -65,7 +65,7 @@ def scatter(source, axis, index, out):
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, line by line."""
     part = _part(source, index)
-    if _is_half(out.dtype) and index.ndim > 1 and out.shape[axis] <= _TILE:
+    if _is_half(out.dtype) and index.ndim > 1 and index.size and out.shape[axis] <= _TILE:
         lead = index.shape[:axis] + index.shape[axis + 1 :]
         lines = [np.moveaxis(a, axis, -1) for a in (out[_corner(index, axis)], index)]
         values = np.moveaxis(part, axis, -1) if isinstance(part, np.ndarray) else part
@@ -122,7 +122,7 @@ def _memory(x):
 def _along(index, axis, strides):
     """The places that index names along an axis; the other axes count up."""
     step = strides[axis] if strides else 0
-    return _Places(index.shape, [(index, step)], [(a, s) for a, s in enumerate(strides) if a != axis])
+    return _Places(index.shape, [(index, step, 0)], [(a, s) for a, s in enumerate(strides) if a != axis])
 
 
 def _selected(shape, strides, key):
@@ -134,7 +134,7 @@ def _selected(shape, strides, key):
     after = len(rest) - first
     sizes = [shape[a] for a in rest]
     targets = [*range(first), *range(first + len(common), len(rest) + len(common))]
-    indices = [(key[a][(..., *[None] * after)], strides[a]) for a in arrays]
+    indices = [(key[a][(..., *[None] * after)], strides[a], shape[a]) for a in arrays]
     counts = [(target, strides[a]) for target, a in zip(targets, rest, strict=True)]
     return _Places((*sizes[:first], *common, *sizes[first:]), indices, counts)
 
@@ -144,13 +144,14 @@ class _Places:
 
     Args:
         shape: of what is read or written.
-        indices: int64 arrays that broadcast to it, and what a step of each is worth.
+        indices: int64 arrays that broadcast to it, what a step of each is worth, and the size of the axis, from whose end
+            negative entries count; 0 where there are none.
         counts: axes whose position counts, and what a step along each is worth.
     """
 
     def __init__(self, shape, indices, counts):
         self.shape, self.indices, self.counts, self.width = shape, indices, counts, 1
-        lines = all(array.shape[-1:] == (1,) for array, _ in indices)
+        lines = all(array.shape[-1:] == (1,) for array, _, _ in indices)
         if lines and (len(shape) - 1, 1) in counts and shape[-1] >= _ROW:  # of all that a place selects, a contiguous line
             self.width = shape[-1]
             self.counts = [c for c in counts if c[0] != len(shape) - 1]
@@ -234,19 +235,21 @@ class _Places:
             key = tuple(key)
             places = _scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
             places.fill(0)
-            for array, stride in self.indices:
-                self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, slots)
+            for array, stride, size in self.indices:
+                self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, size, slots)
             for axis, stride in self.counts:
                 _count(places, axis, key[axis].start * stride, stride, slots)
             yield (*key, ...), places
 
-    def _add_index(self, places, array, key, stride, slots):
-        """places += array * stride, the array broadcast."""
+    def _add_index(self, places, array, key, stride, size, slots):
+        """places += array * stride, the array broadcast, its negative entries counted from the end of ``size``."""
         key = key[len(key) - array.ndim :]
         part = array[tuple(k if n != 1 else slice(None) for k, n in zip(key, array.shape, strict=True))]
+        own = _scratch(part.shape, np.int64, 1, slots)
+        if size and part.size and part.min() < 0:
+            part = np.remainder(part, size, out=own)
         if stride != 1:
-            scaled = _scratch(part.shape, np.int64, 1, slots)
-            part = np.multiply(part, stride, out=scaled)
+            part = np.multiply(part, stride, out=own)
         np.add(places, part, out=places)
 
 
