@@ -95,6 +95,9 @@ class FileFormatError(TinygradMemError, ValueError):
     """A file that is truncated, hostile or of another format."""
 
 
+_ADDRESSES = 1 << 47  # bytes: what a process can address
+
+
 class OutOfMemoryError(TinygradMemError, RuntimeError):
     """A pool cannot serve a request within its limit, or the machine has no more memory.
 
@@ -118,12 +121,14 @@ class OutOfMemoryError(TinygradMemError, RuntimeError):
     ) -> None:
         self.requested, self.used, self.reserved, self.limit, self.free = requested, used, reserved, limit, free
         bound = f"the pool's limit is {limit:,} bytes" if limit else "the machine has no more"
+        raised = ", or raise the limit with set_limit()" if limit else ""
+        if requested >= _ADDRESSES:
+            bound, report = "no machine has so much", "Check the shape that was asked for."
         largest = "" if free[1] is None else f", the largest piece {free[1]:,}"
         pieces = f", of which {free[0]:,} bytes are free{largest}" if free[0] else ""
         super().__init__(
             f"out of memory on {device}: asked for {requested:,} bytes, {used:,} bytes are in use and {reserved:,} bytes "
-            f"are reserved{pieces}; {bound}. "
-            + (report or "Use a smaller batch, free tensors, or raise the limit with set_limit().")
+            f"are reserved{pieces}; {bound}. " + (report or f"Use a smaller batch, or free tensors{raised}.")
         )
 
     def __reduce__(self):

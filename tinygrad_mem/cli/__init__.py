@@ -1,6 +1,9 @@
 """The command line. Its libraries are an extra: without them, one sentence says how to get them."""
 
+import io
 import sys
+
+from ..text import PLAINLY
 
 
 def main() -> None:
@@ -12,4 +15,7 @@ def main() -> None:
         sys.exit(f"tinygrad_mem's command line needs {missing.name}: pip install 'tinygrad_mem[train]'")
     from .app import app
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=PLAINLY)  # what the terminal's encoding lacks is written in signs that it has
     app()

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ..errors import TinygradMemError
+from ..text import visible
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -38,11 +39,13 @@ def _refusals(command: str, traceback: bool) -> Iterator[None]:
     """An error is a sentence and exit status 2, unless its traceback is asked for: a user's class may raise anything."""
     try:
         yield
+    except BrokenPipeError:
+        raise  # whoever reads has seen enough, as in ``| head``: typer ends the program
     except Exception as error:
         if traceback:
             raise
         name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
-        typer.echo(f"{command}: {name}{error}", err=True)
+        typer.echo(visible(f"{command}: {name}{error}", keep="\n"), err=True)
         raise typer.Exit(2) from None
 
 
@@ -119,8 +122,10 @@ def train(
             data_dir=data_dir,
             picture=picture,
         )
+    except BrokenPipeError:
+        raise
     except (TinygradMemError, OSError, ImportError) as error:
-        typer.echo(f"train: {error}", err=True)
+        typer.echo(visible(f"train: {error}", keep="\n"), err=True)
         raise typer.Exit(2) from None
 
 

@@ -19,6 +19,7 @@ from ..memory.accounting import Layer, account, watch
 from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
+from ..text import visible
 from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
 
 
@@ -138,7 +139,7 @@ def _last_forward(track: memory.Track) -> int:
 
 def _show(found: Estimate, console: Console) -> None:
     table = Table(
-        title=f"{found.network}, batch {found.batch_size}, on {found.device}",
+        title=Text(visible(f"{found.network}, batch {found.batch_size}, on {found.device}")),
         title_justify="left",
         title_style="bold",
         box=SIMPLE_HEAD,
@@ -152,7 +153,7 @@ def _show(found: Estimate, console: Console) -> None:
         if layer.parameters or layer.kept or layer.transient:
             output = " x ".join(map(str, layer.output))
             parameters = f"{layer.formula} = {layer.parameters:,}" if layer.parameters else ""
-            name = Text(f"{layer.name or found.network} {layer.kind}")
+            name = Text(visible(f"{layer.name or found.network} {layer.kind}"))
             table.add_row(name, output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
     table.add_section()
     kept = sum(layer.kept for layer in found.layers)

@@ -12,6 +12,7 @@ import tinygrad_mem as tm
 
 from .. import plan as planner
 from ..models.names import Named
+from ..text import visible
 from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
 
 
@@ -50,7 +51,7 @@ def run(
             batch_size, found = planner.largest(build) if largest_batch else (batch_size, build(batch_size))
             front = found.front
     except planner.BudgetError as error:
-        print(error)
+        print(visible(str(error), keep="\n"))
         return 1
     finally:
         times.save()
@@ -105,4 +106,4 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
     print(f"Times are sums {times}, relative to the plain step's. Each peak is of a run on meta, {where}.")
-    print(f"{network}, batch {batch_size}: {found}")
+    print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))

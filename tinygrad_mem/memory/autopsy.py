@@ -13,6 +13,7 @@ from .. import scope
 from ..autograd.sparse import parts
 from ..devices import opened
 from ..scope import local
+from ..text import visible
 from .attribution import Category
 from .census import Census
 from .sizes import bytes_text
@@ -83,7 +84,7 @@ def report(pool: Any, requested: int) -> str:
     with scope.looking:
         rows = owners(where)
     lines = ["The biggest owners:"]
-    lines += [f"  {bytes_text(size):>12}  {owner} ({category})" for owner, category, size in rows[:_OWNERS]]
+    lines += [f"  {bytes_text(size):>12}  {visible(owner)} ({category})" for owner, category, size in rows[:_OWNERS]]
     kinds: Counter[Category] = Counter()
     for _, category, size in rows:
         kinds[category] += size

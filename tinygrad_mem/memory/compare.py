@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..text import visible
 from .attribution import Category
 from .sizes import bytes_text
 
@@ -83,7 +84,7 @@ class Comparison:
             for change in changes[:5]:
                 kinds = [", ".join(sorted(side)) for side in (change.before, change.after)]
                 what = kinds[1] or kinds[0] if title != "moved" or kinds[0] == kinds[1] else f"{kinds[0]} -> {kinds[1]}"
-                lines.append(f"{title:9}  {bytes_text(change.bytes):>12}  {change.owner}  ({what})")
+                lines.append(f"{title:9}  {bytes_text(change.bytes):>12}  {visible(change.owner)}  ({what})")
         return "\n".join(lines)
 
     def table(self, titles: tuple[str, str] = ("before", "after"), rows: int = 12) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..text import visible
 from .attribution import Category
 from .blocks import Block
 from .log import Event
@@ -25,7 +26,8 @@ def sentence(block: Block, names: list[str]) -> str:
         reasons.append(f"{_list([f'`{name}`' for name in names])} in your code show{'s' if len(names) == 1 else ''} it")
     if not reasons:
         reasons = ["something that this track cannot name holds it"]
-    return f"{block.name or 'It'} is {size} of {block.category}, {_birth(block)}; it is alive because {_list(reasons)}."
+    said = f"{block.name or 'It'} is {size} of {block.category}, {_birth(block)}; it is alive because {_list(reasons)}."
+    return visible(said)
 
 
 def _birth(block: Block) -> str:

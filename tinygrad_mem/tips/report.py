@@ -43,7 +43,7 @@ highest of its own moment, so the three need not add up. Times are ratios of one
 </main></body></html>
 """
     with replacing(path) as file:
-        file.write(page.encode())
+        file.write(page.encode(errors="backslashreplace"))
 
 
 def _categories(result: Measured | Failed) -> list[Category]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ..memory import Category, Change
 from ..memory.sizes import bytes_text
+from ..text import visible
 from .measure import Failed, Measured
 from .tip import Tip
 
@@ -100,7 +101,7 @@ def reason(found: Measured) -> str:
         parts.append(f"At the peak: {shown}" + (", and less of others" if len(totals) > 3 else ""))
         along = [change for change in changes if change.bytes * effects.peak.change > 0] or changes
         largest = max(along, key=lambda change: abs(change.bytes))
-        parts.append(f"most of it {largest.owner} ({_signed(largest.bytes)})")
+        parts.append(f"most of it {visible(largest.owner)} ({_signed(largest.bytes)})")
     elif changes:
         held = sum(max(change.bytes, 0) for change in changes)
         parts.append(f"At the peak the same bytes of each category, {bytes_text(held)} of them with another owner")

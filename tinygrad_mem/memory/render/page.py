@@ -56,7 +56,7 @@ def write(track: Track, path: Path | str, *, other: Track | None, titles: Sequen
     }
     pieces = page.split("@@")  # text, name, text, name, ..., text
     with replacing(path) as file:
-        file.writelines((parts[piece] if i % 2 else piece).encode() for i, piece in enumerate(pieces))
+        file.writelines((parts[piece] if i % 2 else piece).encode(errors="backslashreplace") for i, piece in enumerate(pieces))
 
 
 def _same_scale(*layouts: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from rich.console import Console  # noqa: E402 (first the sentence that says how
 from rich.table import Table  # noqa: E402
 from rich.text import Text  # noqa: E402
 
+from ...text import PLAINLY, visible  # noqa: E402
 from ..sizes import bytes_text  # noqa: E402
 from ..timeline import Moment  # noqa: E402
 
@@ -30,7 +32,7 @@ def peak_table(moment: Moment, title: str) -> Table:
 
 def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20) -> Table:
     """Sizes with their names, largest first; those beyond ``rows`` are one row, so that all add up to the last line."""
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     table.add_column(what, overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
     table.add_column("", justify="right", no_wrap=True)
@@ -41,7 +43,7 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
     if rest:
         shown.append((f"{len(rest):,} smaller ones", sum(size for _, size in rest)))
     for name, size in shown:
-        table.add_row(Text(name or "(none)"), f"{size:,}", bytes_text(size), f"{size / total:.1%}" if total else "")
+        table.add_row(Text(visible(name) or "(none)"), f"{size:,}", bytes_text(size), f"{size / total:.1%}" if total else "")
     table.add_section()
     table.add_row("in use", f"{total:,}", bytes_text(total), "100.0%" if total else "", style="bold")
     return table
@@ -49,7 +51,7 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
 
 def marks_table(track: Track, title: str) -> Table:
     """A row a mark: what was in use there, and the most since the mark before."""
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+    table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     table.add_column("mark", overflow="fold")
     for name in ("in use", "most until there", ""):
         table.add_column(name, justify="right", no_wrap=True)
@@ -58,17 +60,17 @@ def marks_table(track: Track, title: str) -> Table:
         end = int(np.searchsorted(line.event, mark.index))  # moments before the mark
         used = int(line.used[end - 1]) if end else 0
         most = int(line.used[start:end].max(initial=used))
-        table.add_row(Text(mark.text or "(no text)"), f"{used:,}", f"{most:,}", bytes_text(most))
+        table.add_row(Text(visible(mark.text) or "(no text)"), f"{used:,}", f"{most:,}", bytes_text(most))
         start = end
     return table
 
 
 def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12) -> Table:
     """What two runs needed, then the owners whose bytes at the peak changed most; those beyond ``rows`` are one row."""
-    table = Table(title=Text(f"{titles[0]} and {titles[1]}"), title_justify="left", title_style="bold")
+    table = Table(title=Text(visible(f"{titles[0]} and {titles[1]}")), title_justify="left", title_style="bold")
     table.add_column("", overflow="fold")
     for name in (*titles, "change"):
-        table.add_column(Text(name), justify="right", no_wrap=True)
+        table.add_column(Text(visible(name)), justify="right", no_wrap=True)
     for name, effect in (("peak", found.peak), ("saved for backward", found.saved), ("transient", found.transient)):
         table.add_row(name, f"{effect.before:,}", f"{effect.after:,}", f"{effect.change:+,}", style="bold")
     table.add_section()
@@ -76,7 +78,7 @@ def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12)
     for change in changes[:rows]:
         before, after = sum(change.before.values()), sum(change.after.values())
         what = ", ".join(sorted({*change.before, *change.after}))
-        table.add_row(Text(f"{change.owner} ({what})"), f"{before:,}", f"{after:,}", f"{change.bytes:+,}")
+        table.add_row(Text(visible(f"{change.owner} ({what})")), f"{before:,}", f"{after:,}", f"{change.bytes:+,}")
     rest = changes[rows:]
     if rest:
         sides = [sum(sum(getattr(change, side).values()) for change in rest) for side in ("before", "after")]
@@ -85,7 +87,10 @@ def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12)
 
 
 def text(table: Table, width: int = 100) -> str:
-    """The table as plain text."""
-    written = io.StringIO()
-    Console(file=written, width=width, color_system=None).print(table)
-    return "\n".join(line.rstrip() for line in written.getvalue().rstrip().splitlines())
+    """The table as plain text, in signs that the standard output can show: the result is there to be printed."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    written = io.BytesIO()
+    file = io.TextIOWrapper(written, encoding, PLAINLY, newline="")
+    Console(file=file, width=width, color_system=None).print(table)
+    file.flush()
+    return "\n".join(line.rstrip() for line in written.getvalue().decode(encoding).rstrip().split("\n"))

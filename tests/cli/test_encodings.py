@@ -1,0 +1,165 @@
+"""What a terminal gets: signs that its encoding has, names that move no cursor, and a quiet end where nobody reads on."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import subprocess
+import sys
+import unicodedata
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory, nn
+from tinygrad_mem.errors import OutOfMemoryError
+from tinygrad_mem.text import PLAINLY, visible
+
+HOSTILE = "a\x1b[31m\x9b0m\u202eb\nA budget of 5 bytes: fits\r\t\x00\u2028\ud800[red]é"
+CLASS = f"""
+from tinygrad_mem import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.add_module({HOSTILE!r}, nn.Linear(4, 4))
+
+    def forward(self, x):
+        return next(self.children())(x)
+"""
+COMMANDS = {
+    "estimate": ["estimate", "net.py:Net", "--input", "4", "--budget", "1MiB"],
+    "json": ["estimate", "net.py:Net", "--input", "4", "--json"],
+    "plan": ["plan", "lenet", "--allow", "in_backward", "--batch-size", "2"],
+    "tips": ["tips", "--tip", "inplace"],
+    "refused": ["estimate", "n\x1b[31m\u202e²", "--input", "4"],
+}
+RUN = """
+import os, sys
+for encoding in ("ascii", "latin-1", "cp1252", "utf-8"):
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        stream.reconfigure(encoding=encoding, errors="strict")
+    try:
+        main()
+    except SystemExit as end:
+        assert end.code in (0, 2 if "refused" in sys.argv[0] else 0), end.code
+    print("\\n==", flush=True)
+"""
+
+
+def unseen(text: str) -> set[str]:
+    """The characters of a text that no reader sees."""
+    return {c for c in text if c != "\n" and unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_in_every_encoding(name: str, tmp_path: Path, reliability: Any):
+    (tmp_path / "net.py").write_text(CLASS, encoding="utf-8")
+    program = f"import sys; sys.argv = [{name!r}, *{COMMANDS[name]!r}]\nfrom tinygrad_mem.cli import main\n{RUN}"
+    env = {**os.environ, "TINYGRAD_MEM_CACHE": "", "TERM": "dumb", "PYTHONPATH": str(Path(tm.__file__).parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr.decode("latin-1")
+    parts = done.stdout.replace(b"\r\n", b"\n").split(b"\n==\n")[:-1]
+    assert len(parts) == 4
+    for part, encoding in zip(parts, ("ascii", "latin-1", "cp1252", "utf-8"), strict=True):
+        assert not unseen(part.decode(encoding))
+        assert b"\nA budget of 5 bytes: fits" not in part
+    if name != "refused":
+        assert all(part.strip() for part in parts)
+    assert b"\x1b" not in done.stderr
+    reliability("commands in an encoding", len(parts))
+
+
+@pytest.mark.parametrize("arguments", [["estimate", "lenet"], ["estimate", "lenet", "--json"]], ids=["table", "json"])
+def test_a_pipe_that_nobody_reads_ends_it_quietly(arguments: list[str]):
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([sys.executable, "-m", "tinygrad_mem", *arguments], stdout=write, stderr=subprocess.PIPE)
+    os.close(write)
+    assert done.returncode == 1
+    assert done.stderr == b""
+
+
+def test_visible_text():
+    assert visible("plain é 層 \u00a0") == "plain é 層 \u00a0"
+    assert visible("\x1b[31m\x9b\n\u202e\ud800") == r"\x1b[31m\x9b\n\u202e\ud800"
+    assert visible("a\nb\rc", keep="\n") == "a\nb\\rc"
+    assert "²→µ層\ud800".encode("ascii", PLAINLY) == b"^2>u\\u5c64\\ud800"
+    for code in range(0x11000):
+        assert not unseen(visible(chr(code)))
+    with pytest.raises(UnicodeDecodeError):
+        b"\xff".decode("ascii", PLAINLY)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.add_module(HOSTILE, nn.Linear(64, 64))
+
+    def forward(self, x):
+        return next(self.children())(x)
+
+
+def shown(size: int) -> dict[str, str]:
+    """Everything that says names in the terminal."""
+    model = Net()
+    with memory.track() as track:
+        loss = model(tm.ones(4, 64)).sum()
+        memory.mark(HOSTILE)
+        loss.backward()
+        weight = next(model.parameters())
+        explained = track.explain(weight)
+        pool = tm.device("cpu").pool
+        pool.set_limit(pool.total_bytes() + (1 << 20))
+        try:
+            with pytest.raises(OutOfMemoryError) as caught:
+                tm.empty(1 << 20)
+        finally:
+            pool.set_limit(0)
+    with memory.track() as other:
+        tm.zeros(size)
+    tables = {by: track.table(by) for by in ("category", "module", "op", "line", "mark")}
+    changed = track.compare(other)
+    texts = {"comparison": str(changed), "changes": changed.table((HOSTILE, "after")), "marked": track.table(at=track.marks[0])}
+    return tables | texts | {"explained": explained, "no memory": str(caught.value), "notebook": track._repr_html_()}
+
+
+def test_names_in_tables_and_sentences_move_no_cursor_and_begin_no_line():
+    found = shown(100)
+    assert not {name: unseen(text) for name, text in found.items() if unseen(text)}
+    assert not any(line.strip("│ ").startswith("A budget") for text in found.values() for line in text.splitlines())
+    assert any("x1b[31m" in text for text in found.values())
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp1252", "utf-8"])
+def test_a_table_can_be_printed_wherever_it_was_asked_for(encoding: str):
+    with memory.track() as track:
+        tm.zeros(10)
+        memory.mark("µ → 層")
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding)):
+        shown = track.table("mark")
+        print(shown, flush=True)  # in the encoding's strict way
+    assert ("│" in shown) == (encoding == "utf-8")
+
+
+def test_a_page_holds_any_name(tmp_path: Path):
+    with memory.track() as track:
+        Net()(tm.ones(4, 64)).sum()
+        memory.mark("</script><script>alert(1)</script>" + HOSTILE)
+    track.to_html(tmp_path / "page.html", titles=["<script>alert(2)</script>" + HOSTILE])
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "<script>alert(" not in page
+    assert r"\ud800" in page
+
+
+@pytest.mark.parametrize(
+    ("count", "said", "not_said"), [(1 << 40, "machine has no more", "limit"), (1 << 46, "no machine", "batch")]
+)
+def test_what_is_said_of_sizes_that_no_machine_has(count: int, said: str, not_said: str):
+    with pytest.raises(OutOfMemoryError, match=said) as caught:
+        tm.empty(count)
+    assert not_said not in str(caught.value)
