@@ -123,7 +123,7 @@ class OutOfMemoryError(TinygradMemError, RuntimeError):
         bound = f"the pool's limit is {limit:,} bytes" if limit else "the machine has no more"
         raised = ", or raise the limit with set_limit()" if limit else ""
         if requested >= _ADDRESSES:
-            bound, report = "no machine has so much", "Check the shape that was asked for."
+            bound, report = f"{bound}, and no machine has so much", "Check the shape that was asked for."
         largest = "" if free[1] is None else f", the largest piece {free[1]:,}"
         pieces = f", of which {free[0]:,} bytes are free{largest}" if free[0] else ""
         super().__init__(
