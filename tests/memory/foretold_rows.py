@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 import tinygrad_mem as tm
 from tests.sturdy.calls import IMAGE, SIGNAL, VOLUME, Call, M, V, X, b, f, i
@@ -211,6 +212,11 @@ def containers() -> None:
 
 
 TYPED = [f"{name}Tensor" for name in ("Float", "Double", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")]
+
+
+def converted() -> None:
+    theirs = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+    _trained(tm.from_torch(theirs))
 
 
 def stand_ins() -> None:
@@ -447,6 +453,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     f"compile {' '.join(TYPED)}": stand_ins,
     "distributions.Normal Categorical Bernoulli OneHotCategorical Independent kl_divergence": drawn,
     "load from_dlpack": read,
+    "from_torch": converted,
     f"nn.init.constant dirac sparse {INITIAL}": initial_by_old_names,
     "data.TokenFile write_tokens": tokens,
     "data.ChainDataset IterableDataset TokenStream": streamed,
@@ -631,7 +638,6 @@ SILENT = {
     "compares numbers: refused": "autograd.gradcheck",
     "predicts, or measures, itself": "recompute.profile",
     "needs a GPU": "T.cuda",
-    "a prediction counts each layer twice while it is converted": "from_torch",
     "an op, which a function calls": "nn.init.Upload",
 }
 """Why names have no row -> the names: the short list of what a test needs not try."""

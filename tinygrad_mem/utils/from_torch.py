@@ -14,6 +14,7 @@ from .. import nn
 from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..devices import dry_run
 from ..dtypes import bfloat16
 from ..errors import NotOfferedError
 from ..functional.creation import empty, from_numpy
@@ -220,7 +221,7 @@ class _Conversion:
                 value = getattr(holder, name)
                 is_flag = name == "bias" and not isinstance(value, bool)
                 arguments[name] = value is not None if is_flag else self.value(value)
-        with Device("meta"):
+        with dry_run():  # apart from a prediction around it
             return mine(**arguments)
 
     def class_of(self, kind: type) -> type:
