@@ -52,6 +52,7 @@ RANKS = {
     "kernels": 1,
     "errors": 0,
     "scope": 0,
+    "interrupts": 0,
     "dtypes": 0,
     "absent": 0,
     "files": 0,

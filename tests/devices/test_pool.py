@@ -490,3 +490,16 @@ def test_wherever_an_allocation_fails_nothing_is_left_and_the_next_step_works():
     finally:
         gc.enable()
     np.testing.assert_array_equal(w.grad.numpy(), expected)
+
+
+def test_a_block_that_outlives_the_modules_names_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    """At exit, in builds without the interpreter's lock, blocks may go after the names that their end would look for."""
+    said: list = []
+    monkeypatch.setattr(sys, "unraisablehook", said.append)
+    pool = Pool("test")
+    block = pool.malloc(512)
+    with monkeypatch.context() as exit:
+        exit.setattr(sys.modules[Pool.__module__], "scope", None)
+        del block
+    assert not said
+    assert pool.used_bytes() == 0

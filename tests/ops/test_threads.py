@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Iterator
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -107,6 +109,21 @@ def test_a_giver_helps_with_the_group_that_is_begun_and_not_with_the_next(monkey
     assert begun.wait(60)
     beside.finish()
     assert done == ["first", "next"]
+
+
+def test_what_the_giver_did_itself_holds_no_array(monkeypatch: pytest.MonkeyPatch):
+    """The worker comes to it later, when the giver's memory is somebody else's."""
+    monkeypatch.setattr(threads, "_pool", threads._Pool())
+    monkeypatch.setattr(threads._pool, "size", 2)
+
+    waiting: list[Any] = []
+    monkeypatch.setattr(threads._pool, "_workers", [SimpleNamespace(jobs=SimpleNamespace(put=waiting.append))])
+    array = np.ones(4)
+    gone = weakref.ref(array)
+    threads.split(2, lambda i, j, array=array: None, grain=1)
+    del array
+    assert len(waiting) == 1
+    assert gone() is None
 
 
 def test_an_error_beside_reaches_the_caller_and_later_groups_are_not_done(cores: int):

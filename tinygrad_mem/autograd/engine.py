@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import weakref
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from .tape import Node, run_backward
 
 if TYPE_CHECKING:
     from .tensor import Tensor
+
+_accumulating = RLock()
 
 
 class Pending:
@@ -382,16 +385,17 @@ def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bo
 
 def _accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
     """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
-    device, present = leaf.device, leaf.grad
-    if type(grad) is Rows or isinstance(present, sparse.SparseTensor):
-        sparse.accumulate(leaf, grad, owned)
-    elif present is not None:
-        device.kernels.add(present.array, grad, out=present.array)
-        present.storage.version += 1
-    else:
-        if not owned or not grad.flags.c_contiguous:
-            grad = copy(device, grad)
-        leaf._take_grad(grad)
+    with _accumulating:  # walks of two threads may come to one leaf
+        device, present = leaf.device, leaf.grad
+        if type(grad) is Rows or isinstance(present, sparse.SparseTensor):
+            sparse.accumulate(leaf, grad, owned)
+        elif present is not None:
+            device.kernels.add(present.array, grad, out=present.array)
+            present.storage.written("backward")
+        else:
+            if not owned or not grad.flags.c_contiguous:
+                grad = copy(device, grad)
+            leaf._take_grad(grad)
     if leaf._post_accumulate:
         for hook in list(leaf._post_accumulate.values()):
             hook(leaf)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from ..interrupts import counter
+
+_next_key = counter(0)
+
 
 class RemovableHandle:
     """What registering a hook returns; ``remove()`` takes the hook away, and so does leaving it as a context."""
 
     __slots__ = ("_hooks", "key")
-    _next = 0
 
     def __init__(self, hooks: dict) -> None:
         self._hooks = hooks
-        self.key = RemovableHandle._next
-        RemovableHandle._next += 1
+        self.key = _next_key()
 
     def remove(self) -> None:
         """Take the hook away; a second time does nothing."""

@@ -6,6 +6,7 @@ node's saved arrays are a :class:`Kept`, which says when it lets go.
 
 from __future__ import annotations
 
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
@@ -24,8 +25,21 @@ class Storage:
 
     def written(self, by: str) -> None:
         """Somebody wrote the memory."""
-        self.version += 1
-        self.writer = by
+        with _counting:
+            self.version += 1
+            self.writer = by
+
+    @staticmethod
+    def of(tensor: Any) -> Storage:
+        """The tensor's, which is made when somebody first asks: one, though two threads ask at once."""
+        if tensor._storage is None:
+            with _counting:
+                if tensor._storage is None:
+                    tensor._storage = Storage()
+        return tensor._storage
+
+
+_counting = RLock()  # a signal's handler may write too
 
 
 def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
@@ -49,9 +63,7 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
             node.saved[name] = pack(hooks[-1], (node, name, place), shown(owner, mine, array, node.device))
             node.packed = True
         elif owner is not None:
-            storage = owner._storage
-            if storage is None:
-                storage = owner._storage = Storage()
+            storage = owner._storage or Storage.of(owner)
             versions.append((name, storage, storage.version))
     node.versions = versions
     if scope.listeners:
@@ -144,8 +156,7 @@ def shown(owner: Any, mine: bool, array: Any, device: Any) -> Any:
     """
     if owner is None:
         return _Tensor._wrap(array, device)
-    if owner._storage is None:
-        owner._storage = Storage()  # by which a hook knows it again, and tells it from a buffer that an op made for itself
+    Storage.of(owner)  # by which a hook knows it again, and tells it from a buffer that an op made for itself
     root = owner if owner._view is None else owner._view.base
     return owner if root.is_leaf and not mine else owner.detach()
 

@@ -261,4 +261,4 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
             leaf._take_grad(_added(device, grad, owned, present.rows))
     else:
         _added(device, present.array, True, grad)
-        present.storage.version += 1
+        present.storage.written("backward")

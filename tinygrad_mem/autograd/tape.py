@@ -6,13 +6,13 @@ here forms a reference cycle, and memory falls when the last reference goes.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
 from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError, let_go
+from ..interrupts import counter
 from ..ops.base import Context, Op
 from .hooks import RemovableHandle
 from .saved import contents, remember, unpack
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .tensor import Tensor
 
 _new = object.__new__
-next_sequence = itertools.count(1).__next__
+next_sequence = counter(1)
 local = scope.local
 
 

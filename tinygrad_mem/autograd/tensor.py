@@ -83,9 +83,7 @@ class Tensor(Exchange, _Base):
     @property
     def storage(self) -> saved.Storage:
         """The identity and version of the memory, shared by all views of it."""
-        if self._storage is None:
-            self._storage = saved.Storage()
-        return self._storage
+        return self._storage or saved.Storage.of(self)
 
     @property
     def _version(self) -> int:

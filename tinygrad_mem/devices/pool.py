@@ -79,7 +79,7 @@ class Block(np.ndarray):
     chunk: Chunk
     pool: Any  # None from its end on
 
-    def __del__(self) -> None:
+    def __del__(self, scope: Any = scope) -> None:  # at exit this module's names may be gone before its blocks
         try:
             pool = self.pool
         except AttributeError:

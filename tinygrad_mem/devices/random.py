@@ -38,20 +38,8 @@ class Generator:
 
     def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may draw too
         self._state: Ticket = ((local.dry or Generator).first_seed & _MASK, 0)
-
-    @property
-    def state(self) -> Ticket:
-        """Seed, and calls so far."""
-        return self._state if local.draws is None else local.draws.get(self, self._state)
-
-    @state.setter
-    def state(self, state: Ticket) -> None:
-        if local.draws is None:
-            self._state = state
-        else:
-            local.draws[self] = state
 
     @property
     def device(self) -> Device:
@@ -65,6 +53,19 @@ class Generator:
             seed, calls = self.state
             self.state = (seed, calls + 1)
         return seed, calls
+
+    @property
+    def state(self) -> Ticket:
+        """The next ticket: seed, and calls so far. What is set is not lost, though another thread takes a ticket just then."""
+        return self._state if local.draws is None else local.draws.get(self, self._state)
+
+    @state.setter
+    def state(self, state: Ticket) -> None:
+        with self._lock:
+            if local.draws is None:
+                self._state = state
+            else:
+                local.draws[self] = state
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""

@@ -42,6 +42,7 @@ class Ears:
 
     late: ClassVar[list[BaseException]] = []  # to be raised by whoever runs next where it may
     _hearing: tuple[Callable[[int], None], ...] = ()
+    _changing = threading.RLock()  # of who changes it: a tuple that is made of the one before
     _mine = threading.local()  # how many listen in this thread, and the handler that stood before the first
 
     @classmethod
@@ -51,14 +52,16 @@ class Ears:
         if depth == 0:
             cls._mine.before = local.run(_listen)
         cls._mine.depth = depth + 1
-        cls._hearing = (*cls._hearing, hear)
+        with cls._changing:
+            cls._hearing = (*cls._hearing, hear)
 
     @classmethod
     def close(cls, hear: Callable[[int], None]) -> None:
         """``hear`` hears no more, if it did; the last one of a thread puts back the handler that stood there."""
         if hear not in cls._hearing:
             return
-        cls._hearing = tuple(each for each in cls._hearing if each != hear)
+        with cls._changing:
+            cls._hearing = tuple(each for each in cls._hearing if each != hear)
         depth = getattr(cls._mine, "depth", 0)
         if depth == 1:
             set_handler, _ = _numpy()

@@ -91,7 +91,7 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
-_single_lock = threading.Lock()
+_single_lock = threading.RLock()  # a signal's handler may multiply too
 _single_users = 0
 _single_before = 1
 
@@ -105,11 +105,11 @@ class single:
         global _single_users, _single_before
         if _set_threads is not None:
             with _single_lock:
-                if _single_users == 0:
+                _single_users += 1
+                if _single_users == 1:
                     _single_before = _get_threads()
                     if _single_before != 1:
                         _set_threads(1)
-                _single_users += 1
 
     def __exit__(self, *exc: object) -> None:
         global _single_users

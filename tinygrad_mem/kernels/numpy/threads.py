@@ -1,25 +1,27 @@
 """Two or more cores for one kernel: NumPy lets go of the interpreter in ufuncs, copies and matrix products.
 
-``split`` cuts a range into one part a worker and runs the parts at once; small ranges run in the caller. Workers sleep on
-a lock of their own. ``scratch`` is a small buffer of the running thread for tile-sized temporaries; it is made once, and it
-is listed in ``kernels/uncounted.py``.
+``split`` cuts a range into one part a worker and runs the parts at once; small ranges run in the caller. Workers sleep at
+a queue of their own; what they have not begun when the caller is done with its part, it does itself. ``scratch`` is a small
+buffer of the running thread for tile-sized temporaries; it is made once, and it is listed in ``kernels/uncounted.py``.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
 
+from ...interrupts import covered, each
 from ...scope import settle_numpy
 
 SCRATCH = 1 << 21  # bytes a thread
@@ -45,42 +47,80 @@ def scratch(shape: tuple[int, ...], dtype: Any = np.float32, slot: int = 0, slot
     return np.ndarray(shape, dtype, buffer, slot * (SCRATCH // slots & -64))  # aligned: else ufuncs copy it first
 
 
-class _Worker(threading.Thread):
-    """Waits for a task, runs it, says that it is done; errors travel to the caller."""
+class _Job:
+    """A task that one thread does: the worker in whose queue it is, or its giver, whoever takes it first."""
 
-    def __init__(self) -> None:
-        super().__init__(daemon=True, name="tinygrad_mem-kernel")
-        self.go, self.done = threading.Lock(), threading.Lock()
-        self.go.acquire()
-        self.done.acquire()
-        self.task: Callable[[], None] | None = None
+    __slots__ = ("_owner", "done", "error", "over", "task")
+
+    def __init__(self, task: Callable[[], object]) -> None:
+        self.task: Callable[[], object] | None = task
         self.error: BaseException | None = None
-        self.start()
+        self.over = False
+        self.done = threading.Lock()
+        self.done.acquire()
+        self._owner: dict[int, object] = {}
+
+    def is_of(self, who: object) -> bool:
+        """Whether it is ``who``'s: the first to ask has it. One call of C, with the same answer when it is asked again."""
+        return self._owner.setdefault(0, who) is who
 
     def run(self) -> None:
-        settle_numpy()
-        while True:
-            self.go.acquire()
-            try:
-                assert self.task is not None
-                self.task()
-            except BaseException as error:
-                self.error = error
-            self.task = None
-            self.done.release()
+        """What a worker does that has it; errors are for the giver."""
+        try:
+            assert self.task is not None
+            self.task()
+        except BaseException as error:
+            self.error = error
+        self.task = None  # its arrays go before the giver goes on
+        self.over = True
+        self.done.release()
 
-    def begin(self, task: Callable[[], None]) -> None:
-        self.task = task
-        self.go.release()
+    def end(self, giver: object) -> None:
+        """Return when no worker does it any more; if none has begun it, none will."""
+        if self.is_of(giver):
+            self.task = None  # the worker may come to it later: it must hold no array
+        else:
+            while not self.over:  # what was waited for is not waited for again, when a signal has come in between
+                self.done.acquire()
 
-    def wait(self) -> None:
-        self.done.acquire()
-        error, self.error = self.error, None
+
+@covered
+def _end(jobs: list[_Job], giver: object) -> None:
+    """Return when all jobs have ended, also where a signal comes meanwhile."""
+    try:
+        for job in jobs:
+            job.end(giver)
+    finally:
+        for job in jobs:
+            job.end(giver)
+
+
+def _raise(jobs: list[_Job]) -> None:
+    """Raise the first error of the jobs, if there is one."""
+    for job in jobs:
+        error, job.error = job.error, None
         if error is not None:
             try:
                 raise error
             finally:
                 del error  # its traceback holds this frame
+
+
+class _Worker(threading.Thread):
+    """Does the jobs of its queue, one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True, name="tinygrad_mem-kernel")
+        self.jobs: SimpleQueue[_Job] = SimpleQueue()
+        self.start()
+
+    def run(self) -> None:
+        settle_numpy()
+        while True:
+            job = self.jobs.get()
+            if job.is_of(self):
+                job.run()
+            del job
 
 
 class _Pool:
@@ -90,8 +130,34 @@ class _Pool:
         asked = os.environ.get("TINYGRAD_MEM_THREADS", "")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         self.size = int(asked) if asked.isdecimal() and int(asked) else cores
-        self.workers: list[_Worker] = []
-        self.busy = threading.Lock()
+        self._workers: list[_Worker] = []
+        self._free = threading.RLock()  # a finalizer may ask too
+        self._user: Callable[[], object] = _nobody
+
+    def take(self, user: object, count: int) -> list[_Worker]:
+        """So many workers for ``user``, until :meth:`leave` or its end; none where somebody else has them."""
+        with self._free:
+            if self._user() is not None:
+                return []
+            while len(self._workers) < count:
+                self._workers.append(_Worker())
+            self._user = weakref.ref(user)
+            return self._workers[:count]
+
+    def leave(self, user: object) -> None:
+        """The workers are anybody's again, if they were ``user``'s."""
+        if self._user() is user:
+            self._user = _nobody
+
+
+def _nobody() -> None:
+    return None
+
+
+class _User:
+    """Who has the workers: one call of :func:`split`. When an interrupt ends that anywhere, this goes, and they are free."""
+
+    __slots__ = ("__weakref__",)
 
 
 _pool = _Pool()
@@ -105,23 +171,24 @@ def split(count: int, run: Callable[[int, int], None], grain: int = GRAIN) -> No
     The parts are the same for the same count, whatever runs them: results do not depend on timing.
     """
     parts = min(_pool.size, count // grain) if grain else _pool.size
-    if parts < 2 or not _pool.busy.acquire(blocking=False):
+    user = _User() if parts > 1 else None
+    workers = [] if user is None else _pool.take(user, parts - 1)
+    if not workers:
         run(0, count)
         return
+    bounds = [count * i // parts for i in range(parts + 1)]
+    jobs = [_Job(partial(run, start, stop)) for start, stop in pairwise(bounds[1:])]
     try:
-        while len(_pool.workers) < parts - 1:
-            _pool.workers.append(_Worker())
-        bounds = [count * i // parts for i in range(parts + 1)]
-        helpers = _pool.workers[: parts - 1]
-        for worker, start, stop in zip(helpers, bounds[1:-1], bounds[2:], strict=True):
-            worker.begin(lambda start=start, stop=stop: run(start, stop))
-        try:
-            run(bounds[0], bounds[1])
-        finally:
-            for worker in helpers:
-                worker.wait()
+        for worker, job in zip(workers, jobs, strict=True):
+            worker.jobs.put(job)
+        run(0, bounds[1])
+        for job, (start, stop) in zip(jobs, pairwise(bounds[1:]), strict=True):
+            if job.is_of(user):
+                run(start, stop)
     finally:
-        _pool.busy.release()
+        _end(jobs, user)
+        _pool.leave(user)
+    _raise(jobs)
 
 
 def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
@@ -130,11 +197,11 @@ def lanes(count: int, most: int, run: Callable[[int, int], None]) -> None:
     A lane is a part of a workspace that one thread at a time uses. It takes number after number, so that all lanes end together
     though some begin late: what a number gives must not depend on its lane.
     """
-    left = iter(range(count))
+    left = deque(range(count))
 
     def some(first: int, last: int) -> None:
         for lane in range(first, last):
-            for number in left:
+            for number in each(left):
                 run(lane, number)
 
     split(max(min(_pool.size, most, count), 1), some, grain=1)
@@ -152,52 +219,55 @@ class Beside:
     """
 
     def __init__(self) -> None:
-        self.left: _Tasks = SimpleQueue()
-        self.worker: _Worker | None = None
-        self.groups = self.begun = 0  # handed over, and the last one of which the worker has begun a task
+        self._left: _Tasks = SimpleQueue()
+        self._job: _Job | None = None
+        self._groups = 0  # handed over
+        self._begun = [0]  # the last one of which the worker has begun a task
 
     def hand_over(self, tasks: Sequence[Callable[[], object]]) -> None:
-        self.groups += 1
-        if self.worker is None and not self._begin():
+        self._groups += 1
+        if self._job is None and not self._begin():
             _all(tasks)
         else:
             for task in tasks:
-                self.left.put((self.groups, task))
+                self._left.put((self._groups, task))
 
     def finish(self) -> None:
         """Return when all that was handed over is done."""
-        if self.worker is None:
+        if self._job is None:
             return
-        worker, queue, left = self.worker, self.left, deque()
+        job, queue, left = self._job, self._left, deque()
         try:
             with suppress(Empty):
                 while True:
                     left.append(queue.get_nowait())
-            if left and left[0][0] == self.begun:  # then all of the groups before are done
+            if left and left[0][0] == self._begun[0]:  # then all of the groups before are done
                 left.popleft()[1]()
         finally:
             queue.put(None)
-            self.worker, self.left = None, SimpleQueue()
-            try:
-                worker.wait()
-            finally:
-                _pool.busy.release()
+            self._job, self._left = None, SimpleQueue()
+            _end([job], self)
+            _pool.leave(self)
+        _raise([job])
         for _, group in groupby(left, itemgetter(0)):
             _all([task for _, task in group])
 
     def _begin(self) -> bool:
-        if _pool.size < 2 or not _pool.busy.acquire(blocking=False):
-            return False
-        if not _pool.workers:
-            _pool.workers.append(_Worker())
-        self.worker = _pool.workers[0]
-        self.worker.begin(partial(self._work, self.left))
-        return True
+        workers = _pool.take(self, 1) if _pool.size > 1 else []
+        if workers:
+            self._job = _Job(partial(_work, self._left, self._begun))
+            workers[0].jobs.put(self._job)
+        return bool(workers)
 
-    def _work(self, queue: _Tasks) -> None:
-        while (found := queue.get()) is not None:
-            self.begun, task = found
-            task()
+    def __del__(self) -> None:
+        self._left.put(None)  # an interrupt came before finish(): the worker would wait for ever
+
+
+def _work(queue: _Tasks, begun: list[int]) -> None:
+    while (found := queue.get()) is not None:
+        begun[0], task = found
+        del found
+        task()
 
 
 def _all(tasks: Sequence[Callable[[], object]]) -> None:

@@ -1,0 +1,123 @@
+"""Threads and signals: what must not be taken twice, and what must not be cut in two.
+
+Python hears a signal (Ctrl-C) in its main thread, at the beginning of a function, at the end of a call of C and where a loop
+goes back, and the handler may raise there. Threads may change places at the same points; without the interpreter's lock (a
+free-threaded build) they run at once. What holds in both cases is a single call of C on one object: ``deque.popleft`` gives
+each item to one taker. An iterator promises nothing to two threads.
+"""
+
+from __future__ import annotations
+
+import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
+import itertools
+import signal
+import sysconfig
+import threading
+from _thread import RLock, get_ident
+from collections import deque
+from collections.abc import Callable, Iterator
+from itertools import starmap
+from typing import Any, TypeVar
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+_LAST = 32  # signals from here on are for programs' own use
+_FATAL = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"}
+_SIGNALS = sorted(int(s) for s in signal.valid_signals() if s < _LAST and signal.Signals(s).name not in _FATAL)
+
+
+class _Guarded:
+    """The next number, to one caller at a time; a signal's handler may ask too."""
+
+    def __init__(self, first: int) -> None:
+        self._lock, self._numbers = RLock(), itertools.count(first)
+
+    def __call__(self) -> int:
+        with self._lock:
+            return next(self._numbers)
+
+
+def counter(first: int) -> Callable[[], int]:
+    """A function that gives ``first`` and the numbers after it, in order and each once, whichever threads call it."""
+    return _Guarded(first) if FREE_THREADED else itertools.count(first).__next__  # with the interpreter's lock one call of C
+
+
+def each(left: deque[T]) -> Iterator[T]:
+    """The items of ``left``, taken from its beginning: threads that walk it at once take each item once."""
+    while True:
+        try:
+            item = left.popleft()
+        except IndexError:
+            return
+        yield item
+        del item
+
+
+def covered(function: F) -> F:
+    """Let the ``try`` that ``function`` begins with cover its first instruction, at which Python hears signals.
+
+    For ``__exit__``: a signal that comes when a ``with`` block ends is raised before the first line, so that
+    ``try: ... finally:`` would not put back what the block had changed. The range is in CPython's table of exceptions; where
+    that looks otherwise than we know it, the function stays as it is.
+    """
+    code = function.__code__
+    table = getattr(code, "co_exceptiontable", b"")
+    known = len(table) > 3 and [byte >> 6 for byte in table[:2]] == [2, 0] and (table[0] & 63) + table[1] < 64
+    if known:  # numbers of 6 bits: where the first range begins, and its length
+        longer = bytes([0x80, (table[0] & 63) + table[1]]) + table[2:]
+        function.__code__ = code.replace(co_exceptiontable=longer)  # type: ignore[attr-defined]
+    return function
+
+
+_seen: tuple[list, list] = ([], [])  # handlers as they were found last, and those of them that are Python's
+
+
+def whole(change: Callable[..., T], *arguments: Any) -> T:
+    """``change(*arguments)``, which no signal cuts in two: its handler is called right after it, and may raise then.
+
+    The handlers are those of Python's own signals (Ctrl-C, ``SIGTERM``, ``SIGALRM``, ...; not those from 32 on, and not those
+    of a crash). What C does with a signal happens at once, as ever. Not held back is what comes from elsewhere: an exception
+    that another thread sets with ``PyThreadState_SetAsyncExc``, or one of a tracer's. In other threads than the main one no
+    handler runs, and this is a plain call.
+    """
+    if get_ident() != threading.main_thread().ident:
+        return change(*arguments)
+    handlers = list(map(_signal.getsignal, _SIGNALS))
+    python = _python(handlers)
+    late: dict[int, Any] = {}
+    try:
+        for number, _ in python:
+            _signal.signal(number, late.setdefault)  # of C: no place where another signal is heard
+        return change(*arguments)
+    finally:
+        try:
+            deque(starmap(_signal.signal, python), 0)
+        except BaseException:  # a signal whose own handler is back already
+            deque(starmap(_signal.signal, python), 0)
+            raise
+        finally:
+            if late:
+                _answer(late, dict(python))
+
+
+def _python(handlers: list) -> list[tuple[int, Any]]:
+    """The signals that have a handler of Python's, with it; Ctrl-C last."""
+    global _seen
+    before, python = _seen
+    if handlers != before:
+        python = [(n, h) for n, h in zip(_SIGNALS, handlers, strict=True) if callable(h)]
+        python.sort(key=lambda pair: pair[0] == signal.SIGINT)
+        _seen = handlers, python
+    return python
+
+
+def _answer(late: dict[int, Any], handlers: dict[int, Any]) -> None:
+    """Call the handlers of the signals that came, each of them though one before it raises."""
+    number, frame = late.popitem()
+    try:
+        handlers[number](number, frame)
+    finally:
+        if late:
+            _answer(late, handlers)
