@@ -139,12 +139,21 @@ def arithmetic(dtype: np.dtype) -> np.dtype:
     return float32 if dtype in HALVES else dtype
 
 
+def refuse_complex(*values: Any) -> None:
+    """Raises: DTypeError: one of ``values`` is a complex number, of which a real array would take the first part alone."""
+    for value in values:
+        if isinstance(value, (complex, np.complexfloating)):
+            raise DTypeError(f"complex numbers are not offered: found {value}; compute with its real and imaginary parts")
+
+
 def fitting(value: Any, dtype: np.dtype) -> Any:
     """A Python number as an array of ``dtype`` takes it: one below 0 wraps round in an unsigned dtype, as PyTorch's does.
 
     Raises:
         ArgumentError: it is too large; inf and nan are in floating dtypes alone.
+        DTypeError: it is complex.
     """
+    refuse_complex(value)
     if dtype.kind == "b":
         return value
     if is_floating(dtype):

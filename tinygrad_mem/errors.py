@@ -33,6 +33,10 @@ class ArgumentError(TinygradMemError, RuntimeError, ValueError):
     """A value that an argument cannot have (PyTorch raises the one or the other, by function)."""
 
 
+class DivisionError(TinygradMemError, RuntimeError, ZeroDivisionError):
+    """Integers divided by 0: no integer is the quotient (PyTorch raises a RuntimeError)."""
+
+
 class ArgumentTypeError(TinygradMemError, TypeError):
     """An argument of a type that a function does not take."""
 

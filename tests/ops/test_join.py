@@ -1,5 +1,7 @@
 """Stacking, cutting, turning and counting, compared with PyTorch."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -85,3 +87,46 @@ def test_refusals():
         tm.rot90(x, 1, (0,))
     with pytest.raises(ShapeError, match="to be different"):
         tm.rot90(x, 1, (0, -2))
+
+
+def _result(run) -> object:
+    try:
+        return run()
+    except RuntimeError:
+        return "refused"
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4)])
+def test_circular_padding_goes_round_what_is_left(shape: tuple, reliability):
+    """Crops come first: every pair of amounts, on each axis, against PyTorch; what goes round twice is refused by both."""
+    x = np.arange(np.prod(shape)).reshape(1, 1, *shape)
+    amounts = range(-3, 4) if len(shape) == 1 else range(-2, 3)
+    tried = list(itertools.product(amounts, repeat=2 * len(shape)))
+    for pad in tried:
+        mine, theirs = (
+            _result(lambda lib=lib, pad=pad: lib.nn.functional.pad(lib.tensor(x), pad, mode="circular").tolist())
+            for lib in (tm, torch)
+        )
+        assert mine == theirs or (mine == "refused" and 0 in np.shape(theirs)), pad
+    reliability("circular paddings compared with PyTorch", len(tried))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+@pytest.mark.parametrize("dim", [0, 1, -1, -2])
+@pytest.mark.parametrize("which", ["prepend", "append"])
+@pytest.mark.parametrize("shape", [(1, 3), (2, 1), (2, 2), (2, 0), (0, 3), (2, 3), (3,), (0,), ()])
+def test_diff_of_more_at_an_end(shape: tuple, which: str, dim: int, n: int):
+    mine, theirs = (
+        _result(lambda lib=lib: lib.diff(lib.arange(6).reshape(2, 3), n, dim, **{which: lib.ones(shape)}).tolist())
+        for lib in (tm, torch)
+    )
+    if n:
+        assert mine == theirs
+    else:  # PyTorch looks at the shapes though it needs neither
+        assert mine == [[0, 1, 2], [3, 4, 5]]
+        assert theirs in (mine, "refused")
+
+
+def test_diff_needs_a_dimension():
+    with pytest.raises(ShapeError, match="at least one-dimensional"):
+        tm.diff(tm.tensor(1.0))

@@ -400,3 +400,33 @@ def test_meta_reads_no_targets():
     loss = ours.cross_entropy(x, tm.zeros(4, dtype=tm.int64, device="meta"), label_smoothing=0.1)
     loss.backward()
     assert list(x.grad.shape) == [4, 10]
+
+
+@pytest.mark.parametrize("reduction", ["none", "sum", "mean"])
+@pytest.mark.parametrize(
+    ("shape", "smoothing"),
+    [*[((*s,), 0.0) for s in ((4, 0), (0,), (0, 0), (0, 3), (4, 0, 0), (0, 3, 2))], ((4, 0), 0.1), ((0,), 0.1), ((0, 3), 0.1)],
+)
+def test_without_classes_or_lines(shape: tuple, smoothing: float, reduction: str):
+    """What was in the pool's memory before must not be the loss."""
+    lines = tuple(n for i, n in enumerate(shape) if i != min(1, len(shape) - 1))
+    calls = {
+        "classes": lambda lib, x: lib.nn.functional.cross_entropy(
+            x, lib.full(lines, -100, dtype=lib.int64), reduction=reduction, label_smoothing=smoothing
+        ),
+        "probabilities": lambda lib, x: lib.nn.functional.cross_entropy(
+            x, lib.zeros(*shape), reduction=reduction, label_smoothing=smoothing
+        ),
+        "nll": lambda lib, x: lib.nn.functional.nll_loss(x, lib.full(lines, -100, dtype=lib.int64), reduction=reduction),
+    }
+    for name, call in calls.items():
+        junk = tm.full((1000,), 7.25)
+        del junk
+        found = []
+        for lib in (tm, torch):
+            x = lib.zeros(*shape, requires_grad=True)
+            y = call(lib, x)
+            y.sum().backward()
+            found.append(y.detach().numpy())
+            assert tuple(x.grad.shape) == shape
+        np.testing.assert_array_equal(*found, err_msg=name)

@@ -122,3 +122,19 @@ def test_on_meta():
     assert tuple(x.quantile(tm.tensor([0.1, 0.5], device="meta"), 1).shape) == (2, 3)
     assert tuple(x.mode(0).values.shape) == (4,)
     assert tuple(x.nanmedian(1, True).values.shape) == (3, 1)
+
+
+@pytest.mark.parametrize("between", ["linear", "lower", "higher", "midpoint", "nearest"])
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+@pytest.mark.parametrize("q", [0.3, [0.25, 0.6], 0.0, 1.0, 0.5])
+def test_by_a_tensor_that_requires_a_gradient(name: str, between: str, q):
+    x = np.array([[3.0, 1.0, 2.0, 7.0], [0.0, 5.0, 9.0, 4.0]])
+    found = []
+    for lib in (tm, torch):
+        share = lib.tensor(q, dtype=lib.float64, requires_grad=True)
+        y = getattr(lib, name)(lib.tensor(x, requires_grad=True), share, dim=1, interpolation=between)
+        (y * y).sum().backward()
+        found.append(share.grad)
+    assert (found[0] is None) == (found[1] is None)
+    if found[0] is not None:
+        np.testing.assert_allclose(found[0].numpy(), found[1].numpy(), rtol=1e-12)

@@ -103,3 +103,37 @@ def test_refusals():
     with pytest.raises(ShapeError, match="at least 3 dimensions"):
         tm.dsplit(x, 1)
     assert (x == 0).all()
+
+
+VALUES = {"float32": 5.5, "float64": 2.25, "int64": 3}
+
+
+@pytest.mark.parametrize("target", ["float32", "float64", "int64"])
+@pytest.mark.parametrize("dtype", VALUES)
+@pytest.mark.parametrize("name", ["masked_fill", "masked_fill_", "index_fill", "index_fill_", "fill_"])
+def test_a_value_that_is_a_tensor(name: str, dtype: str, target: str):
+    """It is a number: it decides no dtype, and gets a gradient; one with dimensions is refused, as PyTorch does."""
+    found = []
+    for lib in (tm, torch):
+        grad = target != "int64" and dtype != "int64"
+        x = lib.arange(6).reshape(2, 3).to(getattr(lib, target))
+        value = lib.tensor(VALUES[dtype], dtype=getattr(lib, dtype), requires_grad=grad)
+        x = x.requires_grad_() if grad else x
+        where = {"m": [x.detach() > 2], "i": [1, lib.tensor([0, 2])], "f": []}[name[0]]
+        y = getattr(x * 2, name)(*where, value)
+        if grad:
+            (y * y).sum().backward()
+        found.append([y.detach().numpy(), *([x.grad.numpy(), value.grad.numpy()] if grad else [])])
+        for shape in ((1,), (2,)):
+            with pytest.raises(RuntimeError, match="0-dim"):
+                getattr(x * 2, name)(*where, value.detach().expand(shape))
+    for mine, other in zip(*found, strict=True):
+        assert mine.dtype == other.dtype
+        np.testing.assert_array_equal(mine, other)
+
+
+@pytest.mark.parametrize("name", ["masked_fill", "index_fill", "index_fill_", "fill_"])
+def test_a_value_that_is_a_tensor_on_meta(name: str):
+    x, value = tm.zeros(2, 3, device="meta"), tm.tensor(5.0, device="meta")
+    where = {"m": [x > 2], "i": [1, tm.tensor([0, 2], device="meta")], "f": []}[name[0]]
+    assert getattr(x, name)(*where, value).shape == (2, 3)

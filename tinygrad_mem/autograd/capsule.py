@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import bfloat16
+from ..dtypes import as_dtype, bfloat16, refuse_complex
+from ..errors import ArgumentError
 
 _NAMES = {b"dltensor": 0, b"dltensor_versioned": 32}  # of capsules; where in the structure the tensor begins
 _DEVICE, _CODE = 8, 20  # where in the tensor its device is, and the code of its dtype
@@ -68,6 +69,42 @@ def taken(array: Any) -> tuple[np.ndarray, np.dtype]:
     recoded = _Recoded(array)
     found = np.from_dlpack(recoded)
     return found, bfloat16 if recoded.is_bfloat16 else found.dtype
+
+
+def borrowed(array: np.ndarray) -> np.ndarray:
+    """Somebody's array, as a plain one that a tensor may lie over.
+
+    Raises:
+        DTypeError: its dtype is not offered.
+        ArgumentError: its bytes are in another order than this machine's; a stride is negative, or no whole number of elements.
+    """
+    dtype = as_dtype(array.dtype)
+    if not array.dtype.isnative:
+        raise ArgumentError(
+            f"given numpy array has byte order different from the native byte order: {array.dtype.str!r}. "
+            f"Use tensor(array), which converts its copy, or array.astype({dtype.name!r})."
+        )
+    if any(stride < 0 for stride in array.strides):
+        raise ArgumentError(
+            "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
+            "supported. Make a copy of your array with array.copy()."
+        )
+    if any(stride % dtype.itemsize for stride in array.strides):
+        raise ArgumentError(
+            f"given numpy array strides not a multiple of the element byte size ({dtype.itemsize}): found {array.strides}. "
+            "Make a copy of your array with array.copy()."
+        )
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+FOREIGN = (np.ndarray, complex, np.complexfloating)
+"""What an op may be given that is neither a tensor nor one of its numbers."""
+
+
+def admitted(value: Any) -> np.ndarray:
+    """An operand that is :data:`FOREIGN`, as an op takes it. Raises: as :func:`borrowed`; DTypeError: a complex number."""
+    refuse_complex(value)
+    return borrowed(value)
 
 
 def on_host(value: Any) -> np.ndarray:

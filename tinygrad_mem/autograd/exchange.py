@@ -10,7 +10,7 @@ import numpy as np
 from ..devices import device as Device
 from ..errors import DeviceError, GraphError, ShapeError
 from ..scope import local
-from .capsule import given
+from .capsule import borrowed, given
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
 from .shape import Shaped
@@ -74,8 +74,12 @@ class Exchange(Shaped):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        """What a NumPy function of this tensor answers: a tensor over its result."""
-        return type(self)._wrap(array, Device("cpu"))
+        """What a NumPy function of this tensor answers: a tensor over its result.
+
+        Raises:
+            DTypeError: the result's dtype is not offered.
+        """
+        return type(self)._wrap(borrowed(array), Device("cpu"))
 
     @property
     def __cuda_array_interface__(self) -> dict:

@@ -10,6 +10,7 @@ from ..dtypes import FLOATING
 from ..errors import GraphError
 from ..ops.base import Context, Op
 from ..scope import local
+from .capsule import FOREIGN, admitted
 from .saved import remember
 from .shape import address_of
 from .tape import Node, connect, next_sequence, observed, one_device, run_backward
@@ -41,7 +42,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if any(isinstance(x, Tensor) and x.device is not device for x in inputs):
         _, arrays = one_device(op, inputs)
     else:
-        arrays = [x.array if isinstance(x, Tensor) else x for x in inputs]
+        arrays = [x.array if isinstance(x, Tensor) else admitted(x) if isinstance(x, FOREIGN) else x for x in inputs]
     if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays always are
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
     if target._storage is not None:

@@ -14,6 +14,7 @@ from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError, let_go
 from ..interrupts import counter
 from ..ops.base import Context, Op
+from .capsule import FOREIGN, admitted
 from .hooks import RemovableHandle
 from .saved import contents, remember, unpack
 
@@ -188,7 +189,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             else:
                 needs.append(False)
         else:
-            arrays.append(x)
+            arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
             needs.append(False)
     if device is None:
         device = local.default_device or _Tensor.cpu_device()

@@ -20,6 +20,7 @@ from ..dtypes import FLOATING
 from ..errors import DTypeError, GraphError, ShapeError
 from ..scope import local
 from . import saved, tape
+from .capsule import on_host
 from .exchange import Exchange
 from .hooks import RemovableHandle
 from .sparse import SparseTensor
@@ -64,7 +65,10 @@ class Tensor(Exchange, _Base):
         if data and all(isinstance(n, int) for n in data):
             self.array = self.device.empty(tuple(data), dtypes.get_default_dtype())
             return
-        source = np.asarray(data[0] if len(data) == 1 else data, dtype=dtypes.get_default_dtype())
+        source = on_host(data[0] if len(data) == 1 else data)
+        if source.dtype.kind not in "biuf":  # NumPy would make a date a number of days
+            dtypes.as_dtype(source.dtype)
+        source = source.astype(dtypes.get_default_dtype(), copy=False)
         self.array = self.device.empty(source.shape, source.dtype)
         self.device.upload(source, self.array)
 

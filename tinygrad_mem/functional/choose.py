@@ -10,9 +10,10 @@ from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import choose as ops
 from .compare import eq, gt, isnan, logical_and, logical_not, lt
+from .convert import copy_
 from .elementwise import Number, mul
 from .unary import log
 
@@ -70,15 +71,31 @@ def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor
     return apply(ops.Where, condition, input, other)
 
 
+def one_value(name: str, value: Tensor) -> Tensor:
+    """``value`` itself, a tensor without dimensions. Raises: ShapeError: it has some."""
+    if value.ndim:
+        raise ShapeError(
+            f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s): "
+            f"{list(value.shape)}"
+        )
+    return value
+
+
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
-    """``input`` with ``value`` where ``mask``. Saves: the mask, one byte an element."""
+    """``input`` with ``value`` where ``mask``. Saves: the mask, one byte an element.
+
+    Raises:
+        ShapeError: ``value`` is a tensor that has dimensions.
+    """
     if isinstance(value, Tensor):
-        return where(mask, value, input)
+        return where(mask, one_value("masked_fill_", value).to(input.dtype), input)
     return apply(ops.MaskedFill, input, mask, value=value)
 
 
-def masked_fill_(input: Tensor, mask: Tensor, value: Number) -> Tensor:
+def masked_fill_(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """In-place :func:`masked_fill`."""
+    if isinstance(value, Tensor) and one_value("masked_fill_", value).requires_grad:
+        return copy_(input, masked_fill(input, mask, value))
     return apply_(ops.MaskedFill, input, mask, value=value.item() if isinstance(value, Tensor) else value)
 
 
@@ -93,8 +110,10 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
 
 
 def fill_(input: Tensor, value: Tensor | Number) -> Tensor:
-    """Every element becomes ``value``."""
-    return apply_(ops.Fill, input, value=value.item() if isinstance(value, Tensor) else value)
+    """Every element becomes ``value``. Raises: ShapeError: it is a tensor that has dimensions."""
+    if isinstance(value, Tensor):
+        return copy_(input, one_value("fill_", value))
+    return apply_(ops.Fill, input, value=value)
 
 
 def zero_(input: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import dtypes
 from ..absent import say_once
-from ..autograd.capsule import on_host
+from ..autograd.capsule import borrowed, on_host
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import is_floating
@@ -131,25 +131,19 @@ def from_numpy(array: np.ndarray) -> Tensor:
     Raises:
         TypeError: not a NumPy array.
         DTypeError: its dtype is not offered.
-        ValueError: it has negative strides.
+        ValueError: it has negative strides, strides that are no whole number of elements, or bytes in another order.
     """
     if not isinstance(array, np.ndarray):
         raise ArgumentTypeError(f"expected np.ndarray (got {type(array).__name__})")
-    dtypes.as_dtype(array.dtype)
-    if any(s < 0 for s in array.strides):
-        raise ArgumentError(
-            "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
-            "supported. Make a copy of your array with array.copy()."
-        )
-    return Tensor._wrap(array.view(np.ndarray) if type(array) is not np.ndarray else array, Device("cpu"))
+    return Tensor._wrap(borrowed(array), Device("cpu"))
 
 
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of ``data`` that shares its memory where dtype and device allow it."""
+    """A tensor of ``data`` that shares its memory where dtype, byte order and device allow it."""
     if isinstance(data, Tensor):
         wanted = data if dtype is None else data.to(dtypes.as_dtype(dtype))
         return wanted if device is None else wanted.to(Device(device))
-    if isinstance(data, np.ndarray) and (dtype is None or dtypes.as_dtype(dtype) == data.dtype):
+    if isinstance(data, np.ndarray) and data.dtype.isnative and (dtype is None or dtypes.as_dtype(dtype) == data.dtype):
         shared = from_numpy(data)
         return shared if device_of(device).type == "cpu" else shared.to(device_of(device))
     return tensor(data, dtype=dtype, device=device)

@@ -15,12 +15,12 @@ from .reduce import norm
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along ``dim`` of their common shape; norms count as ``eps`` at least.
 
-    Saves: both and their norms.
+    Vectors whose norm is out of the dtype's range, such as those of 1e20 in float32, count as 0, as in PyTorch.
+
+    Saves: both, their norms, and both divided by them.
     """
-    x1, x2 = join.broadcast_tensors(x1, x2)
-    dots = elementwise.mul(x1, x2).sum(dim)
-    first, second = _at_least(norm(x1, dim=dim), eps), _at_least(norm(x2, dim=dim), eps)
-    return elementwise.div(dots, elementwise.mul(first, second))
+    lines = [elementwise.div(x, _at_least(norm(x, dim=dim, keepdim=True), eps)) for x in join.broadcast_tensors(x1, x2)]
+    return elementwise.mul(*lines).sum(dim)
 
 
 def _at_least(x: Tensor, low: float) -> Tensor:

@@ -121,7 +121,8 @@ def _put_plainly(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict]
 def _plain(value: Any) -> Any:
     """NumPy's numbers, also in a list or a tuple, as Python's."""
     if isinstance(value, np.generic):
-        return value.item()
+        plain = value.item()
+        return float(plain) if isinstance(plain, np.generic) else plain  # a long double is its own item
     if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
         return type(value)(map(_plain, value))
     return value

@@ -65,6 +65,7 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
 
     Raises:
         ValueError: another rounding mode.
+        DivisionError: integers divided by 0 and rounded. A GPU does not look for a 0 in a tensor, as PyTorch's does not.
     """
     if rounding_mode is None:
         return apply(ops.Div, input, other)
@@ -85,7 +86,7 @@ def _rounding(mode: str) -> str:
 
 
 def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """``floor(input / other)``. Saves nothing; the gradient is zero."""
+    """``floor(input / other)``. Saves nothing; the gradient is zero. Raises: DivisionError: as :func:`div`."""
     return apply(ops.DivRound, input, other, rounding="floor")
 
 
@@ -102,7 +103,7 @@ def pow_(input: Tensor, exponent: Tensor | Number) -> Tensor:
 
 
 def remainder(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-    """Python's ``%``: the sign of the divisor. Saves: both if other needs a gradient."""
+    """Python's ``%``: the sign of the divisor. Saves: both if other needs a gradient. Raises: DivisionError: as :func:`div`."""
     return apply(ops.Remainder, input, other, kernel="remainder")
 
 
@@ -112,7 +113,7 @@ def remainder_(input: Tensor, other: Tensor | Number) -> Tensor:
 
 
 def fmod(input: Tensor, other: Tensor | Number) -> Tensor:
-    """C's fmod: the sign of the dividend. Saves: both if other needs a gradient."""
+    """C's fmod: the sign of the dividend. Saves: both if other needs a gradient. Raises: DivisionError: as :func:`div`."""
     return apply(ops.Remainder, input, other, kernel="fmod")
 
 

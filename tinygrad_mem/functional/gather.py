@@ -15,6 +15,7 @@ from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeErro
 from ..ops import index as ops
 from ..ops.scatter_reduce import ScatterReduce
 from . import elementwise, shape
+from .choose import one_value
 from .creation import tensor
 from .elementwise import Number
 from .index import ends, same_dtype, within
@@ -248,9 +249,10 @@ def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
 
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
-    """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`."""
+    """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`; ShapeError: several values."""
     found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
-    number = value if isinstance(value, Tensor) else tensor(value, dtype=input.dtype, device=input.device)
+    whole = isinstance(value, Tensor)
+    number = one_value("index_fill_", value) if whole else tensor(value, dtype=input.dtype, device=input.device)
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
 

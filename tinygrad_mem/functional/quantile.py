@@ -64,7 +64,7 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
         raise ShapeError(f"{name}() input tensor must be non-empty, found shape {list(input.shape)}")
     axis = None if dim is None else normalize_dim(dim, input.ndim)
     line = shape.reshape(input, -1) if axis is None or not input.ndim else shape.movedim(input, axis, -1)
-    found = _at_ranks(line, shape.reshape(q.detach(), -1), between, skip)  # (..., ranks)
+    found = _at_ranks(line, shape.reshape(q, -1), between, skip)  # (..., ranks)
     found = shape.movedim(found, -1, 0)
     if keepdim:
         kept = [1] * input.ndim if axis is None else [1 if a == axis else n for a, n in enumerate(input.shape)]

@@ -90,11 +90,23 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
 
     Raises:
         ArgumentError: ``n`` is negative.
+        ShapeError: input has no dimension; ``prepend`` or ``append`` has another size than input's beside ``dim``.
     """
+    if not input.ndim:
+        raise ShapeError("diff expects input to be at least one-dimensional")
     if n < 0:
         raise ArgumentError(f"diff: order must be non-negative but got {n}")
+    if n == 0:
+        return input
+    axis = normalize_dim(dim, input.ndim)
     row = [t for t in (prepend, input, append) if t is not None]
-    input = cat(row, dim) if len(row) > 1 else input
+    for t in row:
+        if t.ndim != input.ndim or any(t.size(a) != input.size(a) for a in range(input.ndim) if a != axis):
+            raise ShapeError(
+                "diff expects the shape of tensor to prepend or append to match that of input except along the differencing "
+                f"dimension {axis}: found {list(t.shape)} beside {list(input.shape)}"
+            )
+    input = cat(row, axis) if len(row) > 1 else input
     for _ in range(min(n, input.size(dim))):
         rest = max(input.size(dim) - 1, 0)
         late, early = shape.narrow(input, dim, input.size(dim) - rest, rest), shape.narrow(input, dim, 0, rest)
@@ -139,6 +151,12 @@ def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> 
             f"dimension {axis} of input {list(x.shape)}"
         )
     crop = shape.narrow(x, axis, max(-before, 0), size + min(before, 0) + min(after, 0))
+    if mode == "circular":  # what is cropped is gone before anything goes round
+        x, size = crop, crop.size(axis)
+        if max(before, after) > size:
+            raise ShapeError(
+                f"Padding value causes wrapping around more than once: ({before}, {after}) of {size} that are left"
+            )
     parts = [crop]
     if before > 0:
         if mode == "reflect":

@@ -5,6 +5,7 @@ Kernels see (outer, class, inner) views of the scores and (outer, inner) views o
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +49,22 @@ def widened(ctx, x, dtype):
     return out
 
 
+def without_classes(ctx, smoothing, *lines):
+    """The sums over no class, ``lines`` = 0: every target is one to ignore, or was refused. A share of no class is nan."""
+    for each in lines:
+        ctx.kernels.fill(math.nan if smoothing else 0, out=each)
+
+
+def weight_of_targets(ctx, goal, scores, heavy, ignore):
+    """A new 0-d array: the sum of the weights of the targets that are not ignored."""
+    norm = ctx.empty((), wide_dtype(scores))
+    if scores.shape[1]:
+        ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+    else:
+        without_classes(ctx, 0, norm)
+    return norm
+
+
 def reduced(ctx, rows, dtype, shape, reduction, norm):
     """The result of the losses of all lines: themselves, their sum, or their sum over ``norm`` (an array, or a number)."""
     if reduction == "none":
@@ -80,11 +97,13 @@ class CrossEntropy(Op):
         lse = ctx.empty(goal.shape, wide)
         rows = ctx.empty(goal.shape, wide)
         heavy = widened(ctx, weight, wide)
-        ctx.kernels.cross_entropy(scores, goal, heavy, ignore, smoothing, lse, rows)
+        if scores.size:
+            ctx.kernels.cross_entropy(scores, goal, heavy, ignore, smoothing, lse, rows)
+        else:
+            without_classes(ctx, smoothing, lse, rows)
         norm = None
         if reduction == "mean":
-            norm = ctx.empty((), wide)
-            ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+            norm = weight_of_targets(ctx, goal, scores, heavy, ignore)
         if ctx.needs[0]:
             kept = {"weight": weight, "norm": norm}
             ctx.save(x=x, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
@@ -101,7 +120,9 @@ class CrossEntropy(Op):
         norm = ctx.take("norm") if "norm" in ctx.saved else None
         gx = ctx.empty(x.shape, x.dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
-        ctx.kernels.cross_entropy_backward(seed, scores, lse, goal, weight, *ctx.options, norm, out=gx.reshape(scores.shape))
+        if gx.size:
+            result = gx.reshape(scores.shape)
+            ctx.kernels.cross_entropy_backward(seed, scores, lse, goal, weight, *ctx.options, norm, out=result)
         return gx, None, None
 
 
@@ -122,13 +143,17 @@ class CrossEntropyProbabilities(Op):
         lse = ctx.empty((outer, inner), wide)
         rows = ctx.empty((outer, inner), wide)
         heavy = widened(ctx, weight, wide)
-        ctx.kernels.log_sum_exp(scores, lse)
-        ctx.kernels.soft_cross_entropy(scores, goal, heavy, smoothing, lse, rows)
+        if scores.size:
+            ctx.kernels.log_sum_exp(scores, lse)
+            ctx.kernels.soft_cross_entropy(scores, goal, heavy, smoothing, lse, rows)
+        else:
+            without_classes(ctx, 0, lse, rows)
         if any(ctx.needs):
             ctx.save(x=x, target=target, lse=lse, **({} if weight is None else {"weight": weight}))
         ctx.count = outer * inner if reduction == "mean" else 1
         ctx.smoothing = smoothing
-        return reduced(ctx, rows, x.dtype, (*x.shape[:1], *x.shape[2:]) if x.ndim > 1 else (), reduction, outer * inner)
+        lines = outer * inner if scores.shape[1] else 0  # as PyTorch counts them: elements by classes
+        return reduced(ctx, rows, x.dtype, (*x.shape[:1], *x.shape[2:]) if x.ndim > 1 else (), reduction, lines)
 
     @staticmethod
     def backward(ctx, gy):
@@ -142,7 +167,7 @@ class CrossEntropyProbabilities(Op):
             (ctx.needs[1], target, ctx.kernels.soft_cross_entropy_backward_target),
         ):
             grad = ctx.empty(like.shape, like.dtype) if need else None
-            if grad is not None:
+            if grad is not None and grad.size:
                 kernel(seed, scores, goal, weight, ctx.smoothing, lse, ctx.count, out=grad.reshape(scores.shape))
             grads.append(grad)
         return (*grads, None)
@@ -165,11 +190,13 @@ class NLLLoss(Op):
         ctx.kernels.check_target(goal, scores.shape[1], ignore)
         heavy = widened(ctx, weight, wide)
         rows = ctx.empty(goal.shape, wide)
-        ctx.kernels.nll_loss(scores, goal, heavy, ignore, out=rows)
+        if scores.size:
+            ctx.kernels.nll_loss(scores, goal, heavy, ignore, out=rows)
+        else:
+            without_classes(ctx, 0, rows)
         norm = None
         if reduction == "mean":
-            norm = ctx.empty((), wide)
-            ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+            norm = weight_of_targets(ctx, goal, scores, heavy, ignore)
         if ctx.needs[0]:
             kept = {"weight": weight, "norm": norm}
             ctx.save(target=target, **{name: a for name, a in kept.items() if a is not None})
@@ -185,5 +212,6 @@ class NLLLoss(Op):
         norm = ctx.take("norm") if "norm" in ctx.saved else None
         gx = ctx.zeros(shape, dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, lines)
-        ctx.kernels.nll_loss_backward(seed, goal, weight, ignore, norm, out=gx.reshape(lines))
+        if gx.size:
+            ctx.kernels.nll_loss_backward(seed, goal, weight, ignore, norm, out=gx.reshape(lines))
         return gx, None, None

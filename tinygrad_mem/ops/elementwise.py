@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from .. import dtypes
 from ..dtypes import is_floating, result_type
-from ..errors import DTypeError
+from ..errors import DivisionError, DTypeError
 from .base import Op, broadcast
 
 
@@ -239,6 +239,22 @@ class Atan2(Op):
         return ga, gb
 
 
+def divided(ctx, name, x, y):
+    """The output of x divided by y in some way that leaves integers integers, which nothing can be when y is 0.
+
+    Raises:
+        DivisionError: integers are divided by 0: by that number on every device; by one in an array, where it can be read.
+    """
+    out = binary_output(ctx, name, x, y)
+    if not is_floating(out.dtype):
+        if not hasattr(y, "shape"):
+            if y == 0 and out.size:
+                raise DivisionError(f"{name}: ZeroDivisionError: integers divided by the number 0")
+        elif out.size:
+            ctx.kernels.check_divisor(name, y)
+    return out
+
+
 class Remainder(Op):
     """x - y * floor(x / y) or, by the kernel's name, C's fmod. Saves x if y needs a gradient, and y if y does."""
 
@@ -247,7 +263,7 @@ class Remainder(Op):
 
     @staticmethod
     def forward(ctx, x, y, *, kernel):
-        out = binary_output(ctx, kernel, x, y)
+        out = divided(ctx, kernel, x, y)
         if ctx.needs[1]:
             keep_factor(ctx, "x", x)
             keep_factor(ctx, "y", y)
@@ -272,16 +288,14 @@ class DivRound(Op):
 
     @staticmethod
     def forward(ctx, x, y, *, rounding):
-        out = binary_output(ctx, "div", x, y)
-        if rounding == "floor" or out.dtype.kind == "u":
+        out = divided(ctx, "div", x, y)
+        if rounding == "floor":
             ctx.kernels.floor_divide(x, y, out=out)
         elif is_floating(out.dtype):
             ctx.kernels.divide(x, y, out=out)
             ctx.kernels.trunc(out, out=out)
-        else:  # integers towards zero: take the C remainder away first, then the division is exact
-            ctx.kernels.fmod(x, y, out=out)
-            ctx.kernels.subtract(x, out, out=out)
-            ctx.kernels.floor_divide(out, y, out=out)
+        else:
+            ctx.kernels.truncated_quotient(x, y, out=out)
         return out
 
     @staticmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ..dtypes import is_half
+from ..dtypes import is_half, refuse_complex
 from ..errors import DTypeError, ShapeError
 from .base import Op, broadcast
 
@@ -154,6 +154,7 @@ class AddMM(Op):
             raise ShapeError(f"addmm: mat1 and mat2 shapes cannot be multiplied ({_by(a)} and {_by(b)})")
         if not x.dtype == a.dtype == b.dtype:
             raise DTypeError(f"addmm: expected all to have the same dtype, but got: {x.dtype}, {a.dtype} and {b.dtype}")
+        refuse_complex(beta, alpha)
         shape = (*a.shape[:-1], b.shape[-1])
         if broadcast("addmm", x.shape, shape) != shape:
             raise ShapeError(

@@ -49,6 +49,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
     Raises:
         TypeError: neither of them.
         DTypeError: a dtype that is not offered.
+        ValueError: negative strides.
         DeviceError: memory that is neither the host's nor a GPU's.
     """
     if isinstance(ext_tensor, Tensor):
@@ -69,8 +70,10 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
             raise DTypeError(f"from_dlpack: a dtype that is not offered; cast it first ({error})") from None
         raise
     dtypes.as_dtype(dtype)
-    if kind == _CPU and isinstance(ext_tensor, _Capsule):
-        array = np.asarray(_Writable(array))
+    if kind == _CPU:
+        array = capsule.borrowed(array)
+        if isinstance(ext_tensor, _Capsule):
+            array = np.asarray(_Writable(array))
     return Tensor._wrap(array.view(dtype), where)
 
 

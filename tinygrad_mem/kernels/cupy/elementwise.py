@@ -226,25 +226,23 @@ sigmoid_backward = _derivative("y * (S(1) - y)", "y", "sigmoid")
 erf_backward = _derivative(f"{_ERF} * exp(-x * x)", "x", "erf")
 erfc_backward = _derivative(f"-{_ERF} * exp(-x * x)", "x", "erfc")
 
-_divide_y = _fused("G gy, X x, Y y", "-gy * (x / (y * y))", "divide_backward_y")
 _power_x = _fused("G gy, X x, Y y", "y == Y(0) ? G(0) : G(gy * y * pow(G(x), G(y - Y(1))))", "power_backward_x")
-_power_y = _fused("G gy, X x, P p", "(x == X(0) && p == P(0)) ? G(0) : G(gy * p * log(G(x)))", "power_backward_y")
-_arctan2 = _fused("G gy, A a, B b, float64 sign", "G(sign) * gy * (b / (a * a + b * b))", "arctan2_backward")
+_power_y = _fused("G gy, X x, P p", "(x == X(0) && isfinite((float)p)) ? G(0) : G(gy * p * log(G(x)))", "power_backward_y")
+_arctan2 = _fused(
+    "G gy, A a, B b, float64 sign",
+    "G(sign) * gy * (a == A(0) && b == B(0) ? G(0) : G(b / hypot(a, b) / hypot(a, b)))",
+    "arctan2_backward",
+)
 _extremum = _fused(
     "G gy, X x, Y y, bool low",
-    "x == y ? gy * G(0.5) : ((low ? x < y : x > y) ? gy : G(0))",
+    "x == y ? gy * G(0.5) : ((low ? x > y : x < y) ? G(0) : gy)",
     "extremum_backward",
 )
 _clamp_grad = _fused(
     "G gy, X x, float64 low, float64 high, bool below, bool above",
-    "((below && x < low) || (above && x > high)) ? G(0) : gy",
+    "((!below || x >= low) && (!above || x <= high)) ? gy : G(0)",
     "clamp_backward",
 )
-
-
-def divide_backward_y(gy, x, y, out):
-    """out = -gy * x / y**2."""
-    _divide_y(gy, x, y, out)
 
 
 def power_backward_x(gy, x, y, out):
@@ -258,12 +256,12 @@ def power_backward_y(gy, x, y, out):
 
 
 def arctan2_backward(gy, mine, other, sign, out):
-    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle."""
+    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle, 0 where both are 0."""
     _arctan2(gy, mine, other, sign, out)
 
 
 def extremum_backward(gy, x, y, low, out):
-    """out = gy where x is the larger (``low``: the smaller), half of it where they are equal, else 0: the gradient of x."""
+    """out = 0 where x is the smaller (``low``: the larger), half of gy where they are equal, else gy: the gradient of x."""
     _extremum(gy, x, y, low, out)
 
 

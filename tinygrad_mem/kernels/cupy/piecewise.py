@@ -6,7 +6,7 @@ from .formula import backward as _backward
 from .formula import forward as _forward
 
 _relu = _forward("v > W(0) || isnan(v) ? v : W(0)", "relu")
-_relu_grad = _backward("v > W(0) ? g : W(0)", "relu")
+_relu_grad = _backward("v <= W(0) ? W(0) : g", "relu")
 _leaky = _forward("v > W(0) ? v : W(slope) * v", "leaky_relu", ", float64 slope")
 _leaky_grad = _backward("v > W(0) ? g : W(slope) * g", "leaky_relu", ", float64 slope")
 _hardsigmoid = _forward("min(max(v + W(3), W(0)), W(6)) / W(6)", "hardsigmoid")
@@ -22,7 +22,7 @@ _shrink = _forward(
 )
 _shrink_grad = _backward("v >= W(low) && v <= W(high) ? W(0) : g", "shrink", ", float64 low, float64 high")
 _threshold = _forward("v <= W(limit) ? W(value) : v", "threshold", ", float64 limit, float64 value")
-_threshold_grad = _backward("v > W(limit) ? g : W(0)", "threshold", ", float64 limit")
+_threshold_grad = _backward("v <= W(limit) ? W(0) : g", "threshold", ", float64 limit")
 _prelu = _forward("v > W(0) ? v : W(w) * v", "prelu", ", Y w")
 _prelu_grad = _backward("v > W(0) ? g : W(w) * g", "prelu", ", Y w")
 _prelu_weight = _backward("v > W(0) ? W(0) : g * v", "prelu_weight")
@@ -34,7 +34,7 @@ def relu(x, out):
 
 
 def relu_backward(gy, y, out):
-    """out = gy where y > 0, else 0."""
+    """out = 0 where y <= 0, else gy: nan is no reason to keep a gradient back."""
     _relu_grad(gy, y, out)
 
 
@@ -84,7 +84,7 @@ def threshold(x, limit, value, out):
 
 
 def threshold_backward(gy, x, limit, out):
-    """out = gy where x > limit, else 0."""
+    """out = 0 where x <= limit, else gy."""
     _threshold_grad(gy, x, limit, out)
 
 

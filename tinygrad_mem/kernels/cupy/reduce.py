@@ -245,13 +245,13 @@ _largest = _cupy.ReductionKernel(
 _logsumexp_backward = _cupy.ElementwiseKernel(
     "T gy, T x, U y",
     "V out",
-    "double v = (double)y; out = isinf(v) && v < 0 ? V(0) : (V)((double)gy * exp((double)x - v))",
+    "out = (V)((double)gy * exp((double)x - (double)y))",
     "tinygrad_mem_logsumexp_backward",
 )
 
 
 def logsumexp_backward(gy, x, y, out):
-    """out = gy * e**(x - y), broadcast; 0 where y is -inf."""
+    """out = gy * e**(x - y), broadcast; nan where both are infinite and alike."""
     _logsumexp_backward(gy, x, y, out)
 
 

@@ -204,11 +204,11 @@ def mish_backward(gy, x, out):
     """out = gy * (n + 4 * x * e * (1 + e) / (n + 2)) / (n + 2), e = e**x, n = e * (e + 2): see :func:`mish`."""
 
     def run(o, gy, x, e, t, u):
-        np.minimum(x, _MISH, out=e)
-        np.exp(e, out=e)
+        np.minimum(x, _MISH, out=u)
+        np.exp(u, out=e)
         np.add(e, 1, out=t)
         np.multiply(t, e, out=t)
-        np.multiply(t, x, out=t)
+        np.multiply(t, u, out=t)  # not x, which may be 1e30 where e has stopped growing
         np.multiply(t, 4, out=t)
         np.add(e, 2, out=u)
         np.multiply(e, u, out=e)

@@ -12,6 +12,7 @@ from . import erf as _erf
 from .halves import cast as _cast
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
+from .tiles import drop as _drop
 from .tiles import flags as _flags
 from .tiles import keep as _keep
 from .tiles import sign as _sign
@@ -316,18 +317,6 @@ erfc_backward = _derivative(
 )
 
 
-def divide_backward_y(gy, x, y, out):
-    """out = -gy * x / y**2."""
-
-    def run(o, gy, x, y, t):
-        np.multiply(y, y, out=t)
-        np.divide(x, t, out=t)
-        np.multiply(gy, t, out=o)
-        np.negative(o, out=o)
-
-    _tiled(run, out, gy, np.broadcast_to(x, out.shape), np.broadcast_to(y, out.shape), temps=1)
-
-
 def power_backward_x(gy, x, y, out):
     """out = gy * y * x**(y - 1), 0 where y is 0; x or y may be a number."""
 
@@ -346,10 +335,10 @@ def power_backward_y(gy, x, y, out):
 
     def run(o, gy, x, p, t, u, v):
         np.log(x, out=t)
-        nothing, none = _flags(u), _flags(v)
-        np.equal(p, 0, out=nothing)
+        finite, none = _flags(u), _flags(v)
+        np.isfinite(p, out=finite)
         np.equal(x, 0, out=none)
-        np.copyto(t, 0.0, where=np.logical_and(nothing, none, out=none))
+        np.copyto(t, 0.0, where=np.logical_and(finite, none, out=none))
         np.multiply(t, p, out=t)
         np.multiply(gy, t, out=o)
 
@@ -361,13 +350,13 @@ def _spread(x, out):
 
 
 def arctan2_backward(gy, mine, other, sign, out):
-    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle."""
+    """out = sign * gy * other / (mine**2 + other**2): the gradient of one coordinate of an angle, 0 where both are 0."""
 
     def run(o, gy, a, b, t, u):
-        np.multiply(a, a, out=t)
-        np.multiply(b, b, out=u)
-        np.add(t, u, out=t)
-        np.divide(b, t, out=t)
+        np.hypot(a, b, out=u)  # the squares may be out of range
+        np.divide(b, u, out=t)
+        np.divide(t, u, out=t)
+        np.copyto(t, 0.0, where=np.equal(u, 0, out=_flags(u)))
         np.multiply(t, gy, out=t)
         np.multiply(t, sign, out=o)
 
@@ -375,15 +364,16 @@ def arctan2_backward(gy, mine, other, sign, out):
 
 
 def extremum_backward(gy, x, y, low, out):
-    """out = gy where x is the larger (``low``: the smaller), half of it where they are equal, else 0: the gradient of x."""
+    """out = 0 where x is the smaller (``low``: the larger), half of gy where they are equal, else gy: the gradient of x."""
 
     def run(o, gy, x, y, t, f):
         flag = _flags(f)
-        (np.less if low else np.greater)(x, y, out=flag)
-        np.copyto(t, flag)
         np.equal(x, y, out=flag)
-        np.copyto(t, 0.5, where=flag)
+        np.multiply(flag.view(np.int8), -0.5, out=t, casting="unsafe")
+        np.add(t, 1, out=t)
         np.multiply(gy, t, out=o)
+        (np.greater if low else np.less)(x, y, out=flag)
+        _drop(o, flag, t, o)
 
     _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=2)
 
@@ -392,13 +382,13 @@ def clamp_backward(gy, x, low, high, out):
     """out = gy where low <= x <= high, else 0."""
 
     def run(o, gy, x, t, f, g):
-        outside, above = _flags(f), _flags(g)
+        inside, below = _flags(f), _flags(g)
         if low is not None:
-            np.less(x, low, out=outside)
+            np.greater_equal(x, low, out=inside)
         if high is not None:
-            np.greater(x, high, out=outside if low is None else above)
+            np.less_equal(x, high, out=inside if low is None else below)
             if low is not None:
-                np.logical_or(outside, above, out=outside)
-        _keep(gy, np.logical_not(outside, out=outside), t, o)
+                np.logical_and(inside, below, out=inside)
+        _keep(gy, inside, t, o)
 
     _tiled(run, out, gy, x, temps=3)

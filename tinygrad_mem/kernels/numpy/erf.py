@@ -17,6 +17,7 @@ from functools import cache
 
 import numpy as np
 
+from .tiles import flags as _flags
 from .tiles import sign as _sign
 
 _SMOOTH = (1.12837923, 0.102769054, -0.000191829822, -0.000619785627, 8.76377453e-05, -5.66854987e-06, 1.41856773e-07)
@@ -123,6 +124,19 @@ def _erf(x, scale, a, b, c, d, e, out):
     np.copysign(out, e, out=out)
 
 
+def _near_zero(x, a, b, c, out):
+    """out = erf(x) where x**2 < 0.001, by its series: 1 - erfc(x) has only the digits there that erfc has behind the point."""
+    near = _flags(c)
+    np.multiply(x, x, out=a)
+    np.less(a, 1e-3, out=near)
+    np.multiply(a, -1 / 42, out=b)
+    for coefficient in (1 / 10, -1 / 3, 1.0):
+        np.add(b, coefficient, out=b)
+        np.multiply(b, x if coefficient == 1.0 else a, out=b)
+    np.multiply(b, 2 / math.sqrt(math.pi), out=b)
+    np.copyto(out, b, where=near)
+
+
 def normal_tile(x, *tiles):
     """The last of the tiles = the normal distribution function of x, (1 + erf(x / sqrt(2))) / 2; x has their dtype."""
     out = tiles[-1]
@@ -143,6 +157,7 @@ def erf_tile(out, x, *tiles):
     np.copyto(e, x)
     if e.dtype == np.float64:
         _erf(e, 1.0, *tiles)
+        _near_zero(x, tiles[0], tiles[1], tiles[2], e)
         np.copyto(out, e)
     else:
         _smooth(e, 1.0, 1.0, *tiles[:-1])

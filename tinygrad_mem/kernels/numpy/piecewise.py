@@ -6,6 +6,7 @@ import numpy as np
 
 from ...dtypes import is_floating as _is_floating
 from .tiles import _SMALL
+from .tiles import drop as _drop
 from .tiles import flags as _flags
 from .tiles import keep as _keep
 from .tiles import select as _select
@@ -23,12 +24,12 @@ def relu(x, out):
 
 
 def relu_backward(gy, y, out):
-    """out = gy where y > 0, else 0."""
+    """out = 0 where y <= 0, else gy: nan is no reason to keep a gradient back."""
 
     def run(o, gy, y, t, u):
         flag = _flags(u)
-        np.greater(y, 0, out=flag)
-        _keep(gy, flag, t, o)
+        np.less_equal(y, 0, out=flag)
+        _drop(gy, flag, t, o)
 
     _tiled(run, out, gy, y, temps=2)
 
@@ -160,12 +161,12 @@ def threshold(x, limit, value, out):
 
 
 def threshold_backward(gy, x, limit, out):
-    """out = gy where x > limit, else 0."""
+    """out = 0 where x <= limit, else gy."""
 
     def run(o, gy, x, t, u):
         flag = _flags(u)
-        np.greater(x, limit, out=flag)
-        _keep(gy, flag, t, o)
+        np.less_equal(x, limit, out=flag)
+        _drop(gy, flag, t, o)
 
     _tiled(run, out, gy, x, temps=2)
 

@@ -7,7 +7,6 @@ from math import prod as _prod
 import numpy as np
 
 from ...dtypes import arithmetic as _arithmetic
-from ...dtypes import finfo as _finfo
 from .folds import at as _at
 from .folds import each as _each
 from .folds import extreme as _extreme
@@ -17,6 +16,7 @@ from .folds import reduced as _reduced
 from .folds import scaled_sum as _scaled_sum
 from .threads import scratch as _scratch
 from .tiles import blocks as _blocks
+from .tiles import sign as _sign
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
 
@@ -179,9 +179,23 @@ def prod_backward(gy, x, y, axes, out):
         values, result = lines[(*index, ...)], outs[(*index, ...)]
         zeros = values.size - np.count_nonzero(values)
         if zeros:
-            result.fill(0)
+            _among_zeros(values, result)
         if zeros == 1:
             _to_the_zero(values, float(grads[(*index, *[0] * count)]), result)
+
+
+def _among_zeros(x, out):
+    """out = the product of 0 and all others: 0, or nan if one of the others is not finite."""
+    odd, place = 0, ((), ())
+    for key in _blocks(x.shape, _TILE):
+        flag = _scratch(x[key].shape, np.bool_, 1, 4)
+        np.isfinite(x[key], out=flag)
+        count = flag.size - np.count_nonzero(flag)
+        if count:
+            odd, place = odd + count, (key, np.unravel_index(flag.argmin(), flag.shape))
+    out.fill(np.nan if odd else 0)
+    if odd == 1:
+        out[place[0]][place[1]] = 0
 
 
 def _to_the_zero(x, factor, out):
@@ -224,12 +238,10 @@ def logsumexp(x, axes, top, out):
 
 
 def logsumexp_backward(gy, x, y, out):
-    """out = gy * e**(x - y), broadcast; 0 where y is -inf."""
-    lowest = _finfo(y.dtype).min
+    """out = gy * e**(x - y), broadcast; nan where both are infinite and alike."""
 
     def run(o, gy, x, y, t):
-        np.maximum(y, lowest, out=t)  # where y is -inf so is x, and their difference would be nan
-        np.subtract(x, t, out=t)
+        np.subtract(x, y, out=t)
         np.exp(t, out=t)
         np.multiply(gy, t, out=o, casting="unsafe")
 
@@ -291,11 +303,12 @@ def norm_backward(gy, x, y, p, out):
     """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
 
     def run(o, gy, x, y, t):
+        work = _scratch(t.shape, np.int16, 2, 4)
         if p == 1:
-            np.sign(x, out=t)
+            _sign(x, work, t)
             np.multiply(gy, t, out=o, casting="unsafe")
             return
-        flag = _scratch(t.shape, np.bool_, 2, 4)
+        flag = _scratch(t.shape, np.bool_, 3, 4)
         if p == 2:
             np.divide(x, y, out=t)
         else:  # sign(x) * (abs(x) / y)**(p - 1)
@@ -303,8 +316,8 @@ def norm_backward(gy, x, y, p, out):
             np.absolute(x, out=t)
             np.divide(t, y, out=t)
             np.power(t, p - 1, out=t)
-            np.sign(x, out=sign)
-            np.equal(sign, 0, out=flag)
+            _sign(x, work, sign)
+            np.equal(x, 0, out=flag)
             np.multiply(t, sign, out=t)
             np.copyto(t, 0, where=flag)
         np.equal(y, 0, out=flag)
@@ -322,7 +335,7 @@ def extreme_size_share(gy, x, y, axes, count, out):
         np.equal(t, y, out=o, casting="unsafe")
 
     def share(o, x, count, t):
-        np.sign(x, out=t)
+        _sign(x, _scratch(t.shape, np.int16, 2, 4), t)
         np.multiply(t, count, out=t)
         np.multiply(o, t, out=o, casting="unsafe")
 

@@ -85,6 +85,15 @@ def keep(x: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> 
     np.bitwise_and(x.view(whole), mask, out=out.view(whole))
 
 
+def drop(x: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = 0 where flag, else x: as :func:`keep` of what is not flagged, in as many passes."""
+    whole = _INTEGERS[out.dtype.itemsize]
+    mask = work.view(whole)
+    np.copyto(mask, flag.view(np.int8))
+    np.subtract(mask, 1, out=mask)  # all bits where not flag
+    np.bitwise_and(x.view(whole), mask, out=out.view(whole))
+
+
 def select(x: np.ndarray, y: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
     """out = x where flag, else y, by masks of bits as :func:`keep`; out may be x, but not y."""
     whole = _INTEGERS[out.dtype.itemsize]

@@ -1,0 +1,42 @@
+"""Division that is more than one ufunc: of integers, by what may be 0, and its gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ...errors import DivisionError as _DivisionError
+from .elementwise import _spread
+from .tiles import tiled_wide as _tiled
+
+
+def check_divisor(name, y):
+    """Refuse integers with a 0 among them.
+
+    Raises:
+        DivisionError: there is one.
+    """
+    if np.count_nonzero(y) < y.size:
+        raise _DivisionError(f"{name}: ZeroDivisionError: integers divided by a tensor {list(y.shape)} that has a 0")
+
+
+def truncated_quotient(x, y, out):
+    """out = x / y of integers, rounded towards zero."""
+
+    def run(o, x, y, t):
+        np.fmod(x, y, out=t)
+        np.subtract(x, t, out=t)  # which y divides
+        np.floor_divide(t, y, out=o)
+
+    _tiled(run, out, _spread(x, out), _spread(y, out), temps=1)
+
+
+def divide_backward_y(gy, x, y, out):
+    """out = -gy * x / y / y: the square of y may be out of range where the result is not."""
+
+    def run(o, gy, x, y, t):
+        np.divide(x, y, out=t)
+        np.divide(t, y, out=t)
+        np.multiply(gy, t, out=o)
+        np.negative(o, out=o)
+
+    _tiled(run, out, gy, _spread(x, out), _spread(y, out), temps=1)
