@@ -74,6 +74,9 @@ class LinearCrossEntropy(Op):
                 ctx.kernels.sum(part, (0,), out=gb[:, c] if r.start == 0 else total[:, : part.shape[1]])
                 if r.start:
                     ctx.kernels.add(gb[:, c], total[:, : part.shape[1]], out=gb[:, c])
+        for sum_of_lines in (gw, gb) if not len(x) else ():
+            if sum_of_lines is not None:
+                ctx.kernels.fill(0, out=sum_of_lines)
         return gx, gw, None if gb is None else gb.reshape(every), None, None
 
 

@@ -45,7 +45,10 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
         _into(_sum_lines, places, partial[0, images, channels], g)
         _into(np.vecdot, places, partial[1, images, channels], g, z)
 
-    _over_images(y, _SCRATCH // 4 // wide.itemsize, total)
+    if y.size:
+        _over_images(y, _SCRATCH // 4 // wide.itemsize, total)
+    else:
+        partial.fill(0)
     for part, found in zip(partial, sums, strict=True):
         np.add.reduce(part, axis=0, out=found)
     a, b, c = work

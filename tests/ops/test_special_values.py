@@ -1,0 +1,133 @@
+"""Every elementwise op, activation, loss, reduction, norm and pooling on the values where formulas break, against PyTorch.
+
+The rows are those of ``tests/ops/cases``; their floating inputs are replaced: by mixtures of zeros, subnormal, tiny, huge and
+infinite numbers and nan; by one of them in an ordinary input; by lines of nothing else. What differs by choice is listed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import tinygrad_mem as tm
+from tests.case import OpCase, flat, ours, theirs, values
+from tests.ops.cases import CASES
+from tests.ops.special_values import DIFFERENCES, PATHS
+
+ONE_BY_ONE = ("elementwise", "activation")
+OVER_LINES = ("loss", "reduce", "norm", "pool", "softmax", "scan")
+TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2}
+
+
+def rows(family: str) -> list[OpCase]:
+    return [case for case in importlib.import_module(f"tests.ops.cases.{family}").CASES if case.exact]
+
+
+def specials(dtype: str) -> np.ndarray:
+    limits = np.finfo(dtype)
+    large = [v for v in (1e10, 1e13, 1e20, 1e30) if v < limits.max]
+    found = [0.0, limits.smallest_subnormal, limits.tiny, 0.5, 1.0, *large, limits.max, np.inf]
+    return np.array([*found, *[-v for v in found], np.nan], dtype)
+
+
+def replaced(case: OpCase, dtype: str, one_by_one: bool) -> Iterator[list[np.ndarray]]:
+    """The inputs of a row with special values in the place of its floating ones."""
+    base = [np.asarray(a) for a in case.inputs(np.random.default_rng(3))]
+    base = [a.astype(dtype) if a.dtype.kind == "f" else a for a in base]
+    every = specials(dtype)
+    small = np.array([0.0, -0.0, 1.0, -1.0, 0.5, np.inf, -np.inf, np.nan], dtype)
+    finite = every[np.isfinite(every) & (np.abs(every) < 1e14)]
+
+    def made(change: Any) -> list[np.ndarray]:
+        return [np.asarray(change(i, a.copy()), dtype) if a.dtype.kind == "f" else a for i, a in enumerate(base)]
+
+    def one(value: float, place: int) -> Any:
+        def change(i: int, a: np.ndarray) -> np.ndarray:
+            if a.size:
+                a.reshape(-1)[(7 * place + 3 * i) % a.size] = value
+            return a
+
+        return made(change)
+
+    for seed, pool in enumerate([every, every, every, finite, small] if one_by_one else [small, small]):
+        rng = np.random.default_rng(seed)
+        yield made(lambda i, a, rng=rng, pool=pool: rng.choice(pool, a.shape))
+    for value in every if one_by_one else small:
+        yield made(lambda i, a, value=value: np.full(a.shape, value))
+    for place, value in enumerate([] if one_by_one else every):
+        if not 1e14 < abs(value) < np.inf:  # what sums of squares hold
+            yield one(value, place)
+    yield made(lambda i, a: np.round(a))
+
+
+def run(lib: Any, case: OpCase, arrays: list[np.ndarray], dtype: str) -> list[tuple[str, np.ndarray | None]] | Exception:
+    """Results and gradients."""
+    make, function, read = (ours, case.run, values) if lib is tm else (theirs, case.reference, lambda t: t.detach().numpy())
+    try:
+        inputs = make(arrays, dtype, grad=case.grad)
+        results = flat(function(*inputs))
+        found: list = [("value", read(r)) for r in results]
+        graph = [r for r in results if r.requires_grad]
+        if graph:
+            rng = np.random.default_rng(7)
+            seeds = [np.asarray(rng.integers(1, 4, tuple(r.shape))).astype(dtype) for r in graph]
+            lib.autograd.backward(graph, [lib.tensor(s) for s in seeds])
+            found += [("gradient", None if t.grad is None else read(t.grad)) for t in inputs]
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        return error
+    return found
+
+
+def differ(mine: Any, other: Any, arrays: list[np.ndarray], dtype: str, one_by_one: bool) -> set[str]:
+    """What differs: values, gradients, or which of the two refuses."""
+    if isinstance(mine, Exception) or isinstance(other, Exception):
+        return set() if isinstance(mine, Exception) and isinstance(other, Exception) else {"refusal"}
+    limits = np.finfo(dtype)
+    near = 4 * float(limits.tiny)
+    if not one_by_one:  # sums are rounded in their order
+        sizes = [np.abs(a[np.isfinite(a)], dtype=np.float64).max(initial=1.0) for a in arrays if a.dtype.kind == "f"]
+        near = 200 * float(limits.eps) * max(sizes, default=1.0)
+    found = set()
+    for (what, a), (_, b) in zip(mine, other, strict=True):
+        if a is None or b is None:
+            found |= {what} if (a is None) != (b is None) else set()
+        elif a.shape != b.shape or a.dtype != b.dtype:
+            found.add(what)
+        elif a.dtype.kind != "f":
+            found |= {what} if (a != b).any() else set()
+        else:
+            wide, reference = a.astype(np.float64), b.astype(np.float64)
+            if not np.isclose(wide, reference, TOLERANCE[dtype], near, equal_nan=True).all():
+                found.add(what)
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", [*ONE_BY_ONE, *OVER_LINES])
+def test_special_values(family: str, reliability: Any):
+    found: dict[str, set[str]] = {}
+    one_by_one, tried = family in ONE_BY_ONE, 0
+    with np.errstate(all="ignore"):
+        for case in rows(family):
+            for dtype in ("float64", "float32", "float16") if one_by_one else ("float64", "float32"):
+                for arrays in replaced(case, dtype, one_by_one):
+                    tried += 1
+                    mine, other = run(tm, case, arrays, dtype), run(torch, case, arrays, dtype)
+                    found.setdefault(case.name, set()).update(differ(mine, other, arrays, dtype, one_by_one))
+    wrong = {}
+    for name, what in found.items():
+        listed, reason = DIFFERENCES.get(name, ("", ""))
+        if what != set(listed.split()) and not (reason == PATHS and what <= set(listed.split())):
+            wrong[name] = f"found {sorted(what) or 'nothing'}, listed {listed or 'nothing'}"
+    assert not wrong, "\n".join(f"{name}: {said}" for name, said in wrong.items())
+    reliability("special values, forward and backward against PyTorch", tried)
+
+
+def test_the_list_names_rows():
+    assert set(DIFFERENCES) <= {case.name for case in CASES}
+    assert all(reason for _, reason in DIFFERENCES.values())
