@@ -131,3 +131,17 @@ def test_special_values(family: str, reliability: Any):
 def test_the_list_names_rows():
     assert set(DIFFERENCES) <= {case.name for case in CASES}
     assert all(reason for _, reason in DIFFERENCES.values())
+
+
+def test_ends_of_the_range():
+    """What was wrong once: a gradient that grew with the number, norms out of range, and erf that was not 0 at 0."""
+    x = np.array([0.0, -0.0, 1e-300, -1e-10, 1e-3, 0.03, 0.0317, 0.1])
+    np.testing.assert_allclose(tm.erf(tm.tensor(x)).numpy(), torch.erf(torch.tensor(x)).numpy(), rtol=1e-14)
+    assert np.signbit(tm.erf(tm.tensor(x)).numpy()).tolist() == [False, True, False, True, *[False] * 4]
+    for size in (1e10, 1e18, 1e20, 1e30):
+        lines = np.full((1, 4), size, np.float32)
+        found = [lib.nn.functional.cosine_similarity(*[lib.tensor(lines)] * 2).numpy() for lib in (tm, torch)]
+        np.testing.assert_allclose(*found, rtol=1e-6)
+    t = tm.logspace(0, 38, 39).requires_grad_()
+    tm.nn.functional.mish(t).sum().backward()
+    np.testing.assert_allclose(t.grad.numpy()[2:], 1.0, rtol=1e-6)
