@@ -63,6 +63,7 @@ SAME_RANK = {
     ("dtypes", "errors"),
     ("files", "errors"),
     ("devices", "kernels"),
+    ("scope", "interrupts"),
     ("io", "safetensors"),
     ("cli", "models"),
     ("cli", "tips"),

@@ -9,6 +9,7 @@ each item to one taker. An iterator promises nothing to two threads.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
+import functools
 import itertools
 import signal
 import sysconfig
@@ -74,8 +75,8 @@ def covered(function: F) -> F:
 _seen: tuple[list, list] = ([], [])  # handlers as they were found last, and those of them that are Python's
 
 
-def whole(change: Callable[..., T], *arguments: Any) -> T:
-    """``change(*arguments)``, which no signal cuts in two: its handler is called right after it, and may raise then.
+def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """``change(*arguments, **options)``, which no signal cuts in two: its handler is called right after it, and may raise then.
 
     The handlers are those of Python's own signals (Ctrl-C, ``SIGTERM``, ``SIGALRM``, ...; not those from 32 on, and not those
     of a crash). What C does with a signal happens at once, as ever. Not held back is what comes from elsewhere: an exception
@@ -83,14 +84,14 @@ def whole(change: Callable[..., T], *arguments: Any) -> T:
     handler runs, and this is a plain call.
     """
     if get_ident() != threading.main_thread().ident:
-        return change(*arguments)
+        return change(*arguments, **options)
     handlers = list(map(_signal.getsignal, _SIGNALS))
     python = _python(handlers)
     late: dict[int, Any] = {}
     try:
         for number, _ in python:
             _signal.signal(number, late.setdefault)  # of C: no place where another signal is heard
-        return change(*arguments)
+        return change(*arguments, **options)
     finally:
         try:
             deque(starmap(_signal.signal, python), 0)
@@ -100,6 +101,16 @@ def whole(change: Callable[..., T], *arguments: Any) -> T:
         finally:
             if late:
                 _answer(late, dict(python))
+
+
+def undivided(change: F) -> F:
+    """Decorate a function that runs as :func:`whole`."""
+
+    @functools.wraps(change)
+    def run(*arguments: Any, **options: Any) -> Any:
+        return whole(change, *arguments, **options)
+
+    return run  # type: ignore[return-value]
 
 
 def _python(handlers: list) -> list[tuple[int, Any]]:

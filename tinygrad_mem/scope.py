@@ -6,16 +6,17 @@ Kept at the bottom so that every room may read it; the switches that users turn 
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+
+from .interrupts import covered
 
 lock = threading.RLock()
 """The one lock of what threads share and change in a few statements: pools, generators, who listens, what a track knows.
@@ -209,8 +210,12 @@ class phase:
     def __enter__(self) -> None:
         self.before, local.phase = local.phase, self.name
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.phase = self.before
+        try:
+            del exc
+        finally:
+            local.phase = self.before
 
 
 SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
@@ -221,14 +226,31 @@ def switches() -> tuple:
     return tuple([getattr(local, name) for name in SWITCHES])
 
 
-@contextlib.contextmanager
-def switched(to: tuple) -> Iterator[None]:
+class switched:
     """Inside, the switches say what they said when ``to`` was taken: for code that must find what it found then."""
-    before = switches()
-    for name, value in zip(SWITCHES, to, strict=True):
-        setattr(local, name, value)
-    try:
-        yield
-    finally:
-        for name, value in zip(SWITCHES, before, strict=True):
-            setattr(local, name, value)
+
+    def __init__(self, to: tuple) -> None:
+        self.to = to
+
+    def __enter__(self) -> None:
+        self.before = switches()
+        _switch(self.to)
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            _switch(self.before)
+
+
+def put_back(before: dict[str, Any]) -> None:
+    """Make the thread's state what it was when ``before``, a copy of ``local.__dict__``, was taken."""
+    now = local.__dict__
+    for name in now.keys() - before.keys():
+        del now[name]
+    now.update(before)
+
+
+def _switch(to: tuple) -> None:
+    local.__dict__.update(zip(SWITCHES, to, strict=True))  # one call of C: no signal is heard before all are set

@@ -21,6 +21,7 @@ from ..devices import cuda_problem
 from ..devices import device as Device
 from ..dtypes import as_dtype, bfloat16, float16, float32, is_floating, is_half
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError
+from ..interrupts import covered
 from ..ops.convert import Cast
 from ..scope import local
 from .policies import POLICIES, Policy
@@ -285,11 +286,16 @@ class autocast:
         local.autocast = Region(local.autocast, self.device, setting, self._cache_enabled)
         return self
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        region = local.autocast
+        try:
+            del exc
+        finally:
+            region = local.autocast
+            if region is not None:
+                local.autocast = region.outer
         if region is None:
             raise GraphError("autocast: left more often than entered; use it in a with statement")
-        local.autocast = region.outer
         if region.outer is None:
             region.cache.clear()
 

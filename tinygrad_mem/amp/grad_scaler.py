@@ -20,6 +20,7 @@ from ..devices import cuda_problem
 from ..dtypes import float16, float32, is_half
 from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
+from ..interrupts import undivided, whole
 
 
 class OptState(Enum):
@@ -137,7 +138,10 @@ class GradScaler:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if window.stage is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        window.found = _unscale(_gradients(optimizer), _float32(1 / scale) if scale else math.inf)
+        whole(self._unscale, window, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
+
+    def _unscale(self, window: _Window, grads: list[Tensor], inverse: float) -> None:
+        window.found = _unscale(grads, inverse)
         window.stage = OptState.UNSCALED
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -164,10 +168,21 @@ class GradScaler:
         if window.stage is OptState.READY:
             self.unscale_(optimizer)
         skipped = window.overflowed()
-        result = None if skipped else optimizer.step(*args, **kwargs)  # when it raises, the window is as before the step
-        window.stage = OptState.STEPPED
-        self._note(optimizer, not skipped)
+        moves, result = getattr(optimizer, "_moves", 0), None
+        try:
+            if not skipped:
+                result = optimizer.step(*args, **kwargs)
+            self._close(window, not skipped)
+        except BaseException:  # the window is as before the step, unless an interrupt came when it was made
+            if getattr(optimizer, "_moves", 0) != moves:
+                self._close(window, True)
+            raise
         return result
+
+    @undivided
+    def _close(self, window: _Window, made: bool) -> None:
+        window.stage = OptState.STEPPED
+        self._note(window.optimizer, made)
 
     def stepped(self, optimizer: Any) -> bool:
         """Whether the last :meth:`step` with this optimizer was made, not skipped. Not PyTorch's.
@@ -180,6 +195,7 @@ class GradScaler:
             raise ArgumentError("stepped: step() has not been called with this optimizer")
         return made
 
+    @undivided
     def update(self, new_scale: float | Tensor | None = None) -> None:
         """End the window: back off after an overflow, grow after ``growth_interval`` windows without one in a row.
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from ..interrupts import covered
 from ..scope import local
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -36,8 +37,13 @@ class _GradMode:
         local.grad_enabled = self.mode
         local.inference = local.inference or self.inference
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.grad_enabled, local.inference = self._before.pop()
+        try:
+            before = self._before
+        finally:
+            local.grad_enabled, local.inference = self._before[-1]
+        before.pop()
 
     def __call__(self, function: F) -> F:
         if inspect.isgeneratorfunction(function):

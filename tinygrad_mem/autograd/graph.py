@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from ..interrupts import covered
 from ..scope import local
 from .tape import Node as Node
 from .tensor import Tensor
@@ -37,8 +38,12 @@ class saved_tensors_hooks:
             raise RuntimeError(message)
         local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook))
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.saved_hooks = local.saved_hooks[:-1]
+        try:
+            del exc
+        finally:
+            local.saved_hooks = local.saved_hooks[:-1]
 
 
 def leaves(tensor: Tensor) -> list[Tensor]:
@@ -66,5 +71,9 @@ class disable_saved_tensors_hooks:
         self._before = getattr(local, "saved_hooks_disabled", None)
         local.saved_hooks_disabled = self.error_message
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.saved_hooks_disabled = self._before
+        try:
+            del exc
+        finally:
+            local.saved_hooks_disabled = self._before

@@ -6,6 +6,7 @@ from typing import Any
 
 from ..dtypes import arithmetic, as_dtype, float32, is_half
 from ..errors import ArgumentError
+from ..interrupts import covered
 from ..scope import local
 
 
@@ -30,5 +31,9 @@ class accumulate_in:
     def __enter__(self) -> None:
         self.before, local.narrow_sums = local.narrow_sums, self.narrow
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.narrow_sums = self.before
+        try:
+            del exc
+        finally:
+            local.narrow_sums = self.before

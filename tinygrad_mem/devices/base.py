@@ -14,6 +14,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import ArgumentTypeError, DeviceError, NotOfferedError
+from ..interrupts import covered
 from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
@@ -149,8 +150,13 @@ class device:
         scope.local.default_device = scope.local.dry or self
         return scope.local.default_device
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        scope.local.default_device = _entered().pop()
+        try:
+            entered = scope.local.entered_devices
+        finally:
+            scope.local.default_device = scope.local.entered_devices[-1]
+        entered.pop()
 
     def __repr__(self) -> str:
         return f"device(type={self.type!r})" if self.index is None else f"device(type={self.type!r}, index={self.index})"

@@ -8,6 +8,7 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..functional import creation
+from ..interrupts import whole
 from ..scope import local
 from . import functional as F
 from . import init
@@ -122,10 +123,15 @@ class _BatchNorm(_RunningNorm):
         batch = self.training or (mean is None and var is None)
         if self.training and not self.track_running_stats:
             mean = var = None
-        out = self.normalise(input, mean, var, batch, weigh)
-        if count is not None and local.phase != "recompute":  # after the statistics: a forward that fails counts no batch
-            with no_grad():
-                count.add_(1)
+        if count is None or local.phase == "recompute":
+            return self.normalise(input, mean, var, batch, weigh)
+        return whole(self._counted, count, input, mean, var, batch, weigh)
+
+    def _counted(self, count: Tensor, *how: Any) -> Tensor:
+        """The normalisation, and a batch more: after the statistics, for a forward that fails counts none."""
+        out = self.normalise(*how)
+        with no_grad():
+            count.add_(1)
         return out
 
     def normalise(self, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float) -> Tensor:

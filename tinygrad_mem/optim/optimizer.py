@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import chain
 from typing import Any
 
@@ -18,6 +18,7 @@ from ..autograd.sparse import SparseTensor
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, as_dtype
 from ..errors import GraphError, NotOfferedError
+from ..interrupts import whole
 from . import rows
 from . import state as states
 from .state import MASTER, OURS, Kept, has_master
@@ -61,6 +62,7 @@ class Optimizer:
     half_state = False  # whether ``state_dtype`` is offered
     work: Any = None  # the workspace on the device of the parameter that is being updated
     squares: tuple[str, ...] = ()  # which state arrays are means of squares: kept in float16, they are kept as roots
+    _moves = 0  # steps that have moved parameters
     _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
     _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
 
@@ -118,7 +120,9 @@ class Optimizer:
         """Update every parameter that has a gradient. Returns what ``closure`` returned, ``None`` without one.
 
         All state that is missing is made before anything is written: when memory runs out, parameters, state and step
-        counts are as they were.
+        counts are as they were. A signal (Ctrl-C) that comes while they are written is heard when all are: an interrupt leaves
+        them before the step or after it. An exception that another thread sets in this one (``PyThreadState_SetAsyncExc``) can
+        end a step halfway; a note at the exception says so.
 
         Raises:
             OutOfMemoryError: there is no room for the state.
@@ -155,24 +159,39 @@ class Optimizer:
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
         """Update the parameters of ``due``, each with its group and a gradient: all of them, or none when memory runs out."""
         rows.check(self, due)
-        before, name = scope.local.op, f"{type(self).__name__}.step"
-        with scope.phase("optimizer"):
-            scope.local.op = name
+        local = scope.local
+        before = local.op, local.phase
+        try:
+            local.op, local.phase = f"{type(self).__name__}.step", "optimizer"
+            fresh = self._fresh(due)
             try:
-                fresh = self._fresh(due)
-                try:
-                    rooms = self._workspaces(due)
-                except BaseException:
-                    fresh.clear()
-                    raise
-                for p, made in fresh.items():
-                    self.state[p].update(made)
-                for group, p in due:
-                    self.work = rooms.get(p.device)
-                    self._step_one(group, p, fresh.get(p, {}))
-                    p.storage.written(name)
-            finally:
-                self.work, scope.local.op = None, before
+                rooms = self._workspaces(due)
+                whole(self._write, due, fresh, rooms)
+            except BaseException:
+                fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
+                raise
+        finally:
+            self.work = None
+            local.op, local.phase = before
+
+    def _write(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Any, Any], rooms: dict[Any, Any]) -> None:
+        """What may not end halfway: nothing is allocated here, and no signal's handler runs before it is done."""
+        written = 0
+        try:
+            for p, made in fresh.items():
+                self.state[p].update(made)
+            for group, p in due:
+                self.work = rooms.get(p.device)
+                self._step_one(group, p, fresh.get(p, {}))
+                p.storage.written(scope.local.op)
+                written += 1
+            self._moves += 1
+        except BaseException as error:
+            error.add_note(
+                f"{scope.local.op} was ended after {written} of {len(due)} parameters: these have moved, the next may have in "
+                "part. Go on from a checkpoint."
+            )
+            raise
 
     def _workspaces(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Any, Any]:
         """The workspace of each device, made before anything is written."""
@@ -269,7 +288,7 @@ class Optimizer:
         self.refuse_in_backward("add_param_group()")
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
-        params, names = _parameters(param_group["params"])
+        params, names = states.parameters(param_group["params"])
         param_group["params"] = params
         if names:
             param_group["param_names"] = names
@@ -366,26 +385,6 @@ class Optimizer:
         for i, group in enumerate(self.param_groups):
             lines += [f"Parameter Group {i}", *[f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]]
         return "\n".join([*lines, ")"]) if self.param_groups else f"{lines[0]})"
-
-
-def _parameters(params: Any) -> tuple[list[Tensor], list[str]]:
-    """The tensors and their names (none or all) of what a group gives as ``"params"``."""
-    if isinstance(params, set):
-        raise TypeError(
-            "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
-            "change between runs. Please use a list instead."
-        )
-    entries = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
-    names = [entry[0] for entry in entries if isinstance(entry, tuple)]
-    tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
-    if names and len(names) != len(tensors):
-        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
-    for p in tensors:
-        if not isinstance(p, Tensor):
-            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
-        if not (p.is_leaf or p._retains_grad):
-            raise ValueError("can't optimize a non-leaf Tensor: give its leaves, or a detach().requires_grad_() of it")
-    return tensors, names
 
 
 # --- what the rules share ---------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
+from ..interrupts import undivided
 from .optimizer import Optimizer
 
 
@@ -62,6 +63,7 @@ class LRScheduler:
         self._step_count = 0
         self.step()
 
+    @undivided
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to ``epoch``, and set the rates."""
         optimizer = self.optimizer
@@ -70,7 +72,7 @@ class LRScheduler:
             warnings.warn(
                 "Detected call of `lr_scheduler.step()` before `optimizer.step()`: the first value of the schedule is skipped. "
                 "Call them in the opposite order.",
-                stacklevel=2,
+                stacklevel=4,
             )
         self._step_count += 1
         self._update_lr(epoch)
@@ -165,6 +167,7 @@ class SequentialLR(_Composed):
         first._initial_step()
         self._last_lr = first.get_last_lr()
 
+    @undivided
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch and set the rates."""
         self.last_epoch += 1
@@ -199,6 +202,7 @@ class ChainedScheduler(_Composed):
         self._schedulers = schedulers
         self._last_lr = self._rates()
 
+    @undivided
     def step(self, epoch: int | None = None) -> None:
         """Step every schedule."""
         for scheduler in self._schedulers:
@@ -259,6 +263,7 @@ class ReduceLROnPlateau(LRScheduler):
             bound = self.best + sign * self.threshold
         return found > bound if self.mode == "max" else found < bound
 
+    @undivided
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
         """Tell it the metric of one more epoch, a number or a tensor of one."""
         found = float(metrics)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -107,3 +108,23 @@ def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
 
 def _half(value: Any) -> bool:
     return str(value.dtype).removeprefix("torch.") == "float16"
+
+
+def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
+    """The tensors and their names (none or all) of what a group gives as ``"params"``."""
+    if isinstance(params, set):
+        raise TypeError(
+            "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
+            "change between runs. Please use a list instead."
+        )
+    entries = [params] if isinstance(params, Tensor) else list(params) if isinstance(params, Iterable) else [params]
+    names = [entry[0] for entry in entries if isinstance(entry, tuple)]
+    tensors = [entry[1] if isinstance(entry, tuple) else entry for entry in entries]
+    if names and len(names) != len(tensors):
+        raise ValueError("all optimizer params should be with/without names. Some param names are missing")
+    for p in tensors:
+        if not isinstance(p, Tensor):
+            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+        if not (p.is_leaf or p._retains_grad):
+            raise ValueError("can't optimize a non-leaf Tensor: give its leaves, or a detach().requires_grad_() of it")
+    return tensors, names

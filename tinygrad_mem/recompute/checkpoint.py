@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ContextDecorator, nullcontext
 from typing import Any
 
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, pins_nothing
+from ..interrupts import covered
 from ..nn import Sequential
 from ..scope import local
 from .frame import Frame
@@ -35,24 +36,32 @@ def noop_context_fn() -> Contexts:
     return nullcontext(), nullcontext()
 
 
-@contextmanager
-def set_checkpoint_early_stop(enable: bool) -> Iterator[None]:
+class _Overriding(ContextDecorator):
+    """Inside, an override of this thread has a value."""
+
+    def __init__(self, name: str, value: bool | None) -> None:
+        self.name, self.value = name, value
+
+    def __enter__(self) -> None:
+        self.before = getattr(_override, self.name)
+        setattr(_override, self.name, self.value)
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            setattr(_override, self.name, self.before)
+
+
+def set_checkpoint_early_stop(enable: bool) -> AbstractContextManager[None]:
     """``with set_checkpoint_early_stop(False):`` checkpoints called inside recompute to their end, whatever they were told."""
-    before, _override.early_stop = _override.early_stop, enable
-    try:
-        yield
-    finally:
-        _override.early_stop = before
+    return _Overriding("early_stop", enable)
 
 
-@contextmanager
-def set_checkpoint_debug_enabled(enabled: bool | None) -> Iterator[None]:
+def set_checkpoint_debug_enabled(enabled: bool | None) -> AbstractContextManager[None]:
     """``with set_checkpoint_debug_enabled(True):`` checkpoints called inside have ``debug=True``; None: as they were told."""
-    before, _override.debug = _override.debug, enabled
-    try:
-        yield
-    finally:
-        _override.debug = before
+    return _Overriding("debug", enabled)
 
 
 @pins_nothing

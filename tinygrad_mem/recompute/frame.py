@@ -20,6 +20,7 @@ from ..autograd.tape import Node, next_sequence, observed
 from ..autograd.tensor import Tensor
 from ..devices import Generator, opened
 from ..errors import CheckpointError, RecomputationStoppedError
+from ..interrupts import covered
 from ..ops.base import Op
 from ..scope import local
 
@@ -131,19 +132,23 @@ class Frame:
             CheckpointError: it did something else than in the forward.
         """
         run = Rerun(self)
-        with ExitStack() as stack:
-            stack.callback(_set_states, [(generator, generator.state) for generator, _ in self.states])
+        before, states = dict(local.__dict__), [(generator, generator.state) for generator, _ in self.states]
+        try:
             _set_states(self.states)
-            stack.enter_context(scope.switched(self.switches))
-            local.autocast = local.autocast and local.autocast.anew()  # the casts of weights that it keeps go with it
-            stack.enter_context(scope.phase("recompute"))
-            stack.enter_context(_no_op())
-            args, kwargs = _put_in(self.layout, self._twins())
-            stack.enter_context(self.again)
-            stack.enter_context(saved_tensors_hooks(run.take, run.give))
-            stack.enter_context(run)
-            with suppress(RecomputationStoppedError):
-                self.function(*args, **kwargs)
+            with ExitStack() as stack:
+                stack.enter_context(scope.switched(self.switches))
+                local.autocast = local.autocast and local.autocast.anew()  # the casts of weights that it keeps go with it
+                stack.enter_context(scope.phase("recompute"))
+                stack.enter_context(_no_op())
+                args, kwargs = _put_in(self.layout, self._twins())
+                stack.enter_context(self.again)
+                stack.enter_context(saved_tensors_hooks(run.take, run.give))
+                stack.enter_context(run)
+                with suppress(RecomputationStoppedError):
+                    self.function(*args, **kwargs)
+        finally:
+            _set_states(states)
+            scope.put_back(before)  # where an interrupt came between two of the contexts
         run.finish()
         return run.values
 
@@ -185,10 +190,14 @@ class Rerun(AbstractContextManager):
         if self.spares:
             self.run, local.run = local.run, self._between
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        if self.spares:
-            local.run = self.run
-            del self.run
+        try:
+            del exc
+        finally:
+            if self.spares:
+                local.run = self.run
+        self.__dict__.pop("run", None)
 
     def _between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         """Run an op, but for the last."""
@@ -334,8 +343,12 @@ class _no_op(AbstractContextManager):
         self.before = local.op, local.line
         local.op = local.line = ""
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.op, local.line = self.before
+        try:
+            del exc
+        finally:
+            local.op, local.line = self.before
 
 
 def users_line() -> str:

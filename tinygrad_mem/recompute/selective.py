@@ -15,6 +15,7 @@ from ..autograd.saved import tell_saved
 from ..autograd.shape import root_of
 from ..autograd.tape import Node
 from ..errors import ArgumentError, CheckpointError, NotOfferedError
+from ..interrupts import covered
 from ..ops.base import Op
 from ..scope import local
 
@@ -128,8 +129,12 @@ class _Between(AbstractContextManager):
         self.run = local.run
         local.run = self.between
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        local.run = self.run
+        try:
+            del exc
+        finally:
+            local.run = self.run
         del self.run
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:

@@ -8,6 +8,7 @@ from functools import partial
 from .. import scope
 from ..autograd.tensor import Tensor
 from ..errors import GraphError
+from ..interrupts import whole
 from ..optim.optimizer import Optimizer
 
 
@@ -124,8 +125,13 @@ class _Steps:
         before = local.module, local.line  # of the op whose backward is running: the update is nobody's but the optimizer's
         local.module = local.line = ""
         try:
-            optimizer._step([(optimizer.param_groups[group], parameter)])
-            optimizer._opt_called = True
-            parameter.grad = None
+            whole(self._update, optimizer, optimizer.param_groups[group], parameter)
         finally:
             local.module, local.line = before
+
+    @staticmethod
+    def _update(optimizer: Optimizer, group: dict, parameter: Tensor) -> None:
+        """Both or neither: the next backward would add to a gradient that was used already."""
+        optimizer._step([(group, parameter)])
+        optimizer._opt_called = True
+        parameter.grad = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Any
 
 from .. import scope
@@ -151,10 +150,13 @@ class Couple(Function):
     def backward(ctx: Any, g1: Tensor, g2: Tensor) -> tuple:
         run, found, grads = ctx.run, {}, [g1, g2]
         del g1, g2
-        with ExitStack() as stack:
-            stack.callback(_set, _generators())
-            stack.enter_context(scope.switched(run.switches))
-            run.backward(*ctx.saved_tensors, grads, found)
+        before, states = dict(scope.local.__dict__), _generators()
+        try:
+            with scope.switched(run.switches):
+                run.backward(*ctx.saved_tensors, grads, found)
+        finally:
+            _set(states)
+            scope.put_back(before)  # where an interrupt came between two of the contexts
         return None, *grads, *[found.pop(p, None) for p in run.parameters]
 
 

@@ -1,0 +1,397 @@
+"""Ctrl-C at any moment of a training step: each thing that a step moves has moved wholly, or not at all."""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import operator
+import signal
+import sys
+import zlib
+from _thread import interrupt_main
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+from tests.memory.interrupt import _HEARS, _HEARS_AFTER, _finalising
+from tinygrad_mem import interrupts, nn, scope
+from tinygrad_mem.amp import GradScaler, autocast
+from tinygrad_mem.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
+from tinygrad_mem.backends.accumulation import accumulate_in
+from tinygrad_mem.devices import device
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.nn.utils import clip_grad_norm_
+from tinygrad_mem.recompute.checkpoint import checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
+from tinygrad_mem.techniques.accumulation import accumulate
+from tinygrad_mem.techniques.in_backward import optimizer_in_backward
+
+PACKAGE = str(Path(tm.__file__).parent)
+CLOSE = ("optim/", "amp/", "nn/norm", "scope", "interrupts", "grad_mode", "in_backward", "accumulation", "recompute/checkpoint")
+COVERED = ("__exit__", "_end")  # a tracer's exception at their beginning misses the handler that a signal's finds: see below
+SHARE = 40  # of the places elsewhere one in so many
+
+Place = tuple[str, str, int]
+Units = dict[str, list[bytes]]
+
+
+@contextmanager
+def heard(places: list[Place], wanted: Place | None = None, number: int = 0) -> Iterator[list[Place]]:
+    """Note the places of the package at which Python hears signals; at the ``number``-th visit of ``wanted``, send one."""
+    called: dict[FrameType, bool] = {}
+    sent: list[Place] = []
+    visits = 0
+
+    def at(frame: FrameType, position: int) -> None:
+        nonlocal visits
+        place = (frame.f_code.co_filename[len(PACKAGE) :], frame.f_code.co_qualname, position)
+        places.append(place)
+        if place == wanted:
+            visits += 1
+            if visits == number:
+                called.clear()
+                sent.append(place)
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+
+    def trace(frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "call" and frame.f_back is not None:
+            called.pop(frame.f_back, None)
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE) or (wanted is not None and code.co_qualname != wanted[1]):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        if event == "opcode":
+            name = dis.opname[code.co_code[frame.f_lasti]]
+            hears, called[frame] = called.get(frame, False) or name in _HEARS, name in _HEARS_AFTER
+            if hears and not _finalising(frame):
+                at(frame, frame.f_lasti)
+        elif event == "call" and code.co_name not in COVERED and not code.co_flags & inspect.CO_GENERATOR:
+            if not _finalising(frame):
+                at(frame, -1)
+        elif event == "return":
+            called.pop(frame, None)
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield sent
+    finally:
+        sys.settrace(before)
+
+
+def chosen(places: list[Place]) -> list[tuple[Place, int]]:
+    """Places and visits to try: the last visit of each place near what must be whole, and a share of the others."""
+    count: dict[Place, int] = {}
+    for place in places:
+        count[place] = count.get(place, 0) + 1
+    near = [p for p in count if any(p[0].startswith(f"/{name}") or f"/{name}." in p[0] for name in CLOSE)]
+    far = [p for p in count if p not in near and zlib.crc32(repr(p).encode()) % SHARE == 0]
+    return [(p, visits) for p in (*near, *far) for visits in sorted({1, count[p]})]
+
+
+class Training:
+    """A network with batch norm and dropout, what trains it, and what of it moves together."""
+
+    half = False
+
+    def __init__(self) -> None:
+        device("cpu").generator.manual_seed(0)
+        dtype = tm.float16 if self.half else tm.float32
+        self.net: Any = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(), nn.Linear(6, 3)).to(dtype)
+        self.x, self.y = tm.randn(5, 4).to(dtype), tm.tensor([0, 1, 2, 0, 1])
+        self.scaler: GradScaler | None = None
+        self.optimizer = self.make(list(self.net.parameters()))
+        self.scheduler = tm.optim.lr_scheduler.ExponentialLR(self.optimizer, 0.5)
+
+    def make(self, parameters: list) -> Any:
+        return tm.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+    def loss(self) -> Any:
+        return F.cross_entropy(self.net(self.x), self.y)
+
+    def step(self) -> None:
+        self.loss().backward()
+        clip_grad_norm_(self.net.parameters(), 1.0)
+        self.optimizer.step()
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+
+    def units(self) -> Units:
+        found: Units = {"optimizer": [b for p in self.net.parameters() for b in self.of(p)]}
+        for name, module in self.net.named_modules():
+            found[f"buffers of {name}"] = [b.numpy().tobytes() for b in module._buffers.values()]
+        rates = [group["lr"] for group in self.optimizer.param_groups]
+        found["scheduler"] = [repr((self.scheduler.state_dict(), rates)).encode()]
+        found["scaler"] = [repr(self.scaler and self.scaler.state_dict()).encode()]
+        return found
+
+    def of(self, p: Any) -> list[bytes]:
+        state = self.optimizer.state.get(p, {})
+        kept = [v.numpy().tobytes() if isinstance(v, tm.Tensor) else repr(v).encode() for _, v in sorted(state.items())]
+        return [p.detach().float().numpy().tobytes(), *kept]
+
+
+class Adam(Training):
+    def make(self, parameters: list) -> Any:
+        return tm.optim.Adam(parameters, lr=0.1)
+
+
+class EightBit(Training):
+    def make(self, parameters: list) -> Any:
+        return tm.optim.AdamW8bit(parameters, lr=0.1, min_8bit_size=0)
+
+
+class Masters(Training):
+    half = True
+
+    def make(self, parameters: list) -> Any:
+        return tm.optim.AdamW(parameters, lr=0.1, master_weights=True)
+
+
+class Scaled(Training):
+    def make(self, parameters: list) -> Any:
+        self.scaler = GradScaler("cpu", init_scale=8.0, growth_interval=1)
+        return tm.optim.SGD(parameters, lr=0.1)
+
+    def step(self) -> None:
+        assert self.scaler is not None
+        with autocast("cpu", dtype=tm.float16):
+            loss = self.loss()
+        self.scaler.scale(loss).backward()
+        self.scaler.unscale_(self.optimizer)
+        clip_grad_norm_(self.net.parameters(), 1.0)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad()
+
+
+class InBackward(Training):
+    """Each parameter by itself, as its gradient arrives."""
+
+    def make(self, parameters: list) -> Any:
+        optimizer = tm.optim.Adam(parameters, lr=0.1)
+        self.handle = optimizer_in_backward(optimizer)
+        return optimizer
+
+    def step(self) -> None:
+        with tm.no_grad():
+            self.net(self.x)
+        checkpoint(self.loss).backward()
+
+    def units(self) -> Units:
+        return super().units() | {"optimizer": []} | {f"parameter {n}": self.of(p) for n, p in self.net.named_parameters()}
+
+
+class Accumulated(Training):
+    def step(self) -> None:
+        window = accumulate(self.net, self.optimizer, 2, scheduler=self.scheduler)
+        window.split(self.x[:4], self.y[:4], F.cross_entropy)
+
+
+def thread_state() -> dict[str, Any]:
+    kept = {name: getattr(scope.local, name) for name in dir(scope.local) if not name.startswith("__")}
+    kept.pop("entered_devices", None)
+    return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c() -> Iterator[None]:
+    """Python's own handler, whatever the runner has set."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.parametrize("kind", [Training, Adam, EightBit, Masters, Scaled, InBackward, Accumulated])
+def test_a_step_is_whole_wherever_ctrl_c_comes(kind: type[Training], reliability: Callable[[str, int], None]):
+    kind().step()  # what is made once is made
+    training, legal = kind(), []
+    legal.append(training.units())
+    places: list[Place] = []
+    with heard(places):
+        training.step()
+    legal.append(training.units())
+    points = chosen(places)
+    tried = 0
+    for place, number in points:
+        training = kind()
+        before, forwards = thread_state(), [training.units()]
+        try:
+            with heard([], place, number) as sent:
+                training.step()
+            assert not sent, f"lost at {place}"
+            continue  # an earlier interrupt has left less to do here
+        except KeyboardInterrupt:
+            tried += 1
+        assert thread_state() == before, place
+        found = training.units()
+        for name, unit in found.items():
+            if name.startswith("buffers"):  # they move with each forward, also where several make a step
+                counts = [int(np.frombuffer(b, np.int64)[0]) for b in unit[-1:]]
+                assert unit in (forwards[0][name], *_moved(kind, name, counts)), (place, name)
+            else:
+                assert unit in (legal[0][name], legal[1][name]), (place, name)
+        assert scope.listeners == ()
+        training.optimizer.zero_grad()
+        training.net.zero_grad()
+        if training.scaler is not None:
+            training.scaler._windows = {}
+        training.step()
+        assert all(np.isfinite(p.detach().float().numpy()).all() for p in training.net.parameters()), place
+    assert tried > 50
+    reliability("interrupts of a training step, at places where Python hears them", tried)
+
+
+@functools.cache
+def _forwards(kind: type[Training]) -> list[Units]:
+    """The buffers after each forward of a step."""
+    training, found = kind(), []
+    for module in training.net.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.register_forward_hook(lambda *_: found.append(training.units()))
+    training.step()
+    return found
+
+
+def _moved(kind: type[Training], name: str, counts: list[int]) -> list[list[bytes]]:
+    return [units[name] for units in _forwards(kind)]
+
+
+# --- switches ---------------------------------------------------------------------------------------------------------------
+
+SWITCHES: dict[str, Callable[[], Any]] = {
+    "no_grad": tm.no_grad,
+    "enable_grad": tm.enable_grad,
+    "inference_mode": tm.inference_mode,
+    "autocast": lambda: autocast("cpu", dtype=tm.float16),
+    "device": lambda: tm.device("meta"),
+    "phase": lambda: scope.phase("backward"),
+    "switched": lambda: scope.switched(scope.switches()),
+    "saved_tensors_hooks": lambda: saved_tensors_hooks(lambda x: x, lambda x: x),
+    "disable_saved_tensors_hooks": lambda: disable_saved_tensors_hooks("no"),
+    "accumulate_in": lambda: accumulate_in(tm.float16),
+    "early_stop": lambda: set_checkpoint_early_stop(False),
+    "debug": lambda: set_checkpoint_debug_enabled(True),
+}
+
+
+@pytest.mark.parametrize("name", SWITCHES)
+def test_a_switch_is_turned_back_wherever_ctrl_c_comes(name: str, reliability: Callable[[str, int], None]):
+    places: list[Place] = []
+    with heard(places), SWITCHES[name]():
+        pass
+    switch, before = SWITCHES[name](), thread_state()
+    with heard(places := []), switch:
+        pass
+    for place in dict.fromkeys(places):
+        switch = SWITCHES[name]()
+        with pytest.raises(KeyboardInterrupt), heard([], place, 1), switch:
+            pass
+        assert thread_state() == before, place
+    switch = SWITCHES[name]()
+    switch.__enter__()
+    with pytest.raises(KeyboardInterrupt):  # at the first instruction of __exit__
+        deque(map(operator.call, [interrupt_main, functools.partial(switch.__exit__, None, None, None)]), 0)
+    assert thread_state() == before
+    reliability("interrupts of a switch", len(set(places)) + 1)
+
+
+# --- the mechanism ----------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_whole_is_not_cut_and_the_signal_is_heard_after_it():
+    done = []
+
+    def change() -> None:
+        signal.raise_signal(signal.SIGINT)
+        done.append(1)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupts.whole(change)
+    assert done == [1]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_every_handler_is_called_though_one_raises(monkeypatch: pytest.MonkeyPatch):
+    heard_of: list[int] = []
+
+    def raising(number: int, frame: Any) -> None:
+        heard_of.append(number)
+        raise RuntimeError(f"signal {number}")
+
+    def change() -> None:
+        for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert heard_of == []
+
+    before = {number: signal.signal(number, raising) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    try:
+        with pytest.raises((RuntimeError, KeyboardInterrupt)):
+            interrupts.whole(change)
+        assert sorted(heard_of) == sorted((signal.SIGTERM, signal.SIGUSR1))
+        assert signal.getsignal(signal.SIGTERM) is raising
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        assert interrupts.whole(lambda: signal.raise_signal(signal.SIGUSR1) or 3) == 3
+        assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+def test_an_exit_that_is_not_covered_is_what_the_cover_is_for():
+    """A signal that waits as ``__exit__`` begins is raised before its first line."""
+
+    class Switch:
+        on = False
+
+        def plain(self) -> None:
+            try:
+                del self.on_before
+            finally:
+                self.on = False
+
+    Switch.covered = interrupts.covered(_copy(Switch.plain))  # type: ignore[attr-defined]
+    for name, left in (("plain", True), ("covered", False)):
+        switch = Switch()
+        switch.on, switch.on_before = True, None  # type: ignore[attr-defined]
+        with pytest.raises(KeyboardInterrupt):
+            deque(map(operator.call, [interrupt_main, getattr(switch, name)]), 0)
+        assert switch.on is left
+
+
+def _copy(function: Any) -> Any:
+    return type(function)(function.__code__, function.__globals__)
+
+
+def test_what_ends_a_step_halfway_says_so():
+    p = [nn.Parameter(tm.ones(2)) for _ in range(3)]
+    optimizer = tm.optim.SGD(p, lr=0.1)
+    for each in p:
+        each.grad = tm.ones(2)
+    update, calls = optimizer.update, []
+
+    def ended(*arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 2:
+            raise SystemExit  # as another thread could set it
+        update(*arguments)
+
+    optimizer.update = ended  # type: ignore[method-assign]
+    with pytest.raises(SystemExit) as found:
+        optimizer.step()
+    assert "SGD.step was ended after 1 of 3 parameters" in found.value.__notes__[0]
