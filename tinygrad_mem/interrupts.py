@@ -24,9 +24,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-_LAST = 32  # signals from here on are for programs' own use
-_FATAL = {"SIGKILL", "SIGSTOP", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL"}
-_SIGNALS = sorted(int(s) for s in signal.valid_signals() if s < _LAST and signal.Signals(s).name not in _FATAL)
+_NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGBREAK SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGXCPU SIGCHLD"
+_SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split() if hasattr(signal, name)]
 
 
 class _Guarded:
@@ -78,19 +77,22 @@ _seen: tuple[list, list] = ([], [])  # handlers as they were found last, and tho
 def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
     """``change(*arguments, **options)``, which no signal cuts in two: its handler is called right after it, and may raise then.
 
-    The handlers are those of Python's own signals (Ctrl-C, ``SIGTERM``, ``SIGALRM``, ...; not those from 32 on, and not those
-    of a crash). What C does with a signal happens at once, as ever. Not held back is what comes from elsewhere: an exception
-    that another thread sets with ``PyThreadState_SetAsyncExc``, or one of a tracer's. In other threads than the main one no
-    handler runs, and this is a plain call.
+    Held back are Python's handlers of the signals by which programs are stopped and timed (Ctrl-C, ``SIGTERM``, ``SIGALRM``,
+    ``SIGUSR1``, ...). Those of others run at once, as does what C does with a signal. Not held back is what comes from
+    elsewhere: an exception that another thread sets with ``PyThreadState_SetAsyncExc``, or one of a tracer's. In other threads
+    than the main one no handler runs, and this is a plain call.
     """
     if get_ident() != threading.main_thread().ident:
         return change(*arguments, **options)
-    handlers = list(map(_signal.getsignal, _SIGNALS))
-    python = _python(handlers)
+    handlers = [*map(_signal.getsignal, _SIGNALS)]
+    seen, python = _seen
+    if handlers != seen:
+        python = _python(handlers)
     late: dict[int, Any] = {}
+    note = late.setdefault  # of C: no place where another signal is heard
     try:
         for number, _ in python:
-            _signal.signal(number, late.setdefault)  # of C: no place where another signal is heard
+            _signal.signal(number, note)
         return change(*arguments, **options)
     finally:
         try:
@@ -116,11 +118,9 @@ def undivided(change: F) -> F:
 def _python(handlers: list) -> list[tuple[int, Any]]:
     """The signals that have a handler of Python's, with it; Ctrl-C last."""
     global _seen
-    before, python = _seen
-    if handlers != before:
-        python = [(n, h) for n, h in zip(_SIGNALS, handlers, strict=True) if callable(h)]
-        python.sort(key=lambda pair: pair[0] == signal.SIGINT)
-        _seen = handlers, python
+    python = [(n, h) for n, h in zip(_SIGNALS, handlers, strict=True) if callable(h)]
+    python.sort(key=lambda pair: pair[0] == signal.SIGINT)
+    _seen = handlers, python
     return python
 
 

@@ -29,7 +29,7 @@ from tinygrad_mem.backends.accumulation import accumulate_in
 from tinygrad_mem.devices import device
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils import clip_grad_norm_
-from tinygrad_mem.recompute.checkpoint import checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
+from tinygrad_mem.recompute.checkpoint import _override, checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
 from tinygrad_mem.techniques.accumulation import accumulate
 from tinygrad_mem.techniques.in_backward import optimizer_in_backward
 
@@ -200,6 +200,7 @@ class Accumulated(Training):
 def thread_state() -> dict[str, Any]:
     kept = {name: getattr(scope.local, name) for name in dir(scope.local) if not name.startswith("__")}
     kept.pop("entered_devices", None)
+    kept |= {name: getattr(_override, name) for name in ("early_stop", "debug")}
     return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
 
 
@@ -275,7 +276,7 @@ SWITCHES: dict[str, Callable[[], Any]] = {
     "autocast": lambda: autocast("cpu", dtype=tm.float16),
     "device": lambda: tm.device("meta"),
     "phase": lambda: scope.phase("backward"),
-    "switched": lambda: scope.switched(scope.switches()),
+    "switched": lambda: scope.switched((False, *scope.switches()[1:])),
     "saved_tensors_hooks": lambda: saved_tensors_hooks(lambda x: x, lambda x: x),
     "disable_saved_tensors_hooks": lambda: disable_saved_tensors_hooks("no"),
     "accumulate_in": lambda: accumulate_in(tm.float16),

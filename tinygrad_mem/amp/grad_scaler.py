@@ -39,6 +39,16 @@ class _Window:
         self.stage = OptState.READY
         self.found: dict[Any, Any] = {}
 
+    def unscale(self, grads: list[Tensor], inverse: float) -> None:
+        """Multiply the gradients, and remember that they were."""
+        self.found = _unscale(grads, inverse)
+        self.stage = OptState.UNSCALED
+
+    def close(self, scaler: GradScaler, made: bool) -> None:
+        """The step was made, or skipped."""
+        self.stage = OptState.STEPPED
+        scaler._note(self.optimizer, made)
+
     def overflowed(self) -> bool:
         """Whether a gradient was not finite; on a GPU this waits for the flags. On ``meta`` nothing is known, and none was."""
         flags = [Tensor._wrap(flag, device) for device, flag in self.found.items() if device.type != "meta"]
@@ -138,11 +148,7 @@ class GradScaler:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if window.stage is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        whole(self._unscale, window, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
-
-    def _unscale(self, window: _Window, grads: list[Tensor], inverse: float) -> None:
-        window.found = _unscale(grads, inverse)
-        window.stage = OptState.UNSCALED
+        whole(window.unscale, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """:meth:`unscale_` the gradients, unless that was done, and ``optimizer.step(*args, **kwargs)`` if all are finite.
@@ -172,17 +178,12 @@ class GradScaler:
         try:
             if not skipped:
                 result = optimizer.step(*args, **kwargs)
-            self._close(window, not skipped)
+            whole(window.close, self, not skipped)
         except BaseException:  # the window is as before the step, unless an interrupt came when it was made
             if getattr(optimizer, "_moves", 0) != moves:
-                self._close(window, True)
+                whole(window.close, self, True)
             raise
         return result
-
-    @undivided
-    def _close(self, window: _Window, made: bool) -> None:
-        window.stage = OptState.STEPPED
-        self._note(window.optimizer, made)
 
     def stepped(self, optimizer: Any) -> bool:
         """Whether the last :meth:`step` with this optimizer was made, not skipped. Not PyTorch's.

@@ -6,8 +6,9 @@ from math import sqrt
 from typing import Any
 
 from ..errors import ArgumentError
-from .optimizer import Optimizer, check_rates, options, tick
+from .optimizer import Optimizer, options, tick
 from .rows import RowWise
+from .state import check_rates
 
 
 def decay_of(group: dict[str, Any]) -> tuple[float, float]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from .optimizer import Optimizer, check_rates, options, tick
+from .optimizer import Optimizer, options, tick
 from .rows import RowWise
+from .state import check_rates
 
 
 class RMSprop(Optimizer):

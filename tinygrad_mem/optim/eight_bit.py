@@ -11,9 +11,9 @@ from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
 from ..errors import NotOfferedError
 from .adam import Adam, decay_of
-from .optimizer import Optimizer, check_rates, options, tick
+from .optimizer import Optimizer, options, tick
 from .sgd import SGD, check_sgd
-from .state import Kept
+from .state import Kept, check_rates
 
 BLOCK = 2048
 """Numbers that share a scale: the paper's. bitsandbytes has 256 today; 64 to 16,384 are taken."""

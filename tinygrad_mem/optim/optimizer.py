@@ -98,9 +98,12 @@ class Optimizer:
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
         """Everything that the rule keeps of ``p``: for rules whose arrays are not all like :meth:`state_names` says."""
+        names = self.state_names(group)
+        if not names:
+            return {}
         dtype = as_dtype(group.get("state_dtype") or arithmetic(p.dtype))
         value = self.initial(group)
-        return {name: Kept(p.array.shape, dtype, value, name in self.squares) for name in self.state_names(group)}
+        return {name: Kept(p.array.shape, dtype, value, name in self.squares) for name in names}
 
     def initial(self, group: dict[str, Any]) -> float:
         """What new state arrays are filled with."""
@@ -128,9 +131,10 @@ class Optimizer:
             OutOfMemoryError: there is no room for the state.
             GraphError: ``optimizer_in_backward`` is on: there are no gradients left to step with.
         """
-        self.refuse_in_backward(f"{type(self).__name__}.step()")
+        if self._in_backward is not None:
+            self.refuse_in_backward(f"{type(self).__name__}.step()")
         args = () if closure is None else (closure,)
-        for hook in list(self._before.values()):
+        for hook in list(self._before.values()) if self._before else ():
             answer = hook(self, args, {})
             if answer is None:
                 continue
@@ -143,7 +147,7 @@ class Optimizer:
                 loss = args[0]()
         self._opt_called = True
         self._step([(group, p) for group in self.param_groups for p in group["params"] if p._grad is not None])
-        for hook in list(self._after.values()):
+        for hook in list(self._after.values()) if self._after else ():
             hook(self, args, {})
         return loss
 
@@ -198,6 +202,8 @@ class Optimizer:
         sizes: dict[Any, int] = {}
         for group, p in due:
             sizes[p.device] = max(sizes.get(p.device, 0), rows.workspace(p._grad) or self.workspace(p.device.kernels, group, p))
+        if not any(sizes.values()):
+            return {}
         before, scope.local.birth = scope.local.birth, "WORKSPACE"
         try:
             return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items() if size}
@@ -210,7 +216,7 @@ class Optimizer:
         if isinstance(p._grad, SparseTensor):
             rows.step(self, group, p, p._grad, state)
             return
-        first = not fresh.keys().isdisjoint(self.state_names(group))
+        first = bool(fresh) and not fresh.keys().isdisjoint(self.state_names(group))
         arguments = (group, p, p._grad.array, state, first)
         if p.device.index:
             with p.device.current():
@@ -234,9 +240,13 @@ class Optimizer:
     def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
         """The state that is missing, made but not yet kept by anybody else."""
         fresh: dict[Tensor, dict[str, Tensor]] = {}
+        plain = type(self).kept is Optimizer.kept
         try:
             for group, p in due:
                 present = self.state.get(p, {})
+                missing = [name for name in self.state_names(group) if present.get(name) is None] if plain else True
+                if not missing and not group.get("master_weights"):
+                    continue  # nearly always: all is there
                 for name, kept in self._kept(group, p).items() if p not in fresh else ():
                     if present.get(name) is None:
                         fresh.setdefault(p, {})[name] = states.made(kept, p, name)
@@ -247,8 +257,10 @@ class Optimizer:
 
     def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
         """What the rule keeps of ``p``, and its master."""
-        master = {MASTER: Kept(p.array.shape, arithmetic(p.dtype), None)} if has_master(group, p) else {}
-        return {**self.kept(group, p), **master}
+        kept = self.kept(group, p)
+        if has_master(group, p):
+            kept[MASTER] = Kept(p.array.shape, arithmetic(p.dtype), None)
+        return kept
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget the gradients (their memory is free at once), or, with ``set_to_none=False``, fill them with zeros."""
@@ -403,16 +415,3 @@ def tick(state: dict[str, Any]) -> int:
     """Count a step of a parameter; the first is 1."""
     state["step"] = state.get("step", 0) + 1
     return state["step"]
-
-
-def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
-    """What the adaptive rules ask of their options, in PyTorch's words."""
-    if not lr >= 0.0:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    if not eps >= 0.0:
-        raise ValueError(f"Invalid epsilon value: {eps}")
-    for index, beta in enumerate(betas):
-        if not 0.0 <= beta < 1.0:
-            raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
