@@ -6,12 +6,13 @@ Kept at the bottom so that every room may read it; the switches that users turn 
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -233,15 +234,19 @@ class switched:
         self.to = to
 
     def __enter__(self) -> None:
-        self.before = switches()
-        _switch(self.to)
+        self.before = dict(zip(SWITCHES, switches(), strict=True))
+        try:
+            local.__dict__.update(zip(SWITCHES, self.to, strict=True))
+        except BaseException:  # a signal, which is heard after the call
+            local.__dict__.update(self.before)
+            raise
 
     @covered
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            _switch(self.before)
+            local.__dict__.update(self.before)  # one call of C: no signal is heard before all are set
 
 
 def put_back(before: dict[str, Any]) -> None:
@@ -250,7 +255,3 @@ def put_back(before: dict[str, Any]) -> None:
     for name in now.keys() - before.keys():
         del now[name]
     now.update(before)
-
-
-def _switch(to: tuple) -> None:
-    local.__dict__.update(zip(SWITCHES, to, strict=True))  # one call of C: no signal is heard before all are set

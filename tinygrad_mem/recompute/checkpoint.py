@@ -44,7 +44,11 @@ class _Overriding(ContextDecorator):
 
     def __enter__(self) -> None:
         self.before = getattr(_override, self.name)
-        setattr(_override, self.name, self.value)
+        try:
+            setattr(_override, self.name, self.value)
+        except BaseException:  # a signal, which is heard after the call
+            setattr(_override, self.name, self.before)
+            raise
 
     @covered
     def __exit__(self, *exc: object) -> None:
