@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...interrupts import covered
 from .threads import GRAIN, scratch, split, threads
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # how builds of OpenBLAS prefix and suffix their names
@@ -106,18 +107,28 @@ class single:
         if _set_threads is not None:
             with _single_lock:
                 _single_users += 1
-                if _single_users == 1:
-                    _single_before = _get_threads()
-                    if _single_before != 1:
-                        _set_threads(1)
+                try:
+                    if _single_users == 1:
+                        _single_before = _get_threads()
+                        if _single_before != 1:
+                            _set_threads(1)
+                except BaseException:  # a signal, which is heard after a call
+                    _single_users -= 1
+                    if _single_users == 0 and _single_before != 1:
+                        _set_threads(_single_before)
+                    raise
 
+    @covered
     def __exit__(self, *exc: object) -> None:
         global _single_users
-        if _set_threads is not None:
-            with _single_lock:
-                _single_users -= 1
-                if _single_users == 0 and _single_before != 1:
-                    _set_threads(_single_before)
+        try:
+            del exc
+        finally:
+            if _set_threads is not None:
+                with _single_lock:
+                    _single_users -= 1
+                    if _single_users == 0 and _single_before != 1:
+                        _set_threads(_single_before)
 
 
 _ALONE = (1 << 18, 1 << 13)  # multiplications up to which BLAS wakes no threads: of matrices, and of a matrix and a vector
