@@ -61,6 +61,10 @@ def tips(
         str | None, typer.Option(help="a name such as resnet20, or your own: file.py:Class; for the tips about any network")
     ] = None,
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample of the network, such as 3x32x32")] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
+    ] = None,
     batch_size: Annotated[int | None, typer.Option(min=2, help="samples a step, instead of each tip's own")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
     html: Annotated[
@@ -82,6 +86,7 @@ def tips(
             names=tip or [],
             network=network,
             sample=sample,
+            tokens=tokens,
             batch_size=batch_size,
             device=device,
             picture=picture,
@@ -164,6 +169,10 @@ def estimate(
     network: Annotated[str, typer.Argument(help="a name such as vgg16 or gpt2, or your own: module:Class, file.py:Class")],
     batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
+    ] = None,
     optimizer: Annotated[
         Update, typer.Option(help="update rule; momentum is SGD with it, -half has float16 moments")
     ] = Update.momentum,
@@ -189,6 +198,7 @@ def estimate(
             network,
             batch_size=batch_size,
             sample=sample,
+            tokens=tokens,
             optimizer=optimizer.value,
             precision=precision.value,
             master_weights=master_weights,
@@ -207,6 +217,10 @@ def plan(
     budget: Annotated[str | None, typer.Option(help="bytes to stay within, such as '8 GiB'; without, the front alone")] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
     sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
+    tokens: Annotated[
+        str | None,
+        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
+    ] = None,
     optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
     device: Annotated[str, typer.Option(help="cpu, or cuda, with or without a GPU here")] = "cpu",
     allow: Annotated[
@@ -230,6 +244,7 @@ def plan(
             batch_size=batch_size,
             budget=budget,
             sample=sample,
+            tokens=tokens,
             optimizer=optimizer.value,
             device=device,
             allow=allow,

@@ -13,19 +13,24 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import memory, nn
+from .. import memory
 from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
 from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..text import visible
-from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
+from .networks import OPTIMIZERS, budget_of, network_of
 
 
 @dataclass
 class Estimate:
-    """What was found, in bytes; by category at the peak of the second step."""
+    """What was found, in bytes; by category at the peak of the second step.
+
+    Attributes:
+        loss: which loss was taken, in a few words.
+        fits: whether the peak is within the budget; ``None`` without a budget.
+    """
 
     network: str
     batch_size: int
@@ -36,7 +41,9 @@ class Estimate:
     peak_used: int
     peak_reserved: int
     phase: str
+    loss: str
     budget: int | None
+    fits: bool | None
 
 
 def run(
@@ -44,6 +51,7 @@ def run(
     *,
     batch_size: int,
     sample: str | None,
+    tokens: str | None,
     optimizer: str,
     precision: str,
     master_weights: bool,
@@ -56,12 +64,11 @@ def run(
     """Estimate and print; 1 where it does not fit the budget, else 0.
 
     Raises:
-        ArgumentError: no such network, no such size, a budget that not even the parameters fit, a class that fails, a network
-            without chains of blocks to recompute.
+        ArgumentError: no such network, no such size, a class that fails, a network without chains of blocks to recompute.
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy, whose kernels ``cuda`` is about, is not installed.
     """
     room = None if budget is None else budget_of(budget)
-    named = network_of(network, sample)
+    named = network_of(network, sample, tokens)
     if recompute is not None:
         how = int(recompute) if recompute.isdecimal() else recompute
         named = replace(named, make=partial(_recomputed, named.make, how))
@@ -73,13 +80,12 @@ def run(
         print(json.dumps(asdict(found), indent=2))
     else:
         _show(found, Console())
-    return int(room is not None and found.peak_used > room)
+    return int(found.fits is False)
 
 
 def _recomputed(make: Callable[[], Any], how: str | int) -> Any:
     """The network that ``make`` makes, with its chains of blocks in segments."""
-    model = make()
-    return checkpoint_blocks(model, how) if isinstance(model, nn.Module) else model
+    return checkpoint_blocks(make(), how)
 
 
 def _estimate(
@@ -93,28 +99,24 @@ def _estimate(
     device: str,
 ) -> Estimate:
     layers: list[Layer] = []
-    count = 0
+    count, loss_name = 0, ""
 
     def steps() -> None:
-        nonlocal count
+        nonlocal count, loss_name
         model = named.make()
-        if not isinstance(model, nn.Module):
-            raise ArgumentError(f"{network} makes a {type(model).__name__}, not an nn.Module")
         step = Step(precision, "cuda")  # of the two, the card is what one wants to know of
         step.prepare(model)
         count = sum(p.numel() for p in model.parameters())
-        held = sum(p.nbytes for p in model.parameters())
-        if room is not None and held > room:
-            raise ArgumentError(f"the parameters alone are {held:,} bytes, the budget is {room:,}")
         layers.extend(watch(model))
         update = rule(model.parameters(), **step.options)
         for _ in range(2):
             update.zero_grad()
             for _ in range(accumulate):
                 with step.region():
-                    loss = loss_of(
-                        named, step.forward(model, batch_of(named, batch_size // accumulate, step.dtype)), accumulate
-                    )
+                    output = step.forward(model, named.batch(batch_size // accumulate, step.dtype))
+                    loss = named.loss(output) / accumulate
+                    loss_name = named.loss_name(output)
+                    del output
                 step.backward(loss)
                 del loss
             step.update(update)
@@ -124,7 +126,10 @@ def _estimate(
     moment = track.at_peak()
     categories = {category.value: size for category, size in moment.by_category.items()}
     reserved = track.pool("end").reserved
-    return Estimate(network, batch_size, device, layers, count, categories, moment.used, reserved, moment.phase, room)
+    fits = None if room is None else moment.used <= room
+    return Estimate(
+        network, batch_size, device, layers, count, categories, moment.used, reserved, moment.phase, loss_name, room, fits
+    )
 
 
 def _last_forward(track: memory.Track) -> int:
@@ -161,6 +166,7 @@ def _show(found: Estimate, console: Console) -> None:
     console.print(table)
     console.print(_totals(found))
     kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
+    console.print(f"The loss is {found.loss}.")
     console.print(f"The optimizer keeps {kept / found.parameters:.3f} bytes a parameter.")
     if found.budget is not None:
         left = found.budget - found.peak_used

@@ -1,4 +1,4 @@
-"""What the commands about networks share: which network is meant, its batch, its loss, its optimizer."""
+"""What the commands about networks share: which network is meant, and its optimizer."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import tinygrad_mem as tm
 
-from .. import nn
+from .. import nn, scope
 from ..errors import ArgumentError
 from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
-from ..nn import functional as F
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": partial(tm.optim.SGD, lr=0.1),
@@ -41,31 +42,56 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 """What ``--optimizer`` names: every optimizer there is; ``-half`` keeps its moments in float16."""
 
 
-def network_of(network: str, sample: str | None) -> Named:
-    """The network that a name stands for: one of ours, or ``module:Class`` (``file.py:Class``) of the user's."""
-    shape = None if sample is None else _shape(sample)
+def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
+    """The network that a name stands for: one of ours, or ``module:Class`` (``file.py:Class``) of the user's.
+
+    Args:
+        sample: the shape of one sample, such as ``3x32x32``.
+        tokens: of a network of token numbers, how many tokens there are and how long a sample is, such as ``50257x1024``.
+
+    Raises:
+        ArgumentError: there is no such network, or its samples are not known.
+    """
+    if sample is not None and tokens is not None:
+        raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
     if network in NETWORKS:
         known = NETWORKS[network]
-        return known if shape is None else Named(known.make, shape, known.classes, known.tokens)
+        if tokens is not None:
+            raise ArgumentError(f"--tokens is for networks of your own; {network} {_samples(known)}")
+        return known if sample is None else replace(known, sample=_shape("--input", sample))
     module, _, name = network.rpartition(":")
     if not module:
         raise ArgumentError(
             f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class"
         )
-    if shape is None:
-        raise ArgumentError(f"{network} needs --input, the shape of one sample such as 3x32x32")
-    return Named(_users(module, name), shape, 0)
+    if tokens is not None:
+        vocabulary, *length = _shape("--tokens", tokens)
+        if len(length) != 1:
+            raise ArgumentError(f"--tokens {tokens!r}: write how many tokens there are and the length of a sample: 50257x1024")
+        return Named(_users(module, name), tuple(length), 0, tokens=vocabulary)
+    if sample is None:
+        raise ArgumentError(
+            f"{network} needs --input, the shape of one sample such as 3x32x32, "
+            "or --tokens, how many tokens there are and the length of a sample, such as 50257x1024"
+        )
+    return Named(_users(module, name), _shape("--input", sample), 0)
 
 
-def _shape(text: str) -> tuple[int, ...]:
+def _samples(known: Named) -> str:
+    if known.tokens:
+        return f"has {known.tokens:,} tokens, and --input sets the length of a sample"
+    return "is fed images, whose shape --input sets"
+
+
+def _shape(option: str, text: str) -> tuple[int, ...]:
     parts = text.lower().split("x")
-    if not all(part.isdecimal() and int(part) for part in parts):
-        raise ArgumentError(f"--input {text!r} is not a shape: write 3x224x224, or 1024 for tokens")
+    if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
+        raise ArgumentError(f"{option} {text!r} is not a shape: write sizes such as 3x224x224, or 1024")
     return tuple(map(int, parts))
 
 
 def _users(module: str, name: str) -> Callable[[], nn.Module]:
-    """The class (or function) that makes the user's network."""
+    """A function that makes the user's network; what is PyTorch's becomes ours."""
     if module.endswith(".py"):
         path = Path(module)
         if not path.is_file():
@@ -74,7 +100,11 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
         assert spec is not None
         assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(loaded)
+        sys.path.insert(0, str(path.parent.resolve()))  # a file finds its neighbours, as when Python runs it
+        try:
+            spec.loader.exec_module(loaded)
+        finally:
+            sys.path.pop(0)
     else:
         sys.path.insert(0, "")
         try:
@@ -85,24 +115,31 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
             sys.path.remove("")
     if not hasattr(loaded, name):
         raise ArgumentError(f"{module} has no {name!r}")
-    return getattr(loaded, name)
+    return partial(_made, getattr(loaded, name), f"{module}:{name}")
 
 
-def batch_of(named: Named, size: int, dtype: Any) -> tm.Tensor:
-    shape = (size, *named.sample)
-    return tm.randint(0, named.classes, shape) if named.tokens else tm.randn(*shape, dtype=dtype)
+def _made(make: Callable[[], Any], network: str) -> nn.Module:
+    """What ``make()`` gives, as a network of ours.
 
+    A network of PyTorch's is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values
+    that follow from our seed.
 
-def loss_of(named: Named, output: Any, accumulate: int) -> tm.Tensor:
-    """Cross-entropy of one of our networks; of the user's, the mean of what comes out."""
-    if not isinstance(output, tm.Tensor):
-        raise ArgumentError(f"the network gives a {type(output).__name__}; an estimate needs one tensor")
-    if not named.classes:
-        return output.mean() / accumulate
-    if named.tokens:
-        output = output.flatten(0, 1)
-    target = tm.randint(0, named.classes, (output.shape[0], *output.shape[2:]))
-    return F.cross_entropy(output, target) / accumulate
+    Raises:
+        ArgumentError: it gives something else.
+    """
+    torch = sys.modules.get("torch")  # who makes a network of PyTorch's has imported it
+    if torch is None:
+        model = make()
+    else:
+        with torch.random.fork_rng(devices=[]), torch.device("meta") if scope.local.dry else nullcontext():
+            torch.manual_seed(tm.initial_seed())
+            model = make()
+        if isinstance(model, torch.nn.Module):
+            return tm.from_torch(model, device="cpu")
+    if not isinstance(model, nn.Module):
+        what = "an instance" if isinstance(model, type) else f"{type(model).__name__!r}"
+        raise ArgumentError(f"{network} makes {what}: it must make a Module of tinygrad_mem.nn or of torch.nn")
+    return model
 
 
 def budget_of(text: str) -> int:

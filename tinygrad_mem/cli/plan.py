@@ -13,7 +13,7 @@ import tinygrad_mem as tm
 from .. import plan as planner
 from ..models.names import Named
 from ..text import visible
-from .networks import OPTIMIZERS, batch_of, budget_of, loss_of, network_of
+from .networks import OPTIMIZERS, budget_of, network_of
 
 
 def run(
@@ -22,6 +22,7 @@ def run(
     batch_size: int,
     budget: str | None,
     sample: str | None,
+    tokens: str | None,
     optimizer: str,
     device: str,
     allow: str,
@@ -34,7 +35,7 @@ def run(
     Raises:
         ArgumentError: no such network, no such size.
     """
-    named = network_of(network, sample)
+    named = network_of(network, sample, tokens)
     room = None if budget is None else budget_of(budget)
     if largest_batch and room is None:
         raise tm.errors.ArgumentError("--largest-batch: the largest for which --budget?")
@@ -51,7 +52,8 @@ def run(
             batch_size, found = planner.largest(build) if largest_batch else (batch_size, build(batch_size))
             front = found.front
     except planner.BudgetError as error:
-        print(visible(str(error), keep="\n"))
+        refused = {"network": network, "batch_size": batch_size, "budget": room, "fits": False, "message": str(error)}
+        print(json.dumps(refused, indent=2) if as_json else visible(str(error), keep="\n"))
         return 1
     finally:
         times.save()
@@ -68,11 +70,11 @@ def _plan(
     named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, tell: Any
 ) -> planner.Plan:
     def batch() -> tuple[tm.Tensor, tm.Tensor]:
-        x = batch_of(named, batch_size, tm.float32)
+        x = named.batch(batch_size, tm.float32)
         return x, x.flatten(1)[:, 0]  # the loss draws labels of its own: of these only their number counts
 
     def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
-        return loss_of(named, output, 1)
+        return named.loss(output)
 
     names = allow if allow in planner.LEVELS else allow.split(",")
     return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, names, times=times, tell=tell)
@@ -94,6 +96,7 @@ def _data(network: str, batch_size: int, found: planner.Plan, front: list[planne
         "network": network,
         "batch_size": batch_size,
         "budget": found.budget,
+        "fits": None if found.budget is None else True,
         "times": "measured" if found.measured else "modelled",
         "plan": row(found.point),
         "plain": row(found.plain),

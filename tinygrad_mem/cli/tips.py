@@ -30,6 +30,7 @@ def run(
     names: list[str],
     network: str | None,
     sample: str | None,
+    tokens: str | None,
     batch_size: int | None,
     device: str,
     picture: Path | None,
@@ -41,7 +42,7 @@ def run(
     Raises:
         ArgumentError: no such tip, no such network; a picture of more than one tip, or where none can be.
     """
-    chosen = _chosen(names, network, sample, batch_size)
+    chosen = _chosen(names, network, sample, tokens, batch_size)
     if tm.device(device).type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
     if picture is not None:
@@ -83,13 +84,14 @@ def _written(rows: list[Row], page: Path) -> bool:
     return True
 
 
-def _chosen(names: list[str], network: str | None, sample: str | None, batch_size: int | None) -> list[Tip]:
+def _chosen(names: list[str], network: str | None, sample: str | None, tokens: str | None, batch_size: int | None) -> list[Tip]:
     for name in names:
         if name not in TIPS:
             raise ArgumentError(f"there is no tip {name!r}: there are {', '.join(TIPS)}")
-    named = None if network is None else network_of(network, sample)
-    if named is None and sample is not None:
-        raise ArgumentError("--input is the shape of a sample of --network: name one")
+    named = None if network is None else network_of(network, sample, tokens)
+    if named is None and (sample or tokens) is not None:
+        option = "--input is the shape of" if sample is not None else "--tokens are those of"
+        raise ArgumentError(f"{option} a sample of --network: name one")
     found = [tip for tip in TIPS.values() if tip.name in names or not names]
     if named is not None:
         found = [tip for tip in found if tip.free]

@@ -1,22 +1,98 @@
-"""Networks by name, with what they are usually fed: for the command line."""
+"""Networks by name, with what they are usually fed and their loss: for the command line."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from .. import nn
+from .. import Tensor, nn, randint, randn
+from ..errors import ArgumentError
+from ..nn import functional as F
 from . import bert, densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, unet, vgg
 
 
 @dataclass(frozen=True)
 class Named:
-    """A network: how it is made, the shape of one sample, and how many classes, or tokens, its outputs choose from."""
+    """A network, what it is fed, and its loss.
+
+    Attributes:
+        make: makes the network.
+        sample: the shape of one sample.
+        classes: how many classes its output chooses from; 0 where that is not known, as for a user's network.
+        tokens: of samples that are whole numbers, how many there are to choose from; 0 for samples of floats.
+        dense: each place of an image has a class of its own.
+    """
 
     make: Callable[[], nn.Module]
     sample: tuple[int, ...]
     classes: int
-    tokens: bool = False  # a sample is whole numbers below ``classes``
+    tokens: int = 0
+    dense: bool = False
+
+    def batch(self, size: int, dtype: Any = None) -> Tensor:
+        """Random samples, (size, *sample)."""
+        shape = (size, *self.sample)
+        return randint(0, self.tokens, shape) if self.tokens else randn(*shape, dtype=dtype)
+
+    def targets(self, size: int) -> Tensor:
+        """What the outputs of a batch should be: a token, or a class, for each place or for each sample."""
+        places = self.sample if self.tokens else self.sample[1:] if self.dense else ()
+        return randint(0, self.classes or self.tokens or 1, (size, *places))
+
+    def loss(self, output: Any, targets: Tensor | None = None) -> Tensor:
+        """A number to run backward from: see :meth:`loss_name`. Without ``targets``, random ones are drawn for its shape.
+
+        Args:
+            output: a tensor, or a tuple, list or dict of such.
+
+        Raises:
+            ArgumentError: there is no tensor of floats in it.
+        """
+        found = [each for each in tensors(output) if each.is_floating_point()]
+        if not found:
+            raise ArgumentError(f"the network gives {_described(output)}, and a loss needs a tensor of floats")
+        scores = self._scores(found)
+        if scores is None:
+            means = [each.mean() for each in found]
+            return sum(means[1:], means[0])
+        if self.tokens:
+            scores = scores.flatten(0, -2)
+        if targets is None:
+            targets = randint(0, self.classes or self.tokens, (scores.shape[0], *scores.shape[2:]))
+        return F.cross_entropy(scores, targets.flatten() if self.tokens else targets)
+
+    def loss_name(self, output: Any) -> str:
+        """Which loss :meth:`loss` takes, in a few words."""
+        found = [each for each in tensors(output) if each.is_floating_point()]
+        if self._scores(found) is not None:
+            return "cross-entropy"
+        return "the mean of the output" if len(found) == 1 else f"the sum of the means of {len(found)} outputs"
+
+    def _scores(self, found: list[Tensor]) -> Tensor | None:
+        """The output that chooses among classes; of a user's network of tokens, the one with a score for each token."""
+        if self.classes:
+            return found[0]
+        wanted = (self.tokens, len(self.sample) + 2)
+        return next((each for each in found if (each.shape[-1], each.ndim) == wanted), None) if self.tokens else None
+
+
+def tensors(output: Any) -> Iterator[Tensor]:
+    """The tensors in what a network gives: in tuples, lists and dicts, as deep as they go."""
+    if isinstance(output, Tensor):
+        yield output
+    elif isinstance(output, (tuple, list)):
+        for each in output:
+            yield from tensors(each)
+    elif isinstance(output, Mapping):
+        for each in output.values():
+            yield from tensors(each)
+
+
+def _described(output: Any) -> str:
+    found = [f"a tensor of {each.dtype}" for each in tensors(output)]
+    kind = f"a {type(output).__name__}"
+    return found[0] if isinstance(output, Tensor) else f"{kind} of {', '.join(found)}" if found else kind
 
 
 _LARGE, _SMALL = (3, 224, 224), (3, 32, 32)
@@ -28,9 +104,9 @@ NETWORKS: dict[str, Named] = {
     "mobilenet_v2": Named(mobilenet.mobilenet_v2, _LARGE, 1000),
     "densenet121": Named(densenet.densenet121, _LARGE, 1000),
     "squeezenet": Named(squeezenet.squeezenet, _LARGE, 1000),
-    "unet": Named(unet.unet, (3, 256, 256), 2),
-    "lstm": Named(lstm.LSTMLanguageModel, (64,), 128, tokens=True),
-    "lstm-tied": Named(lambda: lstm.LSTMLanguageModel(layers=2, tied=True), (64,), 128, tokens=True),
-    **{size: Named(lambda size=size: gpt.gpt(size), (1024,), 50257, tokens=True) for size in gpt.SIZES},
-    **{size: Named(lambda size=size: bert.bert(size), (512,), 30522, tokens=True) for size in bert.SIZES},
+    "unet": Named(unet.unet, (3, 256, 256), 2, dense=True),
+    "lstm": Named(lstm.LSTMLanguageModel, (64,), 128, tokens=128),
+    "lstm-tied": Named(lambda: lstm.LSTMLanguageModel(layers=2, tied=True), (64,), 128, tokens=128),
+    **{size: Named(lambda size=size: gpt.gpt(size), (1024,), 50257, tokens=50257) for size in gpt.SIZES},
+    **{size: Named(lambda size=size: bert.bert(size), (512,), 30522, tokens=30522) for size in bert.SIZES},
 }

@@ -27,8 +27,9 @@ class Scheduled(Sequential):
     schedule: Schedule
     sizes: tuple[int, ...]
 
-    def forward(self, input: Any) -> Any:
-        return _run(self._stages(), self.schedule.items, input)
+    def forward(self, input: Any, *rest: Any, **named: Any) -> Any:
+        """Run the modules one after another, each with ``rest`` and ``named`` too, as a model calls its blocks."""
+        return _run(self._stages(), self.schedule.items, input, *rest, **named)
 
     def _stages(self) -> list[list[Module]]:
         modules = iter(self)
@@ -78,7 +79,7 @@ def _steps(items: Items) -> list:
     return steps
 
 
-def _run(stages: list[list[Module]], items: Items, x: Any) -> Any:
+def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: Any) -> Any:
     """Run ``items``, each bracket as a checkpoint.
 
     Not as calls inside calls: a call that is under way would hold the input of its bracket, which the forward of a bracket
@@ -88,19 +89,19 @@ def _run(stages: list[list[Module]], items: Items, x: Any) -> Any:
         items = ()
         for stage in stages:
             for module in stage:
-                x = module(x)
+                x = module(x, *rest, **named)
     before = local.saved_hooks
     try:
         for step in _steps(items):
             if step is _END:
                 local.saved_hooks = local.saved_hooks[:-1]
             elif isinstance(step, tuple):
-                frame = Frame(partial(_run, stages, step), (x,), {}, nullcontext(), True, True, True, False)
+                frame = Frame(partial(_run, stages, step), (x, *rest), named, nullcontext(), True, True, True, False)
                 saved_tensors_hooks(frame.note, frame.hand_out).__enter__()
                 del frame
             else:
                 for module in stages[step]:
-                    x = module(x)
+                    x = module(x, *rest, **named)
     finally:
         local.saved_hooks = before
     return x

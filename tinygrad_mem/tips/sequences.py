@@ -17,8 +17,8 @@ from ..nn import functional as F
 from ..techniques import select_labelled
 from .tip import Case, Scene, Tip, Training, classify, momentum
 
-CHARACTERS = Scene(Named(lambda: LSTMLanguageModel(), (64,), 128, tokens=True), 16)
-WORDS = Scene(Named(lambda: LSTMLanguageModel(tokens=4000, width=64, hidden=64), (32,), 4000, tokens=True), 16)
+CHARACTERS = Scene(Named(lambda: LSTMLanguageModel(), (64,), 128, tokens=128), 16)
+WORDS = Scene(Named(lambda: LSTMLanguageModel(tokens=4000, width=64, hidden=64), (32,), 4000, tokens=4000), 16)
 
 # --- padding
 
@@ -208,6 +208,6 @@ TIPS = (
         "attention",
         "Memory-efficient attention: never keep the scores.",
         (Case(scores_kept, scores_in_tiles),),
-        Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=True), 4),
+        Scene(Named(lambda: nn.Identity(), (256,), 128, tokens=128), 4),
     ),
 )  # fmt: skip

@@ -14,7 +14,6 @@ from .. import Tensor, nn
 from ..models.names import Named
 from ..models.resnet import resnet20
 from ..models.vgg import CONVOLUTIONS
-from ..nn import functional as F
 
 
 @dataclass(frozen=True)
@@ -29,19 +28,12 @@ class Scene:
 
     def data(self, batch_size: int | None = None) -> tuple[Tensor, Tensor]:
         """A batch of random samples, and the class (or the next token) of each."""
-        size, network = batch_size or self.batch_size, self.network
-        if network.tokens:
-            shape = (size, *network.sample)
-            return tm.randint(0, network.classes, shape), tm.randint(0, network.classes, shape)
-        return tm.randn(size, *network.sample), tm.randint(0, max(network.classes, 1), (size,))
+        size = batch_size or self.batch_size
+        return self.network.batch(size), self.network.targets(size)
 
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Cross-entropy of one of our networks; of a user's, whose classes nobody knows, the mean of what comes out."""
-        if not self.network.classes:
-            return output.mean()
-        return (
-            F.cross_entropy(output.flatten(0, 1), target.flatten()) if self.network.tokens else F.cross_entropy(output, target)
-        )
+    def loss(self, output: Any, target: Tensor) -> Tensor:
+        """The network's: see :meth:`Named.loss`."""
+        return self.network.loss(output, target)
 
 
 @dataclass(frozen=True)
