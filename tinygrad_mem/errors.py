@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
@@ -143,6 +144,36 @@ def _rebuild_out_of_memory(message: str, *numbers: Any) -> OutOfMemoryError:
     error = OutOfMemoryError("", *numbers)
     error.args = (message,)
     return error
+
+
+_DISTRIBUTIONS = {"cupy": "cupy-cuda12x", "ml_dtypes": "ml-dtypes", "sklearn": "scikit-learn"}
+
+
+def missing(library: str, what: str) -> ModuleNotFoundError:
+    """The error to raise where ``what`` needs a library that is not installed.
+
+    Its cure names the library itself and not an extra of ours: that is right for a checkout, a wheel and an editable install.
+    """
+    return ModuleNotFoundError(f"{what} needs {library}, which is not installed: {install(library)}", name=library)
+
+
+def install(library: str) -> str:
+    """The command that installs a library, given the name that is imported."""
+    return f"pip install {_DISTRIBUTIONS.get(library, library)}"
+
+
+def needs(library: str, what: str) -> None:
+    """Import a library that is an extra.
+
+    Raises:
+        ModuleNotFoundError: it is not installed; the message says what needs it and how to get it.
+    """
+    try:
+        importlib.import_module(library)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise  # it is there, and something that it needs is not
+        raise missing(library, what) from None
 
 
 def let_go(error: BaseException | None) -> None:

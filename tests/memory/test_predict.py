@@ -265,7 +265,7 @@ def test_like_a_gpu_without_cupy_and_like_nothing(monkeypatch: pytest.MonkeyPatc
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr("tinygrad_mem.kernels.cupy", raising=False)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"without a GPU too: pip install 'tinygrad_mem\[cuda\]'"):
+    with pytest.raises(DeviceError, match=r"without a GPU too: pip install cupy-cuda12x"):
         memory.predict(conv_step, like="cuda")
     assert memory.predict(conv_step).peak > 0
 

@@ -12,7 +12,7 @@ def main() -> None:
         import rich
         import typer
     except ImportError as missing:
-        sys.exit(f"tinygrad_mem's command line needs {missing.name}: pip install 'tinygrad_mem[train]'")
+        sys.exit(f"tinygrad_mem's command line needs {missing.name}: pip install typer rich")
     from .app import app
 
     for stream in (sys.stdout, sys.stderr):

@@ -19,6 +19,7 @@ from rich.text import Text
 import tinygrad_mem as tm
 
 from ..devices import cuda_problem
+from ..errors import install
 from ..kernels.numpy import threads
 from ..memory.sizes import bytes_text
 
@@ -54,12 +55,17 @@ class Need:
     found: str | None
 
     @property
+    def wanted(self) -> str:
+        """The library with the versions that will do, as pip takes it."""
+        return f"{self.asked.name}{self.asked.specifier}"
+
+    @property
     def problem(self) -> str:
         """What to do about it; empty where nothing is wrong."""
         if self.found is None:
-            return f"pip install '{PACKAGE}[{self.extra}]'"
+            return f"pip install '{self.wanted}'"
         if not self.asked.specifier.contains(self.found, prereleases=True):
-            return f"{self.asked.name}{self.asked.specifier} is needed: pip install -U '{PACKAGE}[{self.extra}]'"
+            return f"pip install -U '{self.wanted}'"
         return ""
 
 
@@ -167,7 +173,7 @@ def _blas(rates: dict[str, float]) -> Table:
     try:
         library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
-        library = f"a BLAS that threadpoolctl would name: pip install '{PACKAGE}[cpu]'"
+        library = f"a BLAS that threadpoolctl would name: {install('threadpoolctl')}"
     table = _table(f"float32 products of 1024 x 1024 matrices with {library}", "kernels", "GFLOP/s")
     for name, rate in rates.items():
         table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "as found", f"{rate:,.0f}")

@@ -19,7 +19,7 @@ from ..data import DataLoader, TensorDataset
 from ..data.cifar10 import load_cifar10
 from ..data.digits import load_digits
 from ..data.mnist import load_mnist
-from ..errors import ArgumentError, DeviceError
+from ..errors import ArgumentError, DeviceError, needs
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
 from ..models.precision import Step
@@ -40,6 +40,7 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
 
 def check_picture(path: Path) -> None:
     """Refuse now what would fail when the training is done: a missing library, a place, an ending."""
+    needs("matplotlib", "--picture")
     from matplotlib.backend_bases import FigureCanvasBase
 
     endings = FigureCanvasBase.get_supported_filetypes()

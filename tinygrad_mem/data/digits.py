@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..errors import missing
+
 
 def load_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Training images and labels (1,437), then the held-out ones (360): every fifth image is held out, always the same ones.
@@ -15,14 +17,14 @@ def load_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         Images as float32 in [0, 1], (count, 1, 8, 8); labels as int64, (count,).
 
     Raises:
-        ImportError: scikit-learn is not installed.
+        ModuleNotFoundError: scikit-learn is not installed.
     """
     try:
         from sklearn import datasets
-    except ImportError:
-        raise ImportError(
-            "load_digits reads the images that ship with scikit-learn, which is not installed: pip install 'tinygrad_mem[cli]'"
-        ) from None
+    except ModuleNotFoundError as error:
+        if error.name not in ("sklearn", "sklearn.datasets"):
+            raise
+        raise missing("sklearn", "load_digits") from None
     bundle = datasets.load_digits()
     images = (bundle.images[:, None] / 16).astype(np.float32)  # type: ignore[union-attr]
     labels = bundle.target.astype(np.int64)  # type: ignore[union-attr]

@@ -15,9 +15,7 @@ class CPU(device, kind="cpu"):
     """``device("cpu")``."""
 
     lacking = dtypes.LACKING
-    remedy = (
-        "bfloat16 on the cpu needs the package ml_dtypes: pip install 'tinygrad_mem[bfloat16]'; on device meta nothing does"
-    )
+    remedy = "bfloat16 on the cpu needs the package ml_dtypes: pip install ml-dtypes; on device meta nothing does"
 
     def _open(self) -> None:
         from ..kernels import numpy as kernels

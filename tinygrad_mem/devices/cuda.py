@@ -19,7 +19,7 @@ def cuda_problem() -> str | None:
     try:
         import cupy
     except ImportError:
-        return "CuPy is not installed: pip install 'tinygrad_mem[cuda]'"
+        return "CuPy is not installed: pip install cupy-cuda12x"
     if not cupy.cuda.is_available():
         return "CuPy finds no CUDA driver or no GPU on this machine"
     return None

@@ -102,7 +102,7 @@ class Meta(CPU, kind="meta"):
         except ImportError as error:
             raise DeviceError(
                 f"what a GPU would need is asked of CuPy's kernels ({error}); CuPy installs and imports without a GPU too: "
-                "pip install 'tinygrad_mem[cuda]'"
+                "pip install cupy-cuda12x"
             ) from None
         return NullKernels(kernels)
 

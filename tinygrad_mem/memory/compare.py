@@ -91,7 +91,7 @@ class Comparison:
         """The three numbers of both runs, then the owners that changed most, as a table to print; the rest are one row.
 
         Raises:
-            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+            ModuleNotFoundError: rich is missing: ``pip install rich``.
         """
         from .render.terminal import comparison_table, text
 

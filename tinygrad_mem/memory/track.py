@@ -252,7 +252,7 @@ class Track:
 
         Raises:
             ValueError: there is no such way to tell bytes apart.
-            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+            ModuleNotFoundError: rich is missing: ``pip install rich``.
         """
         if by not in ("category", "module", "op", "line", "mark"):
             raise ValueError(f"table: by is 'category', 'module', 'op', 'line' or 'mark', found {by!r}")
@@ -280,7 +280,7 @@ class Track:
 
         Raises:
             ValueError: nothing was allocated while a track ran, or the ending is not a picture's.
-            ModuleNotFoundError: matplotlib is missing: ``pip install 'tinygrad_mem[report]'``.
+            ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
         """
         from .render.picture import plot
 
@@ -297,7 +297,7 @@ class Track:
 
         Raises:
             ValueError: nothing was allocated while a track ran, or there is not one title for each run.
-            ModuleNotFoundError: plotly is missing: ``pip install 'tinygrad_mem[report]'``.
+            ModuleNotFoundError: plotly is missing: ``pip install plotly``.
         """
         from .render.page import write
 

@@ -49,7 +49,7 @@ class Named:
         Raises:
             ArgumentError: there is no tensor of floats in it.
         """
-        found = [each for each in tensors(output) if each.is_floating_point()]
+        found = _floats(output)
         if not found:
             raise ArgumentError(f"the network gives {_described(output)}, and a loss needs a tensor of floats")
         scores = self._scores(found)
@@ -64,7 +64,7 @@ class Named:
 
     def loss_name(self, output: Any) -> str:
         """Which loss :meth:`loss` takes, in a few words."""
-        found = [each for each in tensors(output) if each.is_floating_point()]
+        found = _floats(output)
         if self._scores(found) is not None:
             return "cross-entropy"
         return "the mean of the output" if len(found) == 1 else f"the sum of the means of {len(found)} outputs"
@@ -87,6 +87,12 @@ def tensors(output: Any) -> Iterator[Tensor]:
     elif isinstance(output, Mapping):
         for each in output.values():
             yield from tensors(each)
+
+
+def _floats(output: Any) -> list[Tensor]:
+    """The tensors of floats that a loss may be made of: those that need a gradient, if any does."""
+    found = [each for each in tensors(output) if each.is_floating_point()]
+    return [each for each in found if each.requires_grad] or found
 
 
 def _described(output: Any) -> str:

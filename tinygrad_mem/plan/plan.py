@@ -98,7 +98,7 @@ class Plan:
         """The front, as a table to print, the plan's own row marked.
 
         Raises:
-            ModuleNotFoundError: rich is missing: ``pip install 'tinygrad_mem[cli]'``.
+            ModuleNotFoundError: rich is missing: ``pip install rich``.
         """
         from .show import table
 
@@ -108,7 +108,7 @@ class Plan:
         """The front as a picture (png, svg or pdf by the ending of ``path``): peak against time, the budget as a line.
 
         Raises:
-            ModuleNotFoundError: matplotlib is missing: ``pip install 'tinygrad_mem[report]'``.
+            ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
         """
         from .show import plot
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..memory.render import needs
+from ..errors import needs
 from ..memory.render.picture import drawing
 from ..memory.sizes import bytes_text
 
@@ -17,7 +17,7 @@ MARKERS = "osD^vP*X<>"
 
 def table(plan: Plan) -> str:
     """A row a choice, from the fastest to the smallest."""
-    needs("rich", "cli")
+    needs("rich", "a table")
     from rich.table import Table
     from rich.text import Text
 

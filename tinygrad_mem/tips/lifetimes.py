@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import memory, nn
 from .optimizers import MLP
-from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, momentum
+from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, mean_of, momentum
 
 # --- the running sum of losses
 
@@ -62,7 +62,7 @@ def _evaluated(scene: Scene, mode: bool, grad: bool) -> Training:
 
     def step() -> float:
         with tm.set_grad_enabled(grad):
-            return model(x).mean().item()
+            return mean_of(model(x))
 
     return Training(step, model)
 

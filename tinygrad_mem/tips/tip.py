@@ -11,7 +11,7 @@ from typing import Any
 import tinygrad_mem as tm
 
 from .. import Tensor, nn
-from ..models.names import Named
+from ..models.names import Named, tensors
 from ..models.resnet import resnet20
 from ..models.vgg import CONVOLUTIONS
 
@@ -171,9 +171,14 @@ def inference(scene: Scene, model: nn.Module) -> Training:
 
     @tm.no_grad()
     def step() -> float:
-        return model(x).mean().item()
+        return mean_of(model(x))
 
     return Training(step, model)
+
+
+def mean_of(output: Any) -> float:
+    """The mean of what a network gives; of several tensors, the sum of their means."""
+    return sum(each.mean().item() for each in tensors(output) if each.is_floating_point())
 
 
 def _source(build: Build) -> str:

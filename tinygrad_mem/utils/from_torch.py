@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 import types
@@ -16,7 +17,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..devices import dry_run
 from ..dtypes import bfloat16
-from ..errors import NotOfferedError
+from ..errors import NotOfferedError, missing
 from ..functional.creation import empty, from_numpy
 from ..nn.multihead import NonDynamicallyQuantizableLinear
 
@@ -36,14 +37,12 @@ def from_torch(module: Any, *, device: Any = None) -> nn.Module:
     Raises:
         NotOfferedError: some part cannot be converted; the message lists all of them.
         TypeError: ``module`` is no ``torch.nn.Module``.
-        ModuleNotFoundError: PyTorch is missing: ``pip install 'tinygrad_mem[torch]'``.
+        ModuleNotFoundError: PyTorch is missing: ``pip install torch``.
     """
     try:
         import torch
     except ModuleNotFoundError:
-        raise ModuleNotFoundError(
-            "torch is not installed, and from_torch reads its modules: pip install 'tinygrad_mem[torch]'", name="torch"
-        ) from None
+        raise missing("torch", "from_torch") from None
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"from_torch: expected a torch.nn.Module, found {type(module).__name__}")
     conversion = _Conversion(torch, None if device is None else Device(device))
@@ -160,12 +159,14 @@ class _Conversion:
         return value
 
     def _named(self, value: Any) -> Any:
-        """A function of PyTorch's as ours of the same name; itself where there is none."""
-        name = getattr(value, "__name__", "")
-        for place in (sys.modules["tinygrad_mem"], nn.functional, nn):
-            if name and hasattr(place, name):
+        """A function or class of PyTorch's as ours of the same place and name; where there is none, what refuses when used."""
+        name, module = getattr(value, "__name__", ""), getattr(value, "__module__", None) or "torch"
+        if not name:
+            return value  # such as torch.strided: no function, and nothing that computes
+        for place in (_module(module), sys.modules["tinygrad_mem"], nn.functional, nn):
+            if hasattr(place, name):
                 return getattr(place, name)
-        return value
+        return _NotOffered(f"{module}.{name}")
 
     def tensor(self, tensor: Any) -> Tensor:
         if id(tensor) in self.made:
@@ -271,16 +272,44 @@ class _Conversion:
     def _global(self, value: Any) -> Any:
         """What a name of the user's module stands for."""
         torch = self.torch
-        places = {id(torch): sys.modules["tinygrad_mem"], id(torch.nn): nn, id(torch.nn.functional): nn.functional}
-        if id(value) in places:
-            return places[id(value)]
+        if isinstance(value, types.ModuleType):
+            theirs = value.__name__ == "torch" or value.__name__.startswith("torch.")
+            return (_module(value.__name__) or _NotOffered(value.__name__)) if theirs else value
         if isinstance(value, type):
             if issubclass(value, torch.nn.Module):
                 return self.class_of(value)
-            return Tensor if value is torch.Tensor else value
+            if self._is_torchs(value):
+                return self._named(value)
+            of_torch = next((base for base in value.__mro__ if self._is_torchs(base)), None)
+            return value if of_torch is None else _NotOffered(f"{value.__qualname__}, a {of_torch.__name__} of PyTorch's")
         if isinstance(value, types.FunctionType) and not value.__module__.startswith("torch"):
             return self.function(value)
         return self.value(value)
+
+
+class _NotOffered:
+    """Stands for a name of PyTorch's that has no counterpart: the network may have it, and may not use it."""
+
+    def __init__(self, what: str) -> None:
+        self.__dict__["what"] = what
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        raise NotOfferedError(
+            f"from_torch: the network uses {self.what}, which has no counterpart here; replace it before the conversion"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _NotOffered(f"{self.what}.{name}")
+
+
+def _module(name: str) -> types.ModuleType | None:
+    """Our module of the same place as PyTorch's, ``None`` where there is none."""
+    try:
+        return importlib.import_module("tinygrad_mem" + name.removeprefix("torch"))
+    except ImportError:
+        return None
 
 
 def _names(code: types.CodeType) -> set[str]:

@@ -10,11 +10,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import needs
 from ...files import replacing
 from ..blocks import Block
 from ..compare import Change, Comparison
 from ..sizes import bytes_text
-from . import figures, needs
+from . import figures
 
 if TYPE_CHECKING:
     from ..track import Track
@@ -36,7 +37,7 @@ def write(track: Track, path: Path | str, *, other: Track | None, titles: Sequen
     for run, title in zip(runs, titles, strict=True):
         if not len(run.timeline()):
             raise ValueError(f"to_html: nothing was allocated while the track {title!r} was running")
-    needs("plotly", "report")
+    needs("plotly", "a page")
     from plotly.offline import get_plotlyjs
 
     drawn: dict[str, Any] = {}

@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ...errors import needs
 from ...files import replacing
 from ...text import visible
 from ..attribution import Category
 from ..sizes import bytes_text
 from ..timeline import Timeline
-from . import needs
 from .palette import COLOURS, phases
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
         ValueError: the ending is not a picture's.
         OSError: it cannot be written there.
     """
-    needs("matplotlib", "report")
+    needs("matplotlib", "a picture")
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.text import Text

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import needs
+from ...errors import needs
 
 if TYPE_CHECKING:
     from ..compare import Comparison
     from ..track import Track
 
-needs("rich", "cli")
+needs("rich", "a table")
 from rich.console import Console  # noqa: E402 (first the sentence that says how to get it)
 from rich.table import Table  # noqa: E402
 from rich.text import Text  # noqa: E402

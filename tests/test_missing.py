@@ -1,0 +1,87 @@
+"""Libraries that are extras: the same sentence everywhere, with a command that is right for a checkout and for a wheel."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tinygrad_mem import errors
+
+ROOT = Path(__file__).parents[1]
+
+USES = {
+    "matplotlib": [
+        "track.plot('x.png')",
+        "plan.plot('x.png')",
+        "main('train', '--picture', 'x.png')",
+        "main('tips', '--tip', 'no_grad', '--picture', 'x.png')",
+        "main('plan', 'lenet', '--picture', 'x.png')",
+    ],
+    "plotly": ["track.to_html('x.html')"],
+    "rich": ["track.table('op')", "track.compare(track).table()", "plan.table()"],
+    "sklearn": ["main('train')", "from tinygrad_mem.data.digits import load_digits; load_digits()"],
+    "torch": ["tm.from_torch(object())"],
+    "cupy": ["memory.predict(lambda: None, like='cuda')", "main('estimate', 'lenet', '--device', 'cuda')"],
+}
+NAMES = {"sklearn": "scikit-learn", "cupy": "cupy-cuda12x"}
+
+PROGRAM = """
+import sys
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+
+def main(*arguments):
+    from tinygrad_mem.cli import main
+    sys.argv = ["tinygrad_mem", *arguments]
+    main()
+
+with memory.track("cpu") as track:
+    tm.ones(3)
+{plan}
+for name in [name for name in sys.modules if name.partition(".")[0] == {library!r}]:
+    del sys.modules[name]
+sys.modules[{library!r}] = None
+{use}
+"""
+PLAN = """
+from tinygrad_mem.models.mlp import MLP
+from tinygrad_mem.plan import plan as make
+import tinygrad_mem.nn.functional as F
+model = MLP()
+optimizer = tm.optim.SGD(model.parameters(), lr=0.1)
+plan = make(model, (tm.randn(2, 784), tm.randint(0, 10, (2,))), F.cross_entropy, optimizer, "1 GiB")
+"""
+
+
+@pytest.mark.parametrize(("library", "use"), [(library, use) for library, uses in USES.items() for use in uses])
+def test_what_is_missing_has_one_cure(library: str, use: str, tmp_path: Path) -> None:
+    program = PROGRAM.format(library=library, use=use, plan=PLAN if "plan." in use else "")
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert ran.returncode != 0
+    cure = f"pip install {NAMES.get(library, library)}"
+    assert re.search(rf"{re.escape(cure)}\b(?!\[)", " ".join(ran.stderr.split())), ran.stderr
+    if "main(" in use:
+        assert "Traceback" not in ran.stderr
+    assert not list(tmp_path.iterdir()), "something was written before the library was missed"
+
+
+def test_every_cure_is_a_distribution_of_an_extra() -> None:
+    """What a message tells to install is what ``pyproject.toml`` asks for, under the name that pip knows."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    asked = {Requirement(line).name for lines in extras.values() for line in lines}
+    for library in (*USES, "ml_dtypes", "threadpoolctl", "safetensors"):
+        assert errors.install(library).removeprefix("pip install ") in asked
+
+
+def test_no_message_names_an_extra_of_ours() -> None:
+    """``tinygrad_mem[...]`` installs nothing in a checkout, and is another project's name where ours is not published."""
+    found = [
+        path for path in (ROOT / "tinygrad_mem").rglob("*.py") if re.search(r"pip install[^\n]*tinygrad_mem", path.read_text())
+    ]
+    assert not found
