@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
+from tests.pictures import DOCS, differing
+from tests.pictures import LESSONS as LESSON_PICTURES
 from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool, device
 
@@ -64,6 +66,9 @@ def test_a_lesson(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
         assert f"(picture {picture.name})" in printed
         assert picture.read_bytes()[:4] == b"\x89PNG"
         assert picture.stat().st_size > 10_000
+    for name, (lesson, picture) in LESSON_PICTURES.items():
+        if lesson == path.name:  # its training rounds differently from processor to processor
+            assert differing(DOCS / name, tmp_path / picture) < 0.03, f"docs/{name} is an old one: python -m tests.pictures"
 
     text = markdown(path)
     assert re.findall(r"^## (.*)", text, flags=re.M) == SECTIONS
