@@ -42,6 +42,20 @@ def about(kind: str, name: str) -> set[Difference]:
 
 
 DIFFERENCES: list[Difference] = [
+    Difference("module", "LSTM", "projections of hidden states are not offered", "proj_size is not offered"),
+    Difference(
+        "error",
+        "Adam AdamW",
+        "rates may be tensors everywhere: nothing is compiled or captured, so there is nothing that they could harm",
+        "as a Tensor|both floats or both Tensors",
+    ),
+    Difference(
+        "error",
+        "clamp_max clamp_min atan2 eq ge gt le lt ne fmod maximum minimum logical_and logical_or logical_xor rsub "
+        "__radd__ __rmul__ __rand__ __ror__ __rxor__",
+        "a number may stand wherever a tensor may",
+        r"must be Tensor, not int|int.*Tensor|Tensor.*int",
+    ),
     Difference(
         "op",
         "acosh add arange normal sub addmv addbmm baddbmm asinh atan2 atanh clamp cumsum kthvalue "

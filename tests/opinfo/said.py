@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import operator
@@ -21,6 +22,8 @@ expecttest.TestCase, expecttest.assert_expected_inline = unittest.TestCase, None
 with mock.patch.object(torch.backends, "disable_global_flags"):  # it would hold for all tests
     lent = sys.modules.setdefault("expecttest", expecttest)
     from torch.testing._internal import common_methods_invocations as tables
+    from torch.testing._internal import common_modules as module_tables  # noqa: F401 (tests of modules take it from here)
+    from torch.testing._internal import common_optimizers as optimizer_tables  # noqa: F401
 if lent is expecttest:
     del sys.modules["expecttest"]
 
@@ -63,6 +66,10 @@ class Said:
             return slice(self(value.start), self(value.stop), self(value.step))
         if isinstance(value, complex):
             raise NotOursError("complex numbers")
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return named(tm.nn, type(value).__name__)(
+                **{field.name: self(getattr(value, field.name)) for field in dataclasses.fields(value)}
+            )
         if isinstance(value, torch.nn.Module) or type(value).__module__.startswith("torch."):
             return tm.from_torch(value) if isinstance(value, torch.nn.Module) else our(value)
         return our(value) if callable(value) else value

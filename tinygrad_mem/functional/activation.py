@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops
 from . import choose, compare, elementwise, unary
 
@@ -156,7 +156,13 @@ def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
 
 
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
-    """``input`` where positive, else ``weight * input``: one weight, or one a channel (axis 1). Saves: input and weight."""
+    """``input`` where positive, else ``weight * input``: one weight, or one a channel (axis 1). Saves: input and weight.
+
+    Raises:
+        ShapeError: ``weight`` has more than one dimension, or is not one a channel.
+    """
+    if weight.ndim > 1:
+        raise ShapeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
     return apply(ops.PReLU, input, weight)
 
 
@@ -164,7 +170,12 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     """Leaky ReLU; in training with a random slope an element, else with the mean slope.
 
     Saves: in training the slopes and the input, else the output.
+
+    Raises:
+        ArgumentError: ``lower`` is above ``upper``.
     """
+    if lower > upper:
+        raise ArgumentError(f"rrelu: Lower bound should be less than or equal to the upper bound, found {lower} and {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
     from .creation import empty_like

@@ -7,7 +7,7 @@ from typing import Any
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import DTypeError
+from ..errors import ArgumentError, DTypeError
 from ..ops import compare as ops
 from .elementwise import Number, add, mul, sub
 from .unary import abs
@@ -82,7 +82,10 @@ def isclose(input: Tensor, other: Tensor, rtol: float = 1e-5, atol: float = 1e-8
 
     Raises:
         DTypeError: the dtypes differ.
+        ArgumentError: a negative tolerance.
     """
+    if rtol < 0 or atol < 0:
+        raise ArgumentError(f"isclose: rtol and atol must be greater than or equal to zero, found {rtol} and {atol}")
     if input.dtype != other.dtype:
         raise DTypeError(f"isclose: expected tensors of one dtype, found {input.dtype} and {other.dtype}")
     a, b = input.detach(), other.detach()

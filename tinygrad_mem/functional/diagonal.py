@@ -29,7 +29,13 @@ def triu(input: Tensor, diagonal: int = 0) -> Tensor:
 
 
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
-    """A matrix with this diagonal, or the diagonal of a matrix."""
+    """A matrix with this diagonal, or the diagonal of a matrix.
+
+    Raises:
+        ShapeError: the input is neither a vector nor a matrix.
+    """
+    if input.ndim not in (1, 2):
+        raise ShapeError(f"diag(): Supports 1D or 2D tensors. Got {input.ndim}D; use diagonal() or diag_embed()")
     if input.ndim == 2:
         return apply(convert.Clone, shape.diagonal(input, diagonal))
     size = input.numel() + abs(diagonal)

@@ -220,8 +220,10 @@ def gaussian_nll_loss(
     if var.shape != input.shape:
         if input.shape[:-1] == var.shape:
             var = var.unsqueeze(-1)
-        elif not (input.shape[:-1] == var.shape[:-1] and var.shape[-1] == 1):
-            raise ArgumentError(f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}")
+        elif var.ndim != input.ndim or any(n not in (m, 1) for n, m in zip(var.shape, input.shape, strict=True)):
+            raise ArgumentError(
+                f"var is of incorrect size: {list(var.shape)} for input {list(input.shape)}; sizes are the input's, or 1"
+            )
     safe = _at_least(var, eps)
     square = unary.square(elementwise.sub(input, target))
     losses = elementwise.mul(elementwise.add(unary.log(safe), elementwise.div(square, safe)), 0.5)

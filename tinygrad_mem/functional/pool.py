@@ -84,6 +84,8 @@ def _max_pool(n: int) -> Any:
         ceil_mode: bool = False,
         return_indices: bool = False,
     ) -> Any:
+        if 0 in input.shape[-n - 1 :]:
+            raise ShapeError(f"max_pool{n}d: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
         x = _planes(input, n, f"max_pool{n}d")
         outs, geometry = _geometry(input, n, f"max_pool{n}d", kernel_size, stride, padding, dilation, ceil_mode)
         if not return_indices:

@@ -79,7 +79,13 @@ def fliplr(input: Tensor) -> Tensor:
 
 
 def flipud(input: Tensor) -> Tensor:
-    """Rows in reverse order."""
+    """Rows in reverse order.
+
+    Raises:
+        ShapeError: a tensor without dimensions has no rows.
+    """
+    if not input.ndim:
+        raise ShapeError("flipud: Input must be >= 1-d.")
     return flip(input, 0)
 
 

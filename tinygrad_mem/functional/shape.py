@@ -9,7 +9,7 @@ from typing import Any
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentTypeError, DimensionError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
 from ..ops import convert
 from ..ops import shape as ops
 
@@ -214,7 +214,12 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
     Raises:
         DimensionError: they are not all there.
+        ArgumentError: ``start`` is a tensor, and not one whole number.
     """
+    if isinstance(start, Tensor):
+        if start.ndim or start.dtype.kind not in "iu":
+            raise ArgumentError(f"narrow: start must be an 0-dim integral Tensor, found {start.dtype}{list(start.shape)}")
+        start = int(start.item())
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis)
     if not -size <= start <= size:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.tensor import Tensor
+from ..errors import ShapeError
 from . import functional as F
 from .module import Module
 from .sizes import ntuple
@@ -22,6 +23,9 @@ class _Pad(Module):
         self.padding = ntuple(padding, 2 * self.dimensions)
 
     def forward(self, input: Tensor) -> Tensor:
+        n = self.dimensions
+        if self.mode != "constant" and input.ndim not in (n + 1, n + 2):
+            raise ShapeError(f"{type(self).__name__}: expected {n + 1}D or {n + 2}D input (got {input.ndim}D input)")
         return F.pad(input, self.padding, self.mode, self.value)
 
     def extra_repr(self) -> str:

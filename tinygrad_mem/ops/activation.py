@@ -230,4 +230,4 @@ class PReLU(Op):
 
 def _per_channel(weight, ndim):
     """The weight, shaped to broadcast along axis 1."""
-    return weight.reshape((1, weight.size) + (1,) * (ndim - 2)) if ndim > 1 else weight
+    return weight.reshape((1, weight.size) + (1,) * (ndim - 2) if ndim > 1 else weight.shape[:ndim])
