@@ -104,7 +104,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
         try:
             spec.loader.exec_module(loaded)
         finally:
-            sys.path.pop(0)
+            sys.path.remove(str(path.parent.resolve()))
     else:
         sys.path.insert(0, "")
         try:
