@@ -43,7 +43,7 @@ def about(kind: str, name: str) -> set[Difference]:
 
 DIFFERENCES: list[Difference] = [
     Difference("module", "LinearCrossEntropyLoss", "sizes of chunks are given as numbers", "LinearCrossEntropy.*not offered"),
-    Difference("module", "BatchNorm1d BatchNorm2d BatchNorm3d LPPool1d LPPool2d LPPool3d", "to be mended", ""),
+    Difference("module", "BatchNorm1d BatchNorm2d BatchNorm3d", "to be mended", ""),
     Difference("error", "linspace logspace", "to be mended", ""),
     Difference("module", "LSTM", "projections of hidden states are not offered", "proj_size is not offered"),
     Difference(
