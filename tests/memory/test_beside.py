@@ -9,7 +9,6 @@ import gc
 import itertools
 import sys
 import threading
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ import pytest
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import Pool, device
-from tinygrad_mem.memory import Category, census, listener
+from tinygrad_mem.memory import Category, alive, census, listener
 from tinygrad_mem.nn import functional as F
 
 from .interrupt import visited
@@ -52,14 +51,18 @@ class Training:
 @pytest.fixture
 def training(monkeypatch: pytest.MonkeyPatch) -> Training:
     """On a pool of its own, with a census of its own: it looks at each object, and is visited each time."""
-    found = census.gc.get_objects
+    sources = alive.SOURCES
+
+    def found() -> list:
+        return [thing for source in sources for thing in source()]
+
     gc.collect()
     others = {id(thing): thing for thing in found() if issubclass(type(thing), KINDS)}
 
     def ours() -> list:
         return [thing for thing in found() if issubclass(type(thing), KINDS) and id(thing) not in others]
 
-    monkeypatch.setattr(census, "gc", SimpleNamespace(get_objects=ours))
+    monkeypatch.setattr(alive, "SOURCES", [ours])
     monkeypatch.setattr(device("cpu"), "pool", Pool("cpu"))
     return Training()
 
