@@ -234,7 +234,7 @@ class switched:
         self.to = to
 
     def __enter__(self) -> None:
-        self.before = dict(zip(SWITCHES, switches(), strict=True))
+        self.before: dict[str, Any] = dict(zip(SWITCHES, switches(), strict=True))
         try:
             local.__dict__.update(zip(SWITCHES, self.to, strict=True))
         except BaseException:  # a signal, which is heard after the call

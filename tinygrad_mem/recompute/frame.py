@@ -197,7 +197,8 @@ class Rerun(AbstractContextManager):
         finally:
             if self.spares:
                 local.run = self.run
-        self.__dict__.pop("run", None)
+        if self.spares:
+            del self.run
 
     def _between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         """Run an op, but for the last."""
