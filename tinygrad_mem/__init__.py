@@ -87,8 +87,6 @@ from .functional.activation import selu as selu
 from .functional.activation import threshold as threshold
 from .functional.choose import clamp as clamp
 from .functional.choose import clamp as clip
-from .functional.choose import clamp_ as clamp_
-from .functional.choose import clamp_ as clip_
 from .functional.choose import clamp_max as clamp_max
 from .functional.choose import clamp_min as clamp_min
 from .functional.choose import fill_ as fill_
@@ -208,6 +206,7 @@ from .functional.index import nonzero as nonzero
 from .functional.integrate import cumulative_trapezoid as cumulative_trapezoid
 from .functional.integrate import trapezoid as trapezoid
 from .functional.integrate import trapz as trapz
+from .functional.join import atleast_1d as atleast_1d
 from .functional.join import atleast_2d as atleast_2d
 from .functional.join import atleast_3d as atleast_3d
 from .functional.join import bincount as bincount
@@ -294,6 +293,8 @@ from .functional.reduce import std_mean as std_mean
 from .functional.reduce import sum as sum
 from .functional.reduce import var as var
 from .functional.reduce import var_mean as var_mean
+from .functional.rewrite import clamp_ as clamp_
+from .functional.rewrite import clamp_ as clip_
 from .functional.rewrite import clamp_max_ as clamp_max_
 from .functional.rewrite import clamp_min_ as clamp_min_
 from .functional.rewrite import frac_ as frac_
@@ -311,7 +312,6 @@ from .functional.search import searchsorted as searchsorted
 from .functional.search import unique_consecutive as unique_consecutive
 from .functional.search import unravel_index as unravel_index
 from .functional.shape import adjoint as adjoint
-from .functional.shape import atleast_1d as atleast_1d
 from .functional.shape import broadcast_to as broadcast_to
 from .functional.shape import chunk as chunk
 from .functional.shape import diagonal as diagonal

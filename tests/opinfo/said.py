@@ -24,6 +24,7 @@ with mock.patch.object(torch.backends, "disable_global_flags"):  # it would hold
     from torch.testing._internal import common_methods_invocations as tables
     from torch.testing._internal import common_modules as module_tables  # noqa: F401 (tests of modules take it from here)
     from torch.testing._internal import common_optimizers as optimizer_tables  # noqa: F401
+    from torch.testing._internal.common_device_type import toleranceOverride as toleranceOverride
 if lent is expecttest:
     del sys.modules["expecttest"]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis.extra.numpy import broadcastable_shapes, mutually_broadcastable_
 
 import tinygrad_mem as tm
 from tests.case import TOLERANCE, against_torch, assert_same, ours, theirs
+from tinygrad_mem.errors import DTypeError
 from tinygrad_mem.nn import functional as F
 
 BINARY = ["add", "sub", "mul", "div", "maximum", "minimum", "atan2"]
@@ -278,3 +281,50 @@ def test_three_operands_of_several_dtypes_in_place_and_refused():
         tm.addcdiv(whole, whole, whole)
     with pytest.raises(RuntimeError, match="must not be a floating point number"):
         tm.addcmul(whole, whole, whole, value=0.5)
+
+
+BOUND = np.array([[0.2], [-0.3]])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, b: (x * 2).clamp_(b),
+        lambda x, b: (x * 2).clamp_(b, b + 0.5),
+        lambda x, b: (x * 2).clamp_(max=b),
+        lambda x, b: (x * 2).clamp_min_(b),
+        lambda x, b: (x * 2).masked_fill_(x > 0, b.sum()),
+        lambda x, b: (x * 2).fill_(b.sum()) * x,
+        lambda x, b: (x * 2).round_(decimals=1) + x * b,
+    ],
+)
+def test_in_place_with_a_tensor_for_a_number(run: Callable):
+    against_torch(run, run, [np.random.default_rng(0).standard_normal((2, 3)), BOUND])
+
+
+def test_in_place_with_a_tensor_runs_on_meta():
+    x = tm.zeros(2, 3, device="meta")
+    value = tm.tensor(1.0, device="meta")
+    assert x.fill_(value).masked_fill_(x > 0, value).clamp_(value).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["atan2_", "xlogy_"])
+def test_integers_hold_no_fractions_in_place(name: str):
+    x = tm.tensor([1, 2])
+    with pytest.raises(DTypeError, match="can't be cast to the desired output type int64"):
+        getattr(x, name)(tm.tensor([3, 4]))
+    assert x.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint8", "int64"])
+def test_angles_of_integers_are_whole_float32(dtype: str):
+    y, x = np.array([1, 0, 1], dtype), np.array([1, 1, 0], dtype)
+    against_torch(tm.atan2, torch.atan2, [y, x], grad=False, dtype="float32")
+
+
+def test_running_sums_in_place_keep_their_dtype():
+    x = tm.arange(3.0)
+    assert x.cumsum_(0, dtype=tm.float32).tolist() == [0, 1, 3]
+    for name in ("cumsum_", "cumprod_"):
+        with pytest.raises(DTypeError, match="Bad in-place call"):
+            getattr(x, name)(0, dtype=tm.float64)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 import torch
@@ -113,3 +115,63 @@ def test_a_source_has_an_element_for_each_of_the_index(name: str, device: str):
         getattr(x, name)(1, index, tm.ones(3, 2, device=device))
     with pytest.raises(tm.errors.ShapeError, match="same number of dimensions as src"):
         getattr(x, name)(1, index, tm.ones(3, device=device))
+
+
+def line(*entries: int, dtype: type = np.int64) -> np.ndarray:
+    return np.array(entries, dtype)
+
+
+@pytest.mark.parametrize("index", [line(0), np.array(0)], ids=["a line", "0-d"])
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, s, i: x.index_add(0, i, s, alpha=2),
+        lambda x, s, i: x.index_copy(0, i, s),
+        lambda x, s, i: x.index_fill(0, i, 3.0),
+        lambda x, s, i: x.index_reduce(0, i, s, "prod"),
+        lambda x, s, i: x.index_select(0, i) + s,
+        lambda x, s, i: x.scatter(0, i, s),
+        lambda x, s, i: x.scatter_add(0, i, s),
+        lambda x, s, i: x.scatter_reduce(0, i, s, "sum"),
+        lambda x, s, i: x.gather(0, i) + s,
+        lambda x, s, i: x.put(i, s.reshape(i.shape)),
+        lambda x, s, i: (x * 2).index_add_(0, i, s) + x,
+        lambda x, s, i: (x * 2).scatter_add_(0, i, s) + x,
+        lambda x, s, i: (x * 2).put_(i, s.reshape(i.shape), True) + x,
+    ],
+)
+@pytest.mark.filterwarnings("ignore:index_reduce")
+def test_a_number_is_a_line_of_one_entry(run: Callable, index: np.ndarray):
+    against_torch(run, run, [np.array(2.5), np.array(1.5), index])
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda x, i: x.gather(1, i),
+        lambda x, i: x.scatter(1, i, x),
+        lambda x, i: x.scatter_add(1, i, x),
+        lambda x, i: x.scatter_reduce(1, i, x, "sum"),
+    ],
+)
+def test_indices_may_be_int32(run: Callable):
+    against_torch(run, run, [np.arange(6.0).reshape(2, 3), np.array([[0, 2, 1], [1, 1, 0]], np.int32)])
+
+
+def test_take_along_dim_counts_negative_indices_from_the_end():
+    against_torch(
+        lambda x, i: tm.take_along_dim(x, i, 1),
+        lambda x, i: torch.take_along_dim(x, i, 1),
+        [np.eye(3), line(-1, -3, 0)[:, None]],
+    )
+
+
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_mask_without_dimensions_takes_all_or_nothing(chosen: bool):
+    mask = np.array(chosen)
+    for x in (np.array(2.5), np.arange(6.0).reshape(2, 3)):
+        against_torch(lambda x, m: x[m], lambda x, m: x[m], [x, mask])
+    against_torch(lambda x, m: x.masked_select(m), lambda x, m: x.masked_select(m), [np.array(2.5), mask])
+    mine, other = tm.zeros(2), torch.zeros(2)
+    mine[tm.tensor(mask)], other[torch.tensor(mask)] = 3.0, 3.0
+    assert mine.tolist() == other.tolist()

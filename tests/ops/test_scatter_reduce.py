@@ -84,7 +84,7 @@ REFUSED = {
     "source's dtype": (lambda: X.scatter_reduce(0, I, S.double(), "sum"), "equal to src.dtype"),
     "source's size": (lambda: X.scatter_reduce(0, I, S[:1], "sum"), "no larger size than src"),
     "index": (lambda: X.scatter_reduce(0, I + 3, S, "sum"), "out of bounds"),
-    "index's dtype": (lambda: X.scatter_reduce(0, I.int(), S, "sum"), "Expected dtype int64"),
+    "index's dtype": (lambda: X.scatter_reduce(0, I.short(), S, "sum"), "Expected dtype int32/int64"),
     "entries": (lambda: X.index_reduce(0, I[0], S, "mean"), "expected source to have one entry"),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
@@ -93,7 +94,9 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def softsign(input: Tensor) -> Tensor:
-    """``input / (1 + |input|)``. Saves: the input."""
+    """``input / (1 + |input|)``; integers give the default dtype. Saves: the input."""
+    if not input.is_floating_point():
+        input = input.to(dtypes.get_default_dtype())
     return apply(ops.Softsign, input)
 
 
@@ -163,6 +166,8 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """
     if weight.ndim > 1:
         raise ShapeError(f"prelu: Expected `weight` to be a scalar or 1D tensor, but got: ndim = {weight.ndim}")
+    if not input.ndim:
+        return apply(ops.PReLU, input.reshape(1), weight).reshape(())
     return apply(ops.PReLU, input, weight)
 
 

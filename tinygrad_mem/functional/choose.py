@@ -30,7 +30,7 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     return apply(ops.Clamp, input, low=_bounds(min, max), high=max)
 
 
-def clamp_(input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
+def clamp_by_numbers_(input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
     """In-place :func:`clamp` with numbers for bounds."""
     return apply_(ops.Clamp, input, low=_bounds(min, max), high=max)
 
@@ -92,11 +92,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     return apply(ops.MaskedFill, input, mask, value=value)
 
 
-def masked_fill_(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
-    """In-place :func:`masked_fill`."""
-    if isinstance(value, Tensor) and one_value("masked_fill_", value).requires_grad:
-        return copy_(input, masked_fill(input, mask, value))
-    return apply_(ops.MaskedFill, input, mask, value=value.item() if isinstance(value, Tensor) else value)
+def masked_fill_by_number_(input: Tensor, mask: Tensor, value: Number) -> Tensor:
+    """In-place :func:`masked_fill` with a number."""
+    return apply_(ops.MaskedFill, input, mask, value=value)
 
 
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:

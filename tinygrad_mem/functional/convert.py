@@ -116,51 +116,51 @@ def type(input: Tensor, dtype: Any = None) -> Any:
     return to(input, dtype=_LEGACY[letters], device=None if input.device.type == kind else kind)
 
 
-def half(input: Tensor) -> Tensor:
+def half(input: Tensor, memory_format: Any = None) -> Tensor:
     """In float16."""
-    return to(input, dtype=dtypes.float16)
+    return to(input, dtype=dtypes.float16, memory_format=memory_format)
 
 
-def bfloat16(input: Tensor) -> Tensor:
+def bfloat16(input: Tensor, memory_format: Any = None) -> Tensor:
     """In bfloat16."""
-    return to(input, dtype=dtypes.bfloat16)
+    return to(input, dtype=dtypes.bfloat16, memory_format=memory_format)
 
 
-def float(input: Tensor) -> Tensor:
+def float(input: Tensor, memory_format: Any = None) -> Tensor:
     """In float32."""
-    return to(input, dtype=dtypes.float32)
+    return to(input, dtype=dtypes.float32, memory_format=memory_format)
 
 
-def double(input: Tensor) -> Tensor:
+def double(input: Tensor, memory_format: Any = None) -> Tensor:
     """In float64."""
-    return to(input, dtype=dtypes.float64)
+    return to(input, dtype=dtypes.float64, memory_format=memory_format)
 
 
-def long(input: Tensor) -> Tensor:
+def long(input: Tensor, memory_format: Any = None) -> Tensor:
     """In int64."""
-    return to(input, dtype=dtypes.int64)
+    return to(input, dtype=dtypes.int64, memory_format=memory_format)
 
 
-def int(input: Tensor) -> Tensor:
+def int(input: Tensor, memory_format: Any = None) -> Tensor:
     """In int32."""
-    return to(input, dtype=dtypes.int32)
+    return to(input, dtype=dtypes.int32, memory_format=memory_format)
 
 
-def short(input: Tensor) -> Tensor:
+def short(input: Tensor, memory_format: Any = None) -> Tensor:
     """In int16."""
-    return to(input, dtype=dtypes.int16)
+    return to(input, dtype=dtypes.int16, memory_format=memory_format)
 
 
-def char(input: Tensor) -> Tensor:
+def char(input: Tensor, memory_format: Any = None) -> Tensor:
     """In int8."""
-    return to(input, dtype=dtypes.int8)
+    return to(input, dtype=dtypes.int8, memory_format=memory_format)
 
 
-def byte(input: Tensor) -> Tensor:
+def byte(input: Tensor, memory_format: Any = None) -> Tensor:
     """In uint8."""
-    return to(input, dtype=dtypes.uint8)
+    return to(input, dtype=dtypes.uint8, memory_format=memory_format)
 
 
-def bool(input: Tensor) -> Tensor:
+def bool(input: Tensor, memory_format: Any = None) -> Tensor:
     """In bool."""
-    return to(input, dtype=dtypes.bool)
+    return to(input, dtype=dtypes.bool, memory_format=memory_format)

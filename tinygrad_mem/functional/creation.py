@@ -149,9 +149,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
-def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None) -> Tensor:
+def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-d tensor."""
-    return tensor(value, dtype=dtype or dtypes.get_default_dtype(), device=device)
+    return tensor(value, dtype=dtype or dtypes.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
 def empty(
@@ -275,28 +275,53 @@ def arange(
         ValueError: the step is 0 or leads away from the end.
     """
     first, last = (0, start) if end is None else (start, end)
+    whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
+    kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
+    first, last, step = _numbers(kind, first, last, step)
     if step == 0:
         raise ArgumentError("step must be nonzero")
     if (last - first) * step < 0:
         raise ArgumentError(f"upper bound and lower bound inconsistent with step sign: {first} to {last} by {step}")
-    whole = all(isinstance(x, (int, np.integer)) for x in (first, last, step))
-    kind = dtypes.as_dtype(dtype) if dtype is not None else dtypes.int64 if whole else dtypes.get_default_dtype()
     count = math.ceil((last - first) / step)
     return _from_host((first + step * np.arange(count)).astype(kind), None, device, requires_grad)
 
 
-def linspace(
-    start: float, end: float, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """``steps`` numbers from ``start`` to ``end``, both included."""
+def _numbers(dtype: np.dtype, *values: Any) -> tuple:
+    """Numbers, or 0-d tensors of one, as Python's; for a dtype of integers, their whole parts, which PyTorch counts with."""
+    plain = (value.item() if isinstance(value, Tensor) else value for value in values)
+    return tuple(map(int, plain)) if dtype.kind in "iu" else tuple(plain)
+
+
+def _between(start: Any, end: Any, steps: int, dtype: Any) -> tuple[np.ndarray, np.dtype]:
+    """``steps`` numbers from ``start`` to ``end`` in float64, each counted from the nearer end; and the dtype wanted."""
+    kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
+    if not hasattr(steps, "__index__"):
+        raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
     if steps < 0:
         raise ArgumentError(f"number of steps must be non-negative, found {steps}")
-    return _from_host(np.linspace(start, end, steps), dtype or dtypes.get_default_dtype(), device, requires_grad)
+    first, last = _numbers(kind, start, end)
+    count = np.arange(steps)
+    step = (last - first) / max(steps - 1, 1)
+    return np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count)), kind
+
+
+def linspace(
+    start: float | Tensor,
+    end: float | Tensor,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """``steps`` numbers from ``start`` to ``end``, both included; of integers the whole parts."""
+    numbers, kind = _between(start, end, steps, dtype)
+    return _from_host(numbers, kind, device, requires_grad)
 
 
 def logspace(
-    start: float,
-    end: float,
+    start: float | Tensor,
+    end: float | Tensor,
     steps: int,
     base: float = 10.0,
     *,
@@ -305,7 +330,8 @@ def logspace(
     requires_grad: bool = False,
 ) -> Tensor:
     """``steps`` powers of ``base``, with exponents from ``start`` to ``end``."""
-    return _from_host(np.logspace(start, end, steps, base=base), dtype or dtypes.get_default_dtype(), device, requires_grad)
+    exponents, kind = _between(start, end, steps, dtype)
+    return _from_host(np.power(float(base), exponents), kind, device, requires_grad)
 
 
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
@@ -313,14 +339,14 @@ def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, 
     return _from_host(np.eye(n, m), dtype or dtypes.get_default_dtype(), device, requires_grad)
 
 
-def tril_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """Rows and columns of the lower triangle, int64, shape (2, n)."""
-    return _from_host(np.stack(np.tril_indices(row, offset, col)), dtypes.int64, device, False)
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Rows and columns of the lower triangle, int64 unless another dtype is given, shape (2, n)."""
+    return _from_host(np.stack(np.tril_indices(row, offset, col)), dtype or dtypes.int64, device, False)
 
 
-def triu_indices(row: int, col: int, offset: int = 0, *, device: Any = None) -> Tensor:
-    """Rows and columns of the upper triangle, int64, shape (2, n)."""
-    return _from_host(np.stack(np.triu_indices(row, offset, col)), dtypes.int64, device, False)
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
+    """Rows and columns of the upper triangle, int64 unless another dtype is given, shape (2, n)."""
+    return _from_host(np.stack(np.triu_indices(row, offset, col)), dtype or dtypes.int64, device, False)
 
 
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:

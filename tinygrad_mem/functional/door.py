@@ -134,7 +134,7 @@ def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> 
     if isinstance(error, _UNDERSTOOD) or not (meant or isinstance(error, _ACCIDENTS)):
         return None
     here = _file_of(error)
-    if here == __file__ and not meant:  # it never came in: the signature does not have these arguments
+    if not meant and (here == __file__ or not _fits(function, args, kwargs)):  # the signature does not have these arguments
         return ArgumentTypeError(str(error).replace(f"{function.__qualname__}()", f"{function.__name__}()"))
     if not here.startswith(_HOMES) and not here.endswith(".pyx"):
         return None
@@ -152,6 +152,15 @@ def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> 
     if type(error).__module__ == "numpy._core._exceptions" or "dtype" in str(error):
         kind, what = DTypeError, "these dtypes"
     return kind(f"{function.__name__}(): not possible with {what}: found {listed}")
+
+
+def _fits(function: Any, args: tuple, kwargs: dict) -> bool:
+    """Whether the signature has these arguments."""
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _file_of(error: BaseException) -> str:

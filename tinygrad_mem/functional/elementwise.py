@@ -169,21 +169,21 @@ def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number =
 # --- the reflected operators
 
 
-def rdiv(input: Tensor, other: Number) -> Tensor:
+def rdiv(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other / input``."""
     return div(other, input)
 
 
-def rfloor_divide(input: Tensor, other: Number) -> Tensor:
+def rfloor_divide(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other // input``."""
     return floor_divide(other, input)
 
 
-def rremainder(input: Tensor, other: Number) -> Tensor:
+def rremainder(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other % input``."""
     return remainder(other, input)
 
 
-def rpow(input: Tensor, other: Number) -> Tensor:
+def rpow(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other ** input``."""
     return pow(other, input)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,17 +16,37 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops
 from ..ops.scatter_reduce import ScatterReduce
-from . import elementwise, shape
+from . import elementwise, rewrite, shape
 from .choose import one_value
 from .creation import tensor
 from .elementwise import Number
 from .index import ends, same_dtype, within
 
 
-def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tensor]:
+def _line(value: Any) -> Any:
+    """A 0-d tensor as a line of its one entry: a view."""
+    return shape.reshape(value, (1,)) if isinstance(value, Tensor) and value.ndim == 0 else value
+
+
+def _of_lines(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A 0-d tensor counts as a line of one entry, be it what is indexed, the index or the source."""
+
+    @functools.wraps(function)
+    def of_lines(input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Tensor:
+        if input.ndim > 1 or (input.ndim and index.ndim):
+            return function(input, dim, index, *rest, **options)
+        named = {name: _line(value) for name, value in options.items()}
+        out = function(_line(input), dim, _line(index), *map(_line, rest), **named)
+        return input if function.__name__.endswith("_") else shape.reshape(out, input.shape)
+
+    return of_lines
+
+
+def _along(input: Tensor, dim: int, index: Tensor, name: str, negative: bool = False) -> tuple[int, Tensor]:
     axis = normalize_dim(dim, input.ndim)
-    if index.dtype != dtypes.int64:
-        raise DTypeError(f"{name}(): Expected dtype int64 for index, found {index.dtype}")
+    if index.dtype not in (dtypes.int64, dtypes.int32) and index.numel():
+        raise DTypeError(f"{name}(): Expected dtype int32/int64 for index, found {index.dtype}; use index.long()")
+    index = index.to(dtypes.int64)
     if index.ndim != input.ndim:
         raise ShapeError(f"{name}(): Index tensor must have the same number of dimensions as input tensor, found {index.ndim}")
     for a in range(input.ndim):
@@ -33,7 +55,8 @@ def _along(input: Tensor, dim: int, index: Tensor, name: str) -> tuple[int, Tens
                 f"Size does not match at dimension {a} expected index {list(index.shape)} to be no larger than self "
                 f"{list(input.shape)} apart from dimension {axis}"
             )
-    return axis, within(index, input.size(axis) if input.ndim else 1, axis, negative=False)
+    found = within(index, input.size(axis), axis, negative)
+    return axis, elementwise.remainder(found, max(input.size(axis), 1)) if negative else found
 
 
 def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> None:
@@ -51,16 +74,18 @@ def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> Non
 
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index."""
-    axis, index = _along(input, dim, index, "gather")
-    if input.ndim == 0:
-        return input.clone()
-    return apply(ops.Gather, input, index, axis=axis)
+    if index.numel():
+        axis, places = _along(_line(input), dim, _line(index), "gather")
+        out = apply(ops.Gather, _line(input), places, axis=axis)
+    else:  # of any dimensions and dtype, as in PyTorch
+        out = apply(ops.Gather, shape.reshape(input, (-1,)), shape.reshape(index.to(dtypes.int64), (-1,)), axis=0)
+    return out if out.ndim == index.ndim else shape.reshape(out, index.shape)
 
 
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
-    """:func:`gather` with broadcasting of the other dimensions."""
+    """:func:`gather` with broadcasting of the other dimensions; negative indices count from the end."""
     if dim is None:
-        return gather(input.reshape(-1), 0, indices.reshape(-1))
+        return take_along_dim(input.reshape(-1), indices.reshape(-1), 0)
     axis = normalize_dim(dim, input.ndim)
     wanted = list(np.broadcast_shapes(*[[1 if a == axis else n for a, n in enumerate(x.shape)] for x in (input, indices)]))
     both = []
@@ -68,7 +93,8 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
         sizes = list(wanted)
         sizes[axis] = x.size(axis)
         both.append(x.expand(*sizes))
-    return gather(both[0], axis, both[1])
+    axis, places = _along(both[0], axis, both[1], "take_along_dim", negative=True)
+    return apply(ops.Gather, both[0], places, axis=axis)
 
 
 def scatter(
@@ -84,6 +110,7 @@ def scatter(
     return scatter_(input.clone(), dim, index, src, value=value, reduce=reduce)
 
 
+@_of_lines
 def scatter_(
     input: Tensor,
     dim: int,
@@ -108,6 +135,7 @@ def scatter_(
     return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
 
 
+@_of_lines
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """``input[index[i][j]][j] += src[i][j]`` for ``dim`` 0. Saves: index.
 
@@ -136,6 +164,7 @@ def _reduction(name: str, reduce: str, known: tuple[str, ...]) -> str:
     return reduce
 
 
+@_of_lines
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """All of ``src`` that ``index`` sends to a place, and what is there, become one: their sum, prod, mean, amax or amin.
 
@@ -157,6 +186,7 @@ def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce:
     return apply_(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@_of_lines
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce_` into a new tensor. Saves: as :func:`scatter_reduce_`."""
     axis, index = _along(input, dim, index, "scatter_reduce")
@@ -167,6 +197,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     return apply(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@_of_lines
 def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce_` of whole entries of ``dim`` by a vector of indices: prod, mean, amax or amin.
 
@@ -177,6 +208,7 @@ def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce
     return apply_(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@_of_lines
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`index_reduce_` into a new tensor. Saves: as :func:`index_reduce_`."""
     found, axis = _whole_entries("index_reduce", input, dim, index, source)
@@ -197,6 +229,10 @@ def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     axis = normalize_dim(dim, input.ndim)
     if index.ndim > 1 or index.dtype.kind not in "iu":
         raise DimensionError("index_select(): Index is supposed to be a vector of integers")
+    if input.ndim == 0:
+        if index.numel() != 1:
+            raise DimensionError(f"index_select(): Index to scalar can have only 1 value, got {index.numel()} value(s)")
+        return shape.reshape(index_select(_line(input), 0, index), ())
     found = within(index.to(dtypes.int64).reshape(-1), input.size(axis), axis, negative=False)
     if axis == 0:
         return apply(ops.Take, input, found)
@@ -226,6 +262,7 @@ def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> 
     return found, tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
 
 
+@_of_lines
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """``input`` entries of ``dim`` += ``alpha * source``. Saves: index.
 
@@ -242,6 +279,7 @@ def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: 
     return index_add_(input.clone(), dim, index, source, alpha=alpha)
 
 
+@_of_lines
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """``input`` entries of ``dim`` = ``source``. Saves: index. Raises: as :func:`index_add_`."""
     found, key = _entries("index_copy_", input, dim, index, source)
@@ -250,8 +288,15 @@ def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
 
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`; ShapeError: several values."""
+    if not input.ndim:
+        index_fill_(_line(input), dim, index, value)
+        return input
     found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
     whole = isinstance(value, Tensor)
+    if whole and one_value("index_fill_", value).requires_grad:  # an entry that is named twice counts once
+        chosen = index_fill_(tensor([False] * input.size(dim), dtype=dtypes.bool, device=input.device), 0, index, True)
+        lone = [-1 if a == normalize_dim(dim, input.ndim) else 1 for a in range(input.ndim)]
+        return rewrite.masked_fill_(input, shape.reshape(chosen, lone), value)
     number = one_value("index_fill_", value) if whole else tensor(value, dtype=input.dtype, device=input.device)
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 

@@ -87,6 +87,10 @@ def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
     key, left = [], []
     for part in parts:
         if isinstance(part, Tensor):
+            if part.ndim == 0 and _is_mask(part):  # on a new axis of one entry, which it takes or leaves
+                key.append(None)
+                left.append(shape.reshape(part, (1,)))
+                continue
             count = part.ndim if _is_mask(part) else 1
             key += [slice(None)] * count
             left.append(part)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from ..autograd.shape import normalize_dim
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import join as ops
 from . import creation, shape
 from . import index as indexing
@@ -24,12 +25,10 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     Raises:
         ShapeError: no tensors, or other dimensions differ.
     """
-    parts = [x for x in tensors if x.array.shape != (0,)]
     if not tensors:
         raise ShapeError("torch.cat(): expected a non-empty list of Tensors")
-    if not parts:
-        return tensors[0]
-    return apply(ops.Cat, *parts, axis=normalize_dim(dim, parts[0].ndim))
+    shaped = next((x for x in tensors if x.array.shape != (0,)), tensors[0])  # one of shape (0,) fits every shape
+    return apply(ops.Cat, *tensors, axis=normalize_dim(dim, shaped.ndim))
 
 
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -52,7 +51,7 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
     """Columns side by side."""
-    rows = [shape.atleast_1d(x) for x in tensors]
+    rows = [atleast_1d(x) for x in tensors]
     return cat(rows, 0 if rows[0].ndim == 1 else 1)
 
 
@@ -61,13 +60,37 @@ def vstack(tensors: Sequence[Tensor]) -> Tensor:
     return cat([x if x.ndim > 1 else shape.reshape(x, (1, -1)) for x in tensors], 0)
 
 
+def _of_each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
+    """Of one tensor a tensor; of several, or of a list of them, a tuple."""
+
+    @functools.wraps(function)
+    def of_each(*tensors: Any) -> Any:
+        alone = len(tensors) == 1 and not isinstance(tensors[0], (list, tuple))
+        given = tensors[0] if len(tensors) == 1 and not alone else tensors
+        for i, each in enumerate(given):
+            if not isinstance(each, Tensor):
+                raise ArgumentTypeError(f"expected Tensor as element {i} in argument 0, but got {type(each).__name__}")
+        return function(given[0]) if alone else tuple(map(function, given))
+
+    del of_each.__wrapped__  # its own signature is what callers see
+    return of_each
+
+
+@_of_each
+def atleast_1d(input: Tensor) -> Tensor:
+    """With one dimension at least; a tuple of several tensors."""
+    return input if input.ndim else shape.reshape(input, 1)
+
+
+@_of_each
 def atleast_2d(input: Tensor) -> Tensor:
-    """With two dimensions at least: a vector becomes a row."""
+    """With two dimensions at least: a vector becomes a row; a tuple of several tensors."""
     return input if input.ndim > 1 else shape.reshape(input, (1, -1))
 
 
+@_of_each
 def atleast_3d(input: Tensor) -> Tensor:
-    """With three dimensions at least: a vector is put in the middle, a matrix gets a last dimension."""
+    """With three dimensions at least: a vector is put in the middle, a matrix gets a last one; a tuple of several tensors."""
     if input.ndim > 2:
         return input
     return shape.unsqueeze(input, 2) if input.ndim == 2 else shape.reshape(input, (1, -1, 1))
@@ -93,7 +116,7 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(shape.expand(x, common) for x in tensors)
 
 
-def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+def tensor_split(input: Tensor, indices_or_sections: int | Tensor | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Views: so many pieces of nearly one size, or cut before each of the given indices.
 
     Raises:
@@ -103,6 +126,8 @@ def tensor_split(input: Tensor, indices_or_sections: int | Sequence[int], dim: i
         raise ShapeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis)
+    if isinstance(indices_or_sections, Tensor):
+        indices_or_sections = indices_or_sections.tolist()
     if isinstance(indices_or_sections, int):
         pieces = indices_or_sections
         if pieces <= 0:

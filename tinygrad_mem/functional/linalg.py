@@ -121,8 +121,15 @@ def outer(input: Tensor, vec2: Tensor) -> Tensor:
 ger = outer
 
 
+def _added(run: Any, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
+    """``beta * input + alpha * (a @ b)``; integers are multiplied by the whole part of the numbers, as PyTorch does it."""
+    if not input.is_floating_point():
+        beta, alpha = int(beta), int(alpha)
+    return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
+
+
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (mat1 @ mat2)``; with ``beta`` 0, nan in input is ignored.
+    """``beta * input + alpha * (mat1 @ mat2)``; with ``beta`` 0, nan in input is ignored. Of integers, numbers are cut.
 
     Saves: each matrix for the other's gradient.
 
@@ -130,25 +137,25 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
         ShapeError, DTypeError: they do not fit.
     """
     _need("addmm", (mat1, 2), (mat2, 2), first=2)
-    return apply(ops.AddMM, input, mat1, mat2, beta=beta, alpha=alpha)
+    return _added(apply, input, mat1, mat2, beta, alpha)
 
 
 def addmm_(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """:func:`addmm` in place."""
     _need("addmm_", (mat1, 2), (mat2, 2), first=2)
-    return apply_(ops.AddMM, input, mat1, mat2, beta=beta, alpha=alpha)
+    return _added(apply_, input, mat1, mat2, beta, alpha)
 
 
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (batch1 @ batch2)``, batch by batch. Saves and raises as :func:`addmm`."""
     _need("baddbmm", (batch1, 3), (batch2, 3), first=2)
-    return apply(ops.AddMM, input, batch1, batch2, beta=beta, alpha=alpha)
+    return _added(apply, input, batch1, batch2, beta, alpha)
 
 
 def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """:func:`baddbmm` in place."""
     _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
-    return apply_(ops.AddMM, input, batch1, batch2, beta=beta, alpha=alpha)
+    return _added(apply_, input, batch1, batch2, beta, alpha)
 
 
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
@@ -161,20 +168,20 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
         raise ShapeError(f"addbmm: batch sizes differ: {list(batch1.shape)} and {list(batch2.shape)}")
     wide = shape.reshape(shape.permute(batch1, 1, 0, 2), (batch1.size(1), batch1.size(0) * batch1.size(2)))
     tall = shape.reshape(batch2, (batch2.size(0) * batch2.size(1), batch2.size(2)))
-    return apply(ops.AddMM, input, wide, tall, beta=beta, alpha=alpha)
+    return _added(apply, input, wide, tall, beta, alpha)
 
 
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (mat @ vec)``. Saves and raises as :func:`addmm`."""
     _need("addmv", (mat, 2), (vec, 1), first=2)
     column = shape.unsqueeze(input, -1) if input.ndim else input
-    return shape.squeeze(apply(ops.AddMM, column, mat, shape.unsqueeze(vec, 1), beta=beta, alpha=alpha), 1)
+    return shape.squeeze(_added(apply, column, mat, shape.unsqueeze(vec, 1), beta, alpha), 1)
 
 
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * outer(vec1, vec2)``. Saves and raises as :func:`addmm`."""
     _need("addr", (vec1, 1), (vec2, 1), first=2)
-    return apply(ops.AddMM, input, shape.unsqueeze(vec1, 1), shape.unsqueeze(vec2, 0), beta=beta, alpha=alpha)
+    return _added(apply, input, shape.unsqueeze(vec1, 1), shape.unsqueeze(vec2, 0), beta, alpha)
 
 
 def kron(input: Tensor, other: Tensor) -> Tensor:
@@ -252,6 +259,11 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
         left, right = [d % a.ndim for d in dims[0]], [d % b.ndim for d in dims[1]]
+    for i, j in zip(left, right, strict=False):  # a dimension of size 1 fits every other
+        if b.size(j) == 1 != a.size(i):
+            a = reduce.sum(a, i, keepdim=True)
+        elif a.size(i) == 1 != b.size(j):
+            b = reduce.sum(b, j, keepdim=True)
     if [a.size(d) for d in left] != [b.size(d) for d in right]:
         raise ShapeError(
             f"contracted dimensions need to match, but they do not: {list(a.shape)} and {list(b.shape)} over {dims}"

@@ -36,6 +36,8 @@ def batch_norm(
         ArgumentError: one value a channel in training, or no running statistics outside of it, or one of the two.
         DeviceError, DTypeError: statistics on another device, or of integers.
     """
+    if not input.numel():
+        return _of_nothing(input, weight, bias)
     mean, var = statistics_of("batch_norm", input, running_mean, running_var, training, momentum, eps)
     out = apply(
         ops.BatchNorm,
@@ -49,6 +51,14 @@ def batch_norm(
         eps=eps,
     )
     statistics_moved("batch_norm", mean, var, training)
+    return out
+
+
+def _of_nothing(input: Tensor, *parameters: Tensor | None) -> Tensor:
+    """An empty batch as it is, on the tape: no statistics move, and the gradients of parameters are zero."""
+    out = input.clone()
+    for parameter in parameters:
+        out = out if parameter is None else elementwise.mul(out, reduce.sum(parameter))
     return out
 
 
@@ -200,7 +210,7 @@ def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: flo
     """
     if input.ndim < 3:
         raise ShapeError(f"Expected 3D or higher dimensionality input (got {input.ndim} dimensions)")
-    squares = shape.reshape(elementwise.mul(input, input), (input.size(0), 1, input.size(1), -1))
+    squares = shape.reshape(elementwise.mul(input, input), (input.size(0), 1, input.size(1), math.prod(input.shape[2:])))
     padded = rearrange.pad(squares, (0, 0, size // 2, (size - 1) // 2))
     mean = shape.reshape(pool.avg_pool2d(padded, (size, 1), stride=1), tuple(input.shape))
     return elementwise.div(input, elementwise.pow(elementwise.add(elementwise.mul(mean, alpha), k), beta))

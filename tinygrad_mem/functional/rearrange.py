@@ -34,11 +34,20 @@ def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
     return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
 
 
-def repeat_interleave(input: Tensor, repeats: int | Tensor, dim: int | None = None) -> Tensor:
-    """Every entry repeated, one behind the other."""
+def repeat_interleave(
+    input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
+) -> Tensor:
+    """Every entry repeated, one behind the other.
+
+    Raises:
+        ShapeError: ``output_size`` is given, and another number of entries comes out.
+    """
     if dim is None:
-        return repeat_interleave(shape.reshape(input, -1), repeats, 0)
+        return repeat_interleave(shape.reshape(input, -1), repeats, 0, output_size=output_size)
     axis = normalize_dim(dim, input.ndim)
+    total = input.size(axis) * repeats if isinstance(repeats, int) else int(repeats.sum())
+    if output_size is not None and output_size != total:
+        raise ShapeError(f"repeat_interleave: allocated size does not match required size: {output_size}, found {total}")
     if isinstance(repeats, int):
         x = shape.unsqueeze(input, axis + 1)
         x = apply(convert.Clone, shape.expand(x, *x.shape[: axis + 1], repeats, *x.shape[axis + 2 :]))
@@ -67,9 +76,9 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     return input.clone() if all(s % max(input.size(d), 1) == 0 for s, d in pairs) else input
 
 
-def flip(input: Tensor, *dims: Any) -> Tensor:
-    """Dimensions in reverse order: a copy. Saves nothing."""
-    axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(dims))
+def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
+    """Dimensions in reverse order, ``flip(x, 0, 1)`` or ``flip(x, dims=(0, 1))``: a copy. Saves nothing."""
+    axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(axes if dims is None else (dims,)))
     return apply(ops.Flip, input, axes=axes)
 
 

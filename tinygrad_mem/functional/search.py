@@ -113,7 +113,9 @@ def isin(
     if not tests.numel():
         return creation.full(values.shape, bool(invert), dtype=dtypes.bool, device=device)
     line = sort(shape.reshape(tests, -1)).values
-    place = choose.clamp_(apply(ops.SearchSorted, line, values, right=False, dtype=dtypes.int64), max=line.numel() - 1)
+    place = choose.clamp_by_numbers_(
+        apply(ops.SearchSorted, line, values, right=False, dtype=dtypes.int64), max=line.numel() - 1
+    )
     found = compare.eq(gather.take(line, place), values)
     return compare.logical_not(found) if invert else found
 

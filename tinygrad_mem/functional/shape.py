@@ -298,20 +298,17 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
 
 
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
-    """Windows of ``size`` every ``step`` along a dimension, as a last dimension: a view.
+    """Windows of ``size`` every ``step`` along a dimension, as a last dimension: a view. Of a 0-d tensor, one window.
 
     Raises:
         ShapeError: a window is larger than the dimension.
     """
     axis = normalize_dim(dimension, input.ndim)
+    if not input.ndim:
+        return select(unfold(reshape(input, 1), 0, size, step), 0, 0)
     if size > input.size(axis):
         raise ShapeError(f"maximum size for tensor at dimension {axis} is {input.size(axis)} but size is {size}")
     return apply(ops.Windows, input, axis=axis, size=size, step=step)
-
-
-def atleast_1d(input: Tensor) -> Tensor:
-    """With one dimension at least."""
-    return input if input.ndim else reshape(input, 1)
 
 
 @property

@@ -6,7 +6,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..ops import unary as ops
-from .elementwise import div, mul, sub
+from .elementwise import div, div_, mul, mul_, sub
 
 
 def neg(input: Tensor) -> Tensor:
@@ -133,8 +133,10 @@ def ceil_(input: Tensor) -> Tensor:
     return apply_(ops.Round, input, kernel="ceil")
 
 
-def round_(input: Tensor) -> Tensor:
+def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
     """In-place :func:`round`."""
+    if decimals:
+        return div_(apply_(ops.Round, mul_(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply_(ops.Round, input, kernel="rint")
 
 

@@ -68,7 +68,8 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
             f"index {list(index.shape)}"
         )
     if not input.ndim:
-        raise ArgumentError("put_: a 0-d tensor has one entry: use copy_() or add_()")
+        put_(shape.reshape(input, (1,)), index, source, accumulate)
+        return input
     at = shape.reshape(index, (-1,))
     at = choose.where(at < 0, at + input.numel(), at)
     at = choose.where(at < 0, input.numel(), at)  # still negative: out of range, which index_put_ reports

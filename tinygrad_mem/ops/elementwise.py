@@ -223,6 +223,9 @@ class Atan2(Op):
         out = binary_output(ctx, "atan2", y, x, floating=True)
         if any(ctx.needs):
             ctx.save(y=y, x=x)
+        if not is_floating(result_type(y, x)):  # NumPy would compute bools and bytes in half precision
+            ctx.kernels.copy(y, out=out)
+            y = out
         ctx.kernels.arctan2(y, x, out=out)
         return out
 

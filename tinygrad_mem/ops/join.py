@@ -12,15 +12,17 @@ class Cat(Op):
 
     @staticmethod
     def forward(ctx, *xs, axis):
-        first = xs[0].shape
+        first = next((x.shape for x in xs if x.shape != (0,)), (0,))
         for i, x in enumerate(xs):
+            if x.shape == (0,):  # one without entries fits every shape, as in PyTorch
+                continue
             if x.ndim != len(first) or any(n != m for a, (n, m) in enumerate(zip(x.shape, first, strict=True)) if a != axis):
                 raise ShapeError(
                     f"Sizes of tensors must match except in dimension {axis}. Expected size like {list(first)} but got size "
                     f"{list(x.shape)} for tensor number {i} in the list."
                 )
-        ctx.axis, ctx.sizes = axis, tuple(x.shape[axis] for x in xs)
-        out = ctx.empty((*first[:axis], sum(ctx.sizes), *first[axis + 1 :]), result_type(*xs))
+        ctx.axis, ctx.sizes = axis, tuple(None if x.shape == (0,) else x.shape[axis] for x in xs)
+        out = ctx.empty((*first[:axis], sum(n or 0 for n in ctx.sizes), *first[axis + 1 :]), result_type(*xs))
         for part, x in zip(_parts(out, ctx.axis, ctx.sizes), xs, strict=True):
             ctx.kernels.copy(x, out=part)
         return out
@@ -37,9 +39,12 @@ class Cat(Op):
 
 
 def _parts(whole, axis, sizes):
-    """Views of ``whole``, one behind the other along ``axis``."""
+    """Views of ``whole``, one behind the other along ``axis``; for ``None`` an empty line."""
     parts, start = [], 0
     for size in sizes:
+        if size is None:
+            parts.append(whole.reshape(-1)[:0])
+            continue
         parts.append(whole[(slice(None),) * axis + (slice(start, start + size),)])
         start += size
     return parts

@@ -119,9 +119,17 @@ Erfc = _unary("Erfc", "x", "1 - erf(x)")
 
 
 class Square(Unary):
-    """x**2. Saves x."""
+    """x**2, of bools in int64. Saves x."""
 
     saves, floating = ("x",), False
+
+    @classmethod
+    def forward(cls, ctx, x):
+        if x.dtype != dtypes.bool:
+            return super().forward(ctx, x)
+        y = ctx.output(x.shape, dtypes.int64)
+        ctx.kernels.copy(x, out=y)
+        return y
 
 
 class Round(Op):

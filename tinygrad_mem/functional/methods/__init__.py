@@ -112,7 +112,7 @@ class Methods(Operators, Elementwise, InPlace):
     chunk = shape.chunk
     diagonal = shape.diagonal
     unfold = shape.unfold
-    atleast_1d = shape.atleast_1d
+    atleast_1d = join.atleast_1d
     repeat = rearrange.repeat
     tile = rearrange.tile
     repeat_interleave = rearrange.repeat_interleave

@@ -16,8 +16,8 @@ class InPlace:
     div_ = elementwise.div_
     pow_ = elementwise.pow_
     remainder_ = elementwise.remainder_
-    clamp_ = choose.clamp_
-    masked_fill_ = choose.masked_fill_
+    clamp_ = rewrite.clamp_
+    masked_fill_ = rewrite.masked_fill_
     lerp_ = elementwise.lerp_
     addcmul_ = elementwise.addcmul_
     addcdiv_ = elementwise.addcdiv_
@@ -99,7 +99,7 @@ class InPlace:
     bitwise_not_ = rewrite.bitwise_not_
     greater_ = rewrite.gt_
     less_ = rewrite.lt_
-    clip_ = choose.clamp_
+    clip_ = rewrite.clamp_
     absolute_ = unary.abs_
     negative_ = unary.neg_
     multiply_ = elementwise.mul_
