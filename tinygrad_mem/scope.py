@@ -28,6 +28,16 @@ handler or a finalizer runs between any two bytecodes, so what is changed under 
 if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
+
+def lock_was_mine() -> bool:
+    """Whether this thread, which has the lock, had it already before it took it now: it comes from inside a change."""
+    lock.release()
+    try:
+        return lock._is_owned()  # type: ignore[attr-defined]
+    finally:
+        lock.acquire()
+
+
 BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
 
 

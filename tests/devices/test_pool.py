@@ -292,7 +292,7 @@ def test_frees_of_other_threads_are_counted():
 def test_a_free_while_the_pool_is_busy_waits_its_turn():
     pool = Pool("cpu")
     block = pool.malloc(1000)
-    with pool._lock:
+    with scope.lock:
         del block  # as gc would, inside malloc
     assert pool.used_bytes() == 0
     again = pool.malloc(1000)

@@ -69,8 +69,9 @@ def _finalising(frame: FrameType | None) -> bool:
 
 
 @contextmanager
-def visited(visit: Callable[[], object], *modules: ModuleType, every: int = 1) -> Iterator[list[str]]:
-    """``visit()`` before each ``every``-th bytecode of the modules' code that runs; the list says where it was.
+def visited(visit: Callable[[], object], *modules: ModuleType, every: int = 1, only: int = 0) -> Iterator[list[str]]:
+    """``visit()`` before each ``every``-th bytecode of the modules' code that runs, or before the ``only``-th; the list says
+    where it was.
 
     What a visit raises is raised when all is done: in a finalizer it would be lost.
     """
@@ -83,13 +84,15 @@ def visited(visit: Callable[[], object], *modules: ModuleType, every: int = 1) -
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         if event == "opcode" and not raised:
             count += 1
-            if count % every == 0:
+            if count == only or (not only and count % every == 0):
                 where.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
                 try:
                     visit()
                 except BaseException as error:
                     error.add_note(f"visited at {where[-1]}")
                     raised.append(error)
+                if only:
+                    sys.settrace(None)
         return trace
 
     before = sys.gettrace()

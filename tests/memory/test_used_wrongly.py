@@ -370,6 +370,6 @@ def test_an_interrupt_at_any_point_of_the_pool_leaves_no_block():
             d = pool.malloc(100_000)
             del c, d
         a = b = c = d = None
-        assert not pool._lock.locked(), f"interrupted at {reached}"
+        assert not scope.lock._is_owned(), f"interrupted at {reached}"
         assert pool.used_bytes() == 0, f"interrupted at {reached}"
     assert point > 40

@@ -12,12 +12,11 @@ reserved bytes are deterministic too, and equal on ``cpu`` and ``meta``.
 from __future__ import annotations
 
 import gc
-import mmap
-import os
-import threading
-import weakref
+import itertools
 from bisect import bisect_right, insort
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -25,51 +24,16 @@ import numpy as np
 
 from .. import scope
 from ..errors import DeviceError, OutOfMemoryError
+from ..scope import lock
+from .chunks import NOTHING, Aside, Chunk, Counts, Pending, Segment, free_runs, look, merged, take
 
 ROUND = 512
-_MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
-_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
+_ASIDE = 1 << 62, 1 << 40  # where the addresses of segments taken aside begin, and how far apart these are
 
 
 def round_up(size: int) -> int:
     """Bytes that a request of ``size`` bytes takes in the pool: the next multiple of 512."""
     return (size + 511) & -512
-
-
-def _take(size: int, *, reserve: bool) -> Any:
-    """A writable buffer of ``size`` bytes; with ``reserve=False`` it is address space, which costs nothing untouched."""
-    if size < _MAPPED:
-        slack = bytearray(size + 64)
-        start = -np.frombuffer(slack, np.uint8).ctypes.data % 64
-        return memoryview(slack)[start : start + size]
-    if not hasattr(mmap, "MAP_ANONYMOUS"):
-        return mmap.mmap(-1, size)
-    # private: a forked child gets a copy, as it does of everything else (Python's default is memory that both write)
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if reserve else _NORESERVE))
-    if reserve and size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return memory
-
-
-class Segment:
-    """One piece of memory taken from the machine, of exactly the size that the pool asked for."""
-
-    __slots__ = ("address", "memory", "size")
-
-    def __init__(self, memory: Any, address: int, size: int) -> None:
-        self.memory, self.address, self.size = memory, address, size
-
-
-class Chunk:
-    """A run of bytes of one segment, in use or free; its neighbours are chunks of the same segment."""
-
-    __slots__ = ("address", "free", "next", "prev", "segment", "size")
-
-    def __init__(self, segment: Segment, address: int, size: int) -> None:
-        self.segment, self.address, self.size = segment, address, size
-        self.prev: Chunk | None = None
-        self.next: Chunk | None = None
-        self.free = False
 
 
 class Block(np.ndarray):
@@ -82,37 +46,18 @@ class Block(np.ndarray):
     def __del__(self, scope: Any = scope) -> None:  # at exit this module's names may be gone before its blocks
         try:
             pool = self.pool
+            self.pool = None  # the garbage collector still shows it, while its chunk may be somebody else's already
+            listeners = scope.listeners
         except AttributeError:
-            return  # a view that NumPy made of the block itself owns nothing
-        self.pool = None  # the garbage collector still shows it, while its chunk may be somebody else's already
-        if scope.listeners:
+            return  # a view that NumPy made of the block itself owns nothing; at the interpreter's end even scope is gone
+        if listeners:
             pool._free(self.chunk)
         else:
-            pool._pending.append(self.chunk)
+            pool._freed(self.chunk)
 
 
 _new_block = np.ndarray.__new__
 _uint8 = np.dtype(np.uint8)
-
-
-_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
-_held: list[threading.Lock] = []
-
-
-def _before_fork() -> None:
-    """No other thread is inside a pool while the process forks: the child finds pools whole and locks open."""
-    for pool in list(_pools):
-        pool._lock.acquire()
-        _held.append(pool._lock)
-
-
-def _after_fork() -> None:
-    while _held:
-        _held.pop().release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 def _closed(size: int) -> Any:
@@ -125,6 +70,15 @@ def _closed(size: int) -> Any:
 class Pool:
     """A memory pool with CuPy's rules and CuPy's names.
 
+    A signal handler, a finalizer or an interrupt may come between any two bytecodes. What is true at each of them: ``_firsts``
+    has the first chunk of every segment, from which ``next`` leads to the others; a chunk that is not ``free`` has its size;
+    ``_pending`` has, in order, what is still to be done. All else (the index of free chunks, their sizes, ``prev``, counters)
+    follows from these. It is changed under the lock only, and ``_latest`` is ``None`` meanwhile. Whoever finds that it is
+
+    - comes from inside the change: counts are read from the chains, and memory is taken aside, in a segment that waits in
+      ``_pending`` like what is freed there;
+    - or follows one who was interrupted, and makes everything else again from the chains.
+
     Args:
         device: the device's name, for messages and listeners.
         reserve: False makes every segment untouched address space (device ``meta``).
@@ -132,20 +86,21 @@ class Pool:
 
     def __init__(self, device: str, *, reserve: bool = True) -> None:
         self.device, self.reserve = device, reserve
-        self._lock = threading.Lock()
-        self._pending: deque[Chunk] = deque()  # freed, by any thread (or by gc inside malloc), and merged when somebody asks
-        self._latest: Chunk | None = None  # what the latest malloc handed out
+        # chunks that were freed, by any thread, to be merged when somebody asks, and what was taken aside
+        self._pending: Pending = deque()
+        self._freed = self._pending.append  # cannot be interrupted
+        self._latest: Chunk | None = NOTHING  # what the latest malloc handed out
+        self._firsts: dict[int, Chunk] = {}  # by address
+        self._aside = itertools.count(*_ASIDE)
         # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
         # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
         self._free_chunks: dict[int, Chunk] = {}
         self._heaps: dict[int, list[int]] = {}
         self._sizes: list[int] = []
         self._stale = 0
-        self._used = self._total = self._limit = 0
-        self.peak_used = self.peak_total = 0  # since reset_peak()
+        self._used = self._total = self._peak_used = self._peak_total = self._limit = 0
         self._next_address = ROUND
         self._host: Pool | None = None
-        _pools.add(self)
 
     def host(self, *, pinned: bool = False) -> Pool:
         """The pool of host memory behind this one: where what is offloaded lies, counted like anything else.
@@ -165,7 +120,7 @@ class Pool:
 
     def _segment(self, size: int) -> Any:
         """Memory from the machine, as a writable buffer."""
-        return _take(size, reserve=self.reserve)
+        return take(size, reserve=self.reserve)
 
     def malloc(self, size: int) -> Block:
         """A block of ``size`` > 0 bytes, rounded up to 512.
@@ -175,19 +130,25 @@ class Pool:
         """
         rounded, chunk = (size + 511) & -512, None
         try:
-            with self._lock:
-                pending, latest = self._pending, self._latest
-                if latest is not None and latest.size == rounded and len(pending) == 1 and pending[0] is latest:
-                    chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
-                    del pending[0]
+            with lock:
+                latest = self._latest
+                if latest is None:
+                    chunk = self._again(size, rounded)
                 else:
-                    if pending:
-                        self._commit()
-                    chunk = self._best_fit(rounded)
+                    self._latest, pending = None, self._pending
+                    if latest.size == rounded and len(pending) == 1 and pending[0] is latest:
+                        chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
+                        del pending[0]
+                        self._latest = latest
+                    else:
+                        if pending:
+                            self._commit()
+                        chunk = self._best_fit(rounded)
+                        self._latest = chunk or latest
             if chunk is None:
                 chunk = self._grow(size, rounded)
-            self._latest, segment = chunk, chunk.segment
-            block = _new_block(Block, (size,), _uint8, segment.memory, chunk.address - segment.address)
+            segment = chunk.segment
+            block = _new_block(Block, size, _uint8, segment.memory, chunk.address - segment.address)
             block.chunk, block.pool = chunk, self
         except BaseException:  # Ctrl-C in the middle
             if chunk is not None:
@@ -205,12 +166,90 @@ class Pool:
         finally:
             self._pending.append(chunk)
 
+    @contextmanager
+    def _alone(self) -> Iterator[bool]:
+        """Take the lock and do what is pending; ``False``: this thread is inside a change already, and may only look."""
+        with lock:
+            if self._latest is None and scope.lock_was_mine():
+                yield False
+                return
+            whole, self._latest = self._latest is not None, None
+            if not whole:
+                self._mend()
+            self._commit()
+            yield True
+            self._latest = NOTHING  # an interrupt leaves None: it may have come anywhere
+
+    def _again(self, size: int, rounded: int) -> Chunk | None:
+        """As malloc, where ``_latest`` was ``None``."""
+        with self._alone() as alone:
+            return self._best_fit(rounded) if alone else self._take_aside(size, rounded)
+
+    def _take_aside(self, size: int, rounded: int) -> Chunk:
+        """A segment for whoever asks from inside a change; the next request takes it in."""
+        if not self._limit or self._look().total + rounded <= self._limit:
+            try:
+                segment = Segment(self._segment(rounded), next(self._aside), rounded)
+            except (MemoryError, OSError, ValueError, OverflowError):
+                pass
+            else:
+                chunk = Chunk(segment, segment.address, rounded)
+                self._pending.append(Aside(chunk))
+                for listener in scope.hearing(self):
+                    listener.segment(self.device, chunk.address, rounded)
+                return chunk
+        raise self._refusal(size)
+
+    def _look(self) -> Counts:
+        """What the counts will be when nothing is pending, read from the chains: nothing is changed, nothing relied on."""
+        return look(self._firsts, self._pending.copy(), self._peak_used, self._peak_total)
+
+    def _counts(self) -> Counts:
+        with self._alone() as alone:
+            return Counts(self._used, self._total, self._peak_used, self._peak_total) if alone else self._look()
+
+    def _mend(self) -> None:
+        """Make all that follows from the chains again; it may be interrupted too, and is then begun once more."""
+        while self._pending:
+            entry = self._pending[0]
+            if type(entry) is Aside:
+                self._firsts[entry.chunk.address] = entry.chunk
+            else:
+                entry.free = True
+            del self._pending[0]
+        self._free_chunks, self._used, self._total = merged(self._firsts)
+        self._index()
+        self._note_peak()
+
+    def _index(self) -> None:
+        """Make the heaps and their sizes from the free chunks."""
+        heaps: dict[int, list[int]] = {}
+        for each in self._free_chunks.values():
+            heaps.setdefault(each.size, []).append(each.address)
+        for heap in heaps.values():
+            heapify(heap)
+        self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
+
+    def _note_peak(self) -> None:
+        self._peak_used, self._peak_total = max(self._peak_used, self._used), max(self._peak_total, self._total)
+
     def _commit(self) -> None:
-        """Release the chunks that were freed since the last request; what Ctrl-C ends here, the next one finishes."""
+        """Do what is pending."""
         pending = self._pending
         while pending:
-            self._release(pending[0])
+            entry = pending[0]
+            if entry.free is None:
+                self._take_in(entry.chunk)
+            else:
+                self._release(entry)
             del pending[0]
+
+    def _take_in(self, chunk: Chunk) -> None:
+        """A segment, of one chunk that is in use."""
+        self._firsts[chunk.address] = chunk
+        self._used += chunk.size
+        self._total += chunk.size
+        self._note_peak()
 
     def _best_fit(self, size: int) -> Chunk | None:
         """The smallest free chunk that holds ``size``, of those the one with the lowest address, cut to ``size``."""
@@ -230,9 +269,10 @@ class Pool:
                 chunk.next.prev = rest
             chunk.next, chunk.size = rest, size
             self._insert(rest)
+        chunk.free = False  # at the end: until here it is nobody's
         self._used += size
-        if self._used > self.peak_used:
-            self.peak_used = self._used
+        if self._used > self._peak_used:
+            self._peak_used = self._used
         return chunk
 
     def _pop(self, size: int) -> Chunk | None:
@@ -243,7 +283,6 @@ class Pool:
             chunk = self._free_chunks.get(address)
             if chunk is not None and chunk.size == size:
                 del self._free_chunks[address]
-                chunk.free = False
                 return chunk
             self._stale -= 1
         return None
@@ -260,41 +299,34 @@ class Pool:
 
     def _remove(self, chunk: Chunk) -> None:
         """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
-        if self._free_chunks.pop(chunk.address, None) is None:
-            return  # Ctrl-C came before its neighbour had it
-        heap = self._heaps.get(chunk.size)
-        if heap and heap[-1] == chunk.address:  # Ctrl-C may have come before the entry was made
+        del self._free_chunks[chunk.address]
+        heap = self._heaps[chunk.size]
+        if heap[-1] == chunk.address:
             heap.pop()  # the last of a heap may go, and it is often the only one
             return
         self._stale += 1
         if self._stale > len(self._free_chunks) + 1024:
-            heaps: dict[int, list[int]] = {}
-            for each in self._free_chunks.values():
-                heaps.setdefault(each.size, []).append(each.address)
-            for heap in heaps.values():
-                heapify(heap)
-            self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
+            self._index()
 
     def _release(self, chunk: Chunk) -> None:
-        """Make a chunk free, one with its free neighbours. Called once more after Ctrl-C, it goes on where it was."""
-        if not chunk.free:
-            chunk.free = True
-            self._used -= chunk.size
+        """Make a chunk free, one with its free neighbours: the first of them is what stays."""
+        chunk.free = True
+        self._used -= chunk.size
         after = chunk.next
         if after is not None and after.free:
             self._remove(after)
             chunk.size += after.size
-            chunk.next = after.next
-            if after.next is not None:
-                after.next.prev = chunk
+            chunk.next = after = after.next
+            if after is not None:
+                after.prev = chunk
         before = chunk.prev
         if before is not None and before.free:
             self._remove(before)
-            chunk.address = before.address
-            chunk.size += before.size
-            chunk.prev = before.prev
-            if before.prev is not None:
-                before.prev.next = chunk
+            before.size += chunk.size
+            before.next = after
+            if after is not None:
+                after.prev = before
+            chunk = before
         self._insert(chunk)
 
     def _grow(self, size: int, rounded: int) -> Chunk:
@@ -306,8 +338,7 @@ class Pool:
                     gc.collect()
                 self.free_all_blocks()
             try:
-                with self._lock:
-                    self._commit()
+                with self._alone():
                     chunk = self._best_fit(rounded) if attempt else None
                     if chunk is not None:
                         return chunk
@@ -319,12 +350,7 @@ class Pool:
                         continue
                     chunk = Chunk(Segment(memory, self._next_address, rounded), self._next_address, rounded)
                     self._next_address += rounded
-                    self._total += rounded
-                    self._used += rounded
-                    if self._used > self.peak_used:  # no call of max: a signal is heard after calls, and these go together
-                        self.peak_used = self._used
-                    if self._total > self.peak_total:
-                        self.peak_total = self._total
+                    self._take_in(chunk)
                 for listener in scope.hearing(self):
                     listener.segment(self.device, chunk.address, rounded)
                 return chunk
@@ -332,33 +358,49 @@ class Pool:
                 if chunk is not None:
                     self._pending.append(chunk)
                 raise
-        free = self._total - self._used, self.largest_free()
-        raise OutOfMemoryError(self.device, size, self._used, self._total, self._limit, free, scope.ask_autopsy(self, size))
+        raise self._refusal(size)
+
+    def _refusal(self, size: int) -> OutOfMemoryError:
+        now, largest = self._counts(), self.largest_free()
+        free = now.total - now.used, largest
+        return OutOfMemoryError(self.device, size, now.used, now.total, self._limit, free, scope.ask_autopsy(self, size))
 
     def free_all_blocks(self) -> None:
-        """Give every segment that is wholly free back to the machine."""
-        with self._lock:
-            self._commit()
-            whole = [c for c in self._free_chunks.values() if c.prev is None and c.next is None]
+        """Give every segment that is wholly free back to the machine; nothing, where asked from inside a request."""
+        with self._alone() as alone:
+            whole = [c for c in self._free_chunks.values() if c.prev is None and c.next is None] if alone else []
             for chunk in whole:
                 self._remove(chunk)
+                del self._firsts[chunk.address]
                 self._total -= chunk.size
-            self._latest = None  # or it would hold its segment
         for listener in scope.hearing(self):
             for chunk in whole:
                 listener.segment(self.device, chunk.address, -chunk.size)
 
     def reset_peak(self) -> None:
         """Let ``peak_used`` and ``peak_total`` begin again from what is used and reserved now."""
-        with self._lock:
-            self._commit()
-            self.peak_used, self.peak_total = self._used, self._total
+        with self._alone() as alone:
+            now = (self._used, self._total) if alone else self._look()[:2]
+            self._peak_used, self._peak_total = now
+
+    @property
+    def peak_used(self) -> int:
+        """Most bytes in blocks that were alive at once, since :meth:`reset_peak`."""
+        return self._counts().peak_used
+
+    @property
+    def peak_total(self) -> int:
+        """Most bytes taken from the machine, since :meth:`reset_peak`."""
+        return self._counts().peak_total
+
+    def _free_runs(self) -> list[tuple[Segment, int, int]]:
+        """Each run of free bytes as (segment, address, size), in the order of addresses."""
+        with self._alone():  # some may be pending, where asked from inside a change
+            return free_runs(self._firsts, self._pending.copy())
 
     def largest_free(self) -> int:
         """Bytes of the largest free chunk: what can be had without a new segment."""
-        with self._lock:
-            self._commit()
-            return max((chunk.size for chunk in self._free_chunks.values()), default=0)
+        return max((size for _, _, size in self._free_runs()), default=0)
 
     def holes(self) -> tuple[tuple[int, int, int], ...]:
         """Each free chunk as (segment, offset in it, bytes), in the order of addresses; segments without any do not count.
@@ -367,31 +409,26 @@ class Pool:
         their state do): a training step that finds them as an earlier one did needs no more than the steps between them,
         however often it is repeated.
         """
-        with self._lock:
-            self._commit()
-            chunks = [chunk for _, chunk in sorted(self._free_chunks.items())]
-        starts = sorted({chunk.segment.address for chunk in chunks})
-        return tuple((starts.index(c.segment.address), c.address - c.segment.address, c.size) for c in chunks)
+        runs = self._free_runs()
+        starts = sorted({segment.address for segment, _, _ in runs})
+        return tuple((starts.index(segment.address), address - segment.address, size) for segment, address, size in runs)
 
     def used_bytes(self) -> int:
         """Bytes in blocks that are alive, each rounded up to 512."""
-        with self._lock:
-            self._commit()
-            return self._used
+        return self._counts().used
 
     def total_bytes(self) -> int:
         """Bytes taken from the machine: used and cached."""
-        return self._total
+        return self._counts().total
 
     def free_bytes(self) -> int:
         """Bytes taken from the machine that no block uses."""
-        return self._total - self.used_bytes()
+        now = self._counts()
+        return now.total - now.used
 
     def n_free_blocks(self) -> int:
         """How many free chunks the pool keeps."""
-        with self._lock:
-            self._commit()
-            return len(self._free_chunks)
+        return len(self._free_runs())
 
     def set_limit(self, size: int = 0) -> None:
         """Let ``total_bytes()`` grow to ``size`` bytes at most; 0 takes the limit away.

@@ -1,0 +1,139 @@
+"""Segments, their chunks, and what can be read from the chains of these alone: see :class:`~tinygrad_mem.devices.pool.Pool`."""
+
+from __future__ import annotations
+
+import mmap
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+_MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
+_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
+
+
+def take(size: int, *, reserve: bool) -> Any:
+    """A writable buffer of ``size`` bytes; with ``reserve=False`` it is address space, which costs nothing untouched."""
+    if size < _MAPPED:
+        slack = bytearray(size + 64)
+        start = -np.frombuffer(slack, np.uint8).ctypes.data % 64
+        return memoryview(slack)[start : start + size]
+    if not hasattr(mmap, "MAP_ANONYMOUS"):
+        return mmap.mmap(-1, size)
+    # private: a forked child gets a copy, as it does of everything else (Python's default is memory that both write)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if reserve else _NORESERVE))
+    if reserve and size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
+
+
+class Segment:
+    """One piece of memory taken from the machine, of exactly the size that the pool asked for."""
+
+    __slots__ = ("address", "memory", "size")
+
+    def __init__(self, memory: Any, address: int, size: int) -> None:
+        self.memory, self.address, self.size = memory, address, size
+
+
+class Chunk:
+    """A run of bytes of one segment, in use or free; its neighbours are chunks of the same segment."""
+
+    __slots__ = ("address", "free", "next", "prev", "segment", "size")
+
+    def __init__(self, segment: Segment, address: int, size: int) -> None:
+        self.segment, self.address, self.size = segment, address, size
+        self.prev: Chunk | None = None
+        self.next: Chunk | None = None
+        self.free = False
+
+
+NOTHING = Chunk(Segment(None, 0, 0), 0, 0)  # of a size that nobody asks for
+
+
+class Aside:
+    """A chunk, of a segment of its own, that the pool has not counted yet."""
+
+    __slots__ = ("chunk",)
+    free = None
+
+    def __init__(self, chunk: Chunk) -> None:
+        self.chunk = chunk
+
+
+Pending = deque[Any]
+"""What a pool has still to do: to free a :class:`Chunk`, to count an :class:`Aside`."""
+
+
+class Counts(NamedTuple):
+    """Bytes of a pool: in use, and taken from the machine, now and at most since :meth:`Pool.reset_peak`."""
+
+    used: int
+    total: int
+    peak_used: int
+    peak_total: int
+
+
+def chain(chunk: Chunk | None) -> Iterator[Chunk]:
+    """A chunk and those after it."""
+    while chunk is not None:
+        yield chunk
+        chunk = chunk.next
+
+
+def _aside(firsts: dict[int, Chunk], pending: Pending) -> list[Chunk]:
+    return [entry.chunk for entry in pending if type(entry) is Aside and entry.chunk.address not in firsts]
+
+
+def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total: int) -> Counts:
+    """What the counts of a pool with these segments will be when nothing is pending."""
+    aside = _aside(firsts, pending)
+    used = sum([chunk.size for first in firsts.values() for chunk in chain(first) if not chunk.free])
+    total = sum([first.segment.size for first in (*firsts.values(), *aside)])
+    for entry in pending:
+        if type(entry) is Chunk:
+            used -= 0 if entry.free else entry.size
+        elif entry.chunk in aside:
+            used += entry.chunk.size
+            peak_used = max(peak_used, used)
+    return Counts(used, total, max(peak_used, used), max(peak_total, total))
+
+
+def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment, int, int]]:
+    """Each run of bytes that is free when nothing is pending, as (segment, address, size), in the order of addresses."""
+    runs: list[tuple[Segment, int, int]] = []
+    for first in (*firsts.values(), *_aside(firsts, pending)):
+        begin, end = None, first.segment.address + first.segment.size
+        for chunk in chain(first):
+            free = chunk.free or chunk in pending
+            if free and begin is None:
+                begin = chunk.address
+            elif not free and begin is not None:
+                runs.append((first.segment, begin, chunk.address - begin))
+                begin = None
+        if begin is not None:
+            runs.append((first.segment, begin, end - begin))
+    return sorted(runs, key=lambda run: run[1])
+
+
+def merged(firsts: dict[int, Chunk]) -> tuple[dict[int, Chunk], int, int]:
+    """Join free neighbours, and set sizes and ``prev`` right: the free chunks by address, bytes used, bytes in all."""
+    free: dict[int, Chunk] = {}
+    used = total = 0
+    for first in firsts.values():
+        total += first.segment.size
+        for chunk in chain(first):
+            after = chunk.next
+            if chunk.free:
+                while after is not None and after.free:
+                    after = after.next
+                chunk.next = after
+                end = first.address + first.segment.size if after is None else after.address
+                chunk.size = end - chunk.address
+                free[chunk.address] = chunk
+            else:
+                used += chunk.size
+            if after is not None:
+                after.prev = chunk
+    return free, used, total
