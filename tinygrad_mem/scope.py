@@ -88,6 +88,44 @@ class _Local(threading.local):
 local = _Local()
 
 
+def is_inside(error: BaseException) -> bool:
+    """Whether ``local.run`` has refused a call, which did not begin: the thread is in its context already.
+
+    A signal handler or a finalizer runs there when it comes inside an op. Asked where ``local.run`` was called: an error from
+    within the call has been through another frame.
+    """
+    there = error.__traceback__
+    refused = type(error) is RuntimeError and there is not None and there.tb_next is None
+    return refused and "is already entered" in str(error)
+
+
+def run_inside(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """As ``local.run``, in a context made for this call: where :func:`is_inside`."""
+    quiet = contextvars.copy_context()
+    quiet.run(settle_numpy)
+    return quiet.run(f, *args, **params)
+
+
+def run(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """As ``local.run``, also inside an op: what handlers and finalizers may call."""
+    try:
+        return local.run(f, *args, **params)
+    except RuntimeError as error:
+        if not is_inside(error):
+            raise
+    return run_inside(f, *args, **params)
+
+
+def run_by(way: Callable[..., Any], f: Callable[..., Any], *args: Any, **params: Any) -> Any:
+    """As :func:`run`, by what ``local.run`` was when the caller put something else in its place."""
+    try:
+        return way(f, *args, **params)
+    except RuntimeError as error:
+        if not is_inside(error):
+            raise
+    return run_inside(f, *args, **params)
+
+
 class Listener:
     """What a tracker hears: subclasses listen to what they care for. Nobody below the tracker knows more of it than this.
 

@@ -393,7 +393,7 @@ def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
                     if device not in found:
                         found[device] = device.empty((1,), float32)
                         device.kernels.fill(0, out=found[device])
-                    scope.local.run(device.kernels.unscale, grad.array, inverse, found[device])
+                    scope.run(device.kernels.unscale, grad.array, inverse, found[device])
                 grad.storage.written("unscale_")
         finally:
             scope.local.op = before

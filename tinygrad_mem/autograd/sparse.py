@@ -131,7 +131,7 @@ class SparseTensor:
         self.device.upload(unique.astype(np.int64), made.index)
         self.device.upload(places.astype(np.int64), where)
         self.device.kernels.fill(0, out=made.values)
-        scope.local.run(self.device.kernels.add_rows, self.rows.values, where, made.values)
+        scope.run(self.device.kernels.add_rows, self.rows.values, where, made.values)
         result = SparseTensor(made, self.device)
         result._coalesced = True
         return result
@@ -143,7 +143,7 @@ class SparseTensor:
         """An array of the table's size."""
         from .tensor import Tensor
 
-        return Tensor._wrap(scope.local.run(dense, self.device, self.rows), self.device)
+        return Tensor._wrap(scope.run(dense, self.device, self.rows), self.device)
 
     def summed(self) -> Tensor:
         """Values (n, features) whose norm is that of the whole: of a row that is named again, 0 but for the first time."""
@@ -151,7 +151,7 @@ class SparseTensor:
 
         first = self.device.empty(self.rows.index.shape, _INT64)
         values = self.device.empty(self.rows.values.shape, self.dtype)
-        scope.local.run(self.device.kernels.sum_rows, self.rows.index, self.rows.values, first, values)
+        scope.run(self.device.kernels.sum_rows, self.rows.index, self.rows.values, first, values)
         return Tensor._wrap(values, self.device)
 
     def detach(self) -> SparseTensor:

@@ -202,9 +202,11 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     try:
         out = (observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
     except BaseException as error:
-        node.saved = {}
-        let_go(error)
-        raise
+        if not scope.is_inside(error):
+            node.saved = {}
+            let_go(error)
+            raise
+        out = scope.run_inside(op.forward, node, *arrays, **params)
     if type(out) is tuple:
         outputs = tuple([_Tensor._wrap(a, device) for a in out])
         if record:
@@ -236,7 +238,7 @@ def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
             for listener in scope.listeners:
                 listener.running(node, arrays, params)
         with node.device.current():
-            return local.run(forward, node, *arrays, **params)
+            return scope.run(forward, node, *arrays, **params)
     finally:
         local.op, local.line, local.phase = before
 

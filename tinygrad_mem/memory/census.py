@@ -12,7 +12,7 @@ from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 from .alive import alive
 
-KINDS: dict[type, str] = {Tensor: "array", Node: "saved", Module: "_modules", Optimizer: "state", Block: "pool"}
+KINDS: dict[type, str] = {Tensor: "array", Node: "op", Module: "_modules", Optimizer: "state", Block: "pool"}
 """What is looked for: the class, and an attribute that says that one was made completely."""
 
 

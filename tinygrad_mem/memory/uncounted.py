@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from ..scope import local
+from ..scope import run
 
 _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
 # PYFUNCTYPE: NumPy's own functions are called with the interpreter's lock, as NumPy calls them (they let it go themselves)
@@ -50,7 +50,7 @@ class Ears:
         """Listen in this thread too."""
         depth = getattr(cls._mine, "depth", 0)
         if depth == 0:
-            cls._mine.before = local.run(_listen)
+            cls._mine.before = run(_listen)
         cls._mine.depth = depth + 1
         with cls._changing:
             cls._hearing = (*cls._hearing, hear)
@@ -65,7 +65,7 @@ class Ears:
         depth = getattr(cls._mine, "depth", 0)
         if depth == 1:
             set_handler, _ = _numpy()
-            local.run(set_handler, cls._mine.before)
+            run(set_handler, cls._mine.before)
         cls._mine.depth = max(depth - 1, 0)
 
     @classmethod

@@ -220,9 +220,9 @@ class Optimizer:
         arguments = (group, p, p._grad.array, state, first)
         if p.device.index:
             with p.device.current():
-                scope.local.run(self._update, *arguments)
+                scope.run(self._update, *arguments)
         else:
-            scope.local.run(self._update, *arguments)
+            scope.run(self._update, *arguments)
         if state and p not in self.state:
             self.state[p] = state
 

@@ -61,6 +61,6 @@ def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, s
     first = work[:size].view(np.int64)
     g = work[size : workspace(grad)].view(arithmetic(rows.dtype)).reshape(rows.values.shape)
     with p.device.current():
-        scope.local.run(kernels.sum_rows, rows.index, rows.values, first, g)
-        scope.local.run(optimizer.update_rows, kernels, group, p.array, first, g, state)
+        scope.run(kernels.sum_rows, rows.index, rows.values, first, g)
+        scope.run(optimizer.update_rows, kernels, group, p.array, first, g, state)
     optimizer.state[p] = state

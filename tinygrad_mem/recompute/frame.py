@@ -204,11 +204,11 @@ class Rerun(AbstractContextManager):
         """Run an op, but for the last."""
         node, row = args[0] if args else None, self.rows[self.last]
         if self.count != self.final or not isinstance(node, Node) or node.op is not row.op:
-            return self.run(function, *args, **params)
+            return scope.run_by(self.run, function, *args, **params)
         sequence = next_sequence()
         if sequence - self.start != row.order or node.target is not None or True not in node.needs:
             self.start += 1  # the number that this took
-            return self.run(function, *args, **params)
+            return scope.run_by(self.run, function, *args, **params)
         for listener in scope.listeners:
             listener.spared(node)
         node.sequence = sequence
@@ -291,7 +291,7 @@ def _keep(tensor: Tensor) -> Node:
     """A node that keeps an input; it is on no tape."""
     node = Node(tensor.device, (False,))
     node.op = Checkpoint
-    (observed if scope.listeners else local.run)(Checkpoint.forward, node, tensor.array)
+    (observed if scope.listeners else scope.run)(Checkpoint.forward, node, tensor.array)
     remember(node, (tensor,), ())
     return node
 

@@ -21,7 +21,7 @@ from ..devices import dry_run, round_up
 from ..errors import ArgumentError
 from ..nn import Module, Parameter, Sequential
 from ..ops.base import Op
-from ..scope import local
+from ..scope import local, run_by
 from .checkpoint import checkpoint
 from .schedule import Stage
 
@@ -162,7 +162,7 @@ class _Ops(AbstractContextManager):
 
     def _counted(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         self.count += 1
-        return self.run(function, *args, **params)
+        return run_by(self.run, function, *args, **params)
 
 
 class _Run:

@@ -160,9 +160,9 @@ class Keeping(_Between):
             node = args[0] if args else None
             if isinstance(node, Node) and node.target is not None:
                 self._written(node)
-            return self.run(function, *args, **params)
+            return scope.run_by(self.run, function, *args, **params)
         before = {*vars(args[0]), "saved"}
-        out = self.run(function, *args, **params)
+        out = scope.run_by(self.run, function, *args, **params)
         self.kept.append(Kept(args[0], before, args[1:], out))
         return out
 
@@ -189,12 +189,12 @@ class Giving(_Between):
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         if not self.keeps(args, params):
-            return self.run(function, *args, **params)
+            return scope.run_by(self.run, function, *args, **params)
         node, index = args[0], self.next
         self.next += 1
         entry = self._entry(index, node)
         if entry is None:  # it was given to an earlier walk, which did not keep the graph
-            return self.run(function, *args, **params)
+            return scope.run_by(self.run, function, *args, **params)
         if local.walk is None or not local.walk.keeps_graph:
             self.kept[index] = None
         for listener in scope.listeners:
