@@ -5,12 +5,28 @@ from __future__ import annotations
 import mmap
 from collections import deque
 from collections.abc import Iterator
+from heapq import heapify
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..errors import DeviceError
+
+ROUND = 512
 _MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
+
+
+def round_up(size: int) -> int:
+    """Bytes that a request of ``size`` bytes takes in the pool: the next multiple of 512."""
+    return (size + 511) & -512
+
+
+def closed(size: int) -> Any:
+    raise DeviceError(
+        f"{size} bytes were asked of the memory of a prediction that has ended. Its tensors can be looked at, but not computed "
+        "with, and a thread that it started ends with it: join threads inside, and make again what is used afterwards."
+    )
 
 
 def take(size: int, *, reserve: bool) -> Any:
@@ -117,8 +133,15 @@ def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment,
     return sorted(runs, key=lambda run: run[1])
 
 
-def merged(firsts: dict[int, Chunk]) -> tuple[dict[int, Chunk], int, int]:
+def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[dict[int, Chunk], int, int]:
     """Join free neighbours, and set sizes and ``prev`` right: the free chunks by address, bytes used, bytes in all."""
+    while pending:  # done first
+        entry = pending[0]
+        if type(entry) is Aside:
+            firsts[entry.chunk.address] = entry.chunk
+        else:
+            entry.free = True
+        del pending[0]
     free: dict[int, Chunk] = {}
     used = total = 0
     for first in firsts.values():
@@ -137,3 +160,13 @@ def merged(firsts: dict[int, Chunk]) -> tuple[dict[int, Chunk], int, int]:
             if after is not None:
                 after.prev = chunk
     return free, used, total
+
+
+def heaped(free: dict[int, Chunk]) -> dict[int, list[int]]:
+    """The addresses of free chunks by size, as heaps."""
+    heaps: dict[int, list[int]] = {}
+    for each in free.values():
+        heaps.setdefault(each.size, []).append(each.address)
+    for heap in heaps.values():
+        heapify(heap)
+    return heaps

@@ -17,23 +17,16 @@ from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 
 from .. import scope
-from ..errors import DeviceError, OutOfMemoryError
+from ..errors import OutOfMemoryError
 from ..scope import lock
-from .chunks import NOTHING, Aside, Chunk, Counts, Pending, Segment, free_runs, look, merged, take
-
-ROUND = 512
-_ASIDE = 1 << 62, 1 << 40  # where the addresses of segments taken aside begin, and how far apart these are
-
-
-def round_up(size: int) -> int:
-    """Bytes that a request of ``size`` bytes takes in the pool: the next multiple of 512."""
-    return (size + 511) & -512
+from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged, take
+from .chunks import round_up as round_up
 
 
 class Block(np.ndarray):
@@ -60,13 +53,6 @@ _new_block = np.ndarray.__new__
 _uint8 = np.dtype(np.uint8)
 
 
-def _closed(size: int) -> Any:
-    raise DeviceError(
-        f"{size} bytes were asked of the memory of a prediction that has ended. Its tensors can be looked at, but not computed "
-        "with, and a thread that it started ends with it: join threads inside, and make again what is used afterwards."
-    )
-
-
 class Pool:
     """A memory pool with CuPy's rules and CuPy's names.
 
@@ -91,7 +77,7 @@ class Pool:
         self._freed = self._pending.append  # cannot be interrupted
         self._latest: Chunk | None = NOTHING  # what the latest malloc handed out
         self._firsts: dict[int, Chunk] = {}  # by address
-        self._aside = itertools.count(*_ASIDE)
+        self._aside = itertools.count(1 << 62, 1 << 40)  # addresses of segments taken aside
         # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
         # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
         self._free_chunks: dict[int, Chunk] = {}
@@ -115,7 +101,7 @@ class Pool:
     def close(self) -> None:
         """Hand out nothing from now on: the dry run whose memory it was has ended. What is alive may come back."""
         for pool in filter(None, (self, self._host)):
-            pool.malloc = _closed
+            pool.malloc = closed
             pool.free_all_blocks()
 
     def _segment(self, size: int) -> Any:
@@ -210,24 +196,13 @@ class Pool:
 
     def _mend(self) -> None:
         """Make all that follows from the chains again; it may be interrupted too, and is then begun once more."""
-        while self._pending:
-            entry = self._pending[0]
-            if type(entry) is Aside:
-                self._firsts[entry.chunk.address] = entry.chunk
-            else:
-                entry.free = True
-            del self._pending[0]
-        self._free_chunks, self._used, self._total = merged(self._firsts)
+        self._free_chunks, self._used, self._total = merged(self._firsts, self._pending)
         self._index()
         self._note_peak()
 
     def _index(self) -> None:
         """Make the heaps and their sizes from the free chunks."""
-        heaps: dict[int, list[int]] = {}
-        for each in self._free_chunks.values():
-            heaps.setdefault(each.size, []).append(each.address)
-        for heap in heaps.values():
-            heapify(heap)
+        heaps = heaped(self._free_chunks)
         self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
 
     def _note_peak(self) -> None:
