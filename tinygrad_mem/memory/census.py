@@ -12,8 +12,14 @@ from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
 from .alive import alive
 
-KINDS: dict[type, str] = {Tensor: "array", Node: "op", Module: "_modules", Optimizer: "state", Block: "pool"}
-"""What is looked for: the class, and an attribute that says that one was made completely."""
+KINDS: dict[type, tuple[str, ...]] = {
+    Tensor: ("array", "device"),
+    Node: ("saved", "op"),
+    Module: ("_modules", "_buffers"),
+    Optimizer: ("state",),
+    Block: ("pool",),
+}
+"""What is looked for: the class, and attributes that say that one was made completely."""
 
 
 class Census:
@@ -44,10 +50,10 @@ class Census:
 def _found() -> tuple[list, ...]:
     """The living objects of each class, of those that were made completely."""
     found: tuple[list, ...] = tuple([] for _ in KINDS)
-    where = {kind: (found[i], sign) for i, (base, sign) in enumerate(KINDS.items()) for kind in _subclasses(base)}
+    where = {kind: (found[i], signs) for i, (base, signs) in enumerate(KINDS.items()) for kind in _subclasses(base)}
     for thing in alive(where):  # of a million objects, a few hundred
-        things, sign = where[type(thing)]
-        if hasattr(thing, sign):
+        things, signs = where[type(thing)]
+        if all(hasattr(thing, sign) for sign in signs):
             things.append(thing)
     return found
 
