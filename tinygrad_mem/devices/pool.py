@@ -326,8 +326,8 @@ class Pool:
                     chunk = Chunk(Segment(memory, self._next_address, rounded), self._next_address, rounded)
                     self._next_address += rounded
                     self._take_in(chunk)
-                for listener in scope.hearing(self):
-                    listener.segment(self.device, chunk.address, rounded)
+                    for listener in scope.hearing(self):  # under the lock: who begins to listen has it counted, or hears of it
+                        listener.segment(self.device, chunk.address, rounded)
                 return chunk
             except BaseException:
                 if chunk is not None:
@@ -348,9 +348,9 @@ class Pool:
                 self._remove(chunk)
                 del self._firsts[chunk.address]
                 self._total -= chunk.size
-        for listener in scope.hearing(self):
-            for chunk in whole:
-                listener.segment(self.device, chunk.address, -chunk.size)
+            for listener in scope.hearing(self):
+                for chunk in whole:
+                    listener.segment(self.device, chunk.address, -chunk.size)
 
     def reset_peak(self) -> None:
         """Let ``peak_used`` and ``peak_total`` begin again from what is used and reserved now."""

@@ -192,15 +192,16 @@ class Recorder(scope.Listener):
     def begin(self) -> None:
         """Begin to listen, and write down what is there: bytes in use, each block, what it is and whose."""
         self.only = self.device.pool
-        reserved = self.only.total_bytes()
-        if reserved:
-            self.fact(Kind.RESERVE, rounded=reserved)
         if self._numpy:
             Ears.open(self._heard)
         self.sample()
-        if not self._all:
-            self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
-        scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
+        with lock:  # no pool of ours takes or gives back a segment between the count and the first that is heard of
+            reserved = self.only.total_bytes()
+            if reserved:
+                self.fact(Kind.RESERVE, rounded=reserved)
+            if not self._all:
+                self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
+            scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
             with scope.looking:
                 self._take_stock(Census(self.device))
