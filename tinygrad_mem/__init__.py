@@ -393,6 +393,7 @@ from .functional.unary import erf as erf
 from .functional.unary import erf_ as erf_
 from .functional.unary import erfc as erfc
 from .functional.unary import erfc_ as erfc_
+from .functional.unary import erfinv as erfinv
 from .functional.unary import exp as exp
 from .functional.unary import exp2 as exp2
 from .functional.unary import exp2_ as exp2_

@@ -71,7 +71,7 @@ INSTEAD = {
     **_each("sparse masked nested", _DENSE),
     **_each("mps mtia xpu cpu get_device_module", _DEVICES),
     **_each("fft signal stft istft", "use numpy.fft on tensor.detach().numpy(); convolutions are offered here"),
-    **_each("digamma lgamma mvlgamma polygamma igamma igammac i0 erfinv", _SPECIAL),
+    **_each("digamma lgamma mvlgamma polygamma igamma igammac i0", _SPECIAL),
     **_each("profiler monitor overrides", "memory.track() and memory.log tell where memory goes"),
     **_each("quantization ao", _WHOLE),
     **_each("serialization typename types version torch_version return_types", _INSIDE),
@@ -219,10 +219,6 @@ PLACES: dict[str, dict[str, str]] = {
         "clip_grad_norm": "use clip_grad_norm_",
         **_each(
             "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format", "arrays are contiguous; leave it out"
-        ),
-        **_each(
-            "fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights fusion",
-            "scale the weight by bn.weight / (bn.running_var + bn.eps).sqrt(), and shift the bias, yourself",
         ),
         "memory_format": "arrays are contiguous; leave it out",
         **_each("parametrize", "use parametrizations.weight_norm, or compute the weight in forward"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Any
+from urllib.parse import urlparse as urlparse
 
 from .errors import NotOfferedError
 
@@ -16,6 +19,25 @@ def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> dict[str, A
         NotOfferedError: always.
     """
     raise NotOfferedError(f"hub.load_state_dict_from_url: {url} is not downloaded: {_BY_HAND}")
+
+
+def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
+    """Not offered: nothing is downloaded.
+
+    Raises:
+        NotOfferedError: always.
+    """
+    raise NotOfferedError(f"hub.download_url_to_file: {url} is not downloaded: {_BY_HAND}")
+
+
+def get_dir() -> str:
+    """Where files that were downloaded by hand may be kept."""
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    return os.path.join(cache, "tinygrad_mem", "hub")
+
+
+HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
+"""Finds the digits of a checksum in the name of a file."""
 
 
 def __getattr__(name: str) -> object:

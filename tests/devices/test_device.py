@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
+import torch
 
 import tinygrad_mem as tm
 from tinygrad_mem import scope
-from tinygrad_mem.devices import CUDA, cuda_problem
+from tinygrad_mem.devices import CUDA, cuda_problem, opened
 from tinygrad_mem.devices.meta import NullKernels
 from tinygrad_mem.errors import DataDependenceError, DeviceError
 
@@ -62,16 +63,29 @@ def test_wrong_arguments():
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:9"])
 def test_no_gpu_here(name):
     full = "cuda:0" if name == "cuda" else name
-    with pytest.raises(DeviceError, match=rf"device {full}: CuPy (finds no CUDA driver or no GPU|is not installed)"):
-        tm.device(name)
-    with pytest.raises(DeviceError, match="CuPy"):
-        tm.ones(1, device=name)
+    found = tm.device(name)  # a name, as in PyTorch: files have it among their defaults
+    assert (str(found), found.index, torch.device(full)) == (full, int(full[-1]), torch.device(str(found)))
+    assert tm.device(name) == found == copy.deepcopy(found) == pickle.loads(pickle.dumps(found))
+    assert found not in opened()
+    uses = [lambda: tm.ones(1, device=name), lambda: tm.ones(1).to(found), lambda: tm.ones(1).cuda(found), lambda: found.pool]
+    uses += [
+        found.synchronize,
+        found.free_memory,
+        lambda: tm.nn.Linear(1, 1, device=found),
+        lambda: tm.memory.memory_allocated(found),
+    ]
+    for use in uses:
+        with pytest.raises(DeviceError, match=rf"device {full}: CuPy (finds no CUDA driver or no GPU|is not installed)"):
+            use()
+    with found, pytest.raises(DeviceError, match="CuPy"):
+        tm.ones(1)
+    assert not hasattr(found, "__array__")
 
 
 @pytest.mark.cuda
 def test_a_gpu_beyond_the_last():
     with pytest.raises(DeviceError, match=r"device cuda:99: this machine has \d+ GPU"):
-        tm.device("cuda:99")
+        tm.ones(1, device="cuda:99")
 
 
 def test_the_default_device_nests_and_is_the_threads_own():

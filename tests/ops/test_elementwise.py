@@ -328,3 +328,10 @@ def test_running_sums_in_place_keep_their_dtype():
     for name in ("cumsum_", "cumprod_"):
         with pytest.raises(DTypeError, match="Bad in-place call"):
             getattr(x, name)(0, dtype=tm.float64)
+
+
+def test_erfinv_at_the_ends_and_near_0():
+    x = np.array([1, -1, 1.5, np.nan, 0.0, 1e-300, 0.85, 1 - 2.0**-53, -(1 - 2.0**-30), 1e-8])
+    np.testing.assert_allclose(tm.tensor(x).erfinv().numpy(), torch.tensor(x).erfinv().numpy(), rtol=1e-13)
+    y = tm.linspace(-0.999, 0.999, 20_001, dtype=tm.float64)  # several tiles
+    np.testing.assert_allclose(y.erfinv().erf().numpy(), y.numpy(), rtol=0, atol=1e-14)

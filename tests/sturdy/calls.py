@@ -61,7 +61,7 @@ def _each(names: str, *args: Any, **kwargs: Any) -> list[Call]:
 X, M, V = f(3, 4), f(2, 3, 4), f(4)
 SIGNAL, IMAGE, VOLUME = f(2, 4, 8), f(2, 4, 6, 7), f(1, 4, 4, 5, 4)
 _UNARY = "asin acos atan asinh atanh sin cos tan sinh cosh tanh exp exp2 expm1 log log1p log2 log10 sqrt rsqrt reciprocal "
-_UNARY += "sigmoid erf erfc abs sign square floor ceil round trunc neg"
+_UNARY += "sigmoid erf erfc erfinv abs sign square floor ceil round trunc neg"
 _NAMED = "acosh absolute frac negative isnan isinf isfinite logical_not relu selu t fliplr flipud msort numel positive ravel "
 _NAMED += (
     "nonzero argwhere atleast_1d atleast_2d atleast_3d clone is_floating_point unique trace nan_to_num zeros_like ones_like"

@@ -220,7 +220,11 @@ def test_weights_are_not_downloaded():
     from tinygrad_mem.hub import load_state_dict_from_url
     from tinygrad_mem.utils.model_zoo import load_url
 
-    for load in (load_state_dict_from_url, load_url):
+    assert tm.hub.get_dir().endswith("hub")
+    found, theirs = (hub.HASH_REGEX.search("resnet18-f37072fd.pth") for hub in (tm.hub, torch.hub))
+    assert found is not None
+    assert found.group(1) == theirs.group(1)
+    for load in (load_state_dict_from_url, load_url, tm.hub.download_url_to_file):
         with pytest.raises(NotImplementedError, match=r"https://x/y\.pth is not downloaded: download the weights yourself"):
             load("https://x/y.pth", progress=True)
     with pytest.raises(AttributeError, match=r"hub\.load is not offered: download the weights yourself"):
@@ -337,6 +341,7 @@ def test_the_default_type():
         "L.permute(L.zeros(3, 2), dims=(1, 0))",
         "L.reshape(L.zeros(6), shape=(2, 3))",
         "L.zeros(2, 1).repeat(repeats=(1, 3))",
+        "L.zeros(2, 6).split(split_size=[3, 3], dim=1)[0]",
         "L.nn.init.xavier_normal_(L.empty(size=(2, 3)))",
         "L.nn.Parameter(L.empty(size=(2, 3)))",
     ],

@@ -55,7 +55,10 @@ def current_device() -> int:
     Raises:
         DeviceError: there is none.
     """
-    return Device("cuda").index or 0
+    problem = cuda_problem()
+    if problem is not None:
+        raise DeviceError(f"cuda.current_device: {problem}")
+    return 0
 
 
 def set_device(device: Any) -> None:
@@ -69,7 +72,7 @@ def set_device(device: Any) -> None:
     if index > 0:
         raise NotOfferedError(f"cuda.set_device({index}): 'cuda' is the first GPU: name another as device('cuda:{index}')")
     if index == 0:
-        Device("cuda")
+        current_device()
 
 
 def get_device_properties(device: Any = None) -> SimpleNamespace:
@@ -137,4 +140,5 @@ def synchronize(device: Any = None) -> None:
 def __getattr__(name: str) -> object:
     instead = {"Event": "time with synchronize() and time.perf_counter()", "device": "name it: zeros(2, device='cuda:1')"}
     instead |= dict.fromkeys(("Stream", "stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
-    raise AttributeError(f"cuda.{name} is not offered: {instead.get(name, 'leave it out, or use memory.track() for bytes')}")
+    offered = "there are cuda.is_available, cuda.synchronize, cuda.memory_allocated, ..., and memory.track() for bytes"
+    raise AttributeError(f"cuda.{name} is not offered: {instead.get(name, 'leave it out')}; {offered}")

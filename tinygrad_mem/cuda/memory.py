@@ -11,6 +11,7 @@ from typing import Any
 from .. import scope
 from ..devices import cuda_problem
 from ..devices import device as Device
+from ..errors import DeviceError
 from ..memory import stats
 
 
@@ -75,10 +76,13 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     Raises:
         DeviceError: there is none.
     """
-    index = Device("cuda", device) if isinstance(device, int) else Device("cuda" if device is None else device)
+    problem = cuda_problem()
+    if problem is not None:
+        raise DeviceError(f"cuda.mem_get_info: {problem}")
     import cupy
 
-    with cupy.cuda.Device(index.index or 0):
+    index = device if isinstance(device, int) else Device("cuda" if device is None else device).index
+    with cupy.cuda.Device(index or 0):
         return cupy.cuda.runtime.memGetInfo()
 
 

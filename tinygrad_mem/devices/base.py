@@ -25,10 +25,11 @@ _opening = threading.RLock()  # one object a device, also where two threads ask 
 class device:
     """``device("cpu")``, ``device("cuda", 1)``, ``device("cuda:1")``, ``device("meta")``: one object per device.
 
-    As a context manager it is the default device of new tensors, for this thread.
+    As a context manager it is the default device of new tensors, for this thread. A GPU that this machine has not may be named,
+    as in PyTorch; whatever is asked of it raises a DeviceError.
 
     Raises:
-        DeviceError: the name is not one of cpu, cuda[:i], meta, or this machine has no such device.
+        DeviceError: the name is not one of cpu, cuda[:i], meta.
     """
 
     type: str
@@ -37,6 +38,7 @@ class device:
     xp: Any  # the array module, numpy or cupy: for views, never for arithmetic
     pool: Any
     generator: Generator
+    missing = ""  # why this machine has no such device
     lacking: np.dtype | None = None  # a dtype that cannot be computed with here
     remedy = ""  # that it cannot, and what to do instead
     whose = ""  # in messages, after its name: what tells it from another device of the same name
@@ -54,10 +56,12 @@ class device:
         if scope.local.dry is not None:
             return scope.local.dry
         key = _kinds[kind].canonical(index)
-        if key not in _instances:
+        known = _instances.get(key)
+        if known is None or known.missing:
             with _opening:
-                if key not in _instances:
-                    self = object.__new__(_kinds[kind])
+                known = _instances.get(key)
+                if known is None or known.missing:
+                    self = known or object.__new__(_kinds[kind])
                     self.type, self.index = key
                     self._open()
                     self.generator = Generator(self)
@@ -176,7 +180,7 @@ class device:
 
 def opened() -> list[device]:
     """The devices that were asked for so far; in a dry run, the one that there is."""
-    return list(_instances.values()) if scope.local.dry is None else [scope.local.dry]
+    return [each for each in _instances.values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
 
 
 def _entered() -> list:

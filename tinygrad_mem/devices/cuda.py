@@ -38,14 +38,15 @@ class CUDA(device, kind="cuda"):
         return "cuda", 0 if index is None else index
 
     def _open(self) -> None:
-        problem = cuda_problem()
-        if problem:
-            raise DeviceError(f"device {self}: {problem}")
+        self.missing = cuda_problem() or ""
+        if self.missing:
+            return
         import cupy
 
         count = cupy.cuda.runtime.getDeviceCount()
         if self.index >= count:
-            raise DeviceError(f"device {self}: this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}")
+            self.missing = f"this machine has {count} GPU(s), cuda:0 to cuda:{count - 1}"
+            return
         from ..kernels import cupy as kernels
 
         self.kernels, self.xp = kernels, cupy
@@ -54,6 +55,12 @@ class CUDA(device, kind="cuda"):
         self._hearing = Hearing(self)
         with self._device:
             self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
+
+    def __getattr__(self, name: str) -> Any:
+        """What a GPU has and one that is missing has not: kernels, pool, stream."""
+        if self.missing and not name.startswith("__"):
+            raise DeviceError(f"device {self}: {self.missing}")
+        raise AttributeError(f"device {self} has no attribute {name!r}")
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if dtype is self.lacking:

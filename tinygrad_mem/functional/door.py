@@ -99,7 +99,15 @@ def _autocast(function: Any, args: tuple, kwargs: dict) -> Any:
         local.autocast = region
 
 
-_NUMPYS_NAMES = {"axis": "dim", "keepdims": "keepdim", "a": "input", "x": "input", "x1": "input", "x2": "other"}
+_NUMPYS_NAMES = {
+    "split_size": "split_size_or_sections",
+    "axis": "dim",
+    "keepdims": "keepdim",
+    "a": "input",
+    "x": "input",
+    "x1": "input",
+    "x2": "other",
+}
 
 
 def _put_plainly(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:

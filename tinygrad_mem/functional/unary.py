@@ -106,6 +106,7 @@ atanh, atanh_ = _unary(ops.Atanh, "the inverse hyperbolic tangent", "input")
 sigmoid, sigmoid_ = _unary(ops.Sigmoid, "1 / (1 + e**-input)", "output")
 erf, erf_ = _unary(ops.Erf, "the error function", "input")
 erfc, erfc_ = _unary(ops.Erfc, "1 - erf(input)", "input")
+erfinv, erfinv_ = _unary(ops.Erfinv, "the inverse of the error function: inf at 1, nan beyond", "output")
 
 
 def abs_(input: Tensor) -> Tensor:

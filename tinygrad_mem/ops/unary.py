@@ -116,6 +116,7 @@ Atanh = _unary("Atanh", "x", "atanh(x)", "arctanh")
 Sigmoid = _unary("Sigmoid", "y", "1 / (1 + e**-x)")
 Erf = _unary("Erf", "x", "the error function")
 Erfc = _unary("Erfc", "x", "1 - erf(x)")
+Erfinv = _unary("Erfinv", "y", "the inverse of the error function")
 
 
 class Square(Unary):

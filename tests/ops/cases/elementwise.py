@@ -143,6 +143,7 @@ CASES = [
     unary("sigmoid", y_bytes),
     unary("erf", x_bytes),
     unary("erfc", x_bytes),
+    unary("erfinv", y_bytes, within(-0.9, 0.9)),
     OpCase("atan2", "Atan2", tm.atan2, torch.atan2, normal(SHAPE, SHAPE), both),
     OpCase("clamp", "Clamp", lambda x: tm.clamp(x, -0.5, 0.5), lambda x: torch.clamp(x, -0.5, 0.5), normal(), x_bytes),
     OpCase("clamp_min", "Clamp", lambda x: x.clamp(min=0.1), lambda x: x.clamp(min=0.1), normal(), x_bytes),

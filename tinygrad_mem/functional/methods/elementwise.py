@@ -73,6 +73,7 @@ class Elementwise:
     sigmoid = unary.sigmoid
     erf = unary.erf
     erfc = unary.erfc
+    erfinv = unary.erfinv
     eq = compare.eq
     ne = compare.ne
     lt = compare.lt

@@ -47,6 +47,7 @@ class InPlace:
     sigmoid_ = unary.sigmoid_
     erf_ = unary.erf_
     erfc_ = unary.erfc_
+    erfinv_ = unary.erfinv_
     abs_ = unary.abs_
     square_ = unary.square_
     sign_ = unary.sign_

@@ -9,6 +9,7 @@ import numpy as np
 from ...dtypes import HALVES as _HALVES
 from ...dtypes import is_floating as _is_floating
 from . import erf as _erf
+from .erfinv import erfinv_tile as _erfinv_tile
 from .halves import cast as _cast
 from .threads import GRAIN as _GRAIN
 from .threads import split as _split
@@ -202,6 +203,11 @@ def erfc(x, out):
     _tiled(_erf.erfc_tile, out, x, temps=6, dtype=_erf.wide(out))
 
 
+def erfinv(x, out):
+    """out = the y with erf(y) = x."""
+    _tiled(_erfinv_tile, out, x, temps=7, dtype=_erf.wide(out))
+
+
 def where(condition, x, y, out):
     """out = x where condition, else y; x and y may be numbers."""
     np.copyto(out, y, casting="unsafe")
@@ -314,6 +320,11 @@ erfc_backward = _derivative(
     _chain((np.square, "s"), (np.negative, "t"), (np.exp, "t"), (np.multiply, "t", -2 / float(np.sqrt(np.pi)))),
     "-2 / sqrt(pi) * e**(-x**2)",
     "x",
+)
+
+
+erfinv_backward = _derivative(
+    _chain((np.square, "s"), (np.exp, "t"), (np.multiply, "t", float(np.sqrt(np.pi)) / 2)), "sqrt(pi) / 2 * e**(y**2)", "y"
 )
 
 

@@ -18,6 +18,7 @@ from . import padding as padding
 from . import pixelshuffle as pixelshuffle
 from . import pooling as pooling
 from . import sparse as sparse
+from . import transformer as transformer
 from . import upsampling as upsampling
 from . import utils as utils
 from .activation import CELU as CELU
