@@ -161,6 +161,13 @@ def weights_normed() -> None:
     _trained(layer)
 
 
+def fused() -> None:
+    conv, norm = nn.Conv2d(3, 4, 3).eval(), nn.BatchNorm2d(4).eval()
+    nn.utils.fuse_conv_bn_eval(conv, norm)(tm.randn(2, 3, 5, 5))
+    line, flat = nn.Linear(6, 4).eval(), nn.BatchNorm1d(4).eval()
+    nn.utils.fuse_linear_bn_eval(line, flat)(tm.randn(2, 6))
+
+
 def scaled() -> None:
     model = _net()
     rule, scaler = optim.AdamW(model.parameters()), tm.amp.GradScaler("cpu", init_scale=2.0)
@@ -438,6 +445,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "nn.utils.clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_": clipped,
     "nn.utils.parameters_to_vector vector_to_parameters": vectors,
     "nn.utils.weight_norm remove_weight_norm": weights_normed,
+    "nn.utils.fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights": fused,
     "amp.GradScaler autocast": scaled,
     "autograd.Function backward grad Variable T.backward T.register_hook T.retain_grad T.register_post_accumulate_grad_hook "
     "T.detach_ T.requires_grad_ T.where amp.custom_fwd amp.custom_bwd autograd.once_differentiable": differentiated,
@@ -639,5 +647,6 @@ SILENT = {
     "predicts, or measures, itself": "recompute.profile",
     "needs a GPU": "T.cuda",
     "an op, which a function calls": "nn.init.Upload",
+    "a decorator of switches": "autograd.graph.covered",
 }
 """Why names have no row -> the names: the short list of what a test needs not try."""
