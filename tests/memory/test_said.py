@@ -97,7 +97,7 @@ PHRASES: dict[str, Formula | None] = {
     "query, key, value, the mask, the output, and one number a row": lambda x, y, how: (
         every(x) + every(y) + 4 * y[0].numel() // y[0].size(-1)
     ),
-    "both and their norms": None,
+    "both, their norms, and both divided by them": None,
     "the indices, the offsets, the weights per sample, and the table if these need a gradient": lambda x, y, how: every(x[:1]),
     "the input, the target, and 4 bytes a sample": None,
     "a mask, one byte an element, and what a division saves": None,

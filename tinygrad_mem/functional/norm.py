@@ -95,7 +95,7 @@ def _check_statistics(name: str, input: Tensor, mean: Tensor | None, var: Tensor
     for which, number in zip(("momentum", "eps"), numbers, strict=True):
         if isinstance(number, str) or (number is None and which == "eps"):
             raise ArgumentTypeError(f"{name}(): argument '{which}' must be float, not {type(number).__name__}")
-    if not numbers[1] > 0:
+    if numbers[1] <= 0:
         raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")
 
 
