@@ -81,7 +81,7 @@ def _follow_threads() -> None:
                 setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name)))
 
 
-_following = threading.Lock()
+_following = threading.RLock()
 
 
 def _starting(start: Any) -> Any:

@@ -59,7 +59,7 @@ class Attribution:
     """
 
     def __init__(self, log: Log) -> None:
-        self._log, self._reading = log, threading.Lock()
+        self._log, self._reading = log, threading.RLock()
         self._begin()
 
     def _begin(self) -> None:
@@ -71,7 +71,12 @@ class Attribution:
         self.size = np.empty(0, np.int64)
 
     def update(self) -> Attribution:
-        """Read what the log has got since; several threads may ask at once."""
+        """Read what the log has got since; several threads may ask at once.
+
+        A handler that comes while its own thread reads gets another attribution, which reads for itself.
+        """
+        if self._reading._is_owned():  # type: ignore[attr-defined]
+            return Attribution(self._log).update()
         with self._reading:
             try:
                 self._read_on()

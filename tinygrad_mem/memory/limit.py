@@ -26,8 +26,8 @@ class limit(contextlib.ContextDecorator):
         RuntimeError: on entry, more than that is in use already.
     """
 
-    _open: ClassVar[dict[Device, tuple[int, list[int]]]] = {}  # the limit that the pool had (0 for none), and those that hold
-    _lock = threading.Lock()
+    _open: ClassVar[dict[Device, tuple[int, tuple[int, ...]]]] = {}  # the pool's own limit (0 for none), and those that hold
+    _lock = threading.RLock()  # a signal's handler may open and end one too
 
     def __init__(self, size: int | str, device: Any = None) -> None:
         self.bytes = parse_bytes(size)
@@ -43,19 +43,21 @@ class limit(contextlib.ContextDecorator):
                 "tensors first, or ask for more"
             )
         with self._lock:
-            self._open.setdefault(self.device, (pool.get_limit(), []))[1].append(self.bytes)
-            self._hold()
+            own, limits = self._open.get(self.device, (pool.get_limit(), ()))
+            self._hold(own, (*limits, self.bytes))
         return self
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:
-            if self.bytes not in self._open.get(self.device, (0, []))[1]:
+            own, limits = self._open.get(self.device, (0, ()))
+            if self.bytes not in limits:
                 raise RuntimeError("limit: this limit is not open: it has ended already, or was never entered")
-            self._open[self.device][1].remove(self.bytes)
-            self._hold()
+            at = limits.index(self.bytes)
+            self._hold(own, (*limits[:at], *limits[at + 1 :]))
 
-    def _hold(self) -> None:
-        own, limits = self._open[self.device]
-        self.device.pool.set_limit(min(filter(None, [own, *limits]), default=0))
-        if not limits:
+    def _hold(self, own: int, limits: tuple[int, ...]) -> None:
+        if limits:
+            self._open[self.device] = own, limits
+        else:
             del self._open[self.device]
+        self.device.pool.set_limit(min(filter(None, [own, *limits]), default=0))

@@ -113,7 +113,7 @@ class Log:
         self._threads: dict[int, int] = {}
         self._packed = _Packed()
         self._waiting: deque[tuple] = deque()
-        self._packing = threading.Lock()
+        self._packing = threading.RLock()
         self._process = os.getpid()
         self.write = self._waiting.append
 
@@ -121,7 +121,12 @@ class Log:
 
     def settle(self) -> None:
         """Pack waiting events if they are many: whoever writes calls this now and then."""
-        if len(self._waiting) >= _BATCH and not self._packing.locked():  # else somebody is at it, perhaps this very thread
+        if len(self._waiting) >= _BATCH:
+            self._pack_all()
+
+    def _pack_all(self) -> None:
+        """Pack what waits, unless this very thread is at it already: then a handler has come in between."""
+        if not self._packing._is_owned():  # type: ignore[attr-defined]
             with self._packing:
                 self._pack()
 
@@ -199,10 +204,8 @@ class Log:
                 f"this log belongs to process {self._process}, this is its forked child {os.getpid()}: "
                 "a child is not tracked. Ask in the parent, or start a track of the child's own."
             )
-        with self._packing:
-            self._pack()
-            chunks = self._packed_chunks()
-        yield from chunks
+        self._pack_all()
+        yield from self._packed_chunks()
 
     def _packed_chunks(self) -> list[np.ndarray]:
         chunks, room, _, _ = self._packed
