@@ -17,6 +17,10 @@ _DENSE = "tensors are dense: use a dense one, or index_put() the entries into ze
 _INSIDE = "it belongs to PyTorch's inside: leave it out"
 _WHOLE = "there are no quantized or packed numbers: use half()"
 _SAME = "leave it out: the same seed gives the same run"
+_ROTARY = (
+    "tensors are real. Rotary embeddings turn pairs of numbers by an angle: a, b = x[..., 0::2], x[..., 1::2]; "
+    "stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2), where cos and sin are those of the angles"
+)
 _LINALG = "use numpy.linalg on tensor.detach().numpy(); products, norm and trace are offered here"
 _SPECIAL = "use scipy.special on tensor.detach().numpy()"
 _FUNCTIONAL = "use nn.functional.{name}"
@@ -95,8 +99,9 @@ INSTEAD = {
         "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator",
         "gather the four neighbours by index and mix them; nn.functional.interpolate covers regular grids",
     ),
-    **_each("angle complex conj conj_physical imag real polar resolve_conj resolve_neg is_conj is_neg", _REAL),
-    **_each("view_as_complex view_as_real isreal", _REAL),
+    **_each("angle complex conj conj_physical imag real resolve_conj resolve_neg is_conj is_neg", _REAL),
+    **_each("isreal", _REAL),
+    **_each("polar view_as_complex view_as_real", _ROTARY),
     "aminmax": "use amin and amax",
     "asarray": "use as_tensor or from_numpy",
     "frombuffer": "use from_numpy(numpy.frombuffer(...))",

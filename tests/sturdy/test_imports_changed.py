@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -157,7 +159,8 @@ def run(source: str, name: str) -> types.ModuleType:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_trains_as_under_pytorch(name: str, dev: str):
+def test_it_trains_as_under_pytorch(name: str, dev: str, reliability: Callable[[str, int], None]):
+    reliability("model files that train as under PyTorch", 1)
     source = HEAD + FILES[name] + TRAIN
     ours = source
     for line in HEAD.splitlines()[1:]:
@@ -173,3 +176,29 @@ def test_it_trains_as_under_pytorch(name: str, dev: str):
     found = mine.train(model.to(dev), tm.tensor(x, device=dev), tm.tensor(y, device=dev))
     expected = theirs.train(other, torch.tensor(x), torch.tensor(y))
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
+
+
+def test_rotary_embeddings_in_the_form_that_the_refusal_shows():
+    """What ``polar`` and ``view_as_complex`` are asked for in published files, in real numbers: the same values and gradients."""
+    rng = np.random.default_rng(0)
+    array, angles = rng.standard_normal((2, 3, 4, 8)), rng.standard_normal((3, 1, 4))
+
+    theirs = torch.tensor(array, requires_grad=True)
+    turned = torch.view_as_complex(theirs.reshape(2, 3, 4, 4, 2)) * torch.polar(
+        torch.ones(3, 1, 4).double(), torch.tensor(angles)
+    )
+    wanted = torch.view_as_real(turned).flatten(3)
+    wanted.sin().sum().backward()
+
+    ours = tm.tensor(array, requires_grad=True)
+    for name in ("polar", "view_as_complex", "view_as_real"):
+        with pytest.raises(AttributeError, match="tensors are real. Rotary embeddings") as refused:
+            getattr(tm, name)
+        (form,) = re.findall(r"(stack\(.*\)\.flatten\(-2\))", str(refused.value))
+        (pair,) = re.findall(r": (a, b = .*?);", str(refused.value))
+        names = {"x": ours, "cos": tm.tensor(angles).cos(), "sin": tm.tensor(angles).sin(), "stack": tm.stack}
+        exec(pair, names)
+        found = eval(form, names)
+        np.testing.assert_allclose(found.detach().numpy(), wanted.detach().numpy(), rtol=1e-12)
+    found.sin().sum().backward()
+    np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy(), rtol=1e-10)
