@@ -179,20 +179,19 @@ def test_it_trains_as_under_pytorch(name: str, dev: str, reliability: Callable[[
 
 
 def test_rotary_embeddings_in_the_form_that_the_refusal_shows():
-    """What ``polar`` and ``view_as_complex`` are asked for in published files, in real numbers: the same values and gradients."""
+    """What published files ask ``polar`` and ``view_as_complex`` for, in real numbers: the same values and gradients."""
     rng = np.random.default_rng(0)
     array, angles = rng.standard_normal((2, 3, 4, 8)), rng.standard_normal((3, 1, 4))
 
     theirs = torch.tensor(array, requires_grad=True)
-    turned = torch.view_as_complex(theirs.reshape(2, 3, 4, 4, 2)) * torch.polar(
-        torch.ones(3, 1, 4).double(), torch.tensor(angles)
-    )
+    turns = torch.polar(torch.ones(3, 1, 4).double(), torch.tensor(angles))
+    turned = torch.view_as_complex(theirs.reshape(2, 3, 4, 4, 2)) * turns
     wanted = torch.view_as_real(turned).flatten(3)
     wanted.sin().sum().backward()
 
     ours = tm.tensor(array, requires_grad=True)
     for name in ("polar", "view_as_complex", "view_as_real"):
-        with pytest.raises(AttributeError, match="tensors are real. Rotary embeddings") as refused:
+        with pytest.raises(AttributeError, match=r"tensors are real\. Rotary embeddings") as refused:
             getattr(tm, name)
         (form,) = re.findall(r"(stack\(.*\)\.flatten\(-2\))", str(refused.value))
         (pair,) = re.findall(r": (a, b = .*?);", str(refused.value))

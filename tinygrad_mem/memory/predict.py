@@ -75,7 +75,7 @@ class _Cycles(scope.Listener):
         scope.unlisten(self)
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
-        asked = info["generation"] == 2 and _asks(sys._getframe().f_back)
+        asked = not gc.isenabled() or (info["generation"] == 2 and _asks(sys._getframe().f_back))
         self._collecting = threading.get_ident() if when == "start" and not asked else None
 
     def free(self, device: str, address: int, rounded: int) -> None:

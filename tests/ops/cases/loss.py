@@ -168,8 +168,11 @@ def _bce(name, op, weights, first):
 
 
 def _like(x, values, module):
-    """A constant tensor of x's framework, dtype and device, made once: making it is not what the row is about."""
-    key = module, values, x.dtype, str(x.device)
+    """A constant tensor of x's framework, dtype and pool, made once: making it is not what the row is about.
+
+    Each prediction has a pool of its own, and so has a run that is compared with it: both make the tensor.
+    """
+    key = module, values, x.dtype, x.device.pool if module == "tm" else None
     if key not in _made:
         if module == "torch":
             _made[key] = torch.tensor(values, dtype=x.dtype)
