@@ -109,7 +109,7 @@ class Node(Context):
 
     def kept(self) -> list[tuple[str, Any]]:
         """What it keeps alive for its backward: (name, array); of what a hook packed, the tensors that the hook made."""
-        return [(name, array) for name, value in self.saved.items() for array in contents(value)]
+        return [(name, array) for name, value in self.saved.copy().items() for array in contents(value)]
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"

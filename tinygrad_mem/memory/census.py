@@ -1,4 +1,7 @@
-"""What is alive now, found without having listened: the garbage collector knows every block, tensor, node and module."""
+"""What is alive now, found without having listened: the garbage collector knows every block, tensor, node and module.
+
+Other threads go on meanwhile: their dictionaries are looked at in copies, which are made in one call of C.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +42,11 @@ class Census:
         here = [t for t in tensors if t.device is device]
         self.parameters = [t for t in here if isinstance(t, Parameter)]
         self.tensors = [t for t in here if not isinstance(t, Parameter)]
-        self.buffers = [b for m in modules for b in m._buffers.values() if b is not None and b.device is device]
-        states = [v for o in optimizers for entries in o.state.values() for v in entries.values()]
+        self.buffers = [b for m in modules for b in m._buffers.copy().values() if b is not None and b.device is device]
+        states = [v for o in optimizers for entries in o.state.copy().values() for v in entries.copy().values()]
         self.states = [v for v in states if isinstance(v, Tensor) and v.device is device]
         self.nodes = [n for n in nodes if n.device is device]
-        children = {id(child) for m in modules for child in m._modules.values()}
+        children = {id(child) for m in modules for child in m._modules.copy().values()}
         self.roots = [m for m in modules if id(m) not in children]
 
 

@@ -253,7 +253,7 @@ class Tree:
         if remove_duplicate:
             memo.add(self)
         yield prefix, self  # type: ignore[misc]
-        for name, module in self._modules.items():
+        for name, module in self._modules.copy().items():  # another thread's track may walk what this one builds
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
@@ -265,7 +265,7 @@ class Tree:
     def named_children(self) -> Iterator[tuple[str, Module]]:
         """The direct children with their names, each once."""
         seen = set()
-        for name, module in self._modules.items():
+        for name, module in self._modules.copy().items():
             if module is not None and module not in seen:
                 seen.add(module)
                 yield name, module
@@ -279,7 +279,7 @@ class Tree:
         modules = self.named_modules(prefix=prefix, remove_duplicate=remove_duplicate) if recurse else [(prefix, self)]
         seen = set()
         for path, module in modules:
-            for name, tensor in module.__dict__[table].items():
+            for name, tensor in module.__dict__[table].copy().items():
                 if tensor is None or id(tensor) in seen:
                     continue
                 if remove_duplicate:
