@@ -8,6 +8,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,9 @@ from safetensors.torch import load_file, save_file
 
 import tinygrad_mem as tm
 from tests.case import OpCase, flat, ours
+from tests.foretold import difference, facts, measured
 from tests.ops.cases import CASES
-from tests.ops.test_contract import SMALL, Trace, arrays_of, step
+from tests.ops.test_contract import SMALL, arrays_of, step
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.devices.cuda import CUDA
@@ -203,24 +205,25 @@ def test_pytorchs_modules_and_state_dicts_come_in():
 # --- bytes: those of float16, whatever the op, on meta as on the cpu
 
 
-def allocations(case: OpCase, half: str, dev: str) -> list:
-    """Bytes that forward and backward of a case take and give back, in order."""
-    for _ in range(2):  # the first time, what the row makes once
-        inputs = ours(arrays_of(case), half, dev, case.grad)
-        with Trace(dev) as trace:
-            results, grads = step(case, inputs)
-            del results, grads
-    return trace
+def step_in(case: OpCase, half: str) -> Callable[[], None]:
+    """Forward and backward of a case, of inputs that it makes itself."""
+
+    def run() -> None:
+        tm.manual_seed(0)
+        step(case, ours(arrays_of(case), half, grad=case.grad))
+
+    run()  # what rows make once is no part of it
+    return run
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_bytes_are_those_of_float16(case: OpCase):
     if case.name == "cast":
         pytest.skip("its row casts to one of the two")
-    expected = allocations(case, "float16", "cpu")
-    assert allocations(case, "bfloat16", "cpu") == expected
-    with contextlib.suppress(DataDependenceError):
-        assert allocations(case, "bfloat16", "meta") == expected
+    run, like = (step_in(case, half) for half in ("bfloat16", "float16"))
+    assert facts(measured(run)) == facts(measured(like))
+    with contextlib.suppress(DataDependenceError):  # its shape depends on values
+        assert difference(run) == ""
 
 
 def temporaries(case: OpCase, half: str) -> list[int]:

@@ -255,6 +255,10 @@ LAYERS: dict[str, Drawn] = {
         of((2, 8, 12), (4, 12)),
     ),
     **{f"BatchNorm{n}d": _norm(n) for n in (1, 2, 3)},
+    "SyncBatchNorm": Drawn(
+        {**_norm(1).options, "process_group": st.none()},
+        of((2, 3), (2, 3, 5), (1, 3, 4, 5), (2, 3, 2, 3, 2), (2, 3, 2, 1, 2, 3), (3,), (2, 4, 5)),
+    ),
     **{f"InstanceNorm{n}d": _norm(n, momentum=factor) for n in (1, 2, 3)},
     "LayerNorm": Drawn(
         {"normalized_shape": st.sampled_from([4, (4,), (3, 4)]), "eps": eps, "elementwise_affine": flag, "bias": flag},

@@ -20,6 +20,7 @@ from tinygrad_mem.devices import device
 pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # PyTorch, of layers that it made itself
 CONTAINERS = {"Module", "Sequential", "ModuleList", "ModuleDict", "ParameterList", "ParameterDict"}
 CONTAINERS |= {"TransformerEncoder", "TransformerDecoder"}  # of layers that are given: tests/nn/test_transformer.py
+CONTAINERS |= {"DataParallel"}  # of a module that is given: tests/sturdy/test_stand_ins.py
 HALF = ("Linear", "Bilinear", "Conv2d", "ConvTranspose2d", "BatchNorm2d", "LayerNorm", "RMSNorm", "GroupNorm", "PReLU", "GELU")
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd import inplace
 from ..autograd.grad_mode import no_grad
-from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..functional import creation, random
@@ -110,7 +110,7 @@ def _ratio(x: np.ndarray, above: tuple, below: tuple) -> np.ndarray:
 def _upload(tensor: Tensor, values: Callable[[], np.ndarray]) -> None:
     """Write what ``values()`` computes on the host into a tensor of any device; on ``meta`` nothing is computed."""
     found = None if tensor.is_meta else np.ascontiguousarray(values(), dtype=tensor.dtype)
-    apply_(Upload, tensor, values=found)
+    inplace.apply_(Upload, tensor, values=found)
 
 
 def constant_(tensor: Tensor, val: float) -> Tensor:

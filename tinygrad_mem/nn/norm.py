@@ -146,8 +146,6 @@ class SyncBatchNorm(_BatchNorm):
         process_group: taken for compatibility; there is one process.
     """
 
-    dimensions = tuple(range(2, 65))
-
     def __init__(
         self,
         num_features: int,

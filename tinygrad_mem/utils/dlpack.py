@@ -71,7 +71,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         raise
     dtypes.as_dtype(dtype)
     if kind == _CPU:
-        array = capsule.borrowed(array)
+        array = capsule.borrowed(array.view(dtype))
         if isinstance(ext_tensor, _Capsule):
             array = np.asarray(_Writable(array))
     return Tensor._wrap(array.view(dtype), where)

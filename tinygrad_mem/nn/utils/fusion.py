@@ -63,7 +63,17 @@ def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
     return fused
 
 
-fuse_linear_bn_weights = fuse_conv_bn_weights
+def fuse_linear_bn_weights(
+    linear_w: Tensor,
+    linear_b: Tensor | None,
+    bn_rm: Tensor,
+    bn_rv: Tensor,
+    bn_eps: float,
+    bn_w: Tensor | None,
+    bn_b: Tensor | None,
+) -> tuple[Parameter, Parameter]:
+    """The weight and the bias of a linear layer with those of the norm behind it, as :func:`fuse_conv_bn_weights`."""
+    return fuse_conv_bn_weights(linear_w, linear_b, bn_rm, bn_rv, bn_eps, bn_w, bn_b)
 
 
 def _check(name: str, layer: Any, bn: Any) -> None:
