@@ -50,8 +50,24 @@ def geometries(draw, dilate):
 @given(geometries(True), st.booleans(), dtypes)
 def test_max_pool(geometry, ties, dtype):
     shape, n, kernel, stride, padding, dilation, ceil_mode = geometry
+    x = values_of(shape, ties)
     both = pair(f"max_pool{n}d", kernel, stride, padding, dilation, ceil_mode, return_indices=True)
-    against_torch(*both, values_of(shape, ties), dtype)
+    seen = getattr(T, f"max_pool{n}d")(torch.zeros(shape), kernel, stride, padding, dilation, ceil_mode)
+    if seen.isinf().any():  # of these windows PyTorch's indices name no entry, and its gradient writes outside of its memory
+        with pytest.raises(tm.errors.ShapeError, match="sees only padding"):
+            both[0](tm.tensor(x[0]))
+        against_torch(*pair(f"max_pool{n}d", kernel, stride, padding, dilation, ceil_mode), x, dtype, grad=False)
+        return
+    against_torch(*both, x, dtype)
+
+
+def test_max_pool_of_windows_that_see_only_padding():
+    options = {"kernel_size": 2, "stride": 1, "padding": 1, "dilation": (1, 2)}
+    x = np.ones((2, 1, 1))
+    against_torch(*pair("max_pool2d", **options), [x], grad=False)
+    for tensor, indices in ((tm.tensor(x), True), (tm.tensor(x, requires_grad=True), False)):
+        with pytest.raises(tm.errors.ShapeError, match="sees only padding"):
+            F.max_pool2d(tensor, **options, return_indices=indices)
 
 
 @pytest.mark.parametrize("points", [5, 64, 1 << 15])

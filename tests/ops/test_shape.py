@@ -247,6 +247,9 @@ def test_random_numbers_have_their_moments():
     assert abs(u.mean().item() - 0.5) < 0.01
     assert sorted(tm.randperm(100).tolist()) == list(range(100))
     assert abs(tm.empty(100_000).bernoulli_(0.3).mean().item() - 0.3) < 0.01
+    for shape in ((), (1, 2, 3)):
+        with pytest.raises(tm.errors.ShapeError, match="prob_dist must be 1 or 2 dim"):
+            tm.multinomial(tm.ones(shape), 1)
     counts = tm.multinomial(tm.tensor([1.0, 3.0, 0.0]), 10_000, replacement=True)
     assert counts.max().item() == 1
     assert abs(counts.float().mean().item() - 0.75) < 0.02

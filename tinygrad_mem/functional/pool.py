@@ -74,6 +74,16 @@ def _geometry(
     return outs, (kernel, step, pad, spread)
 
 
+def _sees_nothing(sizes: tuple[int, ...], outs: tuple[int, ...], geometry: tuple) -> bool:
+    """Whether a window has all its offsets in the padding: one that is dilated may step over a short input."""
+    return any(
+        all(not 0 <= i * s - p + o * d < size for o in range(k))
+        for size, out, k, s, p, d in zip(sizes, outs, *geometry, strict=True)
+        if d > 1 and p
+        for i in range(out)
+    )
+
+
 def _max_pool(n: int) -> Any:
     def max_pool(
         input: Tensor,
@@ -88,6 +98,11 @@ def _max_pool(n: int) -> Any:
             raise ShapeError(f"max_pool{n}d: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
         x = _planes(input, n, f"max_pool{n}d")
         outs, geometry = _geometry(input, n, f"max_pool{n}d", kernel_size, stride, padding, dilation, ceil_mode)
+        if (return_indices or input.requires_grad) and _sees_nothing(x.shape[1:], outs, geometry):
+            raise ShapeError(
+                f"max_pool{n}d: a window of input size {list(input.shape)} sees only padding: it has no index and no gradient; "
+                "use less padding or dilation, or a larger input"
+            )
         if not return_indices:
             return _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
         out, positions = apply(ops.MaxPool, x, outs=outs, geometry=geometry, positions=True)
@@ -99,7 +114,7 @@ def _max_pool(n: int) -> Any:
     Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
 
     Raises:
-        ShapeError: sizes that do not fit.
+        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
     """
     return max_pool
 

@@ -195,11 +195,13 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     """Indices drawn in proportion to the weights in the last dimension, int64. Checked on devices that have values.
 
     Raises:
-        ShapeError: more draws than categories without replacement.
+        ShapeError: more draws than categories without replacement, or weights of neither 1 nor 2 dimensions.
         ValueError: a weight is negative, inf or nan, or all are 0.
     """
     if not input.is_floating_point():
         raise DTypeError(f"multinomial only supports floating-point dtypes for input, got: {input.dtype}")
+    if input.ndim not in (1, 2):
+        raise ShapeError(f"multinomial: prob_dist must be 1 or 2 dim, found shape {list(input.shape)}")
     if num_samples <= 0:
         raise ArgumentError(f"cannot sample n_sample <= 0 samples, found {num_samples}")
     if not replacement and num_samples > input.size(-1):
