@@ -122,3 +122,16 @@ def test_a_norm_is_fused_into_the_layer_before_it(kind: str, bias: bool, affine:
     assert isinstance(fused.bias, nn.Parameter)
     with pytest.raises(ValueError, match="keeps no statistics"):
         fuse(layer, nn.BatchNorm2d(4, track_running_stats=False).eval(), **more)
+
+
+@pytest.mark.parametrize("bias", [None, False, True])
+def test_a_fused_bias_is_trained_where_the_layers_is(bias: bool | None):
+    """As in PyTorch: a bias that the layer did not have, or that was frozen, is frozen."""
+    found = []
+    for library in (torch, tm):
+        layer: Any = library.nn.Linear(3, 2, bias=bias is not None).eval()
+        if bias is not None:
+            layer.bias.requires_grad_(bias)
+        fused = library.nn.utils.fusion.fuse_linear_bn_eval(layer, library.nn.BatchNorm1d(2).eval())
+        found.append((fused.weight.requires_grad, fused.bias.requires_grad, str(fused.bias.dtype).removeprefix("torch.")))
+    assert found[0] == found[1]

@@ -46,7 +46,8 @@ def fuse_conv_bn_weights(
         shift = creation.zeros_like(bn_rm) if bn_b is None else bn_b
         weight = conv_w * scale.reshape(shape)
         bias = (-bn_rm if conv_b is None else conv_b - bn_rm) * scale + shift
-    return Parameter(weight.to(conv_w.dtype), conv_w.requires_grad), Parameter(bias.to(conv_w.dtype))
+    dtype, trained = (conv_w.dtype, False) if conv_b is None else (conv_b.dtype, conv_b.requires_grad)
+    return Parameter(weight.to(conv_w.dtype), conv_w.requires_grad), Parameter(bias.to(dtype), trained)
 
 
 def fuse_linear_bn_eval(linear: Any, bn: Any) -> Any:
