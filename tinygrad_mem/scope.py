@@ -20,10 +20,11 @@ import numpy as np
 from .interrupts import covered
 
 lock = threading.RLock()
-"""The one lock of what threads share and change in a few statements: pools, generators, who listens, what a track knows.
+"""The one lock of what threads share and change in a few statements: pools, who listens, what a track knows.
 
-Whoever has it waits for nobody, so no order of locks can go wrong. It may be taken again by the thread that has it: a signal
-handler or a finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit too.
+Whoever has it should wait for no other lock. One case is left: a handler that comes inside a change and begins a track asks for
+:data:`looking`, whose holder may be waiting for this one. The thread that has the lock may take it again: a signal handler or a
+finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit too.
 """
 if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
