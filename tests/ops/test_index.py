@@ -175,3 +175,47 @@ def test_a_mask_without_dimensions_takes_all_or_nothing(chosen: bool):
     mine, other = tm.zeros(2), torch.zeros(2)
     mine[tm.tensor(mask)], other[torch.tensor(mask)] = 3.0, 3.0
     assert mine.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        lambda x, m: x > 0,
+        lambda x, m: (slice(None), m[0]),
+        lambda x, m: (slice(1, None), m[0]),
+        lambda x, m: (..., m[0]),
+        lambda x, m: (None, slice(None), m[1]),
+        lambda x, m: m[:, 0],
+        lambda x, m: (2, m[0]),
+    ],
+)
+@pytest.mark.parametrize("value", [-1.5, True, 3, np.float64(2.5), "a tensor"])
+def test_one_value_by_one_mask_needs_no_count_of_places(key, value):
+    array, mask = np.random.default_rng(0).standard_normal((3, 4)), np.random.default_rng(1).random((3, 4)) > 0.5
+
+    def write(library):
+        def call(x, m):
+            y = x * 2
+            y[key(x, m)] = library.tensor(0.5, dtype=library.float64) if value == "a tensor" else value
+            return y
+
+        return call
+
+    against_torch(write(tm), write(torch), [array, mask])
+
+    def run():
+        x = tm.tensor(array, requires_grad=True)
+        write(tm)(x, tm.tensor(mask)).sum().backward()
+
+    with tm.memory.track() as track:
+        run()
+    assert tm.memory.predict(run).peak == track.peak
+
+
+def test_one_value_by_one_mask_takes_less_than_its_places_did():
+    x = tm.ones(1000, 1000)
+    chosen = x > 0
+    before = tm.device("cpu").pool.used_bytes()
+    with tm.memory.track() as track:
+        x[chosen] = 2
+    assert track.peak == before

@@ -13,7 +13,7 @@ from ..scope import local
 from .capsule import borrowed, given
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
-from .shape import Shaped
+from .shape import Shaped, address_of
 from .unknown import Unknown
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ class Exchange(Shaped):
     """What reads the values."""
 
     _grad: Tensor | None
+    _storage: Any
     _requires_grad: bool
     _node: Any
     _wrap: Any
@@ -54,7 +55,7 @@ class Exchange(Shaped):
         return self._host()
 
     def item(self) -> Any:
-        """The one element, as a Python number; in a dry run (``memory.predict``) one that nobody knows.
+        """The one element, as a Python number; in a dry run (``memory.predict``) only what was given as a number is known.
 
         Raises:
             ShapeError: there is not exactly one element.
@@ -63,12 +64,24 @@ class Exchange(Shaped):
         if self.array.size != 1:
             raise ShapeError(f"a Tensor with {self.array.size} elements cannot be converted to Scalar")
         if local.dry is not None and self.device is local.dry:
-            return Unknown()
+            known = self._constant()
+            return Unknown() if known is None else known.item()
         return self._host().item()
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers."""
-        return self._host().tolist()
+        known = self._constant()
+        return (self._host() if known is None else known).tolist()
+
+    def _constant(self) -> np.ndarray | None:
+        """In a dry run, the values, if the program gave them as numbers and nothing has written there since."""
+        if local.dry is None or self._storage is None or self._storage.constant is None:
+            return None
+        version, start, values = self._storage.constant
+        if version != self._storage.version:
+            return None
+        offset = address_of(self.array) - start
+        return np.ndarray(self.array.shape, self.array.dtype, values, offset, self.array.strides)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy(), dtype=dtype, copy=copy)

@@ -22,6 +22,7 @@ class Storage:
 
     version = 0
     writer = ""
+    constant: Any = None  # in a dry run, what the program wrote here itself: the version it holds for, address, bytes
 
     def written(self, by: str) -> None:
         """Somebody wrote the memory."""

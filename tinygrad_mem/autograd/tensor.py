@@ -369,6 +369,8 @@ class Tensor(Exchange, _Base):
     @property
     def data(self) -> Tensor:
         """The same memory, cut off the tape, and with writes that no version counter sees. Prefer :meth:`detach`."""
+        if self._storage is not None:
+            self._storage.constant = None
         return Tensor._wrap(self.array, self.device)
 
     @data.setter

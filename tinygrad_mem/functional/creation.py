@@ -11,6 +11,7 @@ import numpy as np
 from .. import dtypes
 from ..absent import say_once
 from ..autograd.capsule import borrowed, on_host
+from ..autograd.shape import address_of
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import is_floating
@@ -20,6 +21,7 @@ from .shape import sizes_of
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
+_REMEMBERED = 4096  # elements of a constant that a dry run knows, so that a program may decide by it
 """Values of ``memory_format``: it is taken everywhere and changes nothing, since new tensors are contiguous in any case."""
 
 
@@ -75,10 +77,11 @@ def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, require
     return out
 
 
-def _host_array(data: Any, dtype: Any) -> np.ndarray:
+def host_array(data: Any, dtype: Any) -> np.ndarray:
     """``data`` in host memory, in the dtype that PyTorch would choose; what is too large for it is inf, without a warning."""
     if isinstance(data, Tensor):
-        data = data._host()
+        known = data._constant()
+        data = data._host() if known is None else known
     elif isinstance(data, (list, tuple)) and _has_tensor(data):
         data = _plain(data)
     try:
@@ -118,10 +121,12 @@ def tensor(
         ValueError: ``data`` is ragged or has no numbers, or numbers that an integer dtype does not hold.
         DTypeError: its dtype is not offered.
     """
-    source = _host_array(data, dtype)
+    source = host_array(data, dtype)
     where = device_of(device)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
     where.upload(source, out.array)
+    if local.dry is where and source.size <= _REMEMBERED:
+        out.storage.constant = (0, address_of(out.array), source.tobytes())
     return _begun(out, requires_grad)
 
 

@@ -13,8 +13,8 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
-from . import elementwise, shape
-from .creation import tensor
+from . import choose, elementwise, rewrite, shape
+from .creation import host_array, tensor
 
 
 def _expanded(input: Tensor, key: Any) -> list:
@@ -118,12 +118,7 @@ def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
         if part.dtype.kind not in "iub":
             raise DimensionError(f"tensors used as indices must be long, int, byte or bool tensors, found {part.dtype}")
         if _is_mask(part):
-            if tuple(part.shape) != tuple(input.shape[axis : axis + part.ndim]):
-                raise DimensionError(
-                    f"The shape of the mask {list(part.shape)} at index {axis} does not match the shape of the indexed tensor "
-                    f"{list(input.shape)} at index {axis}"
-                )
-            for positions in nonzero(part, as_tuple=True):
+            for positions in nonzero(_fitting(part, input, axis), as_tuple=True):
                 axes.append(axis)
                 found.append(positions.to(input.device))
                 axis += 1
@@ -133,6 +128,16 @@ def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
             axis += 1
     broadcast_shape("indexing", DimensionError, *found)
     return axes, found
+
+
+def _fitting(mask: Tensor, input: Tensor, axis: int) -> Tensor:
+    """The mask itself, of the input's shape from ``axis`` on."""
+    if tuple(mask.shape) != tuple(input.shape[axis : axis + mask.ndim]):
+        raise DimensionError(
+            f"The shape of the mask {list(mask.shape)} at index {axis} does not match the shape of the indexed tensor "
+            f"{list(input.shape)} at index {axis}"
+        )
+    return mask
 
 
 def broadcast_shape(name: str, error: type[Exception], *tensors: Tensor) -> tuple[int, ...]:
@@ -217,13 +222,16 @@ def _product(sizes: Any) -> int:
 
 
 def setitem(input: Tensor, key: Any, value: Any) -> None:
-    """``input[key] = value``, in place, with gradients for both. Saves: the indices.
+    """``input[key] = value``, in place, with gradients for both. Saves: the indices; one mask, for one value, as a mask.
 
     Raises:
         DTypeError: the key holds tensors, and the value is a tensor of another dtype.
     """
     given = value if isinstance(value, Tensor) else None
     parts = _checked(input, _expanded(input, key))
+    if _is_one_mask(parts) and np.ndim(value) == 0:
+        _fill_masked(*_basic(input, parts), value)
+        return
     if not isinstance(value, Tensor):
         value = tensor(value, dtype=input.dtype, device=input.device)
     value = value.to(device=input.device)
@@ -241,6 +249,22 @@ def setitem(input: Tensor, key: Any, value: Any) -> None:
     axes, indices = _indices(view, left)
     key = tuple((axes.index(a),) if a in axes else slice(None) for a in range(view.ndim))
     apply_(ops.IndexPut, view, value.to(dtype=input.dtype), *indices, key=key, accumulate=False)
+
+
+def _is_one_mask(parts: list) -> bool:
+    arrays = [part for part in parts if isinstance(part, Tensor)]
+    return len(arrays) == 1 and _is_mask(arrays[0])
+
+
+def _fill_masked(view: Tensor, left: list, value: Any) -> None:
+    """One value where the only mask of ``left`` says so: how many places that are need not be known, as on device meta."""
+    axis = next(i for i, part in enumerate(left) if isinstance(part, Tensor))
+    mask = _fitting(left[axis], view, axis)
+    mask = shape.reshape(mask, (*mask.shape, *[1] * (view.ndim - axis - mask.ndim))).to(dtypes.bool)
+    if isinstance(value, Tensor):
+        rewrite.masked_fill_(view, mask, value.to(device=view.device))
+    else:
+        choose.masked_fill_by_number_(view, mask, host_array(value, view.dtype).item())
 
 
 def index_put_(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = False) -> Tensor:
