@@ -81,6 +81,7 @@ def test_what_the_hook_tells():
         hook.alloc_postprocess(device_id=0, mem_size=1 << 40, mem_ptr=0)  # the machine had no more
         hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
         hook.malloc_postprocess(device_id=0, size=0, mem_size=0, mem_ptr=0, pmem_id=2)  # nothing ever frees it
+        hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=0, pmem_id=0)  # out of memory
         hook.malloc_postprocess(device_id=1, size=700, mem_size=1024, mem_ptr=4096, pmem_id=3)  # another GPU's
         hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=4096, pmem_id=1)
     finally:

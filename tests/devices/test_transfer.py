@@ -19,6 +19,25 @@ def test_there_and_back_again():
     np.testing.assert_array_equal(x.grad.numpy(), np.full((3, 4), 2.0, np.float32))
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int64", "float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (2, 0, 3), (3, 4)], ids=str)
+@pytest.mark.cuda
+def test_every_shape_and_dtype_goes_up_and_comes_down(shape: tuple[int, ...], dtype: str):
+    values = np.arange(12)[: int(np.prod(shape))].reshape(shape).astype(dtype)
+    found = tm.tensor(values, device="cuda")
+    assert found.shape == shape
+    np.testing.assert_array_equal(found.cpu().numpy(), values)
+    turned = tm.tensor(values).T.to("cuda")
+    np.testing.assert_array_equal(turned.cpu().numpy(), values.T)
+    np.testing.assert_array_equal(found.T.cpu().numpy(), values.T)
+
+
+def test_values_from_the_host_are_cast_to_the_target(dev: str):
+    for target in (tm.zeros(2, 3, device=dev), tm.zeros(3, 2, device=dev).T, tm.zeros(6, 2, device=dev)[::2].T):
+        target.device.upload(np.arange(6.0).reshape(target.shape), target.array)
+        np.testing.assert_array_equal(target.cpu().numpy(), np.arange(6, dtype=np.float32).reshape(target.shape))
+
+
 def test_to_meta_keeps_the_shape_and_drops_the_values():
     x = tm.randn(3, 4)
     y = x.to("meta")

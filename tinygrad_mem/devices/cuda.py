@@ -79,9 +79,10 @@ class CUDA(device, kind="cuda"):
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         with self._device:
-            out.set(np.ascontiguousarray(source)) if out.flags.c_contiguous else out.__setitem__(
-                ..., self._cupy.asarray(source)
-            )
+            if out.flags.c_contiguous:
+                out.set(source.astype(out.dtype, copy=False))
+            else:
+                out[...] = self._cupy.asarray(source)
 
     def download(self, source: Any, out: np.ndarray) -> None:
         with self._device:
@@ -191,7 +192,7 @@ def _hook(device: Any) -> Any:
                     listener.segment(str(device), mem_ptr, mem_size)
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if device_id == device.index and mem_size:
+            if device_id == device.index and mem_ptr:  # 0 where there was no memory, or none was asked for
                 for listener in scope.hearing(device.pool):
                     listener.malloc(str(device), mem_ptr, size, mem_size)
 

@@ -17,10 +17,10 @@ _TYPES = {"e": "__half", "f": "float", "d": "double"}
 _THREADS = 256
 
 
-def _numbers(name, values):
+def _table(name, values):
     """A table of both maps, without a sign and with one, in CUDA."""
-    rows = ["{" + ", ".join("INFINITY" if n == _np.inf else f"{n:.9g}f" for n in row) + "}" for row in values]
-    return f"__constant__ float {name}[2][256] = {{{', '.join(rows)}}};\n"
+    rows = ["{" + ", ".join(f"{n:.9e}f" for n in row) + "}" for row in values]
+    return f"__constant__ float {name}[2][{len(values[0])}] = {{{', '.join(rows)}}};\n"
 
 
 _SOURCE = """
@@ -93,9 +93,8 @@ extern "C" __global__ void sgd8bit(P* p, const G* g, unsigned char* buf, float* 
 
 @_cache
 def _kernel(name, p, g):
-    head = _numbers("VALUES", [_dynamic_map(False), _dynamic_map(True)]) + _numbers(
-        "BORDERS", [_borders(False), _borders(True)]
-    )
+    head = _table("VALUES", [_dynamic_map(False), _dynamic_map(True)])
+    head += _table("BORDERS", [_borders(False)[:-1], _borders(True)[:-1]])  # the last one, infinity, is never compared with
     wide = "double" if p == "d" else "float"
     types = f"typedef {_TYPES[p]} P;\ntypedef {_TYPES[g]} G;\ntypedef {wide} W;\n"
     return _cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + head + _SOURCE).get_function(name)  # pyright: ignore

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from .elementwise import _fused
 
-_divide_y = _fused("G gy, X x, Y y", "-gy * (x / y / y)", "divide_backward_y")
-_truncated_quotient = _fused("X x, Y y", "y == Y(0) ? Z(0) : Z(x / y)", "truncated_quotient")
+_divide_y = _fused("G gy, X x, Y y", "-gy * (W(x) / W(y) / W(y))", "divide_backward_y", "G")
+_truncated_quotient = _fused("X x, Y y", "y == 0 ? Z(0) : Z(x / y)", "truncated_quotient")
 
 
 def check_divisor(name, y):

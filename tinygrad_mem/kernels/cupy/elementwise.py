@@ -9,12 +9,16 @@ from typing import Any
 
 import cupy as _cupy
 
+from .formula import backward as _backward
+from .formula import forward as _forward
+from .fused import Fused as _Fused
+
 _CAST: dict[str, Any] = {"casting": "unsafe"}
 
 
-def _fused(inputs: str, formula: str, name: str) -> Any:
-    """A kernel of arrays and numbers; the formula is computed in the inputs' types and written in out's."""
-    return _cupy.ElementwiseKernel(inputs, "Z z", f"z = {formula}", f"tinygrad_mem_{name}")
+def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> _Fused:
+    """z = formula of arrays and numbers; W is the wide type of one of them."""
+    return _Fused(inputs, "Z z", f"typedef typename Wide<{wide}>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
 
 
 def copy(x, out):
@@ -125,34 +129,34 @@ isfinite = _unary("isfinite", "whether x is finite")
 
 
 def _from_x(formula: str, name: str) -> Any:
-    fused = _fused("X x", formula, name)
+    fused = _forward(formula, name)
 
     def kernel(x, out):
         fused(x, out)
 
-    kernel.__doc__ = f"out = {formula}."
+    kernel.__doc__ = f"out = {formula}, v in x."
     return kernel
 
 
-sign = _from_x("x > X(0) ? 1 : x < X(0) ? -1 : 0", "sign")
-reciprocal = _from_x("Z(1) / Z(x)", "reciprocal")
-rsqrt = _from_x("rsqrt(x)", "rsqrt")
-sigmoid = _from_x("0.5 * tanh(0.5 * x) + 0.5", "sigmoid")
-erf = _from_x("erf(x)", "erf")
-erfc = _from_x("erfc(x)", "erfc")
-erfinv = _from_x("erfinv(x)", "erfinv")
+sign = _from_x("(v > 0) - (v < 0)", "sign")
+reciprocal = _from_x("W(1) / v", "reciprocal")
+rsqrt = _from_x("rsqrt(v)", "rsqrt")
+sigmoid = _from_x("W(1) / (W(1) + exp(-v))", "sigmoid")
+erf = _from_x("erf(v)", "erf")
+erfc = _from_x("erfc(v)", "erfc")
+erfinv = _from_x("erfinv(v)", "erfinv")
 
 _where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
-_masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : before", "masked_copy")
-_masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : before", "masked_fill")
+_masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : Z(before)", "masked_copy")
+_masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : Z(before)", "masked_fill")
 _clamp = _fused(
-    "X x, float64 low, float64 high, bool below, bool above",
-    "(below && x < low) ? Z(low) : (above && x > high) ? Z(high) : Z(x)",
+    "X x, L low, H high, bool below, bool above",
+    "below && W(x) < W(low) ? W(low) : above && W(x) > W(high) ? W(high) : W(x)",
     "clamp",
 )
 _nan_to_num = _fused(
     "X x, float64 nan, float64 high, float64 low",
-    "isnan(x) ? Z(nan) : isinf(x) ? Z(x > X(0) ? high : low) : Z(x)",
+    "x != x ? Z(nan) : isinf(W(x)) ? Z(x > 0 ? high : low) : Z(x)",
     "nan_to_num",
 )
 
@@ -174,7 +178,7 @@ def masked_fill(value, mask, out):
 
 def clamp(x, low, high, out):
     """out = x, not below low and not above high; ``None`` is no bound; nan stays."""
-    _clamp(x, 0.0 if low is None else low, 0.0 if high is None else high, low is not None, high is not None, out)
+    _clamp(x, 0 if low is None else low, 0 if high is None else high, low is not None, high is not None, out)
 
 
 def nan_to_num(x, nan, high, low, out):
@@ -186,7 +190,7 @@ def nan_to_num(x, nan, high, low, out):
 
 
 def _derivative(formula: str, saved: str, name: str) -> Any:
-    fused = _fused(f"G gy, S {saved}", f"gy * ({formula})", f"{name}_backward")
+    fused = _backward(f"g * ({formula})", name)
 
     def from_x(gy, x, out):
         fused(gy, x, out)
@@ -195,55 +199,58 @@ def _derivative(formula: str, saved: str, name: str) -> Any:
         fused(gy, y, out)
 
     kernel = from_x if saved == "x" else from_y
-    kernel.__doc__ = f"out = gy * {formula}."
+    kernel.__doc__ = f"out = gy * {formula}, v in {saved}."
     return kernel
 
 
-_LN2, _LN10, _ERF = "S(0.6931471805599453)", "S(2.302585092994046)", "S(1.1283791670955126)"
+_LN2, _LN10, _ERF = "W(0.6931471805599453)", "W(2.302585092994046)", "W(1.1283791670955126)"
 
-absolute_backward = _derivative("x > S(0) ? S(1) : x < S(0) ? S(-1) : S(0)", "x", "absolute")
-exp2_backward = _derivative(f"y * {_LN2}", "y", "exp2")
-expm1_backward = _derivative("y + S(1)", "y", "expm1")
-log1p_backward = _derivative("S(1) / (S(1) + x)", "x", "log1p")
-log2_backward = _derivative(f"S(1) / (x * {_LN2})", "x", "log2")
-log10_backward = _derivative(f"S(1) / (x * {_LN10})", "x", "log10")
-sqrt_backward = _derivative("S(0.5) / y", "y", "sqrt")
-rsqrt_backward = _derivative("S(-0.5) * y * y * y", "y", "rsqrt")
-reciprocal_backward = _derivative("-(y * y)", "y", "reciprocal")
-square_backward = _derivative("S(2) * x", "x", "square")
-sin_backward = _derivative("cos(x)", "x", "sin")
-cos_backward = _derivative("-sin(x)", "x", "cos")
-tan_backward = _derivative("S(1) + y * y", "y", "tan")
-arcsin_backward = _derivative("rsqrt(S(1) - x * x)", "x", "arcsin")
-arccos_backward = _derivative("-rsqrt(S(1) - x * x)", "x", "arccos")
-arctan_backward = _derivative("S(1) / (S(1) + x * x)", "x", "arctan")
-sinh_backward = _derivative("cosh(x)", "x", "sinh")
-cosh_backward = _derivative("sinh(x)", "x", "cosh")
-tanh_backward = _derivative("S(1) - y * y", "y", "tanh")
-arcsinh_backward = _derivative("rsqrt(x * x + S(1))", "x", "arcsinh")
-arccosh_backward = _derivative("rsqrt(x * x - S(1))", "x", "arccosh")
-arctanh_backward = _derivative("S(1) / (S(1) - x * x)", "x", "arctanh")
-sigmoid_backward = _derivative("y * (S(1) - y)", "y", "sigmoid")
-erf_backward = _derivative(f"{_ERF} * exp(-x * x)", "x", "erf")
-erfc_backward = _derivative(f"-{_ERF} * exp(-x * x)", "x", "erfc")
-erfinv_backward = _derivative("S(0.8862269254527580) * exp(y * y)", "y", "erfinv")
+absolute_backward = _derivative("(v > 0) - (v < 0)", "x", "absolute")
+exp2_backward = _derivative(f"v * {_LN2}", "y", "exp2")
+expm1_backward = _derivative("v + W(1)", "y", "expm1")
+log1p_backward = _derivative("W(1) / (W(1) + v)", "x", "log1p")
+log2_backward = _derivative(f"W(1) / (v * {_LN2})", "x", "log2")
+log10_backward = _derivative(f"W(1) / (v * {_LN10})", "x", "log10")
+sqrt_backward = _derivative("W(0.5) / v", "y", "sqrt")
+rsqrt_backward = _derivative("W(-0.5) * v * v * v", "y", "rsqrt")
+reciprocal_backward = _derivative("-(v * v)", "y", "reciprocal")
+square_backward = _derivative("W(2) * v", "x", "square")
+sin_backward = _derivative("cos(v)", "x", "sin")
+cos_backward = _derivative("-sin(v)", "x", "cos")
+tan_backward = _derivative("W(1) + v * v", "y", "tan")
+arcsin_backward = _derivative("rsqrt(W(1) - v * v)", "x", "arcsin")
+arccos_backward = _derivative("-rsqrt(W(1) - v * v)", "x", "arccos")
+arctan_backward = _derivative("W(1) / (W(1) + v * v)", "x", "arctan")
+sinh_backward = _derivative("cosh(v)", "x", "sinh")
+cosh_backward = _derivative("sinh(v)", "x", "cosh")
+tanh_backward = _derivative("W(1) - v * v", "y", "tanh")
+arcsinh_backward = _derivative("rsqrt(v * v + W(1))", "x", "arcsinh")
+arccosh_backward = _derivative("rsqrt(v * v - W(1))", "x", "arccosh")
+arctanh_backward = _derivative("W(1) / (W(1) - v * v)", "x", "arctanh")
+sigmoid_backward = _derivative("v * (W(1) - v)", "y", "sigmoid")
+erf_backward = _derivative(f"{_ERF} * exp(-v * v)", "x", "erf")
+erfc_backward = _derivative(f"-{_ERF} * exp(-v * v)", "x", "erfc")
+erfinv_backward = _derivative("W(0.8862269254527580) * exp(v * v)", "y", "erfinv")
 
-_power_x = _fused("G gy, X x, Y y", "y == Y(0) ? G(0) : G(gy * y * pow(G(x), G(y - Y(1))))", "power_backward_x")
-_power_y = _fused("G gy, X x, P p", "(x == X(0) && isfinite((float)p)) ? G(0) : G(gy * p * log(G(x)))", "power_backward_y")
+_power_x = _fused("G gy, X x, Y y", "y == 0 ? W(0) : gy * (W(y) * pow(W(x), W(y - 1)))", "power_backward_x", "G")
+_power_y = _fused("G gy, X x, P p", "x == 0 && isfinite(W(p)) ? W(0) : gy * (W(p) * log(W(x)))", "power_backward_y", "G")
 _arctan2 = _fused(
     "G gy, A a, B b, float64 sign",
-    "G(sign) * gy * (a == A(0) && b == B(0) ? G(0) : G(b / hypot(a, b) / hypot(a, b)))",
+    "a == 0 && b == 0 ? W(0) : W(sign) * gy * (W(b) / hypot(W(a), W(b)) / hypot(W(a), W(b)))",
     "arctan2_backward",
+    "G",
 )
 _extremum = _fused(
     "G gy, X x, Y y, bool low",
-    "x == y ? gy * G(0.5) : ((low ? x > y : x < y) ? G(0) : gy)",
+    "W(x) == W(y) ? gy * W(0.5) : (low ? W(x) > W(y) : W(x) < W(y)) ? W(0) : gy",
     "extremum_backward",
+    "G",
 )
 _clamp_grad = _fused(
-    "G gy, X x, float64 low, float64 high, bool below, bool above",
-    "((!below || x >= low) && (!above || x <= high)) ? gy : G(0)",
+    "G gy, X x, L low, H high, bool below, bool above",
+    "(!below || W(x) >= W(low)) && (!above || W(x) <= W(high)) ? gy : W(0)",
     "clamp_backward",
+    "G",
 )
 
 
@@ -269,4 +276,4 @@ def extremum_backward(gy, x, y, low, out):
 
 def clamp_backward(gy, x, low, high, out):
     """out = gy where low <= x <= high, else 0."""
-    _clamp_grad(gy, x, 0.0 if low is None else low, 0.0 if high is None else high, low is not None, high is not None, out)
+    _clamp_grad(gy, x, 0 if low is None else low, 0 if high is None else high, low is not None, high is not None, out)

@@ -1,30 +1,23 @@
-"""How a formula becomes a fused kernel: computed in float32 for float16, else in the input's type."""
+"""How a formula becomes a fused kernel: computed in float32 for float16, else in the input's type, and rounded once."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import cupy as _cupy
-
-_WIDE = """
-template <typename T> struct Wide { typedef T type; };
-template <> struct Wide<float16> { typedef float type; };
-"""
+from .fused import Fused
 
 
-def forward(formula: str, name: str, numbers: str = "") -> Any:
-    """z = formula of v, which is x in the wide type W."""
-    code = f"typedef typename Wide<X>::type W; const W v = W(x); z = Z({formula});"
-    return _cupy.ElementwiseKernel(f"X x{numbers}", "Z z", code, f"tinygrad_mem_{name}", preamble=_WIDE)
+def forward(formula: str, name: str, numbers: str = "", preamble: str = "") -> Fused:
+    """z = formula of v, an element of x, in the wide type W."""
+    code = f"typedef typename Wide<X>::type W; z = Z({formula})"
+    return Fused(f"X v{numbers}", "Z z", code, f"tinygrad_mem_{name}", preamble)
 
 
-def backward(formula: str, name: str, numbers: str = "") -> Any:
-    """z = g * formula of v, which is the saved array in the wide type W."""
-    code = f"typedef typename Wide<X>::type W; const W v = W(x); const W g = W(gy); z = Z({formula});"
-    return _cupy.ElementwiseKernel(f"G gy, X x{numbers}", "Z z", code, f"tinygrad_mem_{name}_backward", preamble=_WIDE)
+def backward(formula: str, name: str, numbers: str = "", preamble: str = "") -> Fused:
+    """z = formula of g and v, elements of the gradient and of the saved array, in the wide type W."""
+    code = f"typedef typename Wide<X>::type W; z = Z({formula})"
+    return Fused(f"G g, X v{numbers}", "Z z", code, f"tinygrad_mem_{name}_backward", preamble)
 
 
-def of_three(formula: str, name: str) -> Any:
+def of_three(formula: str, name: str) -> Fused:
     """z = formula of x, a, b and a number ``value``, in W, the wide type of z; where they share memory, element by element."""
-    code = f"typedef typename Wide<Z>::type W; z = Z({formula});"
-    return _cupy.ElementwiseKernel("X x, A a, B b, float64 value", "Z z", code, f"tinygrad_mem_{name}", preamble=_WIDE)
+    code = f"typedef typename Wide<Z>::type W; z = Z({formula})"
+    return Fused("X x, A a, B b, float64 value", "Z z", code, f"tinygrad_mem_{name}")

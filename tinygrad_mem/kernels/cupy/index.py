@@ -8,43 +8,39 @@ from functools import cache as _cache
 
 import cupy as _cupy
 
-_WIDE = """
-template <typename T> struct wide_type { typedef T type; };
-template <> struct wide_type<float16> { typedef float type; };
-"""  # the type of sums
-_take = _cupy.ElementwiseKernel(
+from .fused import Fused as _Fused
+
+_take = _Fused(
     "raw X x, raw int64 index, int64 count, int64 width",
     "Z z",
     "const long long row = index[i / width]; z = Z(x[(row < 0 ? row + count : row) * width + i % width])",
     "tinygrad_mem_take",
 )
-_add_rows = _cupy.ElementwiseKernel(
+_add_rows = _Fused(
     "raw X rows, raw int64 index, int64 count, int64 width, int64 size, Z before",
     "Z z",
     """
     const long long row = i / width, column = i % width;
-    typename wide_type<Z>::type total = before;
+    typename Wide<Z>::type total = before;
     for (long long k = 0; k < count; ++k) {
         if (index[k] == row || index[k] + size == row) total += rows[k * width + column];
     }
     z = total;
     """,
     "tinygrad_mem_add_rows",
-    preamble=_WIDE,
 )
-_add_along = _cupy.ElementwiseKernel(
+_add_along = _Fused(
     "raw X source, raw int64 index, int64 count, int64 length",
     "Z z",
     """
     const long long line = i / length, place = i % length;
-    typename wide_type<Z>::type total = z;
+    typename Wide<Z>::type total = z;
     for (long long k = 0; k < count; ++k) {
         if (index[line * count + k] == place) total += source[line * count + k];
     }
     z = total;
     """,
     "tinygrad_mem_add_along",
-    preamble=_WIDE,
 )
 
 
@@ -134,7 +130,7 @@ def _reduction(reduce, ndim):
         {_TOGETHER[reduce]};
     }}
     """
-    return _cupy.ElementwiseKernel("raw T source, raw int64 index, int32 axis", "raw T out", code, f"tinygrad_mem_{reduce}_at")
+    return _Fused("raw T source, raw int64 index, int32 axis", "raw T out", code, f"tinygrad_mem_{reduce}_at")
 
 
 def scatter_reduce(source, axis, index, reduce, out):

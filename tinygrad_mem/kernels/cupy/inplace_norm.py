@@ -8,6 +8,8 @@ from functools import cache as _cache
 
 import cupy as _cupy
 
+from .fused import Fused as _Fused
+
 _TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
 _THREADS = 256
 
@@ -43,23 +45,23 @@ extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A
 }}
 """
 
-_bounded = _cupy.ElementwiseKernel(
+_bounded = _Fused(
     "T w, float64 least", "A s", "s = (A)w; if (abs(s) < (A)least) s = copysign((A)least, s)", "tinygrad_mem_bounded_scale"
 )
-_share = _cupy.ElementwiseKernel("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
-_plane = _cupy.ElementwiseKernel(
+_share = _Fused("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
+_plane = _Fused(
     "A rstd, A w, B bias, A s, A t, float64 count",
     "A a, A b, A c",
     "a = rstd * w; b = -rstd * t / (A)count; c = -a * s / (A)count - b * (A)bias",
     "tinygrad_mem_inplace_norm_plane",
 )
-_mixed = _cupy.ElementwiseKernel(
+_mixed = _Fused(
     "T g, T y, A a, A b, A c, float64 slope",
     "T r",
     "const A v = (A)y; r = (T)((A)g * a + ((v > 0 ? v : v / (A)slope) * b + c))",
     "tinygrad_mem_inplace_norm_mixed",
 )
-_scaled = _cupy.ElementwiseKernel("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
+_scaled = _Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
 
 
 @_cache

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod as _prod
 
-import cupy as _cupy
+from .fused import Fused as _Fused
 
-_triangle = _cupy.ElementwiseKernel(
+_triangle = _Fused(
     "X x, int64 columns, int64 rows, int64 diagonal, bool lower",
     "Z z",
     """
@@ -16,21 +16,17 @@ _triangle = _cupy.ElementwiseKernel(
     """,
     "tinygrad_mem_triangle",
 )
-_windows_backward = _cupy.ElementwiseKernel(
+_windows_backward = _Fused(
     "raw X gy, int64 length, int64 count, int64 inner, int64 size, int64 step",
     "Z z",
     """
     const long long column = i % inner, place = i / inner % length, outer = i / inner / length;
-    typename sum_type<Z>::type total = 0;
+    typename Wide<Z>::type total = 0;
     for (long long w = place < size ? 0 : (place - size) / step + 1; w < count && w * step <= place; ++w)
         total += gy[((outer * count + w) * inner + column) * size + place - w * step];
     z = total;
     """,
     "tinygrad_mem_windows_backward",
-    preamble="""
-    template <typename T> struct sum_type { typedef T type; };
-    template <> struct sum_type<float16> { typedef float type; };
-    """,
 )
 
 

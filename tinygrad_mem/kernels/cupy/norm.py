@@ -12,6 +12,8 @@ from math import prod as _prod
 
 import cupy as _cupy
 
+from .fused import Fused as _Fused
+
 _TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
 _THREADS = 256
 
@@ -139,37 +141,31 @@ extern "C" __global__ void column_sums(const T* g, const T* x, const A* mean, co
 }}
 """
 
-_move = _cupy.ElementwiseKernel(
+_move = _Fused(
     "A now, float64 share",
     "R running",
     "running = (R)((double)running * (1 - share) + (double)now * share)",
     "tinygrad_mem_move",
 )
-_move_variance = _cupy.ElementwiseKernel(
+_move_variance = _Fused(
     "A now, float64 share, float64 unbiased",
     "R running",
     "running = (R)((double)running * (1 - share) + (double)now * unbiased * share)",
     "tinygrad_mem_move_variance",
 )
-_root = _cupy.ElementwiseKernel("A v, float64 eps", "A r", "r = (A)1 / sqrt(v + (A)eps)", "tinygrad_mem_reciprocal_root")
-_line = _cupy.ElementwiseKernel(
-    "A mean, A rstd, W w, B b", "A a, A c", "a = rstd * (A)w; c = (A)b - mean * a", "tinygrad_mem_norm_line"
-)
-_affine = _cupy.ElementwiseKernel("T x, A a, A b", "T y", "y = (T)((A)x * a + b)", "tinygrad_mem_affine")
-_scaled = _cupy.ElementwiseKernel("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_scaled")
-_plane = _cupy.ElementwiseKernel(
+_root = _Fused("A v, float64 eps", "A r", "r = (A)1 / sqrt(v + (A)eps)", "tinygrad_mem_reciprocal_root")
+_line = _Fused("A mean, A rstd, W w, B b", "A a, A c", "a = rstd * (A)w; c = (A)b - mean * a", "tinygrad_mem_norm_line")
+_affine = _Fused("T x, A a, A b", "T y", "y = (T)((A)x * a + b)", "tinygrad_mem_affine")
+_scaled = _Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_scaled")
+_plane = _Fused(
     "A mean, A rstd, W w, A s, A t, float64 count",
     "A a, A b, A c",
     "a = rstd * (A)w; b = -a * rstd * t / (A)count; c = -a * s / (A)count - b * mean",
     "tinygrad_mem_norm_plane",
 )
-_mixed = _cupy.ElementwiseKernel(
-    "T g, T x, A a, A b, A c", "T r", "r = (T)((A)g * a + ((A)x * b + c))", "tinygrad_mem_norm_mixed"
-)
-_apply = _cupy.ElementwiseKernel(
-    "T x, M m, A r, W w, B b", "T y", "y = (T)(((A)x - (A)m) * r * (A)w + (A)b)", "tinygrad_mem_norm_apply"
-)
-_sample_backward = _cupy.ElementwiseKernel(
+_mixed = _Fused("T g, T x, A a, A b, A c", "T r", "r = (T)((A)g * a + ((A)x * b + c))", "tinygrad_mem_norm_mixed")
+_apply = _Fused("T x, M m, A r, W w, B b", "T y", "y = (T)(((A)x - (A)m) * r * (A)w + (A)b)", "tinygrad_mem_norm_apply")
+_sample_backward = _Fused(
     "T g, T x, M m, A r, W w, F first, A second",
     "T y",
     "y = (T)(((A)g * (A)w - (A)first - ((A)x - (A)m) * r * second) * r)",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .formula import backward as _backward
 from .formula import forward as _forward
 
-_relu = _forward("v > W(0) || isnan(v) ? v : W(0)", "relu")
+_relu = _forward("v <= W(0) ? W(0) : v", "relu")
 _relu_grad = _backward("v <= W(0) ? W(0) : g", "relu")
 _leaky = _forward("v > W(0) ? v : W(slope) * v", "leaky_relu", ", float64 slope")
 _leaky_grad = _backward("v > W(0) ? g : W(slope) * g", "leaky_relu", ", float64 slope")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import cupy as _cupy
 
+from .fused import Fused as _Fused
 from .philox import SOURCE as _SOURCE
 
 _HEAD = "uint64 seed, uint64 call"
 
 
 def _drawn(parameters: str, body: str, name: str):
-    return _cupy.ElementwiseKernel(f"{_HEAD}{parameters}", "Z z", body, f"tinygrad_mem_{name}", preamble=_SOURCE)
+    return _Fused(f"{_HEAD}{parameters}", "Z z", body, f"tinygrad_mem_{name}", preamble=_SOURCE)
 
 
 _uniform = _drawn(

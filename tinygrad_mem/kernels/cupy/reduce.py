@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cache as _cache
 from math import inf as _inf
 from math import nan as _nan
 from math import prod as _prod
@@ -10,6 +9,7 @@ from math import prod as _prod
 import cupy as _cupy
 
 from ...scope import local as _local
+from .fused import Fused as _Fused
 
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
@@ -19,14 +19,14 @@ def _along(x, axes, out):
     return (x, axes, out) if axes else ([a[..., None] for a in x], (out.ndim,), out[..., None])
 
 
-def _reduce(kernel, axes, identity, out, *arrays):
-    """``kernel`` over ``axes`` of arrays that broadcast; its value over nothing is ``identity``."""
+def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
+    """``kernel`` over ``axes`` of arrays that broadcast, and numbers; its value over nothing is ``identity``."""
     if arrays[0].size == 0:
         out.fill(identity)
         return
     arrays = [_cupy.broadcast_to(a, arrays[0].shape) for a in arrays]
     arrays, axes, out = _along(arrays, axes, out)
-    kernel(*arrays, out=out, axis=axes, keepdims=True)
+    kernel(*arrays, *numbers, out=out, axis=axes, keepdims=True)
 
 
 def sum(x, axes, out):
@@ -43,21 +43,18 @@ def sum(x, axes, out):
         x.sum(axis=axes, dtype=out.dtype, out=out, keepdims=True)
 
 
-def _half(step, end, start, name):
+def _half(step, end, start, name, number=""):
     """A reduction of float16 in float32: CuPy's own goes through CUB, which keeps its sums in float16."""
-    return _cupy.ReductionKernel("T x", "U y", "(float)x", step, end, start, f"tinygrad_mem_half_{name}", reduce_type="float32")
+    name = f"tinygrad_mem_half_{name}"
+    return _cupy.ReductionKernel(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
 
 
 _half_sum = _half("a + b", "y = a", "0", "sum")
 _half_product = _half("a * b", "y = a", "1", "product")
+_half_mean = _half("a + b", "y = a / (float)count", "0", "mean", ", int64 count")
 
 
-@_cache
-def _half_mean_of(count):
-    return _half("a + b", f"y = a / {count}.0f", "0", f"mean_of_{count}")
-
-
-_copy = _cupy.ElementwiseKernel("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
+_copy = _Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
@@ -69,12 +66,12 @@ def mean(x, axes, out):
     elif out.dtype is _local.narrow_sums:
         _add_up_narrow(x, axes, out.size / x.size, out)
     elif out.dtype.char == "e":
-        _reduce(_half_mean_of(x.size // out.size), axes, _nan, out, x)
+        _reduce(_half_mean, axes, _nan, out, x, numbers=(x.size // out.size,))
     else:
         x.mean(axis=axes, dtype=out.dtype, out=out, keepdims=True)
 
 
-_narrow = _cupy.ElementwiseKernel(
+_narrow = _Fused(
     "raw T x, int64 count, float32 scale",
     "U y",
     """
@@ -163,7 +160,7 @@ def variance(x, mean, axes, scale, out):
     _cupy.multiply(out, out.dtype.type(scale), out=out)
 
 
-_variance_backward = _cupy.ElementwiseKernel(
+_variance_backward = _Fused(
     "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool root",
     "T out",
     """
@@ -183,7 +180,7 @@ def variance_backward(gy, gmean, x, mean, y, factor, share, out):
     _variance_backward(*given, use_gy, use_mean, y is not None and gy is not None, out)
 
 
-_prod_backward = _cupy.ElementwiseKernel(
+_prod_backward = _Fused(
     "T gy, T y, raw T x, int64 n",
     "T out",
     """
@@ -209,8 +206,8 @@ def prod_backward(gy, x, y, axes, out):
         _prod_backward(gy, y, x, _prod(x.shape[x.ndim - len(axes) :]), out)
 
 
-_equal = _cupy.ElementwiseKernel("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
-_times_ratio = _cupy.ElementwiseKernel("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
+_equal = _Fused("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
+_times_ratio = _Fused("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
 
 
 def extremum_share(gy, x, y, axes, count, out):
@@ -220,9 +217,9 @@ def extremum_share(gy, x, y, axes, count, out):
     _times_ratio(gy, count, out)
 
 
-_finite = _cupy.ElementwiseKernel("T x", "T y", "y = isinf((double)x) ? T(0) : x", "tinygrad_mem_finite")
+_finite = _Fused("T x", "T y", "y = T(isinf((double)x) ? 0 : x)", "tinygrad_mem_finite")
 _sum_exp = _cupy.ReductionKernel("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
-_log_add = _cupy.ElementwiseKernel("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
+_log_add = _Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
 
 
 def logsumexp(x, axes, top, out):
@@ -242,7 +239,7 @@ _largest = _cupy.ReductionKernel(
     _MINUS_INF,
     "tinygrad_mem_largest",
 )
-_logsumexp_backward = _cupy.ElementwiseKernel(
+_logsumexp_backward = _Fused(
     "T gy, T x, U y",
     "V out",
     "out = (V)((double)gy * exp((double)x - (double)y))",
@@ -255,37 +252,35 @@ def logsumexp_backward(gy, x, y, out):
     _logsumexp_backward(gy, x, y, out)
 
 
-@_cache
-def _norm_kernel(p):
-    """The reduction of one p: its number is part of the source."""
-    size = "((U)x < U(0) ? -(U)x : (U)x)"
-    if p == _inf:
-        term, step, end, start = size, "(a != a || a > b) ? a : b", "y = a", "0"
-    elif p == -_inf:
-        term, step, end, start = size, "(a != a || a < b) ? a : b", "y = a", _PLUS_INF
-    elif p == 0:
-        term, step, end, start = "x != T(0) ? U(1) : U(0)", "a + b", "y = a", "0"
-    elif p == 1:
-        term, step, end, start = size, "a + b", "y = a", "0"
-    elif p == 2:
-        term, step, end, start = "(U)x * (U)x", "a + b", "y = sqrt(a)", "0"
-    else:
-        term, step, end, start = f"pow({size}, U({p!r}))", "a + b", f"y = pow(a, U({1.0 / p!r}))", "0"
-    name = f"tinygrad_mem_norm_{str(p).replace('.', '_').replace('-', 'm').replace('+', '')}"
-    return _cupy.ReductionKernel("T x", "U y", term, step, end, start, name)
+_SIZE = "((U)x < U(0) ? -(U)x : (U)x)"
+
+
+def _norm(name, term, step="a + b", end="y = a", start="0"):
+    return _cupy.ReductionKernel("T x, float64 p", "U y", term, step, end, start, f"tinygrad_mem_norm_{name}")
+
+
+_NORMS = {  # p -> the reduction
+    _inf: _norm("largest", _SIZE, "(a != a || a > b) ? a : b"),
+    -_inf: _norm("smallest", _SIZE, "(a != a || a < b) ? a : b", start=_PLUS_INF),
+    0: _norm("count", "x != T(0) ? U(1) : U(0)"),
+    1: _norm("sum", _SIZE),
+    2: _norm("root", "(U)x * (U)x", end="y = sqrt(a)"),
+}
+_any_norm = _norm("power", f"pow({_SIZE}, U(p))", end="y = pow(a, U(1 / p))")
 
 
 def norm(x, axes, p, out):
     """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. float16 wants a float32 out."""
-    _reduce(_norm_kernel(float(p)), axes, 0, out, x)
+    _reduce(_NORMS.get(p, _any_norm), axes, 0, out, x, numbers=(float(p),))
 
 
-_norm_backward = _cupy.ElementwiseKernel(
+_norm_backward = _Fused(
     "T gy, T x, T y, float64 p",
     "T out",
     """
     double v = (double)x, n = (double)y, sign = (v > 0) - (v < 0), g = sign;
-    if (p != 1) g = n == 0 || v == 0 ? 0.0 : p == 2 ? v / n : sign * pow(fabs(v) / n, p - 1);
+    if (p == 2) g = n == 0 ? 0.0 : v / n;
+    else if (p != 1) g = n == 0 || v == 0 ? 0.0 : sign * pow(fabs(v) / n, p - 1);
     out = (T)((double)gy * g);
     """,
     "tinygrad_mem_norm_backward",
@@ -297,10 +292,10 @@ def norm_backward(gy, x, y, p, out):
     _norm_backward(gy, x, y, float(p), out)
 
 
-_mark_size = _cupy.ElementwiseKernel(
+_mark_size = _Fused(
     "T x, T y", "T out", "T size = x < T(0) ? T(-x) : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
 )
-_signed_share = _cupy.ElementwiseKernel(
+_signed_share = _Fused(
     "T gy, T x, T count",
     "T out",
     "T sign = x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0); out = out * sign * (gy / count)",

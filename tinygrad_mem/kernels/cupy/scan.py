@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import cupy as _cupy
 
+from .fused import Fused as _Fused
+
 _LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
 
 
@@ -14,12 +16,12 @@ def _lines(axis, *arrays):
     return moved, n, moved[0].size // n if n else 0
 
 
-_cumsum = _cupy.ElementwiseKernel(
+_cumsum = _Fused(
     "raw T x, int64 n, bool reverse",
     "raw U out",
     _LINE
     + """
-    typedef typename type_of<U>::wide W;
+    typedef typename Wide<U>::type W;
     W total = 0;
     for (ptrdiff_t j = 0; j < n; ++j) {
         ptrdiff_t at = first + (reverse ? n - 1 - j : j);
@@ -28,17 +30,13 @@ _cumsum = _cupy.ElementwiseKernel(
     }
     """,
     "tinygrad_mem_cumsum",
-    preamble="""
-    template <typename T> struct type_of { typedef T wide; };
-    template <> struct type_of<float16> { typedef float wide; };
-    """,
 )
-_cumprod = _cupy.ElementwiseKernel(
+_cumprod = _Fused(
     "raw T x, int64 n",
     "raw U out",
     _LINE
     + """
-    typedef typename type_of<U>::wide W;
+    typedef typename Wide<U>::type W;
     W total = 1;
     for (ptrdiff_t j = first; j < first + n; ++j) {
         total *= (W)x[j];
@@ -46,10 +44,6 @@ _cumprod = _cupy.ElementwiseKernel(
     }
     """,
     "tinygrad_mem_cumprod",
-    preamble="""
-    template <typename T> struct type_of { typedef T wide; };
-    template <> struct type_of<float16> { typedef float wide; };
-    """,
 )
 
 
@@ -67,7 +61,7 @@ def cumprod(x, axis, out):
         _cumprod(x, n, out, size=count)
 
 
-_cumprod_backward = _cupy.ElementwiseKernel(
+_cumprod_backward = _Fused(
     "raw G gy, raw T x, raw G y, int64 n",
     "raw G out",
     _LINE
@@ -102,7 +96,7 @@ def cumprod_backward(gy, x, y, axis, work, out):
         _cumprod_backward(gy, x, y, n, out, size=count)
 
 
-_cumulative_extremum = _cupy.ElementwiseKernel(
+_cumulative_extremum = _Fused(
     "raw T x, int64 n, bool largest",
     "raw T out, raw int64 index",
     _LINE
@@ -134,7 +128,7 @@ _ADD = """
         return isinf(high) ? high : high + log1p(exp(low - high));
     }
 """
-_logcumsumexp = _cupy.ElementwiseKernel(
+_logcumsumexp = _Fused(
     "raw T x, int64 n",
     "raw T out",
     _LINE
@@ -149,7 +143,7 @@ _logcumsumexp = _cupy.ElementwiseKernel(
     "tinygrad_mem_logcumsumexp",
     preamble=_ADD,
 )
-_logcumsumexp_backward = _cupy.ElementwiseKernel(
+_logcumsumexp_backward = _Fused(
     "raw T gy, raw T x, raw T y, int64 n",
     "raw T out",
     _LINE

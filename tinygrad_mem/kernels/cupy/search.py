@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import cupy as _cupy
 
-_search = _cupy.ElementwiseKernel(
+from .fused import Fused as _Fused
+
+_search = _Fused(
     "raw T line, T value, int64 n, int64 count, bool each, bool right",
     "I place",
     """
@@ -20,15 +22,15 @@ _search = _cupy.ElementwiseKernel(
     """,
     "tinygrad_mem_search_sorted",
 )
-_bounds = _cupy.ElementwiseKernel(
+_bounds = _Fused(
     "T low, T high, float64 first, float64 last, bool given",
     "T a, T b",
     "a = given ? T(first) : low; b = given ? T(last) : high; if (a == b) { a -= T(1); b += T(1); }",
     "tinygrad_mem_histogram_bounds",
 )
-_histogram = _cupy.ElementwiseKernel(  # counts are whole numbers: they add up to the same in any order
-    "T x, raw T bounds, int64 bins, raw O out",
-    "",
+_histogram = _Fused(  # counts are whole numbers: they add up to the same in any order
+    "T x, raw T bounds, int64 bins",
+    "raw O out",
     """
     if (x >= bounds[0] && x <= bounds[1]) {
         const long long at = (long long)((x - bounds[0]) * T(bins) / (bounds[1] - bounds[0]));

@@ -9,6 +9,8 @@ from math import prod as _prod
 
 import cupy as _cupy
 
+from .fused import Fused as _Fused
+
 
 def order_workspace(shape, axis, dtype):
     """Bytes that ``order`` wants from the op: none here."""
@@ -29,24 +31,30 @@ def order(x, axis, start, stop, descending, work, out):
         _copy(_cupy.argsort(lines, axis=-1)[..., start:stop], outs)
 
 
-_mirror = _cupy.ElementwiseKernel("int64 x, int64 last", "int64 y", "y = last - x", "tinygrad_mem_mirror")
-_copy = _cupy.ElementwiseKernel("int64 x", "int64 y", "y = x", "tinygrad_mem_copy_index")
+_mirror = _Fused("int64 x, int64 last", "int64 y", "y = last - x", "tinygrad_mem_mirror")
+_copy = _Fused("int64 x", "int64 y", "y = x", "tinygrad_mem_copy_index")
 
 _PLACE = "ptrdiff_t at = (i / (k * inner) * n + index) * inner + i % inner;"  # i counts the index, seen as (outer, k, inner)
-_take = _cupy.ElementwiseKernel(
+_take = _Fused(
     "int64 index, raw T x, int64 n, int64 k, int64 inner", "T out", _PLACE + "out = x[at];", "tinygrad_mem_take_along"
 )
-_put = _cupy.ElementwiseKernel(
+_put = _Fused(
     "T value, int64 index, int64 n, int64 k, int64 inner", "raw T out", _PLACE + "out[at] = value;", "tinygrad_mem_put_along"
 )
-_add = _cupy.ElementwiseKernel(  # a thread a line: added in order, so that a run can be repeated
+_add = _Fused(  # a thread a line: added in order, so that a run can be repeated
     "raw T values, raw int64 index, int64 n, int64 k, int64 inner",
     "raw T out",
     """
+    typedef typename Wide<T>::type W;
     ptrdiff_t outer = i / inner, column = i % inner;
+    W total = 0;
     for (ptrdiff_t j = 0; j < k; ++j) {
         ptrdiff_t at = (outer * k + j) * inner + column;
-        out[(outer * n + index[at]) * inner + column] += values[at];
+        total += W(values[at]);
+        if (j + 1 < k && index[at + inner] == index[at]) continue;
+        T& there = out[(outer * n + index[at]) * inner + column];
+        there = T(W(there) + total);
+        total = 0;
     }
     """,
     "tinygrad_mem_add_along",
@@ -70,6 +78,6 @@ def put_along(values, axis, index, out):
 
 
 def add_along(values, axis, index, out):
-    """out at ``index`` along ``axis`` += values; all contiguous, places may repeat."""
+    """out at ``index`` along ``axis`` += values; all contiguous. Halves that one place gets in a row are added in float32."""
     if index.size:
         _add(values, index, *_sizes(out.shape, index, axis), out, size=index.size // index.shape[axis])

@@ -1,0 +1,71 @@
+"""One kernel for a whole formula, elementwise, of arrays and numbers."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import cupy as _cupy
+import numpy as _np
+
+WIDE = """
+template <typename T> struct Wide { typedef T type; };
+template <> struct Wide<float16> { typedef float type; };
+"""
+"""``Wide<T>::type`` is the type in which a kernel computes: float for float16, else T itself."""
+
+_LETTER = re.compile(r"(raw )?([A-Z]) (\w+)")
+_C_NAMES = {"bool": "bool", "int64": "long long", "float64": "double"}
+
+
+class Fused:
+    """As ``cupy.ElementwiseKernel``, but for what it does with an input that is declared by a letter, as in ``X x``.
+
+    The formula reads a float16 as float: nothing is rounded between its steps. And the input may be a number. CuPy learns from
+    arrays what a letter stands for, and raises ``KeyError`` where it sees none; here it is the number's own type then: bool,
+    int64 or float64. As in PyTorch, no number is rounded to the dtype of an array before it is used.
+    """
+
+    def __init__(self, inputs: str, outputs: str, body: str, name: str, preamble: str = "") -> None:
+        letters = [(raw, letter, variable) for raw, letter, variable in _LETTER.findall(inputs) if not raw]
+        read = [f"const typename Wide<{letter}>::type {variable}({variable}_);\n" for _, letter, variable in letters]
+        inputs = _LETTER.sub(lambda found: found[0] if found[1] else f"{found[2]} {found[3]}_", inputs)
+        self._source = inputs, outputs, "".join(read) + body, name, WIDE + preamble
+        self._places = _places(inputs, outputs)
+        self._kernels: dict[tuple, Any] = {}
+
+    def __call__(self, *arguments: Any, size: int | None = None) -> None:
+        numbers = ()
+        for letter, places in self._places:
+            if not any(isinstance(arguments[i], _cupy.ndarray) for i in places):
+                numbers += ((letter, _dtype_of(arguments[places[0]])),)
+        kernel = self._kernels.get(numbers)
+        if kernel is None:
+            kernel = self._kernels[numbers] = self._compile(numbers)
+        kernel(*arguments) if size is None else kernel(*arguments, size=size)
+
+    def _compile(self, numbers: tuple) -> Any:
+        """The kernel in which these letters are these dtypes."""
+        inputs, outputs, body, name, preamble = self._source
+        for letter, dtype in numbers:
+            inputs = re.sub(rf"\b{letter} ", f"{dtype} ", inputs)
+            body = f"typedef {_C_NAMES[dtype]} {letter};\n{body}"
+        return _cupy.ElementwiseKernel(inputs, outputs, body, name, preamble=preamble)  # pyright: ignore
+
+
+def _places(inputs: str, outputs: str) -> list[tuple[str, list[int]]]:
+    """The letters that nothing but inputs has, each with the places of those inputs among the arguments. What is raw, or an
+    output, is an array always.
+    """
+    places: dict[str, list[int]] = {}
+    for i, declared in enumerate(inputs.split(",")):
+        if found := _LETTER.fullmatch(declared.strip()):
+            places.setdefault(found[2], []).append(i)
+    known = {letter for _, letter, _ in _LETTER.findall(outputs)} | set(re.findall(r"raw ([A-Z]) ", inputs))
+    return [(letter, where) for letter, where in places.items() if letter not in known]
+
+
+def _dtype_of(number: Any) -> str:
+    if isinstance(number, (bool, _np.bool_)):
+        return "bool"
+    return "int64" if isinstance(number, (int, _np.integer)) else "float64"
