@@ -13,15 +13,20 @@ from packaging.requirements import Requirement
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
-from tinygrad_mem.cli import doctor
+from tinygrad_mem.cli import checks, doctor
 from tinygrad_mem.cli.app import app
+from tinygrad_mem.cli.checks import Check
 
 PROJECT = Path(tm.__file__).parents[1] / "pyproject.toml"
 
 
-def run(monkeypatch: pytest.MonkeyPatch, rates: dict[str, float] | None = None):
+def run(
+    monkeypatch: pytest.MonkeyPatch, rates: dict[str, float] | None = None, found: tuple[Check, ...] = (), columns: int = 100
+):
+    """The command, with measurements and results of checks as given: ``test_checks.py`` is about the checks themselves."""
     monkeypatch.setattr(doctor, "blas_rates", lambda: rates if rates is not None else {"": 100.0, "ZEN": 105.0})
-    return CliRunner().invoke(app, ["doctor"], env={"COLUMNS": "100"})
+    monkeypatch.setattr(checks, "run", lambda device: iter(found))
+    return CliRunner().invoke(app, ["doctor"], env={"COLUMNS": str(columns)})
 
 
 def test_it_names_versions_devices_pools_and_libraries(monkeypatch: pytest.MonkeyPatch):
@@ -42,8 +47,47 @@ def test_it_names_versions_devices_pools_and_libraries(monkeypatch: pytest.Monke
         assert words in ran.stdout
     row = next(line for line in ran.stdout.splitlines() if line.startswith("│ cpu ") and "ready" in line)
     assert doctor.bytes_text(x.device.pool.used_bytes()) in row
-    cuda = next(line for line in ran.stdout.splitlines() if line.startswith("│ cuda"))
-    assert ("ready" in cuda) == tm.cuda.is_available()
+    assert ("so the cpu alone is checked." in ran.stdout) != tm.cuda.is_available()
+    assert ("checks of cuda:0" in ran.stdout) == tm.cuda.is_available()
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_what_is_copied_stands_on_one_line(monkeypatch: pytest.MonkeyPatch, columns: int):
+    """Commands and problems, on a narrow terminal too; nothing else is wider than it, but for the names of libraries."""
+    true, problem = doctor._version, f"conv2d, float16: the result is off by 3e-01 of its largest; {'x' * 70}"
+    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "checkpoint-schedules" else true(name))
+    ran = run(monkeypatch, found=(Check("results", 2, "calls", [problem], 0.1),), columns=columns)
+    lines = ran.stdout.splitlines()
+    assert "test: pip install 'checkpoint-schedules>=1.0.4'" in lines
+    assert problem in lines
+    if not tm.cuda.is_available():
+        assert any(line.startswith("cuda: ") and line.endswith("so the cpu alone is checked.") for line in lines)
+    assert max(len(line) for line in lines if line.startswith(("│", "┃"))) <= columns
+    if columns == 80:
+        rows = [line.split("│")[1:-1] for line in lines if line.startswith("│")]
+        assert all(row[0].strip() for row in rows), "a row has a second line"
+
+
+def test_what_is_wrong_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch):
+    wrong = Check("results", 114, "calls", ["silu, float32: the result is off", "gelu, float32: KeyError: 'X'"], 1.25)
+    fine = Check("offload", 1, "run", [], 0.5)
+    ran = run(monkeypatch, found=(wrong, fine))
+    assert ran.exit_code == 1
+    row = next(line for line in ran.stdout.splitlines() if line.startswith("│ results"))
+    assert [cell.strip() for cell in row.split("│")[1:-1]] == ["results", "114 calls", "2", "1.2"]
+    for words in (*wrong.problems, "2 wrong on cpu: please report it, with all that is printed here."):
+        assert words in ran.stdout.splitlines()
+    healthy = run(monkeypatch, found=(fine,))
+    assert (healthy.exit_code, "Nothing is wrong." in healthy.stdout) == (0, True)
+
+
+@pytest.mark.cuda
+def test_a_report_names_the_gpu_and_its_versions(monkeypatch: pytest.MonkeyPatch):
+    import cupy
+
+    ran = run(monkeypatch)
+    for words in (cupy.__version__, tm.cuda.get_device_name(), "driver ", "runtime ", "compute capability"):
+        assert words in ran.stdout
 
 
 def test_every_extra_of_the_project_is_looked_at():

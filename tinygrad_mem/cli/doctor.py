@@ -1,4 +1,4 @@
-"""``python -m tinygrad_mem doctor``: what this machine has, what is missing, and how to get it."""
+"""``python -m tinygrad_mem doctor``: what this machine has, what is missing, whether its devices compute what they should."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from packaging.requirements import Requirement
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
@@ -22,6 +22,7 @@ from ..devices import cuda_problem
 from ..errors import install
 from ..kernels.numpy import threads
 from ..memory.sizes import bytes_text
+from . import checks
 
 PACKAGE = "tinygrad_mem"
 CORE_TYPES = {"HASWELL": ("AVX2", "FMA3"), "ZEN": ("AVX2", "FMA3"), "SKYLAKEX": ("AVX512F", "AVX512_SKX")}  # what each executes
@@ -70,7 +71,7 @@ class Need:
 
 
 def run() -> int:
-    """Print what there is; 1 where an installed library is older than what we need, else 0."""
+    """Print what there is and what is wrong; 1 where an installed library is too old or a check failed, else 0."""
     console, found = Console(), needs()
     console.print(_machine())
     with Console(stderr=True).status("matrix products with each of OpenBLAS's kernels"):
@@ -78,8 +79,32 @@ def run() -> int:
     console.print(_blas(rates))
     console.print(advice(rates))
     console.print(_devices())
+    if (problem := cuda_problem()) is not None:
+        _print_lines(console, f"cuda: {problem}, so the cpu alone is checked.\n")
     console.print(_extras(found))
-    return int(any(need.found and need.problem for need in found))
+    _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
+    wrong = sum(_checked(name, console) for name in _names() if name != "meta")
+    return int(wrong > 0 or any(need.found and need.problem for need in found))
+
+
+def _names() -> list[str]:
+    """Of the devices of this machine."""
+    return ["cpu", "meta", *(f"cuda:{i}" for i in range(tm.cuda.device_count()))]
+
+
+def _checked(name: str, console: Console) -> int:
+    """Check a device, and print what was found: how many things are wrong."""
+    shown, table = _table(f"checks of {name}", "what", "tried", "wrong", "seconds")
+    problems: list[str] = []
+    with Console(stderr=True).status(f"checks of {name}; on a GPU its kernels are compiled first"):
+        for check in checks.run(tm.device(name)):
+            table.add_row(check.name, f"{check.tried} {check.what}", f"{len(check.problems)}", f"{check.seconds:.1f}")
+            problems += check.problems
+    console.print(shown)
+    _print_lines(console, *problems)
+    wrong = f"{len(problems)} wrong on {name}: please report it, with all that is printed here."
+    console.print(f"{wrong if problems else 'Nothing is wrong.'}\n", highlight=False, style="bold")
+    return len(problems)
 
 
 # --- what is asked --------------------------------------------------------------------------------------------------------
@@ -138,15 +163,22 @@ def advice(rates: dict[str, float]) -> str:
 # --- what is shown --------------------------------------------------------------------------------------------------------
 
 
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=Text(title), title_justify="left", title_style="bold")
+def _table(title: str, *columns: str) -> tuple[Group, Table]:
+    """What is printed, with the title above, which may be wider; and the table in it."""
+    table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
-    return table
+    return Group(Text(title, "bold"), table), table
 
 
-def _machine() -> Table:
-    table = _table("this machine", "what", "found")
+def _print_lines(console: Console, *lines: str) -> None:
+    """Lines that are copied into reports and shells: none is broken, however narrow the terminal."""
+    for line in lines:
+        console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+def _machine() -> Group:
+    shown, table = _table("this machine", "what", "found")
     rows = {
         PACKAGE: tm.__version__,
         "Python": f"{platform.python_version()}, {sys.executable}",
@@ -155,9 +187,25 @@ def _machine() -> Table:
         "threads of our kernels": str(threads.threads()),
     }
     rows |= {name: f"{os.environ[name] or '(empty)'}: {what}" for name, what in VARIABLES.items() if name in os.environ}
+    rows |= dict(_gpus())
     for name, value in rows.items():
         table.add_row(name, Text(value))
-    return table
+    return shown
+
+
+def _gpus() -> Iterator[tuple[str, str]]:
+    """What a report of a fault on a GPU must say."""
+    if not tm.cuda.is_available():
+        return
+    import cupy
+
+    runtime = cupy.cuda.runtime
+    versions = {"driver": runtime.driverGetVersion(), "runtime": runtime.runtimeGetVersion()}
+    yield "CuPy", cupy.__version__
+    yield "CUDA", ", ".join(f"{name} {number // 1000}.{number % 1000 // 10}" for name, number in versions.items())
+    for i in range(tm.cuda.device_count()):
+        gpu = tm.cuda.get_device_properties(i)
+        yield f"cuda:{i}", f"{gpu.name}, compute capability {gpu.major}.{gpu.minor}, {bytes_text(gpu.total_memory)}"
 
 
 def _libraries() -> Iterator[str]:
@@ -169,34 +217,30 @@ def _libraries() -> Iterator[str]:
             yield f"{each['internal_api']} {each['version']}{kernels}, {each['num_threads']} threads"
 
 
-def _blas(rates: dict[str, float]) -> Table:
+def _blas(rates: dict[str, float]) -> Group:
     try:
         library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
         library = f"a BLAS that threadpoolctl would name: {install('threadpoolctl')}"
-    table = _table(f"float32 products of 1024 x 1024 matrices with {library}", "kernels", "GFLOP/s")
+    shown, table = _table(f"float32 products of 1024 x 1024 matrices\n{library}", "kernels", "GFLOP/s")
     for name, rate in rates.items():
         table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "as found", f"{rate:,.0f}")
-    return table
+    return shown
 
 
-def _devices() -> Table:
-    table = _table("devices", "device", "state", "in use", "reserved", "limit")
-    names = ["cpu", "meta", *(f"cuda:{i}" for i in range(tm.cuda.device_count()))]
-    for name in names:
+def _devices() -> Group:
+    shown, table = _table("devices", "device", "state", "in use", "reserved", "limit")
+    for name in _names():
         device = tm.device(name)
         pool, free = device.pool, device.free_memory()
         state = "no memory behind it" if name == "meta" else f"ready, {bytes_text(free)} free" if free else "ready"
         limit = bytes_text(pool.get_limit()) if pool.get_limit() else "none"
         table.add_row(name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit)
-    if (problem := cuda_problem()) is not None:
-        table.add_row("cuda", Text(problem))
-    return table
+    return shown
 
 
-def _extras(found: list[Need]) -> Table:
-    table = _table("libraries of the extras", "extra", "needs", "found", "what to do")
+def _extras(found: list[Need]) -> Group:
+    shown, table = _table("libraries of the extras", "extra", "needs", "found")
     for need in found:
-        asked = f"{need.asked.name}{need.asked.specifier}"
-        table.add_row(need.extra, asked, need.found or "missing", Text(need.problem, style="bold"))
-    return table
+        table.add_row(need.extra, need.wanted, need.found or "missing")
+    return shown

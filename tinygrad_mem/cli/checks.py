@@ -1,0 +1,271 @@
+"""What ``doctor`` tries on a device: results of calls against the CPU's, bytes against predictions, offload, out of memory."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+
+import tinygrad_mem as tm
+
+from .. import memory, nn
+from ..errors import OutOfMemoryError, let_go
+from ..memory import Track
+from ..memory.log import Kind
+from ..models.names import Named
+from ..models.precision import Step
+from ..recompute import checkpoint_blocks
+from ..techniques import save_on_cpu
+from ..text import visible
+from ..tips.measure import distance, foretell
+from ..tips.measure import run as ran_on
+from ..tips.tip import Scene, Training
+from .calls import CALLS, Call
+
+ALLOWED = {"float32": 1e-4, "float16": 1e-2}
+"""Errors that are no fault, relative to the largest value of an array: sums are added up in other orders."""
+LOSSES = {"float32": 1e-3, "float16": 3e-2}
+"""The same of losses, where each step trains on what the step before has made."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One kind of check.
+
+    Attributes:
+        tried: how many of ``what``.
+        problems: a sentence for each thing that is wrong.
+    """
+
+    name: str
+    tried: int
+    what: str
+    problems: list[str]
+    seconds: float
+
+
+def run(device: Any) -> Iterator[Check]:
+    """All checks on ``device``, one after the other; what raises is a problem too, and the others go on."""
+    calls = [(f"{call.name}, {dtype}", partial(of_a_call, call, dtype, device)) for call in CALLS for dtype in ALLOWED]
+    jobs = [(job.name, partial(of_training, job, device)) for job in JOBS]
+    for name, what, tries in (
+        ("results, against float64 on the cpu", "calls", calls),
+        ("training: bytes as predicted, losses", "networks", jobs),
+        ("offload to pinned memory", "run", [("offload", partial(of_offload, device))]),
+        ("out of memory at a limit", "run", [("a limit", partial(of_a_limit, device))]),
+    ):
+        began = time.perf_counter()
+        problems = [problem for which, attempt in tries for problem in _tried(which, attempt)]
+        yield Check(name, len(tries), what, problems, time.perf_counter() - began)
+
+
+def _tried(what: str, attempt: Callable[[], list[str]]) -> list[str]:
+    try:
+        return attempt()
+    except Exception as error:
+        let_go(error)
+        first = (str(error).splitlines() or [""])[0]
+        return [visible(f"{what}: {type(error).__name__}: {first[:200]}")]
+
+
+# --- results of ops -------------------------------------------------------------------------------------------------------
+
+
+def of_a_call(call: Call, dtype: str, device: Any) -> list[str]:
+    """Result and gradients in ``dtype`` on ``device``, against the CPU's in float64 of the same inputs."""
+    rng = np.random.default_rng(0)
+    inputs = [make(rng) for make in call.inputs]
+    inputs = [x.astype(dtype) if x.dtype.kind == "f" else x for x in inputs]
+    wanted = _results(call, inputs, "float64", tm.device("cpu"))
+    found = _results(call, inputs, dtype, device)
+    problems = []
+    for name, ours in found.items():
+        error = _error(ours, wanted[name])
+        if not error <= ALLOWED[dtype]:
+            problems.append(f"{call.name}, {dtype}: {name} is off by {error:.1e} of its largest; allowed: {ALLOWED[dtype]:.0e}")
+    return problems
+
+
+def _results(call: Call, inputs: list[np.ndarray], dtype: str, device: Any) -> dict[str, np.ndarray]:
+    with device:
+        tensors = [tm.tensor(x.astype(dtype) if x.dtype.kind == "f" else x) for x in inputs]
+        floats = {f"the gradient of input {i}": t for i, t in enumerate(tensors) if t.is_floating_point()}
+        for tensor in floats.values():
+            tensor.requires_grad_()
+        result = call.function(*tensors)
+        weights = np.random.default_rng(1).standard_normal(tuple(result.shape)).astype(np.float16)  # the same in each dtype
+        result.backward(tm.tensor(weights.astype(dtype)))
+        found = {"the result": result, **{name: t.grad for name, t in floats.items()}}
+        return {name: t.detach().cpu().numpy().astype(np.float64) for name, t in found.items()}
+
+
+def _error(found: np.ndarray, wanted: np.ndarray) -> float:
+    """The largest difference, relative to the largest value; infinite where one of them is no number."""
+    if found.shape != wanted.shape or not np.isfinite(found).all():
+        return np.inf
+    return float(np.abs(found - wanted).max(initial=0) / max(np.abs(wanted).max(initial=0), 1e-30))
+
+
+# --- training -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Job:
+    """A network that is trained for two steps; its first parameters and its data are the same on every device."""
+
+    name: str
+    network: Named
+    optimizer: Callable[..., Any]
+    precision: str = "float32"
+    batch_size: int = 8
+
+    @property
+    def scene(self) -> Scene:
+        return Scene(self.network, self.batch_size)
+
+    def build(self, scene: Scene, region: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Training:
+        """As a tip's; forward runs in ``region``."""
+        rng = np.random.default_rng(0)
+        model, (x, y) = _given(scene.model(), rng), self._data(rng)
+        step = Step(self.precision, x.device.type)
+        rule = self.optimizer(step.prepare(model).parameters(), **step.options)
+
+        def train() -> float:
+            rule.zero_grad()
+            with region(), step.region():
+                loss = scene.loss(step.forward(model, x), y)
+            step.backward(loss)
+            step.update(rule)
+            return loss.item()
+
+        return Training(train, model)
+
+    def _data(self, rng: np.random.Generator) -> tuple[tm.Tensor, tm.Tensor]:
+        known, shape = self.network, (self.batch_size, *self.network.sample)
+        x = rng.integers(0, known.tokens, shape) if known.tokens else rng.standard_normal(shape).astype(np.float32)
+        y = rng.integers(0, known.classes, shape if known.tokens else shape[:1])
+        return tm.tensor(x), tm.tensor(y)
+
+
+@tm.no_grad()
+def _given(model: nn.Module, rng: np.random.Generator) -> nn.Module:
+    """The model, with other parameters: a generator gives other numbers on another device."""
+    for p in model.parameters():
+        p.copy_(tm.tensor((rng.standard_normal(tuple(p.shape)) * 0.1).astype(np.float32)))
+    return model
+
+
+class _Attention(nn.Module):
+    """Causal self-attention of four heads, behind a norm and beside the sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.project = nn.LayerNorm(32), nn.Linear(32, 96)
+
+    def forward(self, x: tm.Tensor) -> tm.Tensor:
+        n, t, _ = x.shape
+        q, k, v = (part.view(n, t, 4, 8).transpose(1, 2) for part in self.project(self.norm(x)).split(32, 2))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return x + y.transpose(1, 2).reshape(n, t, 32)
+
+
+def _perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 96), nn.Tanh(), nn.Linear(96, 10))
+
+
+def _convolutions() -> nn.Module:
+    first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(inplace=True), nn.MaxPool2d(2))
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return nn.Sequential(first, nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), head)
+
+
+def _transformer() -> nn.Module:
+    return nn.Sequential(nn.Embedding(40, 32), _Attention(), _Attention(), nn.Linear(32, 40))
+
+
+def _recomputed() -> nn.Module:
+    blocks = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(4)]
+    return checkpoint_blocks(nn.Sequential(nn.Sequential(*blocks), nn.Linear(64, 10)), "sqrt")
+
+
+JOBS = (
+    Job("linear layers, Adam", Named(_perceptron, (64,), 10), tm.optim.Adam, batch_size=512),
+    Job("convolutions, SGD", Named(_convolutions, (3, 12, 12), 10), lambda p: tm.optim.SGD(p, lr=0.1, momentum=0.9)),
+    Job("attention, AdamW, autocast", Named(_transformer, (16,), 40, tokens=40), tm.optim.AdamW, "autocast"),
+    Job("recompute, Adam8bit", Named(_recomputed, (64,), 10), tm.optim.Adam8bit),
+)
+
+
+def of_training(job: Job, device: Any) -> list[str]:
+    """Bytes in use after every event, as predicted; losses as on the CPU."""
+    ran = ran_on(job.build, job.scene, str(device))
+    problems = _unlike(job.name, ran.track, foretell(job.build, job.scene, device.like))
+    allowed = LOSSES["float32" if job.precision == "float32" else "float16"]
+    wanted = ran_on(job.build, job.scene, "cpu").numbers.losses
+    for step, (ours, theirs) in enumerate(zip(ran.numbers.losses, wanted, strict=True)):
+        if not abs(ours - theirs) <= allowed * abs(theirs):
+            problems.append(f"{job.name}: loss {ours:.6g} in step {step}, on the CPU it is {theirs:.6g}")
+    return problems
+
+
+def _unlike(name: str, ran: Track, said: Track) -> list[str]:
+    """Where the run and its prediction part."""
+    found, foretold = _changes(ran), _changes(said)
+    for number, (ours, theirs) in enumerate(zip_longest(found, foretold, fillvalue="nothing")):
+        if ours != theirs:
+            return [
+                f"{name}: at change {number} of {len(found)} the run has {ours}, its prediction {theirs}; "
+                f"the peaks are {ran.peak:,} and {said.peak:,} bytes"
+            ]
+    return []
+
+
+def _changes(track: Track) -> list[str]:
+    return [
+        f"{'+' if e.kind is Kind.MALLOC else '-'}{e.rounded:,} bytes by {e.op or 'no op'} in {e.phase}"
+        for e in track.log
+        if e.kind in (Kind.MALLOC, Kind.FREE)
+    ]
+
+
+def of_offload(device: Any) -> list[str]:
+    """A step whose saved arrays wait in the host's memory: the same numbers, fewer bytes, as predicted; all comes back."""
+    job = JOBS[0]
+    moved = partial(job.build, region=partial(save_on_cpu, pin_memory=True))
+    plain, ran = ran_on(job.build, job.scene, str(device)), ran_on(moved, job.scene, str(device))
+    problems = _unlike("offload", ran.track, foretell(moved, job.scene, device.like))
+    if distance(plain.numbers, ran.numbers) != 0:
+        problems.append("offload: the parameters are not, bit for bit, those of training without it")
+    if ran.track.peak >= plain.track.peak:
+        problems.append(f"offload: the peak is {ran.track.peak:,} bytes, and {plain.track.peak:,} without it")
+    host = device.pool.host(pinned=True)
+    if host.used_bytes() or not host.peak_used:
+        problems.append(f"offload: {host.used_bytes():,} bytes are left on the host, {host.peak_used:,} were there at most")
+    return problems
+
+
+def of_a_limit(device: Any) -> list[str]:
+    """Half of what a step needs is too little, and says so; afterwards all is given back, and the step trains as before."""
+    job = JOBS[0]
+    before = ran_on(job.build, job.scene, str(device))
+    used = device.pool.used_bytes()
+    problems = []
+    try:
+        with memory.limit(used + (before.track.peak - used) // 2, device):
+            ran_on(job.build, job.scene, str(device))
+        problems.append("a limit: half of the peak was enough")
+    except OutOfMemoryError as error:
+        let_go(error)
+    gc.collect()
+    if device.pool.used_bytes() != used:
+        problems.append(f"a limit: {device.pool.used_bytes() - used:,} bytes more are in use after the step that failed")
+    if distance(before.numbers, ran_on(job.build, job.scene, str(device)).numbers) != 0:
+        problems.append("a limit: after the step that failed, training gives other numbers")
+    return problems
