@@ -436,3 +436,15 @@ def test_what_dies_inside_and_was_made_outside_is_no_part_of_it(tracked: bool):
     assert again.peak == plain.peak
     assert again.by_category("peak") == plain.by_category("peak")
     assert again.timeline().used.tolist() == plain.timeline().used.tolist()
+
+
+def test_it_is_like_the_default_device():
+    """A program that runs on a GPU by default is predicted as it runs; what is asked for in words counts more."""
+    gpu, cpu = memory.predict(conv_step, like="cuda").peak, memory.predict(conv_step).peak
+    assert gpu != cpu
+    with tm.device("cuda"):
+        assert memory.predict(conv_step).peak == gpu
+        assert memory.predict(conv_step, like="cpu").peak == cpu
+    inside = []
+    memory.predict(lambda: inside.append(memory.predict(conv_step).peak), like="cuda")
+    assert inside == [gpu], "a prediction in a prediction is of the same device"

@@ -219,6 +219,9 @@ def test_like_a_gpu_without_one():
         assert not found.measured
     assert found.peak != planned(name).peak  # its kernels want other workspaces
     assert found.within(found.plain.reserved * 9 // 10).point.time >= found.plain.time
+    with tm.device("cuda"):
+        by_default = plan(*NETWORKS[name], sgd)
+    assert (by_default.device, by_default.peak) == (str(tm.device("cuda")), found.peak)
 
 
 def test_the_largest_batch():

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..autograd.tensor import Tensor
 from ..devices import Generator
+from ..functional.creation import arange
 from ..functional.creation import tensor as make_tensor
 from .sampler import Sampler, draws
 
@@ -139,8 +140,7 @@ class Padded(NamedTuple):
     @property
     def padding_mask(self) -> Tensor:
         """(N, longest), True where there is no token: the ``key_padding_mask`` of attention."""
-        places = np.arange(self.tokens.shape[1])
-        return make_tensor(places >= self.lengths.numpy()[:, None])
+        return arange(self.tokens.shape[1], device=self.tokens.device) >= self.lengths.to(self.tokens.device)[:, None]
 
 
 class Packed(NamedTuple):

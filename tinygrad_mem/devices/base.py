@@ -38,6 +38,7 @@ class device:
     xp: Any  # the array module, numpy or cupy: for views, never for arithmetic
     pool: Any
     generator: Generator
+    like = "cpu"  # whose kernels say what workspaces they want, "cpu" or "cuda"
     missing = ""  # why this machine has no such device
     lacking: np.dtype | None = None  # a dtype that cannot be computed with here
     remedy = ""  # that it cannot, and what to do instead

@@ -29,6 +29,7 @@ class CUDA(device, kind="cuda"):
     """``device("cuda")`` is the first GPU, ``device("cuda:1")`` the second."""
 
     index: int
+    like = "cuda"
     lacking = bfloat16  # CuPy has it elementwise; the kernels of products, sums and convolutions here know float16 alone
     remedy = "bfloat16 is on cpu and meta only: on cuda use float16, with a GradScaler"
     _aside: Any = None  # the stream of copies that are made ahead

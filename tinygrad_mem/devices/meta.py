@@ -76,7 +76,7 @@ class Meta(CPU, kind="meta"):
         Raises: as :meth:`kernels_like`.
         """
         self: Any = object.__new__(cls)
-        self.index, self.xp, self.whose = None, np, " of a prediction"
+        self.index, self.xp, self.whose, self.like = None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
         self.first_seed = (local.dry or Generator).first_seed
         self.draws = weakref.WeakKeyDictionary(local.draws or {})

@@ -16,10 +16,11 @@ from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
 from .sizes import bytes_text
 from .source import is_engine, source_name
+from .stats import where
 from .track import Track
 
 
-def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: Any) -> Track:
+def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwargs: Any) -> Track:
     """Run ``run(*args, **kwargs)`` without memory and without arithmetic, and say what it would have needed.
 
     ``run`` makes all that it uses (model, optimizer, data) and takes its steps, as a training script does. Every device that it
@@ -35,9 +36,10 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
     which nobody can foretell: a warning says so.
 
     Args:
-        like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces. CuPy must be installed for that; a GPU is not
-            needed. On a GPU CuPy chooses among equal free blocks in a way that nobody can foretell, so reserved bytes are an
-            interval, which :meth:`Track.replay` gives; what libraries take beside the pool is in ``kernels/uncounted.py``.
+        like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces; the kind of the default device unless given. CuPy
+            must be installed for ``"cuda"``; a GPU is not needed. On a GPU CuPy chooses among equal free blocks in a way that
+            nobody can predict, so reserved bytes are an interval, which :meth:`Track.replay` gives; what libraries take beside
+            the pool is in ``kernels/uncounted.py``.
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
@@ -46,7 +48,7 @@ def predict(run: Callable[..., Any], *args: Any, like: str = "cpu", **kwargs: An
         DataDependenceError: which way the program goes depends on values; the message says where.
         DeviceError: it uses a tensor that was made before; ``like`` is no such device, or CuPy is missing.
     """
-    with dry_run(like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
+    with dry_run(like or where().like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
         run(*args, **kwargs)
         meta.pool.used_bytes()  # what others look at is back
     cycles.say()

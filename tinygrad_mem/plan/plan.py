@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..autograd.tensor import Tensor
-from ..devices import device as Device
 from ..errors import ArgumentError, ArgumentTypeError, BudgetError
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
+from ..memory.stats import where
 from ..nn import Module, Parameter
 from ..optim.optimizer import Optimizer
-from ..scope import local
 from .choice import Choice, Loss, TrainingStep
 from .runs import Point, Recipe
 from .search import Search
@@ -149,7 +148,8 @@ def plan(
         optimizer: an optimizer of the model's parameters, looked at and left as it is; or a function of a list of parameters.
         budget: bytes, or text such as ``"8 GiB"``, for all that the pool takes, as under ``memory.limit``; without, the plan
             is the plain step, and its ``front`` says what there is to choose from.
-        device: where it is to run. What is not here is predicted: workspaces as its kernels want them, times modelled.
+        device: where it is to run, the default device unless given. What is not here is predicted: workspaces as its kernels
+            want them, times modelled.
         allow: ``"identical"``; ``"close"``, also what differs by rounding: splitting the batch; ``"approximate"``, also half
             precision and compressed activations; or names of techniques (``plan.NAMES``).
         times: measured times of ops, to share between plans.
@@ -162,12 +162,11 @@ def plan(
     if budget is not None:
         parse_bytes(budget)
     recipe = Recipe(_makes_model(model), *_makes_batch(input, loss), _makes_optimizer(optimizer, model))
-    where = "cpu" if device is None else str(device)
-    like = "cuda" if where.startswith("cuda") else "cpu"
-    allowed = _allowed(allow, _useless(recipe, like))
-    times = times or Times(where, cache_folder())
-    search = Search(recipe, times, like, allowed, tell)
-    found = Plan(None, search.plain, search, where)
+    chosen = where(device)
+    allowed = _allowed(allow, _useless(recipe, chosen.like))
+    times = times or Times(str(chosen), cache_folder())
+    search = Search(recipe, times, chosen.like, allowed, tell)
+    found = Plan(None, search.plain, search, str(chosen))
     try:
         return found if budget is None else found.within(budget)
     finally:
@@ -283,8 +282,8 @@ def _rebuilt(inputs: Any) -> Any:
 
 def _twin(x: Tensor) -> Tensor:
     """Another tensor of its shape and dtype, on the default device, of no particular values."""
-    where = local.default_device or Device("cpu")
-    return Tensor._wrap(where.empty(tuple(x.shape), x.dtype), where)
+    device = where()
+    return Tensor._wrap(device.empty(tuple(x.shape), x.dtype), device)
 
 
 def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:

@@ -63,7 +63,7 @@ def whole_text(scene: Scene) -> Training:
     length = scene.network.sample[0]
 
     def make() -> Iterator:
-        text = tm.from_numpy(np.concatenate(list(_tokens(scene)))).clone()
+        text = tm.tensor(np.concatenate(list(_tokens(scene))))
         windows = [(text[i : i + length], text[i + 1 : i + length + 1]) for i in range(0, 64 * length, length)]
         return _first(DataLoader(windows, scene.batch_size))
 

@@ -92,7 +92,7 @@ def measure(tip: Tip, device: str = "cpu") -> list[Measured | Failed]:
 
 
 def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
-    like = "cuda" if device.startswith("cuda") else "cpu"
+    like = tm.device(device).like
     try:
         before, after = (run(build, scene, device) for build in (case.before, case.after))
         ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers

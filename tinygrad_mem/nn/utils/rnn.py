@@ -226,8 +226,13 @@ def _tensor(values: Any, device: Any) -> Tensor:
     return creation.tensor(np.asarray(values, np.int64), device=device)
 
 
+def _on_host(values: Any) -> Tensor:
+    """A few numbers on the cpu, over memory of NumPy's: a GPU's pool has no part of them, and its prediction counts none."""
+    return creation.from_numpy(np.array(values, np.int64))
+
+
 def _with_indices(data: Tensor, layout: Layout) -> PackedSequence:
-    sizes = _tensor(layout.sizes, "cpu")
+    sizes = _on_host(layout.sizes)
     if layout.order is None:
         return _made(data, layout, sizes)
     back = np.argsort(layout.order)
@@ -256,7 +261,7 @@ def pad_packed_sequence(
                 f"total_length={total_length} and max sequence length being {steps}"
             )
         steps = total_length
-    data, lengths = sequence.data, _tensor(layout.lengths(), "cpu")
+    data, lengths = sequence.data, _on_host(layout.lengths())
     lead = (count, steps) if batch_first else (steps, count)
     if layout.is_whole() and steps == len(layout.sizes) and not batch_first:
         return data.reshape(*lead, *data.shape[1:]), lengths
