@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from tinygrad_mem import scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.memory import alive, census
 
+from .emulated.plugin import CudaHalf
 from .reliability import Counts
 from .reliability import reliability as reliability
 
@@ -29,17 +31,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-reliability", action="store_true", help="write the counts of a whole run into docs/reliability.md"
     )
+    parser.addoption(
+        "--emulated", action="store_true", help="run the tests marked cuda on the emulated device, where there is no GPU"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The process that prints the result also adds up what the tests tried."""
+    """Find a device for the tests marked ``cuda``. The process that prints the result also adds up what the tests tried."""
+    config.pluginmanager.register(CudaHalf(config), "cuda_half")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Counts(config))
 
 
-def pytest_collection_modifyitems(items: list) -> None:
-    """Tests marked ``cuda`` are skipped, and counted, where there is no GPU."""
-    problem = cuda_problem()
+def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
+    """Tests marked ``cuda`` are skipped, and counted, where there is no GPU, real or emulated."""
+    half: Any = config.pluginmanager.getplugin("cuda_half")
+    problem = None if half.answers else cuda_problem()
     if problem:
         for item in items:
             if item.get_closest_marker("cuda"):

@@ -1,0 +1,110 @@
+"""Points CuPy at the emulated driver, once a process and before CuPy is imported."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import build, sources
+from .build import CannotAttachError
+from .device import Device
+
+compiled: Counter[str] = Counter()  # "nvrtc": sources that NVRTC accepted in this process, "g++": those that g++ did
+
+
+def attach() -> Device:
+    """The emulated device, to which CuPy of this process is attached from now on."""
+    if "cupy" in sys.modules:
+        raise CannotAttachError("the emulated CUDA device must be attached before CuPy is imported")
+    build.check_wheels()
+    folder = build.driver()
+    driver = ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)  # found by its name when CuPy looks for it
+    ctypes.CDLL(str(folder / "libcublas.so.12"), ctypes.RTLD_GLOBAL)
+    _redirect_runtime(driver, ctypes.CDLL(str(folder / "refusals.so")))
+    _import_cupy()
+    return Device(driver)
+
+
+def _redirect_runtime(driver: ctypes.CDLL, refusals: ctypes.CDLL) -> None:
+    """Let each function of the CUDA runtime inside CuPy's module begin with a jump to ours."""
+    path = build.runtime_library()
+    ctypes.CDLL(str(path))  # mapped once: the import finds it
+    lines = [line for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(str(path.resolve()))]
+    base = min(int(line.split("-")[0], 16) for line in lines)
+    libc = ctypes.CDLL(None, use_errno=True)
+    for name, offset in build.runtime_functions().items():
+        library = driver if hasattr(driver, name) else refusals
+        target = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        page = (base + offset) & ~4095
+        if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(8192), 7):
+            raise CannotAttachError(f"the emulated CUDA device cannot write to CuPy's code: {os.strerror(ctypes.get_errno())}")
+        jump = b"\x49\xbb" + target.to_bytes(8, "little") + b"\x41\xff\xe3"  # mov r11, target; jmp r11
+        ctypes.memmove(base + offset, jump, len(jump))
+
+
+def _import_cupy() -> None:
+    """Import CuPy with a cache of its own; NVIDIA's libraries are not looked for, and CUB, which g++ cannot compile, is off."""
+    settings = {"CUPY_CACHE_DIR": str(build.kernels() / "cupy"), "CUPY_CI": "emulated", "CUPY_ACCELERATORS": ""}
+    before = {name: os.environ.get(name) for name in settings}
+    os.environ.update(settings)
+    try:
+        import cupy  # noqa: F401
+        from cupy.cuda import compiler
+        from cupy_backends.cuda.libs import cublas  # noqa: F401
+
+        compiler._kernel_cache_backend  # noqa: B018  (made now, with the folder that is set)
+        library: Any = sys.modules["cupy"].cuda
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name)
+            else:
+                os.environ[name] = value
+    library.thrust.argsort, library.thrust.sort = _argsort, _sort  # Thrust's kernels are compiled for GPUs
+    program = compiler._NVRTCProgram
+    accept = program.compile
+
+    def compile_twice(self: Any, options: tuple[str, ...] = (), log_stream: Any = None) -> tuple[bytes, Any]:
+        """NVRTC must accept the source; what g++ makes of it is what runs."""
+        if "__global__" not in self.src:  # CuPy asks for the compiler's version
+            return b"emulated", None
+        _, names = accept(self, options, log_stream)
+        compiled["nvrtc"] += 1
+        try:
+            library = build.kernel(sources.for_host(self.src), [o for o in options if o.startswith("-D")])
+        except CannotAttachError as error:
+            raise compiler.CompileException(f"accepted by NVRTC, not by g++: {error}", self.src, self.name, options) from None
+        compiled["g++"] += 1
+        return b"EMU:" + str(library).encode() + b"\0", names
+
+    program.compile = compile_twice
+
+
+def _lines(address: int, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
+    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return np.frombuffer((ctypes.c_char * count).from_address(address), np.uint8).view(dtype).reshape(shape)
+
+
+def _argsort(dtype: Any, index: int, data: int, keys: int, shape: tuple[int, ...]) -> None:
+    import cupy
+
+    if 0 not in shape:
+        cupy.cuda.runtime.deviceSynchronize()
+        values, order = _lines(data, dtype, shape), _lines(index, np.int64, shape)
+        order[...] = np.argsort(values, axis=-1, kind="stable")
+        values[...] = np.take_along_axis(values, order, -1)
+
+
+def _sort(dtype: Any, data: int, keys: int, shape: tuple[int, ...]) -> None:
+    import cupy
+
+    if 0 not in shape:
+        cupy.cuda.runtime.deviceSynchronize()
+        _lines(data, dtype, shape).sort(axis=-1)

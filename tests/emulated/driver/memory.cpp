@@ -1,0 +1,266 @@
+// Device memory, pinned memory, copies. What lies beyond each piece that the pool has given is forbidden to kernels.
+#include <sys/mman.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+
+#include "emulated.h"
+
+namespace emulated {
+
+static const size_t PAGE = 4096, ROOM = size_t(1) << 36;  // addresses, not memory: pages that are used cost memory
+static uintptr_t start = 0, next_place = 0;
+static uint8_t* shadow = nullptr;
+static std::map<uintptr_t, size_t> allocated, pinned;
+static size_t used = 0;
+
+static size_t whole_pages(size_t bytes) { return (bytes + PAGE - 1) / PAGE * PAGE; }
+
+static void* reserve(size_t bytes, int access) {
+    void* found = mmap(nullptr, bytes, access, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return found == MAP_FAILED ? nullptr : found;
+}
+
+static bool open() {
+    if (start) return true;
+    void* memory = reserve(ROOM, PROT_NONE);
+    shadow = (uint8_t*)reserve(ROOM / 8, PROT_READ | PROT_WRITE);
+    if (!memory || !shadow) return false;
+    start = (uintptr_t)memory;
+    next_place = start + SHARED_ROOM + PAGE;
+    mprotect(memory, SHARED_ROOM, PROT_READ | PROT_WRITE);
+    forbid(start, SHARED_ROOM, NEVER_GIVEN);
+    return true;
+}
+
+uintptr_t shared_memory() {
+    open();
+    return start;
+}
+
+bool in_device_memory(const void* address) { return start && (uintptr_t)address - start < ROOM; }
+
+static bool inside(const std::map<uintptr_t, size_t>& blocks, const void* address) {
+    auto after = blocks.upper_bound((uintptr_t)address);
+    if (after == blocks.begin()) return false;
+    --after;
+    return (uintptr_t)address < after->first + after->second;
+}
+bool is_allocated(const void* address) { return inside(allocated, address); }
+
+void allow(uintptr_t address, size_t bytes) {
+    uint8_t* at = shadow + (address - start) / 8;
+    memset(at, 0, bytes / 8);
+    if (bytes % 8) at[bytes / 8] = bytes % 8;
+}
+
+// From the first whole 8 bytes on: a piece that ends within 8 bytes has told its length in the shadow byte.
+void forbid(uintptr_t address, size_t bytes, uint8_t why) {
+    uintptr_t from = (address + 7) & ~uintptr_t(7), to = address + bytes;
+    if (from < to) memset(shadow + (from - start) / 8, why, (to - from) / 8);
+}
+
+// The next free place: memory that was freed is not given again soon, so that late uses of it are found.
+static uintptr_t place(size_t bytes) {
+    for (int round = 0; round < 2; ++round) {
+        auto block = allocated.upper_bound(next_place);
+        for (; block != allocated.end() && block->first < next_place + bytes + PAGE; ++block)
+            next_place = block->first + whole_pages(block->second) + PAGE;
+        if (next_place + bytes + PAGE <= start + ROOM) return next_place;
+        next_place = start + SHARED_ROOM + PAGE;
+    }
+    return 0;
+}
+
+// The bytes at `address` that may be used, of `bytes`; the shadow tells.
+static bool usable(uintptr_t address, size_t bytes) {
+    for (uintptr_t at = address & ~uintptr_t(7); at < address + bytes; at += 8) {
+        uint8_t value = shadow[(at - start) / 8];
+        if (value && (value > 7 || (address + bytes < at + 8 ? address + bytes - at : 8) > value)) return false;
+    }
+    return true;
+}
+
+std::string describe(uintptr_t address) {
+    if (!in_device_memory((void*)address))
+        return address < PAGE ? "a null pointer"
+               : inside(pinned, (void*)address) ? "pinned host memory"
+                                                : "memory of the host, or of nobody";
+    if (address - start < SHARED_ROOM) return "beyond an array in shared memory";
+    if (!is_allocated((void*)address)) return "device memory that is not allocated";
+    uint8_t value = shadow[(address - start) / 8];
+    return value == FREED ? "device memory that was freed" : "beyond the end of an array";
+}
+
+void check_range(const std::string& who, const void* pointer, size_t bytes) {
+    auto address = (uintptr_t)pointer;
+    if (bytes == 0) return;
+    bool ours = is_allocated(pointer) && is_allocated((char*)pointer + bytes - 1);
+    if (!ours || !usable(address, bytes))
+        problem(who + ": " + std::to_string(bytes) + " bytes that are not all one array's: " + describe(ours ? address + bytes - 1 : address));
+}
+
+static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, void* stream, bool async) {
+    GUARD;
+    if (bytes == 0) return cudaSuccess;
+    bool to_device = kind == cudaMemcpyDefault ? is_allocated(to) : kind & cudaMemcpyHostToDevice;
+    bool from_device = kind == cudaMemcpyDefault ? is_allocated(from) : kind & cudaMemcpyDeviceToHost;
+    auto move = [=](const void* source) {
+        if (to_device) check_range("a copy writes", to, bytes);
+        if (from_device) check_range("a copy reads", source, bytes);
+        memmove(to, source, bytes);
+    };
+    if (!async) {
+        wait_for_blocking_streams();
+        move(from);
+        return cudaSuccess;
+    }
+    const void* host = !from_device && inside(pinned, from) ? from : !to_device && inside(pinned, to) ? to : nullptr;
+    if (!from_device && !host) {  // ordinary memory is read before the call returns
+        auto kept = std::make_shared<std::string>((const char*)from, bytes);
+        submit(stream, {[=] { move(kept->data()); }});
+        return cudaSuccess;
+    }
+    submit(stream, {[=] { move(from); }, host, bytes});
+    if (!to_device && !host) wait_for(stream);  // and it is written before
+    return cudaSuccess;
+}
+
+static cudaError_t fill(void* to, int value, size_t bytes, void* stream) {
+    GUARD;
+    if (bytes)
+        submit(stream, {[=] {
+                   check_range("a memset writes", to, bytes);
+                   memset(to, value, bytes);
+               }});
+    return cudaSuccess;
+}
+
+}  // namespace emulated
+using namespace emulated;
+
+API cudaError_t cudaMalloc(void** out, size_t bytes) {
+    GUARD;
+    *out = nullptr;
+    if (bytes == 0) return cudaSuccess;
+    if (settings.refuse_after == 0 || used + bytes > settings.capacity || !open()) return fail(cudaErrorMemoryAllocation);
+    uintptr_t found = place(whole_pages(bytes));
+    if (!found || mprotect((void*)found, whole_pages(bytes), PROT_READ | PROT_WRITE)) return fail(cudaErrorMemoryAllocation);
+    if (settings.refuse_after > 0) --settings.refuse_after;
+    next_place = found + whole_pages(bytes) + PAGE;
+    used += bytes;
+    allocated[found] = bytes;
+    forbid(found, whole_pages(bytes), BEYOND);
+    allow(found, bytes);
+    *out = (void*)found;
+    return cudaSuccess;
+}
+API cudaError_t cudaFree(void* pointer) {
+    GUARD;
+    if (!pointer) return cudaSuccess;
+    auto block = allocated.find((uintptr_t)pointer);
+    if (block == allocated.end()) {
+        problem("cudaFree of memory that cudaMalloc did not give");
+        return fail(cudaErrorInvalidValue);
+    }
+    wait_for_all();
+    size_t room = whole_pages(block->second);
+    forbid(block->first, room, FREED);
+    madvise(pointer, room, MADV_DONTNEED);
+    mprotect(pointer, room, PROT_NONE);
+    used -= block->second;
+    allocated.erase(block);
+    return cudaSuccess;
+}
+API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
+    GUARD;
+    *total = settings.capacity;
+    *free_bytes = settings.capacity > used ? settings.capacity - used : 0;
+    return cudaSuccess;
+}
+
+// The pool has given `bytes` of a block of `whole` bytes: junk in all of it, and what is beyond is forbidden. Both happen in
+// the order of the stream, since work that was given earlier may still use what lay there before.
+API void emu_piece_given(void* pointer, size_t bytes, size_t whole, void* stream) {
+    GUARD;
+    if (is_allocated(pointer))
+        submit(stream, {[=] {
+                   memset(pointer, 0xFF, whole);
+                   forbid((uintptr_t)pointer, whole, BEYOND);
+                   allow((uintptr_t)pointer, bytes);
+               }});
+}
+API void emu_piece_freed(void* pointer, size_t whole, void* stream) {
+    GUARD;
+    if (is_allocated(pointer)) submit(stream, {[=] { forbid((uintptr_t)pointer, whole, FREED); }});
+}
+
+API cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {
+    GUARD;
+    size_t room = whole_pages(bytes ? bytes : 1);
+    *out = reserve(room, PROT_READ | PROT_WRITE);
+    if (!*out) return fail(cudaErrorMemoryAllocation);
+    memset(*out, 0xFF, room);
+    pinned[(uintptr_t)*out] = bytes ? bytes : 1;
+    return cudaSuccess;
+}
+API cudaError_t cudaFreeHost(void* pointer) {
+    GUARD;
+    auto block = pinned.find((uintptr_t)pointer);
+    if (block == pinned.end()) return fail(cudaErrorInvalidValue);
+    if (pending_on(pointer, block->second)) problem("pinned memory is freed while a copy of it is pending");
+    wait_for_all();
+    munmap(pointer, whole_pages(block->second));
+    pinned.erase(block);
+    return cudaSuccess;
+}
+
+API cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    return copy(to, from, bytes, kind, nullptr, false);
+}
+API cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream) {
+    return copy(to, from, bytes, kind, stream, true);
+}
+API cudaError_t cudaMemset(void* to, int value, size_t bytes) { return fill(to, value, bytes, nullptr); }
+API cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream) { return fill(to, value, bytes, stream); }
+
+API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* pointer) {
+    GUARD;
+    bool device = is_allocated(pointer), host = inside(pinned, pointer);
+    memset(found, 0, sizeof *found);
+    found->type = device ? cudaMemoryTypeDevice : host ? cudaMemoryTypeHost : cudaMemoryTypeUnregistered;
+    found->device = device || host ? 0 : -2;
+    found->devicePointer = device || host ? (void*)pointer : nullptr;
+    found->hostPointer = host ? (void*)pointer : nullptr;
+    return cudaSuccess;
+}
+
+// What g++ calls before each load and store of a kernel (-fsanitize=kernel-address; the names are the compiler's). A bad access
+// ends the launch, as it would on a GPU, and is a problem of the test.
+static void refuse(uintptr_t address, size_t bytes, bool write) {
+    problem(who_runs() + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: " + describe(address));
+    stop_launch();
+}
+static inline void check(uintptr_t address, size_t bytes, bool write) {
+    if (address - start < ROOM) {
+        uint8_t value = shadow[(address - start) / 8];
+        if (value == 0 && (address & 7) + bytes <= 8) return;
+        if (!usable(address, bytes)) refuse(address, bytes, write);
+    } else if (a_kernel_runs && !on_a_kernels_stack(address) && !in_a_kernels_image(address)) {
+        refuse(address, bytes, write);
+    }
+}
+#define CHECKS(n)                                                                 \
+    API void __asan_load##n##_noabort(uintptr_t at) { check(at, n, false); } \
+    API void __asan_store##n##_noabort(uintptr_t at) { check(at, n, true); }
+CHECKS(1) CHECKS(2) CHECKS(4) CHECKS(8) CHECKS(16)
+API void __asan_loadN_noabort(uintptr_t at, size_t bytes) {
+    if (bytes) check(at, bytes, false);
+}
+API void __asan_storeN_noabort(uintptr_t at, size_t bytes) {
+    if (bytes) check(at, bytes, true);
+}
+API void __asan_handle_no_return() {}

@@ -1,0 +1,143 @@
+"""The tests marked ``cuda``: on the GPU, or where there is none on the emulated device.
+
+Only they find a device: for all other tests this stays a machine without a GPU. A test that launched kernels whose result
+could depend on the order of threads, or that used side streams or pinned memory, is run again in the modes that show it.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import pytest
+
+from .attach import attach, compiled
+from .build import CannotAttachError, check_wheels, driver, impossible, kernels
+from .device import Device, Mode, Seen
+
+_GPUS = """
+import ctypes
+cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
+print(count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0)
+"""
+BACKWARD, MIXED = Mode("backward"), Mode("mixed")
+LATE, LATE_MAIN = Mode(late="late"), Mode(late="late_main")
+
+
+def _gpu_here() -> bool:
+    """Asked of another process: in this one NVIDIA's driver must not be in the way of ours."""
+    found = subprocess.run([sys.executable, "-c", _GPUS], capture_output=True, text=True)
+    return found.returncode == 0 and int(found.stdout) > 0
+
+
+class CudaHalf:
+    """The pytest plugin. ``device`` is the emulated one of this process, if there is one."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.device: Device | None = None
+        self.counts: Counter[str] = Counter()
+        self.failure = ""
+        given = getattr(config, "workerinput", {}).get("cuda_half")
+        if given is None:
+            gpu = config.getoption("emulated") and _gpu_here()
+            given = ("gpu" if gpu else "", impossible() or "") if config.getoption("emulated") else ("off", "")
+        self.where, self.reason = given
+        self._shown = False
+        if self.where == "" and not self.reason:
+            self._attach(worker=not config.getoption("numprocesses", None))
+
+    def _attach(self, *, worker: bool) -> None:
+        """In the process that starts the workers only build, so that each finds it done."""
+        try:
+            check_wheels(), driver(), kernels()
+            if worker:
+                self.device = attach()
+                self.device.driver.emu_set_visible(0)
+        except (CannotAttachError, OSError) as error:
+            self.failure = str(error)
+
+    def pytest_configure_node(self, node: Any) -> None:
+        """Each worker does what this process found out."""
+        node.workerinput["cuda_half"] = (self.where, self.reason)
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Without a device the tests are skipped, and counted. A failure to attach is one of each test."""
+        if self.reason:
+            for item in items:
+                if item.get_closest_marker("cuda"):
+                    item.add_marker(pytest.mark.skip(reason=self.reason))
+
+    @property
+    def answers(self) -> bool:
+        """Whether this plugin decides what becomes of the tests marked ``cuda``."""
+        return self.where == ""
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self._show(item.get_closest_marker("cuda") is not None)
+        return (yield)
+
+    def _show(self, wanted: bool) -> None:
+        """Let the test find a device, or none."""
+        if self.device is None or wanted == self._shown:
+            return
+        from tinygrad_mem.devices import base
+
+        self._shown = wanted
+        self.device.show() if wanted else self.device.hide()
+        seen = [key for key in base._instances if key[0] == "cuda"]
+        if wanted:
+            for key in seen:
+                del base._instances[key]
+            base._instances.update(self._opened)
+        else:
+            self._opened = {key: base._instances.pop(key) for key in seen}
+
+    _opened: dict[Any, Any] = {}  # noqa: RUF012  (the project's objects of the device, while it is hidden)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None]:
+        if self.failure and item.get_closest_marker("cuda"):
+            pytest.fail(self.failure, pytrace=False)
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        if self.device is None or not item.get_closest_marker("cuda"):
+            return (yield)
+        self.device.seen()
+        try:
+            return (yield)
+        finally:
+            problems, seen = self.device.problems(), self.device.seen()
+            self.counts.update(tests=1, launches=seen.launches, problems=len(problems))
+            if problems and sys.exc_info()[0] is None:
+                pytest.fail("found by the emulated device:\n" + "\n".join(problems), pytrace=False)
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.device is not None:
+            self.counts.update({f"sources {name}": count for name, count in compiled.items()})
+        if hasattr(session.config, "workeroutput"):
+            session.config.workeroutput["cuda_half"] = dict(self.counts)
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        self.counts.update(getattr(node, "workeroutput", {}).get("cuda_half", {}))
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        terminalreporter.write_line(self._closing_line())
+
+    def _closing_line(self) -> str:
+        if self.where == "off":
+            return "tests marked cuda: not on an emulated device (--emulated)"
+        if self.where == "gpu":
+            return "tests marked cuda: on the GPU"
+        if self.reason or self.failure:
+            return f"tests marked cuda: did not run: {self.reason or self.failure}"
+        c = self.counts
+        return (
+            f"tests marked cuda: on the emulated device, {c['tests']:,} tests; new sources compiled by NVRTC "
+            f"{c['sources nvrtc']:,}; kernels launched {c['launches']:,}; problems found {c['problems']:,}"
+        )
