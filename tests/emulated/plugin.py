@@ -16,7 +16,7 @@ import pytest
 
 from .attach import attach, compiled
 from .build import CannotAttachError, check_wheels, driver, impossible, kernels
-from .device import Device, Mode, Seen
+from .device import Device, Mode
 
 _GPUS = """
 import ctypes
