@@ -70,6 +70,7 @@ class _Local(threading.local):
     grad_enabled: bool = True
     inference: bool = False
     saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
+    recorded: int = 0  # ops that this thread has recorded under saved-tensor hooks
     saving: Any = None  # while a pack hook runs: (node, name, which input or None) of what it is given
     walk: Any = None  # the engine's walk that is under way: what hooks make for it alone is kept there
     autocast: Any = None  # in a region of amp.autocast, what says in which dtype each public function runs

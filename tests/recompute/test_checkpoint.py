@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import threading
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -522,3 +523,30 @@ def test_sequential_cuts_where_pytorch_does():
             theirs, segments, torch.zeros(1, requires_grad=True), use_reentrant=False
         ).sum().backward()
         assert calls["ours"] == calls["theirs"]
+
+
+def test_what_others_record_meanwhile_does_not_count():
+    """The recomputation leaves out its last op as it does alone, though another thread records ops in the middle of it."""
+
+    def beside() -> None:
+        thread = threading.Thread(target=lambda: [(tm.ones(2, requires_grad=True) * 2).relu() for _ in range(next(turns))])
+        thread.start()
+        thread.join()
+
+    def block(x: tm.Tensor) -> tm.Tensor:
+        x = x.sin()
+        beside()
+        x = (x + 1).cos() + 2
+        beside()
+        return x.sin()
+
+    turns = iter([0, 0, 0, 0, 1, 2, 3, 4])  # in forward and recomputation: alone, then beside a thread
+    ran, grads = [], []
+    for _ in range(2):
+        x = tm.linspace(0, 1, 3, requires_grad=True)
+        with Ops() as ops:
+            checkpoint(block, x).sum().backward()
+        ran.append(ops.ran["recompute"])
+        grads.append(x.grad.tolist())
+    assert ran == [["Sin", "Add", "Cos", "Add"]] * 2
+    assert grads[0] == grads[1]

@@ -200,6 +200,7 @@ class Accumulated(Training):
 def thread_state() -> dict[str, Any]:
     kept = {name: getattr(scope.local, name) for name in dir(scope.local) if not name.startswith("__")}
     kept.pop("entered_devices", None)
+    kept.pop("recorded")  # a count of what ran
     kept |= {name: getattr(_override, name) for name in ("early_stop", "debug")}
     return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
 

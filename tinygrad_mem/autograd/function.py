@@ -296,6 +296,8 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
 def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
     """The node keeps arrays and storages, never the tensors: an output that is saved makes no cycle."""
     hooks = local.saved_hooks
+    if hooks:
+        local.recorded += 1
     node.storages, node.saved, versions = {}, {}, []
     for i, tensor in enumerate(ctx._saved):
         if tensor is None:

@@ -113,7 +113,7 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
     edges = [None if not need else x.edge() for x, need in zip(inputs[1:], node.needs[1:], strict=True)]
     node.edges = ()
     node.shapes = ((target.array.shape, target.array.dtype),)
-    if node.saved:
+    if node.saved or local.saved_hooks:
         remember(node, inputs, (target,))
     outer.inner, outer.chain = node, view.chain()  # type: ignore[attr-defined]
     outer.edges = (base_edge, *edges)

@@ -44,9 +44,16 @@ _counting = RLock()  # a signal's handler may write too
 
 
 def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
-    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it."""
+    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it.
+
+    Under hooks also for a node that saved nothing: a checkpoint counts the ops that its function records.
+    """
     versions = []
     hooks = local.saved_hooks
+    if hooks:
+        local.recorded += 1
+        if not node.saved:
+            return
     node.remembers = True
     for name, array in node.saved.items():
         owner = None

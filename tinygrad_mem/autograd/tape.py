@@ -279,7 +279,7 @@ def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
             edges.append((x, 0) if x._node is None else (x._node, x._index))
     node.edges = tuple(edges)
     node.sequence = next_sequence()
-    if node.saved:
+    if node.saved or local.saved_hooks:
         remember(node, inputs, outputs)
     if len(outputs) == 1:
         tensor = outputs[0]

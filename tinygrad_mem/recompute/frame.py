@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from .. import scope
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.saved import Kept, Packed, remember
-from ..autograd.tape import Node, next_sequence, observed
+from ..autograd.tape import Node, observed
 from ..autograd.tensor import Tensor
 from ..devices import Generator, opened
 from ..errors import CheckpointError, RecomputationStoppedError
@@ -51,7 +51,7 @@ class Row(NamedTuple):
 
     Attributes:
         place: which input of the op it is; ``None``: a result, or a buffer of its own.
-        order: of the op, among those that the function recorded.
+        order: of the op, among those that the function recorded. Counted in its thread: others record ops of their own.
     """
 
     op: type[Op]
@@ -67,7 +67,7 @@ class Row(NamedTuple):
         node, name, place = local.saving
         array = tensor.array
         line = users_line() if debug else ""
-        return cls(node.op, name, array.shape, array.dtype, line, place, node.sequence - start)
+        return cls(node.op, name, array.shape, array.dtype, line, place, local.recorded - start)
 
     def __str__(self) -> str:
         where = f" at {self.line}" if self.line else ""
@@ -106,7 +106,7 @@ class Frame:
         self.wanted: list[weakref.ref[Wanted]] = []
         self.inputs = [_keep(tensor) for tensor in tensors]
         self.needs = [tensor.requires_grad for tensor in tensors]
-        self.start = next_sequence()
+        self.start = local.recorded
 
     def note(self, tensor: Tensor) -> Wanted:
         """The forward's pack hook: the array is not kept."""
@@ -181,7 +181,7 @@ class Rerun(AbstractContextManager):
         final = self.rows[self.last].order if self.last >= 0 else 0
         self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
         self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
-        self.start = next_sequence()
+        self.start = local.recorded
 
     def _finals(self) -> list[Row]:
         return self.rows[self.final : self.last + 1]
@@ -205,13 +205,11 @@ class Rerun(AbstractContextManager):
         node, row = args[0] if args else None, self.rows[self.last]
         if self.count != self.final or not isinstance(node, Node) or node.op is not row.op:
             return scope.run_by(self.run, function, *args, **params)
-        sequence = next_sequence()
-        if sequence - self.start != row.order or node.target is not None or True not in node.needs:
-            self.start += 1  # the number that this took
+        order = local.recorded + 1 - self.start
+        if order != row.order or node.target is not None or True not in node.needs:
             return scope.run_by(self.run, function, *args, **params)
         for listener in scope.listeners:
             listener.spared(node)
-        node.sequence = sequence
         for each in self._finals():
             local.saving = node, each.name, each.place
             try:
