@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
+
+from tests.tracing import traced, watch
 
 _PATIENCE = 0.05  # seconds; who has not come through by then waits for a lock of the one that stopped
 
@@ -27,7 +28,7 @@ def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable
                 nonlocal seen
                 if frame.f_code.co_filename not in files:
                     return None
-                frame.f_trace_opcodes, frame.f_trace_lines = True, False
+                watch(frame, trace)
                 if event == "opcode":
                     seen += 1
                     if seen == point:
@@ -35,12 +36,10 @@ def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable
                         other.join(_PATIENCE)
                 return trace
 
-            before = sys.gettrace()
-            sys.settrace(trace)
             try:
-                mine = first()
+                with traced(trace):
+                    mine = first()
             finally:
-                sys.settrace(before)
                 reached.append(seen >= point)
                 if seen < point:
                     other.start()

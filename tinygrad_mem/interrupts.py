@@ -14,6 +14,7 @@ import itertools
 import signal
 import sysconfig
 import threading
+import weakref
 from _thread import RLock, get_ident
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -44,6 +45,15 @@ def counter(first: int) -> Callable[[], int]:
     return _Guarded(first) if FREE_THREADED else itertools.count(first).__next__  # with the interpreter's lock one call of C
 
 
+def copied(queue: deque[T]) -> deque[T]:
+    """What is in ``queue`` now, though other threads append and take meanwhile."""
+    while True:
+        try:
+            return queue.copy()
+        except RuntimeError:  # free-threaded Python 3.13 copies while others change it, and notices
+            continue
+
+
 def each(left: deque[T]) -> Iterator[T]:
     """The items of ``left``, taken from its beginning: threads that walk it at once take each item once."""
     while True:
@@ -53,6 +63,21 @@ def each(left: deque[T]) -> Iterator[T]:
             return
         yield item
         del item
+
+
+class Living:
+    """The objects that were added and are still alive, in that order. Any thread, handler or finalizer may add and look."""
+
+    def __init__(self) -> None:
+        self._references: dict[int, weakref.ref[Any]] = {}
+
+    def add(self, thing: Any) -> None:
+        here, key = self._references, id(thing)
+        here[key] = weakref.ref(thing, functools.partial(here.pop, key))  # whose default is what it is called with
+
+    def all(self) -> list[Any]:
+        """Those that are alive now."""
+        return [thing for reference in self._references.copy().values() if (thing := reference()) is not None]
 
 
 def covered(function: F) -> F:

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tinygrad_mem import memory, nn, scope
+from tinygrad_mem import interrupts, memory, nn, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Category, alive, census, listener
 from tinygrad_mem.nn import functional as F
@@ -22,7 +22,6 @@ from tinygrad_mem.nn import functional as F
 from .interrupt import visited
 
 TRACKER = (listener, scope, sys.modules["tinygrad_mem.memory.track"])
-KINDS = tuple(census.KINDS)
 
 
 class Training:
@@ -53,16 +52,19 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Training:
     """On a pool of its own, with a census of its own: it looks at each object, and is visited each time."""
     sources = alive.SOURCES
 
-    def found() -> list:
-        return [thing for source in sources for thing in source()]
+    def found(*types: type) -> list:
+        return [thing for source in sources for thing in source(*types)]
 
     gc.collect()
-    others = {id(thing): thing for thing in found() if issubclass(type(thing), KINDS)}
+    kinds = [kind for base in census.COLLECTED for kind in census._subclasses(base)]
+    others = {id(thing): thing for thing in found(*kinds) if type(thing) in kinds}
 
-    def ours() -> list:
-        return [thing for thing in found() if issubclass(type(thing), KINDS) and id(thing) not in others]
+    def ours(*types: type) -> list:
+        return [thing for thing in found(*types) if type(thing) in types and id(thing) not in others]
 
     monkeypatch.setattr(alive, "SOURCES", [ours])
+    for kind in (nn.Module, tm.optim.Optimizer):
+        monkeypatch.setattr(kind, "_living", interrupts.Living())
     monkeypatch.setattr(device("cpu"), "pool", Pool("cpu"))
     return Training()
 

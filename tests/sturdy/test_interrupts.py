@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import functools
 import inspect
 import operator
@@ -14,14 +13,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.memory.interrupt import _HEARS, _HEARS_AFTER, _finalising
+from tests.tracing import hearing
 from tinygrad_mem import interrupts, nn, scope
 from tinygrad_mem.amp import GradScaler, autocast
 from tinygrad_mem.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
@@ -45,47 +44,28 @@ Units = dict[str, list[bytes]]
 @contextmanager
 def heard(places: list[Place], wanted: Place | None = None, number: int = 0) -> Iterator[list[Place]]:
     """Note the places of the package at which Python hears signals; at the ``number``-th visit of ``wanted``, send one."""
-    called: dict[FrameType, bool] = {}
     sent: list[Place] = []
     visits = 0
 
+    def ours(code: CodeType) -> bool:
+        return code.co_filename.startswith(PACKAGE) and (wanted is None or code.co_qualname == wanted[1])
+
     def at(frame: FrameType, position: int) -> None:
         nonlocal visits
-        place = (frame.f_code.co_filename[len(PACKAGE) :], frame.f_code.co_qualname, position)
+        code = frame.f_code
+        if position < 0 and (code.co_name in COVERED or code.co_flags & inspect.CO_GENERATOR):
+            return
+        place = (code.co_filename[len(PACKAGE) :], code.co_qualname, position)
         places.append(place)
         if place == wanted:
             visits += 1
             if visits == number:
-                called.clear()
                 sent.append(place)
                 sys.settrace(None)
                 signal.raise_signal(signal.SIGINT)
 
-    def trace(frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "call" and frame.f_back is not None:
-            called.pop(frame.f_back, None)
-        code = frame.f_code
-        if not code.co_filename.startswith(PACKAGE) or (wanted is not None and code.co_qualname != wanted[1]):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        if event == "opcode":
-            name = dis.opname[code.co_code[frame.f_lasti]]
-            hears, called[frame] = called.get(frame, False) or name in _HEARS, name in _HEARS_AFTER
-            if hears and not _finalising(frame):
-                at(frame, frame.f_lasti)
-        elif event == "call" and code.co_name not in COVERED and not code.co_flags & inspect.CO_GENERATOR:
-            if not _finalising(frame):
-                at(frame, -1)
-        elif event == "return":
-            called.pop(frame, None)
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
+    with hearing(ours, at):
         yield sent
-    finally:
-        sys.settrace(before)
 
 
 def chosen(places: list[Place]) -> list[tuple[Place, int]]:

@@ -1,4 +1,4 @@
-"""What is alive now, found without having listened: the garbage collector knows every block, tensor, node and module.
+"""What is alive now, found without having listened: the garbage collector knows every block, tensor and node.
 
 Other threads go on meanwhile: their dictionaries are looked at in copies, which are made in one call of C.
 """
@@ -23,6 +23,7 @@ KINDS: dict[type, tuple[str, ...]] = {
     Block: ("pool",),
 }
 """What is looked for: the class, and attributes that say that one was made completely."""
+COLLECTED = (Tensor, Node, Block)  # of which there are many, and few classes: modules and optimizers are known by themselves
 
 
 class Census:
@@ -52,13 +53,15 @@ class Census:
 
 def _found() -> tuple[list, ...]:
     """The living objects of each class, of those that were made completely."""
-    found: tuple[list, ...] = tuple([] for _ in KINDS)
-    where = {kind: (found[i], signs) for i, (base, signs) in enumerate(KINDS.items()) for kind in _subclasses(base)}
-    for thing in alive(where):  # of a million objects, a few hundred
-        things, signs = where[type(thing)]
-        if all(hasattr(thing, sign) for sign in signs):
-            things.append(thing)
-    return found
+    collected = alive({kind for base in COLLECTED for kind in _subclasses(base)})
+    things = [*collected, *Module._living.all(), *Optimizer._living.all()]
+    found: dict[type, list] = {base: [] for base in KINDS}
+    bases = {kind: next(base for base in KINDS if issubclass(kind, base)) for kind in {*map(type, things)}}
+    for thing in things:
+        base = bases[type(thing)]
+        if all([hasattr(thing, sign) for sign in KINDS[base]]):
+            found[base].append(thing)
+    return tuple(found.values())
 
 
 def _subclasses(base: type) -> list[type]:

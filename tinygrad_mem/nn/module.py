@@ -18,6 +18,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import NotOfferedError, let_go
 from ..functional import creation
+from ..interrupts import Living
 from ..scope import local
 from . import state
 from .hooks import call_with_hooks, hooked
@@ -40,6 +41,12 @@ class Module(Tree):
     forward: Callable[..., Any] = _no_forward
     _version = 1
     _known_as = ""  # the name of the class that a wrapper has changed: paths begin as without it
+    _living = Living()  # all modules, for those who take stock
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        Module._living.add(self)
+        return self
 
     # --- being called -----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ..autograd.sparse import SparseTensor
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, as_dtype
 from ..errors import GraphError, NotOfferedError
-from ..interrupts import whole
+from ..interrupts import Living, whole
 from . import rows
 from . import state as states
 from .state import MASTER, OURS, Kept, has_master
@@ -65,6 +65,12 @@ class Optimizer:
     _moves = 0  # steps that have moved parameters
     _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
     _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
+    _living = Living()  # all optimizers, for those who take stock
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        Optimizer._living.add(self)
+        return self
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
