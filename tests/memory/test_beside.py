@@ -86,7 +86,7 @@ def test_a_track_that_begins_and_ends_while_others_train(visit, every, training,
     track = memory.track()
     with visited(getattr(training, visit), *TRACKER, every=every) as where:
         track.__enter__()
-    assert len(where) > 100
+    assert len(where) > 80  # in Python 3.13 it is fewer bytecodes than in 3.11
     training.step()
     check(track, "begun")
     (weight,) = [block for block in track.live("end") if block.address == device("cpu").address(training.net[3].weight.array)]

@@ -22,6 +22,7 @@ import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute, scope
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DeviceError
+from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 
@@ -484,6 +485,7 @@ def test_a_profile_changes_nothing_for_others():
     assert heard == count == tm.device("cpu").generator.state[1]
 
 
+@pytest.mark.skipif(FREE_THREADED, reason="its collector waits until there is a quarter more of objects, pytest's among them")
 def test_cycles_are_named():
     class Holds:
         def __init__(self) -> None:

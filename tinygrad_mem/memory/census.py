@@ -59,7 +59,7 @@ def _found() -> tuple[list, ...]:
     bases = {kind: next(base for base in KINDS if issubclass(kind, base)) for kind in {*map(type, things)}}
     for thing in things:
         base = bases[type(thing)]
-        if all([hasattr(thing, sign) for sign in KINDS[base]]):
+        if all(hasattr(thing, sign) for sign in KINDS[base]):
             found[base].append(thing)
     return tuple(found.values())
 
