@@ -17,8 +17,9 @@ import tinygrad_mem as tm
 from tests.interleave import interleavings
 from tinygrad_mem import interrupts, nn
 from tinygrad_mem.autograd import engine, hooks, saved
-from tinygrad_mem.devices import Generator, random
+from tinygrad_mem.devices import Generator, base, device, random
 from tinygrad_mem.kernels.numpy import blas, threads
+from tinygrad_mem.memory import uncounted
 from tinygrad_mem.nn import functional as F
 
 PACKAGE = Path(tm.__file__).parent
@@ -89,6 +90,42 @@ def _blas() -> tuple:
     return multiply, multiply, lambda a, b: asked == [1, 1] and (not blas._get_threads or blas._get_threads() == before)
 
 
+def _devices() -> tuple:
+    here = base._instances.copy()
+    base._instances.pop(("cuda", 7), None)
+    return base.opened, lambda: device("cuda:7"), lambda a, b: set(a) <= {*here.values(), b}
+
+
+def _living() -> tuple:
+    living, kept = interrupts.Living(), [nn.ReLU(), nn.ReLU(), nn.ReLU()]
+    living.add(kept[0])
+    living.add(kept[1])
+
+    def change() -> None:
+        living.add(kept[2])
+        del kept[0]
+
+    return living.all, change, lambda a, b: kept[0] in a and living.all() == kept
+
+
+def _queues() -> tuple:
+    queue = deque(range(3))
+    return lambda: interrupts.copied(queue), lambda: queue.append(3), lambda a, b: list(a) in ([0, 1, 2], [0, 1, 2, 3])
+
+
+def _late() -> tuple:
+    uncounted.Ears.late.append(KeyError())
+
+    def say() -> bool:
+        try:
+            uncounted.Ears.say()
+        except KeyError:
+            return True
+        return False
+
+    return say, say, lambda a, b: a != b
+
+
 SHARED: dict[str, tuple[Callable[[], tuple], Any]] = {
     "keys of hooks": (_handles, hooks),
     "numbers of nodes": (_numbers, interrupts),
@@ -101,6 +138,10 @@ SHARED: dict[str, tuple[Callable[[], tuple], Any]] = {
     "the workers": (_workers, threads),
     "a job": (_jobs, threads),
     "BLAS's threads": (_blas, blas),
+    "the devices": (_devices, base),
+    "what is alive": (_living, interrupts),
+    "a queue": (_queues, interrupts),
+    "what is late": (_late, uncounted),
 }
 
 

@@ -181,7 +181,7 @@ class device:
 
 def opened() -> list[device]:
     """The devices that were asked for so far; in a dry run, the one that there is."""
-    return [each for each in _instances.values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
+    return [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
 
 
 def _entered() -> list:

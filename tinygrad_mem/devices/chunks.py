@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DeviceError
+from ..interrupts import copied
 
 ROUND = 512
 _MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
@@ -104,6 +105,7 @@ def _aside(firsts: dict[int, Chunk], pending: Pending) -> list[Chunk]:
 
 def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total: int) -> Counts:
     """What the counts of a pool with these segments will be when nothing is pending."""
+    pending = copied(pending)  # any thread may add to it
     aside = _aside(firsts, pending)
     used = sum([chunk.size for first in firsts.values() for chunk in chain(first) if not chunk.free])
     total = sum([first.segment.size for first in (*firsts.values(), *aside)])
@@ -119,6 +121,7 @@ def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total:
 def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment, int, int]]:
     """Each run of bytes that is free when nothing is pending, as (segment, address, size), in the order of addresses."""
     runs: list[tuple[Segment, int, int]] = []
+    pending = copied(pending)
     for first in (*firsts.values(), *_aside(firsts, pending)):
         begin, end = None, first.segment.address + first.segment.size
         for chunk in chain(first):

@@ -24,7 +24,6 @@ import numpy as np
 
 from .. import scope
 from ..errors import OutOfMemoryError
-from ..interrupts import copied
 from ..scope import lock
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged, take
 from .chunks import round_up as round_up
@@ -189,7 +188,7 @@ class Pool:
 
     def _look(self) -> Counts:
         """What the counts will be when nothing is pending, read from the chains: nothing is changed, nothing relied on."""
-        return look(self._firsts, copied(self._pending), self._peak_used, self._peak_total)
+        return look(self._firsts, self._pending, self._peak_used, self._peak_total)
 
     def _counts(self) -> Counts:
         with self._alone() as alone:
@@ -372,7 +371,7 @@ class Pool:
     def _free_runs(self) -> list[tuple[Segment, int, int]]:
         """Each run of free bytes as (segment, address, size), in the order of addresses."""
         with self._alone():  # some may be pending, where asked from inside a change
-            return free_runs(self._firsts, copied(self._pending))
+            return free_runs(self._firsts, self._pending)
 
     def largest_free(self) -> int:
         """Bytes of the largest free chunk: what can be had without a new segment."""

@@ -71,8 +71,7 @@ class Recorder(scope.Listener):
                 Ears.close(self._heard)
             self.on = False
             self._held.clear()
-            if Ears.late:
-                raise Ears.late.pop()
+            Ears.say()
 
     def _last_facts(self) -> None:
         held = self._held.copy()  # at once: what the collector finds meanwhile lets go of roles
@@ -91,7 +90,8 @@ class Recorder(scope.Listener):
 
     def _heard(self, size: int) -> None:
         if size < _APART:
-            self._small += size
+            with lock:
+                self._small += size
         else:
             self.fact(Kind.UNCOUNTED, rounded=size)
 
@@ -130,8 +130,7 @@ class Recorder(scope.Listener):
     # --- ops --------------------------------------------------------------------------------------------------------------
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
-        if Ears.late:
-            raise Ears.late.pop()
+        Ears.say()
         node.line = local.line = source_line()
         if local.phase == "user":
             self._origin.role = "INPUT" if all(self._is_input(a) for a in arrays) else "TEMPORARY"

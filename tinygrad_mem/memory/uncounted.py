@@ -13,6 +13,7 @@ import ctypes
 import functools
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from ..scope import run
@@ -81,6 +82,13 @@ class Ears:
                 hear(size)
         except BaseException as error:
             cls.late.append(error)
+
+    @classmethod
+    def say(cls) -> None:
+        """Raise what is late, one at a time."""
+        if cls.late:
+            with suppress(IndexError):  # another thread has just taken it
+                raise cls.late.pop()
 
 
 def _listen() -> Any:

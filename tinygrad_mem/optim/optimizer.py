@@ -7,7 +7,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -67,11 +67,6 @@ class Optimizer:
     _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
     _living = Living()  # all optimizers, for those who take stock
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        self = super().__new__(cls)
-        Optimizer._living.add(self)
-        return self
-
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
             raise TypeError(
@@ -83,7 +78,7 @@ class Optimizer:
         self.defaults = defaults
         self.state: defaultdict[Tensor, dict[str, Any]] = defaultdict(dict)
         self.param_groups: list[dict[str, Any]] = []
-        self._open_hooks()
+        self._begin()
         groups = list(params)
         if not groups:
             raise ValueError("optimizer got an empty parameter list")
@@ -92,7 +87,8 @@ class Optimizer:
         for group in groups:
             self.add_param_group(dict(group) if isinstance(group, dict) else group)
 
-    def _open_hooks(self) -> None:
+    def _begin(self) -> None:
+        Optimizer._living.add(self)
         self._before: dict[int, Callable] = {}
         self._after: dict[int, Callable] = {}
 
@@ -396,7 +392,7 @@ class Optimizer:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open_hooks()
+        self._begin()
 
     def __repr__(self) -> str:
         lines = [f"{type(self).__name__} ("]
