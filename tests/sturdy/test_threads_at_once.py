@@ -105,7 +105,7 @@ def _living() -> tuple:
         living.add(kept[2])
         del kept[0]
 
-    return living.all, change, lambda a, b: kept[0] in a and living.all() == kept
+    return living.all, change, lambda a, b: kept[0] in a and living.all()[-2:] == kept
 
 
 def _queues() -> tuple:
