@@ -19,7 +19,7 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.autograd import graph
 from tinygrad_mem.devices import Pool, device, round_up
 from tinygrad_mem.errors import GraphError, OutOfMemoryError
-from tinygrad_mem.techniques import compressed, save_on_cpu
+from tinygrad_mem.techniques import compressed, offload, save_on_cpu
 
 PINNED = pytest.mark.parametrize("pinned", [False, True], ids=["", "pinned"])
 
@@ -58,6 +58,26 @@ def test_views_and_several_nodes_share_one_copy():
     sum(p.sum() for p in parts).backward()
     del parts
     assert host().used_bytes() == before
+
+
+@PINNED
+def test_what_is_in_use_is_not_brought_back_again(dev: str, pinned: bool):
+    """Also where the one that looks at it sees a part of it, turned: the block is there as long as anything shows it."""
+    with tm.device(dev) as where:
+        x = tm.arange(2 * 3 * 64, dtype=tm.float32, device=dev).reshape(6, 64)
+        store = offload._Store(pinned)
+        whole, part, turned = (store.pack(t) for t in (x * 1, x[2:5, 1::2], x.t()[:, 1:3]))
+        wanted = [(x * 1).cpu().numpy(), x[2:5, 1::2].cpu().numpy(), x.t()[:, 1:3].cpu().numpy()]
+        assert part[0] is turned[0] is not whole[0], "the views share one copy"
+        del x
+        gc.collect()
+        before = where.pool.used_bytes()
+        seen = store.unpack(part).array[1:]  # a view of a view, as a kernel takes: the tensor itself is gone
+        again = store.unpack(turned)
+        assert where.pool.used_bytes() - before == round_up(2 * 3 * 64 * 4) * (1 + pinned), "one block, and what is ahead"
+        assert (store.unpack(whole).cpu().numpy() == wanted[0]).all()
+        assert (tm.Tensor._wrap(seen, where).cpu().numpy() == wanted[1][1:]).all()
+        assert (again.cpu().numpy() == wanted[2]).all()
 
 
 def test_parameters_frozen_ones_and_their_views_stay():

@@ -75,14 +75,14 @@ class _Store:
         if isinstance(packed, Kept):
             return packed.get()
         parked, offset, layout = packed
-        block = parked.fetch()
+        window = parked.show(offset, layout)
         if self.pinned:
             for reference in reversed(self._order[: parked.index]):
                 before = reference()
                 if before is not None:
                     before.fetch_ahead()
                     break
-        return Tensor._wrap(parked.device.window(block, offset, layout), parked.device)
+        return Tensor._wrap(window, parked.device)
 
 
 class _Layout:
@@ -100,13 +100,13 @@ class Parked:
     def __init__(self, device: Device, block: Any, pinned: bool, index: int) -> None:
         self.device, self.index = device, index
         self.bytes = np.ndarray(block.shape, uint8, device.pool.host(pinned=pinned).malloc(block.size))
-        self._here: weakref.ref | None = None
+        self._here: list[weakref.ref] = []  # NumPy's views hold the block, CuPy's hold the array that they were made of
         self._ahead: tuple | None = None
         device.to_host(block, self.bytes)
 
-    def fetch(self) -> Any:
-        """The block on the device: the one that is in use, the one that was fetched ahead, or a new copy."""
-        block = None if self._here is None else self._here()
+    def show(self, offset: int, layout: _Layout) -> Any:
+        """An array over the block on the device: the one that is in use, the one that was fetched ahead, or a new copy."""
+        block = self._in_use()
         if block is None:
             if self._ahead is None:
                 block = self.device.empty(self.bytes.shape, uint8)
@@ -114,12 +114,20 @@ class Parked:
             else:
                 (block, copy), self._ahead = self._ahead, None
                 self.device.wait(copy)
-            self._here = weakref.ref(block)
-        return block
+        window = self.device.window(block, offset, layout)
+        self._here += weakref.ref(block), weakref.ref(window)
+        return window
+
+    def _in_use(self) -> Any:
+        """The block, if anybody on the device shows it; else ``None``."""
+        self._here = [reference for reference in self._here if reference() is not None]
+        shown = self._here[0]() if self._here else None
+        place = None if shown is None else self.device.block(shown)
+        return None if place is None else place[0]
 
     def fetch_ahead(self) -> None:
         """Begin to bring it back, unless it is there."""
-        if self._ahead is None and (self._here is None or self._here() is None):
+        if self._ahead is None and self._in_use() is None:
             block = self.device.empty(self.bytes.shape, uint8)
             self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
 
