@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 from numpy._core import _multiarray_umath
 
@@ -81,3 +83,34 @@ def numpy_allocations() -> Iterator[list[int]]:
     finally:
         _set_handler(before[0])
         scope.local.run(_set_handler, before[1])
+
+
+@contextlib.contextmanager
+def cupy_allocations() -> Iterator[list[tuple[int, str]]]:
+    """What CuPy's pool gave in this thread to others than ``device.empty``, while the context is open: bytes, and who asked."""
+    import cupy
+
+    from tinygrad_mem.devices.cuda import CUDA
+
+    hooks: Any = cupy.cuda.memory_hook
+    found: list[tuple[int, str]] = []
+
+    class Hidden(hooks.MemoryHook):
+        name = "tinygrad_mem witness"
+
+        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+            if mem_size and mem_ptr and sys._getframe(1).f_code is not CUDA.empty.__code__:
+                found.append((size, _place()))
+
+    with Hidden():
+        yield found
+
+
+def _place() -> str:
+    """The innermost line of the library that is running, and who called it."""
+    frame, lines = sys._getframe(2), []
+    while frame is not None and len(lines) < 3:
+        if "/tinygrad_mem/" in frame.f_code.co_filename:
+            lines.append(f"{frame.f_code.co_filename.split('/tinygrad_mem/')[-1]}:{frame.f_lineno}")
+        frame = frame.f_back
+    return " < ".join(lines)

@@ -83,13 +83,26 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     return target
 
 
+def _places(array: Any) -> np.ndarray:
+    """An array of NumPy at the addresses of ``array``, whatever memory that is: to be compared, and never read."""
+    if isinstance(array, np.ndarray):
+        return array
+    return np.asarray(_Places(array))
+
+
+class _Places:
+    def __init__(self, array: Any) -> None:
+        where = {"data": (address_of(array), True), "strides": array.strides, "typestr": array.dtype.str}
+        self.__array_interface__ = {"version": 3, "shape": array.shape, **where}
+
+
 def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
     """An op may read just what it writes, element by element; what it writes earlier than it reads would be another value."""
     if other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target):
         return
-    if target.size and other.size and isinstance(target, np.ndarray):
+    if target.size and other.size:
         try:
-            overlap = np.shares_memory(target, other, max_work=1000)  # type: ignore[arg-type]
+            overlap = np.shares_memory(_places(target), _places(other), max_work=1000)  # type: ignore[arg-type]
         except np.exceptions.TooHardError:
             return
         if overlap:

@@ -70,10 +70,12 @@ def _rows(tensor: Tensor, indices: Sequence[int]) -> Tensor:
         raise IndexError(f"index {chosen[wrong][0]} is out of bounds for dimension 0 with size {count}")
     where = tensor.device
     array = where.empty((len(chosen), *tensor.shape[1:]), tensor.dtype)
-    if where.type != "meta":
-        checked: dict[str, Any] = {"mode": "clip"} if where.xp is np else {}  # NumPy would fill a second array and copy it
-        with where.current():
-            where.xp.take(tensor.array, where.xp.asarray(chosen % max(count, 1)), axis=0, out=array, **checked)
+    work = where.workspace(where.kernels.host_workspace(chosen))
+    if work is not None:
+        work = work.view(chosen.dtype)
+        where.upload(chosen, work)
+    with where.current():
+        where.kernels.take(tensor.array, chosen if work is None else work, out=array)
     return Tensor._wrap(array, where)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..dtypes import uint8
 from ..errors import ArgumentTypeError, DeviceError, NotOfferedError
 from ..interrupts import covered
 from .random import Generator
@@ -87,6 +88,16 @@ class device:
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """An uninitialised, C-contiguous array of this device's pool."""
         raise NotImplementedError
+
+    def workspace(self, size: int) -> Any:
+        """``size`` bytes that a kernel wants for itself while it runs; ``None`` for 0."""
+        if not size:
+            return None
+        before, scope.local.birth = scope.local.birth, "WORKSPACE"
+        try:
+            return self.empty((size,), uint8)
+        finally:
+            scope.local.birth = before
 
     def refusal(self) -> NotOfferedError:
         """What to raise for an array of the dtype that is :attr:`lacking`."""

@@ -82,12 +82,23 @@ class CUDA(device, kind="cuda"):
         with self._device:
             if out.flags.c_contiguous:
                 out.set(source.astype(out.dtype, copy=False))
-            else:
-                out[...] = self._cupy.asarray(source)
+                return
+            staged = self._staged(out)
+            staged.set(source.astype(out.dtype, copy=False))
+            self.kernels.copy(staged, out=out)
 
     def download(self, source: Any, out: np.ndarray) -> None:
         with self._device:
+            if not source.flags.c_contiguous:
+                staged = self._staged(source)
+                self.kernels.copy(source, out=staged)
+                source = staged
             out[...] = source.get()
+
+    def _staged(self, array: Any) -> Any:
+        """A contiguous buffer for what ``array`` gets from the host or gives to it."""
+        work = self.workspace(self.kernels.staging_workspace(array))
+        return self._cupy.ndarray(array.shape, array.dtype, None if work is None else work.data)
 
     def address(self, array: Any) -> int | None:
         return array.data.mem.ptr if isinstance(array.data.mem, self._cupy.cuda.memory.PooledMemory) else None

@@ -130,7 +130,9 @@ def randint(
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
     """0 to n - 1 in random order, int64."""
     out = creation.empty(n, dtype=dtype or dtypes.int64, device=device)
-    out.device.kernels.permutation(_ticket(out, generator), out=out.array)
+    kernels, array = out.device.kernels, out.array
+    work = out.device.workspace(kernels.permutation_workspace(array))
+    kernels.permutation(_ticket(out, generator), work, out=array)
     return out
 
 
@@ -211,7 +213,9 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
         if not np.isfinite(host).all() or (host < 0).any() or (host.sum(-1) <= 0).any():
             raise ArgumentError("probability tensor contains either `inf`, `nan` or element < 0, or a row that sums to 0")
     out = creation.empty(*input.shape[:-1], num_samples, dtype=dtypes.int64, device=input.device)
-    out.device.kernels.multinomial(_ticket(out, generator), input.array, replacement, out=out.array)
+    kernels, array = out.device.kernels, out.array
+    work = out.device.workspace(kernels.multinomial_workspace(input.array, replacement, array))
+    kernels.multinomial(_ticket(out, generator), input.array, replacement, work, out=array)
     return out
 
 

@@ -14,7 +14,7 @@ KNOWN: dict[str, str] = {
     "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
     "what the tensors that an op gets are copied from",
     "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",
-    "CuPy argsort": "copies of keys and indices and Thrust's workspace, from CuPy's pool: sort, topk, kthvalue, median",
+    "CuPy unique": "as NumPy's, from CuPy's pool",
     "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
     "cuBLAS": "a workspace a handle (32 MiB on recent GPUs), once; CuPy's linear algebra and convolutions use it",

@@ -58,7 +58,7 @@ def _all(q, k, v):
 
 def _workspace(ctx, q_shape, k_shape, v_shape, dtype, backward):
     size = ctx.kernels.attention_workspace(q_shape, k_shape, v_shape, dtype, backward)
-    return ctx.workspace(size) if size else None
+    return ctx.workspace(size)
 
 
 def _keep(ctx, q, k, v, y, lse, **others):

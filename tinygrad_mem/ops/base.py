@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .. import scope
 from ..devices import device as Device
-from ..dtypes import category, uint8
+from ..dtypes import category
 from ..errors import DTypeError, ShapeError
 
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
@@ -93,12 +92,8 @@ class Context:
         return self.device.empty(x.shape, x.dtype)
 
     def workspace(self, size: int) -> Array:
-        """``size`` bytes that a kernel wants for itself while it runs."""
-        before, scope.local.birth = scope.local.birth, "WORKSPACE"
-        try:
-            return self.device.empty((size,), uint8)
-        finally:
-            scope.local.birth = before
+        """``size`` bytes that a kernel wants for itself while it runs; ``None`` for 0."""
+        return self.device.workspace(size)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
         """A buffer of zeros."""

@@ -38,7 +38,7 @@ class Embedding(Op):
         counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
         rows = ctx.contiguous(gy).reshape(index.size, ctx.table[1])
         size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
-        work = ctx.workspace(size) if size else None
+        work = ctx.workspace(size)
         ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, None, None, work, out=gw)
         return None, gw
 
@@ -120,7 +120,7 @@ def _bag_table(ctx, gy, index, bags, parts):
     gw = ctx.zeros(ctx.table, gy.dtype)
     counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
     size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
-    work = ctx.workspace(size) if size else None
+    work = ctx.workspace(size)
     ctx.kernels.embedding_backward(gy, index, padding, counts, bags, parts, work, out=gw)
     return gw
 

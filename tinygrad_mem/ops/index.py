@@ -57,7 +57,7 @@ class IndexPut(Op):
         if any(ctx.needs):
             ctx.save(**{f"index{i}": index for i, index in enumerate(indices)})
         ctx.key, ctx.accumulate, ctx.shape = key, accumulate, shape
-        ctx.kernels.index_put(value, full, accumulate, out=y)
+        _put(ctx, value, full, accumulate, y)
         return y
 
     @staticmethod
@@ -74,8 +74,14 @@ class IndexPut(Op):
                 gx = ctx.grad_buffer(gy)
                 if gx is not gy:
                     ctx.kernels.copy(gy, out=gx)
-                ctx.kernels.index_put(0, full, False, out=gx)
+                _put(ctx, 0, full, False, gx)
         return (gx, gv, *[None] * len(indices))
+
+
+def _put(ctx, value, key, accumulate, out):
+    """``index_put`` with the workspace that it wants."""
+    size = ctx.kernels.index_put_workspace(out, accumulate)
+    ctx.kernels.index_put(value, key, accumulate, ctx.workspace(size), out=out)
 
 
 def _full_key(key, indices):

@@ -12,13 +12,13 @@ from .base import Op, broadcast
 def _product(ctx, a, b, out):
     """out = a @ b through BLAS, with the workspace that the kernel asks for."""
     size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
-    ctx.kernels.matmul(a, b, ctx.workspace(size) if size else None, out=out)
+    ctx.kernels.matmul(a, b, ctx.workspace(size), out=out)
 
 
 def _half_sum(ctx, a, b, addend, alpha, beta, out):
     """out = alpha * (a @ b) + beta * addend of halves, rounded once."""
     size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
-    ctx.kernels.matmul_add(a, b, addend, alpha, beta, ctx.workspace(size) if size else None, out=out)
+    ctx.kernels.matmul_add(a, b, addend, alpha, beta, ctx.workspace(size), out=out)
 
 
 def _blas_ready(ctx, x):

@@ -94,8 +94,8 @@ class SampleNorm(Op):
         mean = ctx.empty(layout[:2], wide) if centre else None
         rstd = ctx.empty(layout[:2], wide)
         out = ctx.output(x.shape, x.dtype)
-        w = None if weight is None else weight.reshape(affine)
-        b = None if bias is None else bias.reshape(affine)
+        w = None if weight is None else ctx.contiguous(weight).reshape(affine)
+        b = None if bias is None else ctx.contiguous(bias).reshape(affine)
         ctx.kernels.sample_norm(ctx.contiguous(x).reshape(layout), w, b, eps, centre, mean, rstd, out=out.reshape(layout))
         if any(ctx.needs):
             ctx.save(x=x, rstd=rstd)
@@ -109,7 +109,7 @@ class SampleNorm(Op):
     def backward(ctx, gy):
         x, rstd = ctx.take("x"), ctx.take("rstd")
         mean = ctx.take("mean") if ctx.centre else None
-        weight = ctx.take("weight").reshape(ctx.affine) if "weight" in ctx.saved else None
+        weight = ctx.contiguous(ctx.take("weight")).reshape(ctx.affine) if "weight" in ctx.saved else None
         gy = ctx.contiguous(gy)
         gw = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[2] else None

@@ -204,7 +204,7 @@ class ExtremumAlong(Op):
 def first_extremum(ctx, x, axis, low, out):
     """out = the int64 index of the first largest or smallest along ``axis``, with the kernel's workspace."""
     size = ctx.kernels.arg_workspace(x.shape, axis, x.dtype)
-    work = ctx.workspace(size) if size else None
+    work = ctx.workspace(size)
     (ctx.kernels.argmin if low else ctx.kernels.argmax)(x, axis, work, out=out)
 
 

@@ -33,5 +33,5 @@ class Resize(Op):
 
 def _run(ctx, x, places, weights, taps, plain, out):
     size = ctx.kernels.resize_workspace(x.shape, out.shape[1:], taps, plain, x.dtype)
-    work = ctx.workspace(size) if size else None
+    work = ctx.workspace(size)
     ctx.kernels.resize(x, places, weights, taps, plain, work, out=out)

@@ -36,9 +36,8 @@ def spread(ctx, gy, index):
 
 def fill_order(ctx, x, axis, start, stop, descending, out):
     """out = int64 indices of the ranks ``start`` to ``stop``, with the kernel's workspace."""
-    size = ctx.kernels.order_workspace(x.shape, axis, x.dtype)
-    work = ctx.workspace(size) if size else None
-    ctx.kernels.order(x, axis, start, stop, descending, work, out=out)
+    size = ctx.kernels.order_workspace(x, axis)
+    ctx.kernels.order(x, axis, start, stop, descending, ctx.workspace(size), out=out)
 
 
 class Sort(Op):

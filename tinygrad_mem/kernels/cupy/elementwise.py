@@ -1,6 +1,7 @@
 """Elementwise arithmetic on a GPU: CuPy's ufuncs where one exists, a fused kernel a function where none does.
 
-A ufunc of CuPy copies an operand that shares memory with ``out`` without being the same object; a fused kernel does not.
+A ufunc of CuPy copies an operand that lies in the memory of ``out`` without being the same object (see ``apart``); a fused
+kernel does not.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 import cupy as _cupy
 
+from .apart import apart as _apart
 from .formula import backward as _backward
 from .formula import forward as _forward
 from .fused import Fused as _Fused
@@ -23,7 +25,17 @@ def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> _Fused:
 
 def copy(x, out):
     """out = x, broadcast and cast."""
-    _cupy.copyto(out, x, casting="unsafe")
+    _cupy.copyto(out, _apart(x, out), casting="unsafe")
+
+
+def staging_workspace(x):
+    """Bytes that an array wants on its way to the host or from there: only contiguous ones go by themselves."""
+    return 0 if x.flags.c_contiguous else x.nbytes
+
+
+def host_workspace(x):
+    """Bytes that an array of the host wants before kernels can read it."""
+    return x.nbytes
 
 
 def fill(value, out):
@@ -35,7 +47,7 @@ def _binary(name: str, formula: str) -> Any:
     ufunc = getattr(_cupy, name)
 
     def kernel(x, y, out):
-        ufunc(x, y, out=out, **_CAST)
+        ufunc(_apart(x, out), _apart(y, out), out=out, **_CAST)
 
     kernel.__doc__ = f"out = {formula}."
     kernel.__name__ = name
@@ -47,6 +59,7 @@ def _arithmetic(name: str, formula: str) -> Any:
     ufunc = getattr(_cupy, name)
 
     def kernel(x, y, out):
+        x, y = _apart(x, out), _apart(y, out)
         if out.dtype.char == "e" and (isinstance(x, (float, int)) or isinstance(y, (float, int))):
             ufunc(x, y, out=out, dtype="f", **_CAST)
         else:
@@ -61,7 +74,7 @@ def _unary(name: str, formula: str) -> Any:
     ufunc = getattr(_cupy, name)
 
     def kernel(x, out):
-        ufunc(x, out=out, **_CAST)
+        ufunc(_apart(x, out), out=out, **_CAST)
 
     kernel.__doc__ = f"out = {formula}."
     kernel.__name__ = name

@@ -1,5 +1,5 @@
-"""Indexing on a GPU. Places that several entries name are added to in order of the entries by one thread each: no atomics, so
-the same run gives the same bits.
+"""Indexing on a GPU. Rows, and halves along an axis, are added in order of the entries by one thread each: the same run gives
+the same bits. What else goes to one place several times is added by atomics, in float32 and float64 in any order.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from functools import cache as _cache
 
 import cupy as _cupy
+import numpy as _numpy
 
 from .fused import Fused as _Fused
 
@@ -29,19 +30,26 @@ _add_rows = _Fused(
     """,
     "tinygrad_mem_add_rows",
 )
-_add_along = _Fused(
-    "raw X source, raw int64 index, int64 count, int64 length",
-    "Z z",
-    """
-    const long long line = i / length, place = i % length;
-    typename Wide<Z>::type total = z;
-    for (long long k = 0; k < count; ++k) {
-        if (index[line * count + k] == place) total += source[line * count + k];
-    }
-    z = total;
-    """,
-    "tinygrad_mem_add_along",
-)
+
+
+def _adding_along(source, value):
+    """A thread a place: it looks through the index of its line."""
+    return _Fused(
+        f"{source} source, raw int64 index, int64 count, int64 length",
+        "Z z",
+        f"""
+        const long long line = i / length, place = i % length;
+        typename Wide<Z>::type total = z;
+        for (long long k = 0; k < count; ++k) {{
+            if (index[line * count + k] == place) total += {value};
+        }}
+        z = total;
+        """,
+        "tinygrad_mem_add_along",
+    )
+
+
+_add_along, _add_number_along = _adding_along("raw X", "source[line * count + k]"), _adding_along("X", "source")
 
 
 def take(x, index, out):
@@ -56,53 +64,138 @@ def add_rows(rows, index, out):
         _add_rows(rows, index, index.size, out.size // len(out), len(out), out, out)
 
 
+@_cache
+def _at(count, inputs, outputs, body, name):
+    """A kernel of ``count`` index arrays, each with what a step is worth in bytes and the size of its axis, from whose end
+    negative entries count. ``place`` is how far from ``w[i]`` the element lies that the arrays name.
+    """
+    given = [f"int64 at{a}, int64 step{a}, int64 size{a}" for a in range(count)]
+    place = " + ".join(f"(at{a} < 0 ? at{a} + size{a} : at{a}) * step{a}" for a in range(count))
+    return _Fused(", ".join([inputs, *given]), outputs, f"const ptrdiff_t place = {place};\n{body}", f"{name}{count}", _ADD)
+
+
+def _get(count):
+    body = "z = Z(*(const X*)((const char*)&w[i] + place))"
+    return _at(count, "raw X w", "Z z", body, "tinygrad_mem_get_at")
+
+
+def _put(count):
+    return _at(count, "V value", "raw T w", "*(T*)((char*)&w[i] + place) = T(value)", "tinygrad_mem_put_at")
+
+
+def _add(count):
+    return _at(count, "V value", "raw T w", "add_at((T*)((char*)&w[i] + place), T(value))", "tinygrad_mem_add_at")
+
+
+_ADD = """
+#include <cupy/atomics.cuh>
+template <typename T> __device__ inline void add_at(T* p, T v) { atomicAdd(p, v); }
+template <typename T, typename U> __device__ inline void add_narrow(T* p, T v) {  // within a word of 32 bits
+    unsigned* word = (unsigned*)((size_t)p & ~(size_t)3);
+    const int shift = 8 * ((size_t)p & 3);
+    const unsigned mask = (unsigned)(U)~(U)0 << shift;
+    for (unsigned old = *word, seen;; old = seen) {
+        const unsigned sum = (old & ~mask) | (((unsigned)(U)((U)(old >> shift) + (U)v) << shift) & mask);
+        seen = atomicCAS(word, old, sum);
+        if (seen == old) return;
+    }
+}
+template <> __device__ inline void add_at(signed char* p, signed char v) { add_narrow<signed char, unsigned char>(p, v); }
+template <> __device__ inline void add_at(unsigned char* p, unsigned char v) { add_narrow<unsigned char, unsigned char>(p, v); }
+template <> __device__ inline void add_at(short* p, short v) { add_narrow<short, unsigned short>(p, v); }
+template <> __device__ inline void add_at(bool* p, bool v) { if (v) *p = true; }
+"""
+
+
+def _window(x, shape, strides):
+    """An array of this shape over the memory of x."""
+    return _cupy.ndarray(shape, x.dtype, x.data, strides=strides)
+
+
+def _selected(x, key):
+    """What ``x[key]`` is without its index arrays, as an array of the result's shape that stands still where they count, and
+    the arrays: arrays that stand together leave their axes where they are, else these go first.
+    """
+    arrays = [a for a, k in enumerate(key) if isinstance(k, _cupy.ndarray)]
+    rest = [a for a in range(x.ndim) if a not in arrays]
+    common = _numpy.broadcast_shapes(*[key[a].shape for a in arrays])
+    first = arrays[0] if arrays[-1] - arrays[0] == len(arrays) - 1 else 0
+    sizes, steps = [x.shape[a] for a in rest], [x.strides[a] for a in rest]
+    shape = (*sizes[:first], *common, *sizes[first:])
+    after = (..., *[None] * (len(rest) - first))
+    indices = [(key[a][after], x.strides[a], x.shape[a]) for a in arrays]
+    return _window(x, shape, (*steps[:first], *[0] * len(common), *steps[first:])), indices
+
+
+def _along(x, axis, index):
+    """As :func:`_selected`, of the elements that index names along an axis; the other axes count up."""
+    if not x.ndim:
+        return x, [(index, 0, 0)]
+    steps = [0 if a == axis else step for a, step in enumerate(x.strides)]
+    return _window(x, index.shape, steps), [(index, x.strides[axis], 0)]
+
+
+def _arguments(window, indices):
+    """The index arrays for a kernel, the first of the whole shape: what is raw does not tell it."""
+    (first, *numbers), *others = indices
+    return [_cupy.broadcast_to(first, window.shape), *numbers, *[part for each in others for part in each]]
+
+
+def _fetch(selected, out):
+    window, indices = selected
+    if out.size:
+        _get(len(indices))(window, *_arguments(window, indices), out)
+
+
+def _store(kernel, value, selected):
+    window, indices = selected
+    if window.size:
+        kernel(len(indices))(value, *_arguments(window, indices), window)
+
+
 def index_get(x, key, out):
-    """out = x[key] with arrays in the key."""
-    _cupy.copyto(out, x[key])
+    """out = x[key]; the key has an int64 array, whose negative entries count from the end, or a whole slice for each axis."""
+    _fetch(_selected(x, key), out)
 
 
-def index_put(value, key, accumulate, out):
-    """out[key] = value, or += with repeated entries adding up."""
-    if accumulate and out.dtype.char == "e":  # atomic sums of halves would stall: a float32 copy of out is summed into
-        wide = out.astype("f")
-        _cupy.add.at(wide, key, value)
+def index_put_workspace(x, accumulate):
+    """Bytes that ``index_put`` wants: halves are added to a float32 copy of x, for small atomic sums of halves would stall."""
+    return 4 * x.size if accumulate and x.dtype.char == "e" else 0
+
+
+def index_put(value, key, accumulate, work, out):
+    """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
+    if accumulate and out.dtype.char == "e":
+        wide = _cupy.ndarray(out.shape, "f", work.data)
+        _cupy.copyto(wide, out)
+        _store(_add, value, _selected(wide, key))
         _cupy.copyto(out, wide, casting="unsafe")
-    elif accumulate:
-        _cupy.add.at(out, key, value)
     else:
-        out[key] = value
+        _store(_add if accumulate else _put, value, _selected(out, key))
 
 
 def gather(x, axis, index, out):
     """out = x at index along axis."""
-    cut = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
-    _cupy.copyto(out, _cupy.take_along_axis(x[cut], index, axis))
-
-
-def _along(index, axis):
-    """The key that selects, for each entry of index, one element of an array."""
-    shape = [1] * index.ndim
-    grid = []
-    for a, n in enumerate(index.shape):
-        sizes = list(shape)
-        sizes[a] = n
-        grid.append(index if a == axis else _cupy.arange(n).reshape(sizes))
-    return tuple(grid)
+    _fetch(_along(x, axis, index), out)
 
 
 def scatter(source, axis, index, out):
     """out at index along axis = source: a number, or an array of at least index's shape."""
-    out[_along(index, axis)] = source if not isinstance(source, _cupy.ndarray) else _part(source, index)
+    _store(_put, _part(source, index), _along(out, axis, index))
 
 
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, by a thread a place that looks through its line."""
-    if out.dtype.char == "e" and isinstance(source, _cupy.ndarray) and index.size:
+    if out.dtype.char != "e":
+        _store(_add, _part(source, index), _along(out, axis, index))
+    elif index.size:
+        if not index.ndim:
+            index, out, axis = index[None], out[None], 0
         cut = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
-        lines, places, values = (_cupy.moveaxis(a, axis, -1) for a in (out[cut], index, _part(source, index)))
-        _add_along(values, places, index.shape[axis], out.shape[axis], lines)
-        return
-    _cupy.add.at(out, _along(index, axis), source if not isinstance(source, _cupy.ndarray) else _part(source, index))
+        lines, places = _cupy.moveaxis(out[cut], axis, -1), _cupy.moveaxis(index, axis, -1)
+        number = not isinstance(source, _cupy.ndarray)
+        values = source if number else _cupy.moveaxis(_part(source, index), axis, -1)
+        (_add_number_along if number else _add_along)(values, places, index.shape[axis], out.shape[axis], lines)
 
 
 _TOGETHER = {
@@ -140,4 +233,4 @@ def scatter_reduce(source, axis, index, reduce, out):
 
 
 def _part(source, index):
-    return source[tuple(slice(0, n) for n in index.shape)]
+    return source[tuple(slice(0, n) for n in index.shape)] if isinstance(source, _cupy.ndarray) else source

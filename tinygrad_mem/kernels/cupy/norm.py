@@ -220,7 +220,8 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     n, channels, length = x.shape
     _run("line_sums", x, n * channels, x, gy, mean, partial[0], partial[1], channels, length)
     _run("channel_sums", x, -(-2 * channels // _THREADS), partial, sums, n, channels, 2, 1.0)
-    _cupy.multiply(sums[1], rstd, out=sums[1])
+    products = sums[1]
+    _cupy.multiply(products, rstd, out=products)
     if out is None:
         return
     a, b, c = work[0], work[1], work[2]

@@ -6,6 +6,10 @@ import cupy as _cupy
 
 from .fused import Fused as _Fused
 from .philox import SOURCE as _SOURCE
+from .scan import cumsum as _cumsum
+from .search import search_sorted as _search_sorted
+from .sort import _workspace as _order_workspace
+from .sort import order as _order
 
 _HEAD = "uint64 seed, uint64 call"
 
@@ -79,24 +83,60 @@ def bernoulli(ticket, p, out):
     _bernoulli(*ticket, p, out)
 
 
-def permutation(ticket, out):
+def _parts(work, *shapes):
+    """float64 arrays of these shapes at the beginning of work, and the rest of it."""
+    parts, at = [], work.data
+    for shape in shapes:
+        parts.append(_cupy.ndarray(shape, "d", at))
+        at = at + parts[-1].nbytes  # += would move work itself
+    return *parts, _cupy.ndarray((work.nbytes - at.ptr + work.data.ptr,), "B", at)
+
+
+def permutation_workspace(out):
+    """Bytes that ``permutation`` wants: the keys, what ordering them wants, and the order where out is not int64."""
+    return 8 * out.size * (1 if out.dtype.char == "l" else 2) + _order_workspace((out.size,), 0)
+
+
+def permutation(ticket, work, out):
     """out = 0 to n - 1 in random order: the order of as many random keys."""
-    keys = _cupy.empty(out.size, _cupy.float64)
-    _uniform(*ticket, 0.0, 1.0, keys)
-    _cupy.copyto(out, _cupy.argsort(keys), casting="unsafe")
-
-
-def multinomial(ticket, weights, replacement, out):
-    """out = for each row, indices drawn in proportion to the row's weights (Gumbel's trick without replacement)."""
-    rows = weights.reshape(-1, weights.shape[-1]).astype(_cupy.float64)
-    target = out.reshape(-1, out.shape[-1])
-    if replacement:
-        totals = _cupy.cumsum(rows, axis=1)
-        draws = _cupy.empty(target.shape, _cupy.float64)
-        _uniform(*ticket, 0.0, 1.0, draws)
-        for i in range(rows.shape[0]):
-            target[i] = _cupy.searchsorted(totals[i], draws[i] * totals[i, -1], side="right")
+    if not out.size:
         return
-    keys = _cupy.empty(rows.shape, _cupy.float64)
-    _exponential(*ticket, 1.0, keys)
-    target[...] = _cupy.argsort(keys / rows, axis=1)[:, : target.shape[1]]
+    if out.dtype.char == "l":
+        keys, rest = _parts(work, out.shape)
+        places = out
+    else:
+        keys, places, rest = _parts(work, out.shape, out.shape)
+        places = places.view("l")
+    _uniform(*ticket, 0.0, 1.0, keys)
+    _order(keys, 0, 0, out.size, False, rest, places)
+    if places is not out:
+        _cupy.copyto(out, places, casting="unsafe")
+
+
+_divide = _Fused("T x", "float64 key", "key /= x", "tinygrad_mem_race")
+_scale = _Fused("float64 total", "float64 draw", "draw *= total", "tinygrad_mem_scale_draws")
+
+
+def multinomial_workspace(weights, replacement, out):
+    """Bytes that ``multinomial`` wants: running totals and a number for each draw, or a key for each weight and their order."""
+    if replacement:
+        return 8 * (weights.size + out.size)
+    return 8 * weights.size + _order_workspace(weights.shape, weights.ndim - 1)
+
+
+def multinomial(ticket, weights, replacement, work, out):
+    """out = for each row, indices drawn in proportion to the row's weights (a race of clocks without replacement)."""
+    if not out.size:
+        return
+    weights, out = weights.reshape(-1, weights.shape[-1]), out.reshape(-1, out.shape[-1])
+    if replacement:
+        totals, draws, _ = _parts(work, weights.shape, out.shape)
+        _cumsum(weights, 1, False, totals)
+        _uniform(*ticket, 0.0, 1.0, draws)
+        _scale(totals[:, -1:], draws)
+        _search_sorted(totals, draws, True, out)
+    else:
+        keys, rest = _parts(work, weights.shape)
+        _exponential(*ticket, 1.0, keys)
+        _divide(weights, keys)
+        _order(keys, 1, 0, out.shape[1], False, rest, out)

@@ -25,7 +25,7 @@ _search = _Fused(
 _bounds = _Fused(
     "T low, T high, float64 first, float64 last, bool given",
     "T a, T b",
-    "a = given ? T(first) : low; b = given ? T(last) : high; if (a == b) { a -= T(1); b += T(1); }",
+    "a = given ? T(first) : T(low); b = given ? T(last) : T(high); if (a == b) { a -= T(1); b += T(1); }",
     "tinygrad_mem_histogram_bounds",
 )
 _histogram = _Fused(  # counts are whole numbers: they add up to the same in any order

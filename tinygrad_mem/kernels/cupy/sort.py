@@ -1,38 +1,85 @@
 """Orders along an axis, and elements at the places that an index array names.
 
-CuPy sorts through Thrust, which takes workspace of its own from the pool: see ``kernels/uncounted.py``.
+CuPy's own sort copies the values and makes keys for several lines, and how much memory it gives to Thrust nobody knows before.
+Here tiles are sorted in shared memory, then merged two by two in the workspace that the op gives; a line that fits a tile
+needs none.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (CuPy makes its names when it is imported)
 from __future__ import annotations
 
+from functools import cache as _cache
 from math import prod as _prod
 
 import cupy as _cupy
 
 from .fused import Fused as _Fused
+from .order_source import SOURCE as _SOURCE
+
+_TILE = 1024  # values that a block sorts
+_THREADS = 256
+_NAMES = {"e": "__half", "f": "float", "d": "double", "?": "unsigned char", "B": "unsigned char"}
+_NAMES |= {"b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long"}
 
 
-def order_workspace(shape, axis, dtype):
-    """Bytes that ``order`` wants from the op: none here."""
-    return 0
+@_cache
+def _kernel(name, char, index):
+    kind = _NAMES[char]
+    return _cupy.RawKernel(_SOURCE.format(T=kind, A="float" if char == "e" else kind, I=_NAMES[index]), name)
+
+
+def _index(n):
+    """The dtype of a place within a line."""
+    return _cupy.dtype("i" if n < 2**31 - _TILE else "q")
+
+
+def _runs(n):
+    """How many orders are kept at a time: of a line of two tiles one, of more the one before and the one after a merge."""
+    return 0 if n <= _TILE else 1 if n <= 2 * _TILE else 2
+
+
+def _workspace(shape, axis):
+    """Bytes for the orders of what does not fit a tile."""
+    return _runs(shape[axis]) * _prod(shape) * _index(shape[axis]).itemsize
+
+
+def order_workspace(x, axis):
+    """Bytes that ``order`` wants: those of :func:`_workspace`, and a copy of an array that is not contiguous."""
+    return _workspace(x.shape, axis) + (0 if x.flags.c_contiguous else _copied(x))
+
+
+def _copied(x):
+    return -(-x.nbytes // 8) * 8
 
 
 def order(x, axis, start, stop, descending, work, out):
-    """out = the indices of the elements of rank ``start`` to ``stop`` along ``axis``: nan is the largest, ties in order."""
+    """out (contiguous) = the indices of the elements of rank ``start`` to ``stop`` along ``axis``: nan is the largest, equal
+    ones stay in order.
+    """
     if out.size == 0:
         return
-    lines, outs = _cupy.moveaxis(x, axis, -1), _cupy.moveaxis(out, axis, -1)
-    if lines.dtype == bool:
-        lines = lines.view("u1")
-    if descending:  # the stable order of the mirrored line, mirrored
-        found = _cupy.argsort(lines[..., ::-1], axis=-1)[..., ::-1]
-        _mirror(found[..., start:stop], lines.shape[-1] - 1, outs)
-    else:
-        _copy(_cupy.argsort(lines, axis=-1)[..., start:stop], outs)
+    n, inner = x.shape[axis], _prod(x.shape[axis + 1 :])
+    if not x.flags.c_contiguous:
+        copy = _cupy.ndarray(x.shape, x.dtype, work.data)
+        _cupy.copyto(copy, x)
+        x, work = copy, work[_copied(x) :]
+    index, lines = _index(n), x.size // n
+    runs = [_cupy.ndarray((x.size,), index, work.data + i * x.size * index.itemsize) for i in range(_runs(n))]
+    tile = min(_TILE, 1 << (n - 1).bit_length())
+    tiles = -(-n // tile) * lines
+    threads = min(max(tile // 2, 32), _THREADS)
+    asked = start, stop, bool(descending)
+    arguments = x, runs[0] if runs else 0, out, n, inner, *asked, _cupy.int32(tile)
+    _kernel("sort_tiles", x.dtype.char, index.char)((tiles,), (threads,), arguments)
+    blocks = -(-x.size // _THREADS)
+    while runs and tile < n:
+        merged = 0 if 2 * tile >= n else runs[1]
+        arguments = x, runs[0], merged, out, lines, n, inner, tile, *asked
+        _kernel("merge_runs", x.dtype.char, index.char)((blocks,), (_THREADS,), arguments)
+        runs.reverse()
+        tile *= 2
 
-
-_mirror = _Fused("int64 x, int64 last", "int64 y", "y = last - x", "tinygrad_mem_mirror")
-_copy = _Fused("int64 x", "int64 y", "y = x", "tinygrad_mem_copy_index")
 
 _PLACE = "ptrdiff_t at = (i / (k * inner) * n + index) * inner + i % inner;"  # i counts the index, seen as (outer, k, inner)
 _take = _Fused(

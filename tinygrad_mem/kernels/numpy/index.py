@@ -43,7 +43,12 @@ def index_get(x, key, out):
     _selected(x.shape, strides, key).get(line, out)
 
 
-def index_put(value, key, accumulate, out):
+def index_put_workspace(x, accumulate):
+    """Bytes that ``index_put`` wants: none here."""
+    return 0
+
+
+def index_put(value, key, accumulate, work, out):
     """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
     line, strides = _memory(out)
     places = _selected(out.shape, strides, key)

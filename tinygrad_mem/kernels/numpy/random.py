@@ -83,12 +83,22 @@ def bernoulli(ticket, p, out):
         np.copyto(part, flag, casting="unsafe")
 
 
-def permutation(ticket, out):
+def permutation_workspace(out):
+    """Bytes that ``permutation`` wants: none here."""
+    return 0
+
+
+def permutation(ticket, work, out):
     """out = 0 to n - 1 in random order."""
     out[...] = _source(ticket).permutation(out.size)
 
 
-def multinomial(ticket, weights, replacement, out):
+def multinomial_workspace(weights, replacement, out):
+    """Bytes that ``multinomial`` wants: none here."""
+    return 0
+
+
+def multinomial(ticket, weights, replacement, work, out):
     """out = for each row, indices drawn in proportion to the row's weights."""
     source = _source(ticket)
     rows = weights.reshape(-1, weights.shape[-1]).astype(np.float64)

@@ -21,9 +21,9 @@ from .tiles import blocks as _blocks
 _TILE = 1 << 15  # keys in a tile: a quarter of the scratch
 
 
-def order_workspace(shape, axis, dtype):
+def order_workspace(x, axis):
     """Bytes that ``order`` wants: the keys of one line that is longer than a tile; of 64 bits the numbers and an order too."""
-    return (8 if dtype.itemsize <= 4 else 24) * shape[axis] if shape[axis] > _TILE else 0
+    return (8 if x.itemsize <= 4 else 24) * x.shape[axis] if x.shape[axis] > _TILE else 0
 
 
 def order(x, axis, start, stop, descending, work, out):
