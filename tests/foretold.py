@@ -67,13 +67,23 @@ _OF_BLOCKS = (Kind.MALLOC, Kind.FREE, Kind.ENTER, Kind.LEAVE, Kind.NAME)
 
 
 def _numbered(track: memory.Track) -> list[tuple]:
-    """:func:`facts` of blocks, with the number of a block in place of its address."""
+    """:func:`facts` of blocks, with the number of a block in place of its address.
+
+    What happens between two mallocs is put in one order: Python lets go of deeply nested objects later where there are more
+    of them, and CuPy's arrays have one inside.
+    """
     numbers: dict[int, int] = {}
-    found, count = [], 0
+    found: list[tuple] = []
+    between: list[tuple] = []
+    count = 0
     for event in track.log:
         if event.kind == Kind.MALLOC:
             count += 1
             numbers[event.address] = count
+            found += sorted(between)
+            between.clear()
         if event.kind in _OF_BLOCKS and event.address in numbers:
-            found.append((event.kind.name, numbers[event.address], event.rounded, *event[5:11]))
-    return found
+            where = *event[5:8], *event[9:11]  # without the line: a pool that is watched is called from another
+            fact = event.kind.name, numbers[event.address], event.rounded, *where
+            (found if event.kind == Kind.MALLOC else between).append(fact)
+    return found + sorted(between)
