@@ -46,7 +46,7 @@ def test_keys_of_arrays_as_numpy_reads_and_writes_them(key: str, which: int, see
         np.add.at(expected, full, value)  # pyright: ignore[reportArgumentType]
     else:
         expected[full] = value
-    kernels.index_put(value, full, accumulate, out=x)
+    kernels.index_put(value, full, accumulate, None, out=x)
     np.testing.assert_allclose(x, expected, rtol=1e-14, atol=1e-14)
 
 
@@ -75,13 +75,13 @@ def test_nothing_is_allocated(dtype: str, width: int):
 
     def everything() -> None:
         kernels.index_get(x, (at, slice(None)), out=out)
-        kernels.index_put(wide, (at, slice(None)), False, out=x)
-        kernels.index_put(0, (at, slice(None)), False, out=x)
+        kernels.index_put(wide, (at, slice(None)), False, None, out=x)
+        kernels.index_put(0, (at, slice(None)), False, None, out=x)
         kernels.gather(x, 0, along, out=out)
         kernels.scatter(out, 0, along, out=x)
         kernels.scatter(1, 0, along, out=x)
         if dtype != "bool":
-            kernels.index_put(wide, (at, slice(None)), True, out=x)
+            kernels.index_put(wide, (at, slice(None)), True, None, out=x)
             kernels.scatter_add(out, 0, along, out=x)
             kernels.add_rows(out, at, out=x)
 
