@@ -76,8 +76,8 @@ extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wid
     EACH(c) top = max(top, (A)x[c * x1]);
     top = lane_max(top);
     EACH(c) sum += exp((A)x[c * x1] - top);
-    const A log_sum = log(lane_sum(sum)) + top;
-    if (lane == 0) lse[line] = log_sum;
+    const A log_sum = log(lane_sum(sum));
+    if (lane == 0) lse[line] = log_sum + top;
     if (!rows) return;
     const wide goal = t[o * t0 + j * t1];
     if (smoothing != 0) {
@@ -92,8 +92,8 @@ extern "C" __global__ void cross_entropy(const T* x, STRIDES(x), const I* t, wid
     if (lane) return;
     if (goal == ignore) { rows[line] = 0; return; }
     if (goal < 0 || goal >= classes) { rows[line] = (A)(0.0 / 0.0); return; }
-    const A own = (w ? w[goal] : (A)1) * (log_sum - (A)x[goal * x1]);
-    rows[line] = (A)(1 - smoothing) * own + (A)(smoothing / classes) * (heavy * (log_sum - top) - dot);
+    const A own = (w ? w[goal] : (A)1) * (log_sum - ((A)x[goal * x1] - top));
+    rows[line] = (A)(1 - smoothing) * own + (A)(smoothing / classes) * (heavy * log_sum - dot);
 }
 
 // part of the classes of each line, from first on: lse goes on from what it was, picked is added to
@@ -133,6 +133,14 @@ extern "C" __global__ void finish_scores(const I* t, wide t0, wide t1, const A* 
     picked[line] = scale * lse[line] - picked[line];
 }
 
+// the sum of e**(x - lse) of a whole line: 1 but for the rounding of lse, which is much of its logarithm where scores are huge
+__device__ inline A left_out(const T* x, wide x1, A lse, wide classes, int lane) {
+    if (lse >= -64 && lse <= 64) return 1;
+    A sum = 0;
+    EACH(c) sum += exp((A)x[c * x1] - lse);
+    return lane_sum(sum);
+}
+
 extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1, const T* x, STRIDES(x), const A* lse,
                                                   const I* t, wide t0, wide t1, const A* w, wide ignore, double smoothing,
                                                   const A* norm, wide first, wide every, T* r, STRIDES(r), wide outer,
@@ -150,12 +158,13 @@ extern "C" __global__ void cross_entropy_backward(const T* gy, wide g0, wide g1,
         for (wide c = lane; c < every; c += LANES) heavy += w[c];
         heavy = lane_sum(heavy);
     }
-    const A scale = own + even * heavy, low = lse[line];
+    const A low = lse[line], left = classes == every ? left_out(x, x1, low, classes, lane) : (A)1;
+    const A scale = (own + even * heavy) / left;
     EACH(c) {
         A value = scale * exp((A)x[c * x1] - low);
         if (smoothing != 0) value -= even * (w ? w[first + c] : (A)1);
         if (first + c == goal) value -= own;
-        r[c * r1] = (T)(g == 0 ? (A)0 : value);
+        r[c * r1] = (T)value;
     }
 }
 
@@ -165,11 +174,12 @@ extern "C" __global__ void soft_cross_entropy(int mode, const T* gy, wide g0, wi
                                               STRIDES(r), wide outer, wide classes, wide inner) {
     LINE(outer * inner)
     x += o * x0 + j * x2; t += o * t0 + j * t2;
-    const A low = lse[line], keep = (A)(1 - smoothing), even = (A)(smoothing / classes);
+    const A low = lse[line], more = log(left_out(x, x1, low, classes, lane));
+    const A keep = (A)(1 - smoothing), even = (A)(smoothing / classes);
     const A g = mode ? (A)gy[o * g0 + j * g1] / (A)count : (A)0;
     A sum = 0;
     if (mode < 2) {
-        EACH(c) sum += (w ? w[c] : (A)1) * (keep * (A)t[c * t1] + even) * (mode ? (A)1 : low - (A)x[c * x1]);
+        EACH(c) sum += (w ? w[c] : (A)1) * (keep * (A)t[c * t1] + even) * (mode ? (A)1 : low - (A)x[c * x1] + more);
         sum = lane_sum(sum);
     }
     if (mode == 0) {
@@ -178,7 +188,7 @@ extern "C" __global__ void soft_cross_entropy(int mode, const T* gy, wide g0, wi
     }
     r += o * r0 + j * r2;
     EACH(c) {
-        const A weight = w ? w[c] : (A)1, logs = (A)x[c * x1] - low;
+        const A weight = w ? w[c] : (A)1, logs = (A)x[c * x1] - low - more;
         r[c * r1] = (T)(mode == 1 ? g * (exp(logs) * sum - weight * (keep * (A)t[c * t1] + even)) : -g * keep * weight * logs);
     }
 }

@@ -13,6 +13,8 @@ from .lines import stat as _stat
 from .lines import sum_lines as _sum_lines
 from .threads import scratch as _scratch
 
+_HUGE = 64.0  # beyond it the rounding of a logarithm is more than a softmax's own
+
 
 def _wide(x):
     return np.float64 if x.dtype == np.float64 else np.float32
@@ -108,6 +110,23 @@ def log_sum_exp(x, lse):
     _lines(x.shape, run)
 
 
+def _left_out(x, lse, slot):
+    """The sums of e**(x - lse) of whole lines, to broadcast over the classes; ``None`` where they are 1.
+
+    They are 1 but for the rounding of lse, which is a large share of its logarithm where the scores are huge.
+    """
+    if np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE:
+        return None
+    total = _stat(x, lse.dtype, slot)
+    total.fill(0)
+    for piece in _pieces(x):
+        tile = _scratch(x[:, piece].shape, lse.dtype, 0, 8)
+        np.subtract(x[:, piece], lse[:, None], out=tile, dtype=lse.dtype)
+        np.exp(tile, out=tile)
+        _sum_lines(tile, total)
+    return total
+
+
 def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     """lse = ln of the sum of e**x over the classes; rows = the loss of each line, 0 where ignored; both (outer, inner).
 
@@ -136,31 +155,26 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
                 if spread is None:
                     _sum_lines(tile, smooth)
                 else:  # the tile is made again afterwards
-                    np.multiply(cut, spread[:, piece], out=tile, dtype=wide)
+                    np.multiply(tile, spread[:, piece], out=tile)
                     _sum_lines(tile, smooth)
                     np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
             _sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
-        _finish(picked, goal, top, total, smooth, lse[a, b])
+        _finish(picked, goal, total, smooth)
 
-    heavy = 0.0 if weight is None else float(np.add.reduce(weight, dtype=np.float64))
+    heavy = x.shape[1] if weight is None else float(np.add.reduce(weight, dtype=np.float64))
 
-    def _finish(picked, goal, top, total, smooth, line):
-        classes = x.shape[1]
+    def _finish(picked, goal, total, smooth):
         np.subtract(total[:, 0], picked, out=picked)  # lse - x[t]
         w = _weights(weight, goal, ignore, wide, 5)
         np.multiply(picked, w, out=picked)
         skip = _scratch(goal.shape, np.bool_, 6, 8)  # as _weights left it
         if smoothing:
-            if weight is None:  # smooth is the sum of x - top
-                np.multiply(total, classes, out=total)
-                np.subtract(total, smooth, out=smooth)
-            else:  # smooth is the sum of weight * x
-                np.multiply(line[:, None], heavy, out=total)
-                np.subtract(total, smooth, out=smooth)
-            np.multiply(smooth, smoothing / classes, out=smooth)
+            np.multiply(total, heavy, out=total)
+            np.subtract(total, smooth, out=smooth)  # which was the sum of weight * (x - top)
+            np.multiply(smooth, smoothing / x.shape[1], out=smooth)
             np.multiply(picked, 1 - smoothing, out=picked)
             np.add(picked, smooth[:, 0], out=picked)
         np.copyto(picked, 0, where=skip)
@@ -193,6 +207,9 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         np.multiply(w, g[:, 0], out=w)  # what is taken away at the target
         np.multiply(g, heavy * even, out=scale)
         np.add(scale, w[:, None], out=scale)  # what the softmax is multiplied by
+        left = _left_out(x[a, :, b], lse[a, b], 4) if x.shape[1] == classes else None
+        if left is not None:
+            np.divide(scale, left, out=scale)
         np.multiply(g, even, out=g)
         for piece in _pieces(x[a, :, b]):
             cut, result = x[a, piece, b], out[a, piece, b]
@@ -246,21 +263,38 @@ def scaled_sum(rows, norm, out):
     out.fill(total / divisor if divisor else total / np.float64(divisor))
 
 
-def _soft_tiles(x, target, weight, smoothing, lse, run):
-    """``run(index, wanted, logs)`` over pieces of lines: the target probabilities times the weights, and ln softmax."""
+def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
+    """``run(index, wanted, logs, total)`` over pieces of lines: the target probabilities times the weights, ln softmax.
+
+    total is the sum of wanted over all classes of each line, where it is ``summed``.
+    """
     wide = lse.dtype
     spread = None if weight is None else weight.reshape(1, -1, 1)
 
+    def wish(a, piece, b):
+        wanted = _scratch(x[a, piece, b].shape, wide, 0, 8)
+        np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
+        np.add(wanted, smoothing / x.shape[1], out=wanted)
+        if spread is not None:
+            np.multiply(wanted, spread[:, piece], out=wanted)
+        return wanted
+
     def lines(a, b):
-        for piece in _pieces(x[a, :, b]):
-            cut = x[a, piece, b]
-            wanted, logs = (_scratch(cut.shape, wide, slot, 8) for slot in (0, 2))
-            np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
-            np.add(wanted, smoothing / x.shape[1], out=wanted)
-            if spread is not None:
-                np.multiply(wanted, spread[:, piece], out=wanted)
-            np.subtract(cut, lse[a, None, b], out=logs, dtype=wide)
-            run((a, piece, b), wanted, logs)
+        part = x[a, :, b]
+        left, total = _left_out(part, lse[a, b], 7), None
+        if left is not None:
+            np.log(left, out=left)
+        if summed:
+            total = _stat(part, wide, 4)
+            total.fill(0)
+            for piece in _pieces(part):
+                _sum_lines(wish(a, piece, b), total)
+        for piece in _pieces(part):
+            logs = _scratch(part[:, piece].shape, wide, 2, 8)
+            np.subtract(part[:, piece], lse[a, None, b], out=logs, dtype=wide)
+            if left is not None:
+                np.subtract(logs, left, out=logs)
+            run((a, piece, b), wish(a, piece, b), logs, total)
 
     _lines(x.shape, lines)
 
@@ -269,7 +303,7 @@ def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
     """rows (outer, inner) = -sum over the classes of weight * smoothed target * (x - lse)."""
     rows.fill(0)
 
-    def run(index, wanted, logs):
+    def run(index, wanted, logs, _):
         np.multiply(wanted, logs, out=wanted)
         found = _stat(wanted, rows.dtype, 4)
         found.fill(0)
@@ -294,35 +328,19 @@ def _over(gy, count, wide):
 def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
     """out = gy / count * (softmax(x) * sum of wanted - wanted), wanted = weight * smoothed target."""
 
-    def whole(index):
-        """The sum of wanted of each line of a tile, over all classes."""
-        total = _scratch((index[0].stop - index[0].start, 1, index[2].stop - index[2].start), lse.dtype, 4, 8)
-        total.fill(0)
-        for piece in _pieces(x[index[0], :, index[2]]):
-            wanted = _scratch((total.shape[0], piece.stop - piece.start, total.shape[2]), lse.dtype, 2, 8)
-            np.multiply(target[index[0], piece, index[2]], 1 - smoothing, out=wanted, dtype=lse.dtype)
-            np.add(wanted, smoothing / x.shape[1], out=wanted)
-            if weight is not None:
-                np.multiply(wanted, weight.reshape(1, -1, 1)[:, piece], out=wanted)
-            _sum_lines(wanted, total)
-        return total
+    def run(index, wanted, logs, total):
+        np.exp(logs, out=logs)
+        np.multiply(logs, total, out=logs)
+        np.subtract(logs, wanted, out=logs)
+        np.multiply(logs, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
 
-    def run(index, wanted, logs):
-        tile = _scratch(wanted.shape, lse.dtype, 2, 8)
-        total = whole(index)
-        np.subtract(x[index], lse[index[0], None, index[2]], out=tile, dtype=lse.dtype)
-        np.exp(tile, out=tile)
-        np.multiply(tile, total, out=tile)
-        np.subtract(tile, wanted, out=tile)
-        np.multiply(tile, _seed(gy, index, count, lse.dtype), out=out[index], casting="unsafe")
-
-    _soft_tiles(x, target, weight, smoothing, lse, run)
+    _soft_tiles(x, target, weight, smoothing, lse, run, summed=True)
 
 
 def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
     """out = -gy / count * (1 - smoothing) * weight * (x - lse)."""
 
-    def run(index, wanted, logs):
+    def run(index, wanted, logs, _):
         if weight is not None:
             np.multiply(logs, weight.reshape(1, -1, 1)[:, index[1]], out=logs)
         np.multiply(logs, smoothing - 1, out=logs)
