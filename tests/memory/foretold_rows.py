@@ -571,6 +571,13 @@ EQUAL: dict[str, Callable[[], Any]] = {
     "factors of inf": lambda: _stepped("Adafactor", inf),
     "compressed zeros": lambda: _compressed(0.0),
     "compressed numbers": lambda: _compressed(1.0),
+    "a number written by a mask": lambda: _masked(2.0),
+    "a slice": lambda: tm.ones(5)[: tm.tensor(3)],
+    "narrow": lambda: tm.ones(5).narrow(0, tm.tensor(1), 2),
+    "arange": lambda: tm.arange(tm.tensor(5)),
+    "zeros": lambda: tm.zeros(int(tm.tensor(5))),
+    "tensor_split": lambda: tm.tensor_split(tm.ones(5), _t(2, 3)),
+    "unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(tm.randn(2, 4, 2), _t(2, 4), True, enforce_sorted=False),
 }
 """What the run does depends on these values; what it allocates does not."""
 
@@ -592,7 +599,6 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "elements by bytes": lambda: tm.ones(3)[tm.tensor(np.array([1, 0, 1], np.uint8))],
     "masked_select": lambda: tm.masked_select(tm.ones(3), tm.ones(3) > 0),
     "masked_scatter": lambda: tm.masked_scatter(tm.zeros(3), tm.ones(3) > 0, tm.ones(3)),
-    "a number written by a mask": lambda: _masked(2.0),
     "numbers written by a mask": lambda: _masked(tm.zeros(3)),
     "index_put by a mask": lambda: tm.index_put(tm.ones(3), (tm.ones(3) > 0,), tm.ones(3)),
     "nonzero": lambda: tm.nonzero(tm.ones(3)),
@@ -608,17 +614,17 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "allclose": lambda: tm.allclose(tm.ones(2), tm.ones(2)),
     "in": lambda: 1 in tm.ones(3),
     "max of Python": lambda: max(tm.ones(3)),
-    "a slice": lambda: tm.ones(5)[: tm.tensor(3)],
-    "narrow": lambda: tm.ones(5).narrow(0, tm.tensor(1), 2),
-    "arange": lambda: tm.arange(tm.tensor(5)),
-    "zeros": lambda: tm.zeros(int(tm.tensor(5))),
-    "tensor_split": lambda: tm.tensor_split(tm.ones(5), _t(2, 3)),
     "tolist": lambda: tm.ones(3).tolist(),
     "numpy": lambda: np.asarray(tm.ones(3)),
     "save": lambda: tm.save(tm.ones(3), io.BytesIO()),
     "a sparse gradient summed": lambda: _sparse(lambda w: w.grad.coalesce()),
-    "unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(tm.randn(2, 4, 2), _t(2, 4), True, enforce_sorted=False),
     "labels": lambda: techniques.labelled_positions(tm.zeros(2, 3, dtype="int64")),
+    "a slice": lambda: tm.ones(5)[: (tm.tensor(3) + 0)],
+    "narrow": lambda: tm.ones(5).narrow(0, tm.tensor(1) + 0, 2),
+    "arange": lambda: tm.arange(tm.tensor(5) + 0),
+    "zeros": lambda: tm.zeros(int(tm.tensor(5) + 0)),
+    "tensor_split": lambda: tm.tensor_split(tm.ones(5), _t(2, 3) + 0),
+    "unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(tm.randn(2, 4, 2), _t(2, 4) + 0, True, enforce_sorted=False),
 }
 """What the run allocates, or whether it goes on, depends on these values."""
 
