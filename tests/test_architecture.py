@@ -36,6 +36,7 @@ RANKS = {
     "_dynamo": 6,
     "onnx": 6,
     "hub": 6,
+    "_C": 0,
     "distributed": 6,
     "multiprocessing": 6,
     "special": 6,

@@ -46,6 +46,7 @@ from .dtypes import uint8 as uint8
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
+from . import _C as _C
 from . import _dynamo as _dynamo
 from . import accelerator as accelerator
 from . import amp as amp

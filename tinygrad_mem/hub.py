@@ -30,10 +30,15 @@ def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
     raise NotOfferedError(f"hub.download_url_to_file: {url} is not downloaded: {_BY_HAND}")
 
 
+def _get_torch_home() -> str:
+    """The folder under which published files keep what they download."""
+    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+    return os.path.join(cache, "tinygrad_mem")
+
+
 def get_dir() -> str:
     """Where files that were downloaded by hand may be kept."""
-    cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
-    return os.path.join(cache, "tinygrad_mem", "hub")
+    return os.path.join(_get_torch_home(), "hub")
 
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")

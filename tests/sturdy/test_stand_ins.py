@@ -221,6 +221,7 @@ def test_weights_are_not_downloaded():
     from tinygrad_mem.utils.model_zoo import load_url
 
     assert tm.hub.get_dir().endswith("hub")
+    assert tm.hub.get_dir().startswith(tm.hub._get_torch_home())
     found, theirs = (hub.HASH_REGEX.search("resnet18-f37072fd.pth") for hub in (tm.hub, torch.hub))
     assert found is not None
     assert found.group(1) == theirs.group(1)
@@ -232,7 +233,7 @@ def test_weights_are_not_downloaded():
 
 
 @pytest.mark.parametrize(
-    "module", ["jit", "compiler", "_dynamo", "onnx", "hub", "distributed", "accelerator", "special", "cuda"]
+    "module", ["jit", "compiler", "_dynamo", "onnx", "hub", "distributed", "accelerator", "special", "cuda", "_C"]
 )
 def test_other_names_say_what_to_do(module: str):
     with pytest.raises(AttributeError, match=rf"^{module}\.nonsense is not offered: \w"):
@@ -379,3 +380,13 @@ def test_trees_are_taken_apart_and_put_together(tree: Any):
     assert _pytree.tree_unflatten(leaves, spec) == tree
     assert _pytree.tree_map(lambda x: x + 1, tree) == theirs.tree_map(lambda x: x + 1, tree)
     assert _pytree.tree_map(lambda x, y: x * y, tree, tree) == theirs.tree_map(lambda x, y: x * y, tree, tree)
+
+
+def test_what_published_layers_call_when_they_are_made():
+    from tinygrad_mem.jit.annotations import BroadcastingList2
+
+    def size(kernel: BroadcastingList2[int]) -> int:
+        return sum(kernel)
+
+    assert size([2, 3]) == 5
+    assert tm._C._log_api_usage_once("torchvision.models.resnet18") is None

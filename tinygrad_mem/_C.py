@@ -1,0 +1,11 @@
+"""A stand-in for ``torch._C``: what published files call there before they compute."""
+
+from __future__ import annotations
+
+
+def _log_api_usage_once(name: str) -> None:
+    """Nothing: no use is logged."""
+
+
+def __getattr__(name: str) -> object:
+    raise AttributeError(f"_C.{name} is not offered: torch._C is PyTorch's own C++; use the public function that calls it")
