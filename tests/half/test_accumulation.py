@@ -254,7 +254,10 @@ def test_sums_of_many_are_made_in_float32(row: Row, half: str, dev: str):
         assert np.isfinite(e.astype(half)).all(), "the row itself leaves the range"
         assert np.isfinite(f).all()
         allowed = 2 * min(error(o, e), 8 * rounding(e, half))  # where PyTorch itself stalls, that is no measure
-        assert error(f, e) <= max(allowed, rounding(e, half)), f"array {i}: {error(f, e)}, PyTorch {error(o, e)}"
+        once = rounding(e, half)
+        if dev == "cuda" and "Attention" in row.op:
+            once *= 2  # the scores' gradients are rounded too, for the GPU's products of halves
+        assert error(f, e) <= max(allowed, once), f"array {i}: {error(f, e)}, PyTorch {error(o, e)}"
 
 
 FAMILIES = """

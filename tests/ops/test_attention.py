@@ -267,8 +267,9 @@ def test_plans_of_the_gpu_fit_the_workspace_of_the_longest_sequence(dtype: str, 
         room = kernels.attention_workspace(*shapes, kind, backward)
         assert room <= 64 << 20
         for r, c in [(rows, columns), (1, 1), (rows, 1), (1, columns), (rows // 2, columns // 3)]:
-            cut = kernels._plan(heads, r, c, depth, depth, kind, backward, room)
-            assert kernels._bytes(cut, depth, depth, kind, backward) <= room
+            rest = room - (kernels._means(heads, r) if backward and dtype == "float16" else 0)
+            cut = kernels._plan(heads, r, c, depth, depth, kind, backward, rest)
+            assert kernels._bytes(cut, depth, depth, kind, backward) <= rest
 
 
 # --- sequences one behind the other ---------------------------------------------------------------------------------------

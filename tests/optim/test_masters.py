@@ -45,7 +45,7 @@ def master(o: optim.Optimizer, p: tm.Tensor) -> tm.Tensor:
 @pytest.mark.parametrize("grads", ["float16", "float32"])
 def test_the_update_is_float32s_rounded_once(name: str, options: dict, grads: str, dev: str):
     half = halves(dev=dev)
-    whole = [tm.tensor(p.detach().float()).requires_grad_() for p in half]
+    whole = [p.detach().float().requires_grad_() for p in half]
     mine, other = getattr(optim, name)(half, master_weights=True, **options), getattr(optim, name)(whole, **options)
     for p in half if grads == "float32" else ():
         p.grad_dtype = tm.float32

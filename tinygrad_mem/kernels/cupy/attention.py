@@ -8,7 +8,6 @@ waits once for their cumulative lengths.
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
 from itertools import pairwise as _pairwise
 from typing import Any as _Any
 from typing import NamedTuple as _NamedTuple
@@ -17,154 +16,34 @@ import cupy as _cupy
 import numpy as _np
 
 from ..numpy.attention import check_offsets as _check_offsets
-from . import attention_source as _source
+from .attention_tiles import MOST as _MOST
+from .attention_tiles import Job as _Job
+from .attention_tiles import Space as _Space
+from .attention_tiles import columns as _columns
+from .attention_tiles import cuts as _cuts
+from .attention_tiles import dropout as _dropout
+from .attention_tiles import grouped as _grouped
+from .attention_tiles import launch as _launch
+from .attention_tiles import mask_of as _mask_of
+from .attention_tiles import plan as _plan
+from .attention_tiles import sight as _sight
+from .attention_tiles import size_of as _bytes
+from .attention_tiles import size_of_means as _means
+from .attention_tiles import steps as _steps
+from .attention_tiles import wide_dtype as _wide
 from .blas import gemm as _gemm
-from .lines import NULL as _NULL
-
-_MOST = 64 << 20  # bytes of workspace, at most
-_SIDE = 1024  # rows and columns of a tile, at most
-_THREADS = 128
-_GAPS = 8 * 256  # bytes between what lies in the workspace, at most
-
-
-class _Plan(_NamedTuple):
-    """A tile: heads, rows, columns."""
-
-    heads: int
-    rows: int
-    columns: int
-
-
-def _wide(dtype):
-    return _np.dtype(_np.float64 if dtype == _np.float64 else _np.float32)
-
-
-def _bytes(cut, depth, width, dtype, backward):
-    """What lies in the workspace: tiles of scores, sums, statistics."""
-    wide, lines = _wide(dtype).itemsize, cut.heads * cut.rows
-    scores = lines * cut.columns
-    total = scores * (wide * (1 + backward) + dtype.itemsize) + 2 * lines * wide
-    if not backward:
-        total += lines * width * wide
-    elif dtype == _np.float16:
-        total += cut.heads * (cut.rows * depth + cut.columns * (depth + width)) * wide
-    return total + _GAPS
-
-
-def _plan(heads, rows, columns, depth, width, dtype, backward, room=_MOST):
-    """The largest tile within ``room`` bytes: shorter sequences use what was taken for the longest."""
-    rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
-    while _bytes(_Plan(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
-        rows, columns = -(-rows // 2), -(-columns // 2)
-    one = _bytes(_Plan(1, rows, columns), depth, width, dtype, backward)
-    return _Plan(max(min(max(heads, 1), (room - _GAPS) // (one - _GAPS)), 1), rows, columns)
 
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
-    """Bytes of workspace, 64 MiB at most."""
+    """Bytes of workspace: 64 MiB at most, but for float16's means of more rows than fit into half of that."""
     sizes = (k_shape[1], q_shape[2], k_shape[2], q_shape[3], v_shape[3], dtype, backward)
-    return _bytes(_plan(*sizes), q_shape[3], v_shape[3], dtype, backward)
+    means = _means(q_shape[1], q_shape[2]) if backward and dtype == _np.float16 else 0
+    return _bytes(_plan(*sizes, max(_MOST - means, _MOST // 2)), q_shape[3], v_shape[3], dtype, backward) + means
 
 
 def check_offsets(name, offsets, tokens, longest):
     """Refuse what does not say where sequences begin: from 0 to the number of tokens, never back, none beyond the longest."""
     _check_offsets(name, offsets, tokens, longest)
-
-
-class _Space:
-    """The workspace, handed out piece by piece."""
-
-    def __init__(self, work):
-        self.work, self.used = work, 0
-
-    def take(self, shape, dtype):
-        count = int(_np.prod(shape)) * _np.dtype(dtype).itemsize
-        found = self.work[self.used : self.used + count].view(dtype).reshape(shape)
-        self.used += -(-count // 256) * 256
-        return found
-
-
-class _Job(_NamedTuple):
-    """One batch of one attention: q, y, gy (head, group, row, E), k and v (head, column, E), mask (head or 1, group or 1, row
-    or 1, column or 1); row i is at column i + ``offset``; ``base`` is the number of its first score, for dropout."""
-
-    q: _Any
-    k: _Any
-    v: _Any
-    mask: _Any
-    scale: float
-    window: tuple
-    offset: int
-    p: float
-    ticket: tuple
-    base: int
-
-
-@_cache
-def _module(kind):
-    return _cupy.RawModule(code=_source.source(kind))  # pyright: ignore
-
-
-def _launch(name, x, shape, *arguments):
-    """Run a kernel with a warp for each row of a tile of ``shape``."""
-    heads, rows, columns = map(int, shape)
-    lines = rows * columns / 32 if name == "attention_mask" else heads * rows
-    grid = max(min(-(-int(lines + 1) * 32 // _THREADS), (1 << 31) - 1), 1)
-    _module(x.dtype.char).get_function(name)((grid,), (_THREADS,), (*arguments, heads, rows, columns))
-
-
-def _steps(a):
-    """Strides in elements, but for the last axis, which is contiguous."""
-    return tuple(s // a.itemsize for s in a.strides[:-1])
-
-
-def _grouped(x, heads):
-    """(batch, head, ...) by key head: (batch, key head, group, ...); ``None`` stays."""
-    return None if x is None else x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
-
-
-def _mask_of(mask, batch, heads):
-    """The mask of one batch by key head."""
-    if mask is None:
-        return None
-    mask = mask[batch if mask.shape[0] > 1 else 0]
-    return mask[None] if mask.shape[0] == 1 else mask.reshape(heads, -1, *mask.shape[1:])
-
-
-def _sight(job, head, group, rows, columns):
-    """The arguments that say what a tile sees."""
-    left, right = (-1 if n is None else int(n) for n in job.window)
-    tail = (float(job.scale), rows.start + job.offset, columns.start, left, right)
-    if job.mask is None:
-        return (_NULL, _np.int32(0), 0, 0, 0, *tail)
-    full = (head.stop - head.start, rows.stop - rows.start, columns.stop - columns.start)
-    wanted = (head, slice(group, group + 1), rows, columns)
-    index = [slice(0, 1) if n == 1 else part for n, part in zip(job.mask.shape, wanted, strict=True)]
-    part = _cupy.broadcast_to(job.mask[tuple(index)][:, 0], full)
-    kind = _np.int32(1 if part.dtype == _np.bool_ else 2)
-    return (part, kind, *(s // part.itemsize for s in part.strides), *tail)
-
-
-def _dropout(job, head, group, rows, columns):
-    """The arguments of dropout of a tile."""
-    _, groups, total_rows, _ = job.q.shape
-    total = job.k.shape[1]
-    one = total_rows * total
-    base = job.base + (head.start * groups + group) * one + rows.start * total + columns.start
-    seed, call = job.ticket
-    return (float(job.p), _np.uint64(seed), _np.uint64(call), base, groups * one, total)
-
-
-def _cuts(count, size):
-    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
-
-
-def _columns(job, rows, size):
-    """The tiles of columns that some of these rows see."""
-    (left, right), total = job.window, job.k.shape[1]
-    low = 0 if left is None else min(max(rows.start + job.offset - left, 0), total)
-    high = total if right is None else min(max(rows.stop + job.offset + right, 0), total)
-    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
 
 
 def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
@@ -254,6 +133,7 @@ class _Grads(_NamedTuple):
     gy: _Any
     y: _Any
     lse: _Any
+    inner: _Any  # sum(gy * y), row by row, where it is made of the softmax
     gq: _Any
     gk: _Any
     gv: _Any
@@ -271,7 +151,7 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
     for b in range(q.shape[0]):
         job = _Job(queries[b], k[b], _at(v, b), _mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
         goal, to_mask = _at(goals, b), _mask_of(gmask, b, heads)
-        _backward(job, _Grads(seeds[b], _at(results, b), sums[b], goal, _at(gk, b), _at(gv, b), to_mask), work)
+        _backward(job, _Grads(seeds[b], _at(results, b), sums[b], None, goal, _at(gk, b), _at(gv, b), to_mask), work)
 
 
 def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
@@ -285,7 +165,7 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
         key, value, to_key, to_value = (_at(_by_head(x, columns), 0) for x in (k, v, gk, gv))
         job = _Job(query, key, value, None, scale, window, offset, p, ticket, base)
         sums = _grouped(lse[None, :, rows], heads)[0]
-        _backward(job, _Grads(seed, result, sums, goal, to_key, to_value, None), work)
+        _backward(job, _Grads(seed, result, sums, None, goal, to_key, to_value, None), work)
 
 
 def _at(x, index):
@@ -295,18 +175,23 @@ def _at(x, index):
 
 def _backward(job, grads, work):
     """Half precision is added up in the workspace: rows and columns have a walk each then."""
-    heads, _, rows, depth = job.q.shape
+    heads, groups, rows, depth = job.q.shape
     total, width, dtype = job.k.shape[1], grads.gy.shape[3], job.q.dtype
-    cut = _plan(heads, rows, total, depth, width, dtype, True, work.size)
+    half = dtype == _np.float16
+    room = work.size - (_means(heads * groups, rows) if half else 0)
+    cut = _plan(heads, rows, total, depth, width, dtype, True, room)
     for g in (grads.gk, grads.gv):
         if g is not None:
             g.fill(0)
     walks = [(grads, False)]
-    if dtype == _np.float16:
+    if half:
+        if grads.y is not None:
+            grads = grads._replace(inner=_Space(work[room:]).take((heads, groups, rows), _wide(dtype)))
+            _fill_inner(job, grads, cut, work)
         walks = [(grads._replace(gk=None, gv=None), False), (grads._replace(gq=None, gmask=None), True)]
     for head in _cuts(heads, cut.heads):
         for wanted, by_columns in walks:
-            if any(g is not None for g in wanted[3:]):
+            if any(g is not None for g in wanted[4:]):
                 (_by_columns if by_columns else _by_rows)(job, wanted, cut, head, work)
 
 
@@ -360,31 +245,62 @@ def _by_columns(job, grads, cut, head, work):
                 _cupy.copyto(goal, total, casting="unsafe")
 
 
+def _fill_inner(job, grads, cut, work):
+    """grads.inner = the means of the softmax's gradient, weighted by it: sum(gy * y) before y was rounded. As on the CPU."""
+    grads.inner.fill(0)
+    for head in _cuts(job.q.shape[0], cut.heads):
+        for group in range(job.q.shape[1]):
+            for part in _cuts(job.q.shape[2], cut.rows):
+                inner, space = grads.inner[head, group, part], _Space(work)
+                totals, columns = space.take(inner.shape, inner.dtype), _columns(job, part, cut.columns)
+                totals.fill(0)
+                before = space.used
+                for seen in columns:
+                    space.used = before
+                    where = (head, group, part, seen)
+                    softmax, slopes, _ = _softmax(job, grads, where, space)
+                    _gemm(grads.gy[head, group, part], job.v[head, seen].transpose(0, 2, 1), slopes)
+                    last = _np.int32(seen is columns[-1])
+                    state = (softmax, slopes, inner, *_steps(inner), totals, last, *_dropout(job, *where))
+                    _launch("attention_means", job.q, softmax.shape, *state)
+
+
 def _inner(job, grads, head, group, part, space):
     """The sums of gy * y of some rows; ``None`` where the scores' gradient is not wanted."""
     if grads.y is None:
         return None
+    if grads.inner is not None:
+        return grads.inner[head, group, part]
     gy, y = grads.gy[head, group, part], grads.y[head, group, part]
     found = space.take(gy.shape[:2], _wide(y.dtype))
     _launch("attention_inner", job.q, (*gy.shape[:2], 1), gy, *_steps(gy), y, *_steps(y), y.shape[2], found)
     return found
 
 
-def _tile(job, grads, where, inner, gk, gv, space):
-    """Add a tile's part to gk and gv; the gradient of its products q @ k.T."""
+def _softmax(job, grads, where, space):
+    """The softmax of a tile, room for the gradient of its scores, and its weights after dropout."""
     head, group, part, seen = where
-    query, gy, lse = job.q[head, group, part], grads.gy[head, group, part], grads.lse[head, group, part]
-    wide, drop = _wide(job.q.dtype), _dropout(job, *where)
+    query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], _wide(job.q.dtype)
     tile = (*query.shape[:2], seen.stop - seen.start)
     scores, slopes, weights = space.take(tile, wide), space.take(tile, wide), space.take(tile, job.q.dtype)
     _gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
-    _launch("attention_weights", job.q, tile, scores, weights, lse, *_steps(lse), *_sight(job, *where), *drop)
+    sight, drop = _sight(job, *where), _dropout(job, *where)
+    _launch("attention_weights", job.q, tile, scores, weights, lse, *_steps(lse), *sight, *drop)
+    return scores, slopes, weights
+
+
+def _tile(job, grads, where, inner, gk, gv, space):
+    """Add a tile's part to gk and gv; the gradient of its products q @ k.T."""
+    head, group, part, seen = where
+    query, gy = job.q[head, group, part], grads.gy[head, group, part]
+    softmax, slopes, weights = _softmax(job, grads, where, space)
     if gv is not None:
         _gemm(weights.transpose(0, 2, 1), gy, gv, True)
     if inner is None:
         return None
     _gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
-    _launch("attention_slopes", job.q, tile, scores, slopes, weights, inner, float(job.scale), *drop)
+    state = (softmax, slopes, weights, inner, *_steps(inner), float(job.scale), *_dropout(job, *where))
+    _launch("attention_slopes", job.q, slopes.shape, *state)
     if grads.gmask is not None:
         _add_to_mask(job, grads.gmask, slopes, where)
     if gk is not None:

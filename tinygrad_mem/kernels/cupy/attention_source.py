@@ -120,14 +120,34 @@ extern "C" __global__ void attention_weights(A* scores, T* weights, const A* lse
     }
 }
 
+// inner += sum over the columns of a tile of softmax * gradient; over the sum of the softmax after the last tile: what its
+// weights are off by cancels
+extern "C" __global__ void attention_means(const A* softmax, const A* slopes, A* inner, wide h0, A* totals, int last, DROPOUT,
+                                           SIZES) {
+    LINE
+    softmax += line * columns; slopes += line * columns;
+    A sum = 0, total = 0;
+    EACH(c, columns) {
+        sum += softmax[c] * slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
+        total += softmax[c];
+    }
+    sum = lane_sum(sum);
+    total = lane_sum(total);
+    if (lane) return;
+    sum += inner[n * h0 + i];
+    total += totals[line];
+    inner[n * h0 + i] = last && total > 0 ? sum / total : sum;
+    totals[line] = total;
+}
+
 // from gy @ v.T in slopes: slopes = the gradient of the scores, scaled = that of the products q @ k.T
-extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scaled, const A* inner, double scale, DROPOUT,
-                                            SIZES) {
+extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scaled, const A* inner, wide h0, double scale,
+                                            DROPOUT, SIZES) {
     LINE
     softmax += line * columns; slopes += line * columns; scaled += line * columns;
     EACH(c, columns) {
         const A e = slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
-        const A slope = softmax[c] * (e - inner[line]);
+        const A slope = softmax[c] * (e - inner[n * h0 + i]);
         slopes[c] = slope;
         scaled[c] = (T)(slope * (A)scale);
     }

@@ -1,0 +1,154 @@
+"""What attention on the GPU is made of: tiles of scores, the workspace that they lie in, and the arguments of its kernels."""
+
+# pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
+# (CuPy makes its names when it is imported)
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import cupy
+import numpy as np
+
+from .attention_source import source
+from .lines import NULL
+
+MOST = 64 << 20  # bytes of workspace, at most
+_SIDE = 1024  # rows and columns of a tile, at most
+_THREADS = 128
+_GAPS = 8 * 256  # bytes between what lies in the workspace, at most
+
+
+class Plan(NamedTuple):
+    """A tile: heads, rows, columns."""
+
+    heads: int
+    rows: int
+    columns: int
+
+
+def wide_dtype(dtype):
+    """What halves are added up in: float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def size_of(cut, depth, width, dtype, backward):
+    """What lies in the workspace: tiles of scores, sums, statistics."""
+    wide, lines = wide_dtype(dtype).itemsize, cut.heads * cut.rows
+    scores = lines * cut.columns
+    total = scores * (wide * (1 + backward) + dtype.itemsize) + 2 * lines * wide
+    if not backward:
+        total += lines * width * wide
+    elif dtype == np.float16:
+        total += cut.heads * (cut.rows * depth + cut.columns * (depth + width)) * wide
+    return total + _GAPS
+
+
+def plan(heads, rows, columns, depth, width, dtype, backward, room=MOST):
+    """The largest tile within ``room`` bytes: shorter sequences use what was taken for the longest."""
+    rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
+    while size_of(Plan(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
+        rows, columns = -(-rows // 2), -(-columns // 2)
+    one = size_of(Plan(1, rows, columns), depth, width, dtype, backward)
+    return Plan(max(min(max(heads, 1), (room - _GAPS) // (one - _GAPS)), 1), rows, columns)
+
+
+def size_of_means(heads, rows):
+    """Bytes of sum(gy * y) of each row of a batch, which half precision keeps: a float32 each."""
+    return -(-4 * heads * rows // 256) * 256
+
+
+class Space:
+    """The workspace, handed out piece by piece."""
+
+    def __init__(self, work):
+        self.work, self.used = work, 0
+
+    def take(self, shape, dtype):
+        count = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        found = self.work[self.used : self.used + count].view(dtype).reshape(shape)
+        self.used += -(-count // 256) * 256
+        return found
+
+
+class Job(NamedTuple):
+    """One batch of one attention: q, y, gy (head, group, row, E), k and v (head, column, E), mask (head or 1, group or 1, row
+    or 1, column or 1); row i is at column i + ``offset``; ``base`` is the number of its first score, for dropout."""
+
+    q: Any
+    k: Any
+    v: Any
+    mask: Any
+    scale: float
+    window: tuple
+    offset: int
+    p: float
+    ticket: tuple
+    base: int
+
+
+@cache
+def _module(kind):
+    return cupy.RawModule(code=source(kind))  # pyright: ignore
+
+
+def launch(name, x, shape, *arguments):
+    """Run a kernel with a warp for each row of a tile of ``shape``."""
+    heads, rows, columns = map(int, shape)
+    lines = rows * columns / 32 if name == "attention_mask" else heads * rows
+    grid = max(min(-(-int(lines + 1) * 32 // _THREADS), (1 << 31) - 1), 1)
+    _module(x.dtype.char).get_function(name)((grid,), (_THREADS,), (*arguments, heads, rows, columns))
+
+
+def steps(a):
+    """Strides in elements, but for the last axis, which is contiguous."""
+    return tuple(s // a.itemsize for s in a.strides[:-1])
+
+
+def grouped(x, heads):
+    """(batch, head, ...) by key head: (batch, key head, group, ...); ``None`` stays."""
+    return None if x is None else x.reshape(x.shape[0], heads, x.shape[1] // max(heads, 1), *x.shape[2:])
+
+
+def mask_of(mask, batch, heads):
+    """The mask of one batch by key head."""
+    if mask is None:
+        return None
+    mask = mask[batch if mask.shape[0] > 1 else 0]
+    return mask[None] if mask.shape[0] == 1 else mask.reshape(heads, -1, *mask.shape[1:])
+
+
+def sight(job, head, group, rows, columns):
+    """The arguments that say what a tile sees."""
+    left, right = (-1 if n is None else int(n) for n in job.window)
+    tail = (float(job.scale), rows.start + job.offset, columns.start, left, right)
+    if job.mask is None:
+        return (NULL, np.int32(0), 0, 0, 0, *tail)
+    full = (head.stop - head.start, rows.stop - rows.start, columns.stop - columns.start)
+    wanted = (head, slice(group, group + 1), rows, columns)
+    index = [slice(0, 1) if n == 1 else part for n, part in zip(job.mask.shape, wanted, strict=True)]
+    part = cupy.broadcast_to(job.mask[tuple(index)][:, 0], full)
+    kind = np.int32(1 if part.dtype == np.bool_ else 2)
+    return (part, kind, *(s // part.itemsize for s in part.strides), *tail)
+
+
+def dropout(job, head, group, rows, columns):
+    """The arguments of dropout of a tile."""
+    _, groups, total_rows, _ = job.q.shape
+    total = job.k.shape[1]
+    one = total_rows * total
+    base = job.base + (head.start * groups + group) * one + rows.start * total + columns.start
+    seed, call = job.ticket
+    return (float(job.p), np.uint64(seed), np.uint64(call), base, groups * one, total)
+
+
+def cuts(count, size):
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+def columns(job, rows, size):
+    """The tiles of columns that some of these rows see."""
+    (left, right), total = job.window, job.k.shape[1]
+    low = 0 if left is None else min(max(rows.start + job.offset - left, 0), total)
+    high = total if right is None else min(max(rows.stop + job.offset + right, 0), total)
+    return [slice(j, min(j + size, high)) for j in range(low // size * size, high, size)]
