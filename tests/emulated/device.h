@@ -127,6 +127,19 @@ inline double rsqrt(double x) { return 1.0 / std::sqrt(x); }
 inline double rsqrt(int x) { return rsqrt((double)x); }
 inline double rsqrt(long long x) { return rsqrt((double)x); }
 inline float rsqrtf(float x) { return rsqrt(x); }
+// The inverse of erf: a start, and Newton's steps until nothing changes.
+inline double erfinv(double y) {
+    if (!(y > -1 && y < 1)) return y == 1 ? INFINITY : y == -1 ? -INFINITY : NAN;
+    double log_ = std::log1p(-y * y), half = 4.330746750799873 + log_ / 2;  // 2 / (pi * 0.147)
+    double x = std::copysign(std::sqrt(std::sqrt(half * half - log_ / 0.147) - half), y);
+    for (int i = 0; i < 8 && x != 0; ++i) {
+        double off = x < 0 ? std::erfc(-x) - (1 + y) : (1 - y) - std::erfc(x);  // erf(x) - y, without cancellation near 1
+        double step = off / (1.1283791670955126 * std::exp(-x * x));
+        x -= step / (1 + x * step);
+    }
+    return x;
+}
+inline float erfinv(float y) { return (float)erfinv((double)y); }
 inline float __fdividef(float a, float b) { return a / b; }
 inline float __expf(float x) { return std::exp(x); }
 inline float __logf(float x) { return std::log(x); }

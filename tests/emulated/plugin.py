@@ -109,13 +109,20 @@ class CudaHalf:
         if self.device is None or not item.get_closest_marker("cuda"):
             return (yield)
         self.device.seen()
+        failure: BaseException | None = None
+        result: object = None
         try:
-            return (yield)
-        finally:
-            problems, seen = self.device.problems(), self.device.seen()
-            self.counts.update(tests=1, launches=seen.launches, problems=len(problems))
-            if problems and sys.exc_info()[0] is None:
-                pytest.fail("found by the emulated device:\n" + "\n".join(problems), pytrace=False)
+            result = yield
+        except Exception as error:
+            failure = error
+        problems, seen = self.device.problems(), self.device.seen()
+        self.counts.update(tests=1, launches=seen.launches, problems=len(problems))
+        if problems:  # more often the cause of a failure than its effect
+            text = "found by the emulated device:\n" + "\n".join(problems)
+            raise AssertionError(text) from failure
+        if failure is not None:
+            raise failure
+        return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.device is not None:

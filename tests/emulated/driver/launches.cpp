@@ -85,7 +85,7 @@ std::string who_runs() {
 }
 bool on_a_kernels_stack(uintptr_t address) {
     if (address - (uintptr_t)stacks < THREADS * STACK) return true;
-    if (address - (uintptr_t)&emu_place < sizeof emu_place) return true;
+    if (address - (uintptr_t)&emu_place < sizeof emu_place || address - (uintptr_t)said < sizeof said) return true;
     auto arguments = (uintptr_t)running->arguments.data(), pointers = (uintptr_t)running_arguments;
     return address - arguments < running->arguments.size() * 8 || address - pointers < running->offsets.size() * 8;
 }
@@ -125,6 +125,7 @@ static void all_threads() {  // of a block whose threads do not wait for one ano
 }
 static void start_fiber(int thread, void (*body)()) {
     void** top = (void**)(stacks + (thread + 1) * STACK) - 2;
+    *--top = nullptr;  // where a call would leave its return address: the stack is aligned as functions expect it
     *--top = (void*)body;
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
     fibers[thread].state = READY;
@@ -152,7 +153,7 @@ static bool complete_warp_function(int first, int end) {
     unsigned exist = end - first == 32 ? ~0u : (1u << (end - first)) - 1, named = lead->mask & exist;
     if (named & gone) complain("a warp function names lanes that have left");
     if (named & at_barrier) complain("some lanes of a warp wait at __syncthreads and others at a warp function");
-    took_part[first / 32] = named & waiting;
+    took_part[first / 32] = (named & waiting) | (waiting & -waiting);  // the first of them goes on in any case
     int site = lead->site, op = lead->op;
     unsigned mask = lead->mask;
     for (int t = first; t < end; ++t) {

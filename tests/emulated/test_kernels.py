@@ -1,0 +1,216 @@
+"""The emulated device runs the threads of a block as CUDA says: barriers, shuffles, votes, atomics, shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .device import ORDERS, Device
+
+pytestmark = pytest.mark.cuda
+
+
+def run(body: str, *arrays: Any, grid: int = 1, block: int = 32, shared: int = 0, parameters: str = "", head: str = "") -> None:
+    """Launch a kernel with the given body; its arguments are arrays and numbers."""
+    import cupy
+
+    source = f'{head}\nextern "C" __global__ void probe({parameters}) {{\n{body}\n}}'
+    cupy.RawKernel(source, "probe")((grid,), (block,), arrays, shared_mem=shared)
+
+
+def zeros(*shape: int, dtype: str = "float32") -> Any:
+    import cupy
+
+    return cupy.zeros(shape, dtype)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_barrier_orders_shared_memory(emulated: Device, order: str):
+    out = zeros(3, 70, dtype="int32")
+    body = """
+    __shared__ int part[70];
+    part[threadIdx.x] = threadIdx.x * 10 + blockIdx.x;
+    __syncthreads();
+    out[blockIdx.x * 70 + threadIdx.x] = part[69 - threadIdx.x];
+    """
+    with emulated.mode(order):
+        run(body, out, grid=3, block=70, parameters="int* out")
+        found = out.get()
+    assert (found == (69 - np.arange(70)) * 10 + np.arange(3)[:, None]).all()
+
+
+def test_a_missing_barrier_shows_in_some_order(emulated: Device):
+    body = "__shared__ int part[64]; part[threadIdx.x] = 7; out[threadIdx.x] = part[63 - threadIdx.x];"
+    right = []
+    for order in ("forward", "backward"):
+        out = zeros(64, dtype="int32")
+        with emulated.mode(order):
+            run(body, out, block=64, parameters="int* out")
+            right.append((out.get() == 7).all())
+    assert right == [False, False]  # shared memory is full of junk when a block starts
+
+
+def test_an_overwritten_array_shows_in_one_order_only(emulated: Device):
+    """Each thread reads its neighbour's place before the neighbour writes it, but only if it comes first."""
+    body = "int next = x[threadIdx.x + 1]; x[threadIdx.x] = next;"
+    found = {}
+    for order in ("forward", "backward"):
+        import cupy
+
+        x = cupy.arange(33, dtype="int32")
+        with emulated.mode(order):
+            run(body, x, block=32, parameters="int* x")
+            found[order] = (x.get()[:32] == np.arange(1, 33)).all()
+    assert found == {"forward": True, "backward": False}
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("if (threadIdx.x < 40) __syncthreads(); out[0] = 1;", "__syncthreads that some threads of the block do not reach"),
+        (
+            "if (threadIdx.x < 32)\n__syncthreads();\nelse\n__syncthreads();",
+            "threads of a block meet at different __syncthreads",
+        ),
+        ("if (threadIdx.x & 1) __syncwarp(0x0000ffffu);", "a lane calls a warp function that does not name it"),
+        ("if (threadIdx.x == 3) return; __syncwarp();", "a warp function names lanes that have left"),
+        (
+            "if (threadIdx.x == 3) __syncthreads(); else __syncwarp(); __syncthreads();",
+            "some lanes of a warp wait at __syncthreads and others at a warp function",
+        ),
+        (
+            "if (threadIdx.x & 1)\nout[0] = __shfl_xor_sync(~0u, 1, 1);\nelse\nout[1] = __shfl_xor_sync(~0u, 2, 1);",
+            "lanes of a warp meet at different warp functions",
+        ),
+    ],
+)
+def test_threads_that_miss_one_another_are_reported(emulated: Device, body: str, said: str):
+    run(body, zeros(4, dtype="int32"), block=64, parameters="int* out")
+    problems = emulated.problems()
+    assert any(said in problem and "kernel probe" in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        ("__shfl_xor_sync(~0u, lane, 5)", lambda lane: lane ^ 5),
+        ("__shfl_sync(~0u, lane, 7)", lambda lane: np.full(32, 7)),
+        ("__shfl_sync(~0u, lane, 1, 8)", lambda lane: lane // 8 * 8 + 1),
+        ("__shfl_down_sync(~0u, lane, 3)", lambda lane: np.where(lane + 3 < 32, lane + 3, lane)),
+        ("__shfl_down_sync(~0u, lane, 3, 16)", lambda lane: np.where(lane % 16 + 3 < 16, lane + 3, lane)),
+        ("__shfl_up_sync(~0u, lane, 3)", lambda lane: np.where(lane >= 3, lane - 3, lane)),
+        ("(int)__ballot_sync(~0u, lane % 3 == 0)", lambda lane: np.full(32, np.uint32(0x49249249).astype("int32"))),
+        ("__any_sync(~0u, lane == 31)", lambda lane: np.full(32, 1)),
+        ("__all_sync(~0u, lane != 31)", lambda lane: np.full(32, 0)),
+        ("__popc(__ballot_sync(~0u, true))", lambda lane: np.full(32, 32)),
+    ],
+)
+@pytest.mark.parametrize("order", ["forward", "backward"])
+def test_warp_functions(emulated: Device, call: str, expected: Any, order: str):
+    out = zeros(32, dtype="int32")
+    with emulated.mode(order):
+        run(f"int lane = threadIdx.x; out[lane] = {call};", out, parameters="int* out")
+        found = out.get()
+    assert found.tolist() == np.asarray(expected(np.arange(32))).tolist()
+
+
+def test_a_warp_function_of_a_part_of_a_warp(emulated: Device):
+    out = zeros(32, dtype="int32")
+    run("int i = threadIdx.x; if (i < 16) out[i] = __shfl_xor_sync(0xffffu, i, 1);", out, parameters="int* out")
+    assert out.get().tolist() == [i ^ 1 for i in range(16)] + [0] * 16
+
+
+@pytest.mark.parametrize("kind", ["int", "unsigned", "unsigned long long", "float", "double"])
+def test_atomics_lose_nothing(emulated: Device, kind: str):
+    dtypes = {"unsigned": "uint32", "unsigned long long": "uint64", "float": "float32", "double": "float64", "int": "int32"}
+    out = zeros(1, dtype=dtypes[kind])
+    run(f"atomicAdd(out, ({kind})1);", out, grid=5, block=100, parameters=f"{kind}* out")
+    assert out.get()[0] == 500
+
+
+def test_atomic_exchanges_and_extrema(emulated: Device):
+    out = zeros(4, dtype="int32")
+    body = """
+    int i = threadIdx.x + 1;
+    atomicMax(out, i); atomicMin(out + 1, -i);
+    if (i == 1) { out[2] = atomicCAS(out + 3, 0, 5); atomicExch(out + 3, atomicCAS(out + 3, 4, 6) + 1); }
+    """
+    run(body, out, parameters="int* out")
+    assert out.get().tolist() == [32, -32, 0, 6]
+
+
+def test_half_arithmetic_rounds_after_each_step(emulated: Device):
+    import cupy
+
+    x = cupy.asarray(np.float16([2048, 0.1, 6e-8, 60000]))
+    y = cupy.asarray(np.float16([1, 0.2, 3e-8, 60000]))
+    out = cupy.empty_like(x)
+    head = "#include <cuda_fp16.h>"
+    run(
+        "int i = threadIdx.x; out[i] = __hadd(x[i], y[i]);",
+        x,
+        y,
+        out,
+        block=4,
+        parameters="__half* x, __half* y, __half* out",
+        head=head,
+    )
+    with np.errstate(over="ignore"):
+        assert out.get().tolist() == (x.get() + y.get()).tolist()
+
+
+def test_dynamic_shared_memory_has_the_size_that_was_asked(emulated: Device):
+    body = "extern __shared__ float part[]; part[threadIdx.x + beyond] = 3; __syncthreads();"
+    body += "out[threadIdx.x] = part[31 - threadIdx.x];"
+    out = zeros(32)
+    run(body, out, np.int32(0), shared=128, parameters="float* out, int beyond")
+    assert (out.get() == 3).all()
+    run(body, out, np.int32(1), shared=128, parameters="float* out, int beyond")
+    (problem,) = emulated.problems()
+    assert problem == "kernel probe, thread (31, 0, 0) of block (0, 0, 0), writes 4 bytes: beyond an array in shared memory"
+
+
+def test_two_forms_of_a_template_have_shared_memory_each(emulated: Device):
+    head = """
+    template <class T> __device__ void put(T* out) {
+        __shared__ T part[2][16], one;
+        part[threadIdx.x / 16][threadIdx.x % 16] = threadIdx.x; if (threadIdx.x == 0) one = 5;
+        __syncthreads();
+        out[threadIdx.x] = part[1][15 - threadIdx.x % 16] + one;
+    }"""
+    a, b = zeros(32), zeros(32, dtype="float64")
+    run("put(a); put(b);", a, b, parameters="float* a, double* b", head=head)
+    expected = [36 - i % 16 for i in range(32)]
+    assert a.get().tolist() == expected
+    assert b.get().tolist() == expected
+
+
+def test_a_launch_out_of_range_is_refused(emulated: Device):
+    import cupy
+
+    with pytest.raises(cupy.cuda.driver.CUDADriverError):
+        run("", block=1025)
+    assert emulated.problems() == ["launch of kernel probe refused: grid, block or shared memory is out of range"]
+
+
+def test_a_source_that_only_a_host_compiler_accepts_is_refused(emulated: Device):
+    import cupy
+
+    with pytest.raises(cupy.cuda.compiler.CompileException, match="vector"):
+        run("std::vector<int> x;", head="#include <vector>")
+
+
+def test_mixed_runs_some_launches_each_way(emulated: Device):
+    """A sum of floats by atomics depends on the order: a run that is repeated in this mode shows it."""
+    import cupy
+
+    x = cupy.asarray(np.random.default_rng(0).standard_normal(256).astype("float32") * 1e4)
+    found = set()
+    with emulated.mode("mixed"):
+        for _ in range(8):
+            out = zeros(1)
+            run("atomicAdd(out, x[threadIdx.x]);", x, out, block=256, parameters="float* x, float* out")
+            found.add(float(out.get()[0]))
+    assert len(found) == 2

@@ -1,0 +1,163 @@
+"""The emulated device knows what was asked of the pool: reads and writes elsewhere are reported, memory runs out."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from .device import Device
+from .test_kernels import run, zeros
+
+pytestmark = pytest.mark.cuda
+
+
+def test_new_memory_is_full_of_junk(emulated: Device):
+    import cupy
+
+    for _ in range(2):  # also where the pool gives a block again
+        x = cupy.empty(100, "float32")
+        assert np.isnan(x.get()).all()
+        x[...] = 1
+        del x
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("count", [1, 3, 7, 100, 129])
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_the_first_element_beyond_an_array_is_found(emulated: Device, dtype: str, count: int, write: bool):
+    kind = {"int8": "char", "float16": "short", "float32": "int", "float64": "long long"}[dtype]
+    x, out = zeros(count, dtype=dtype), zeros(1, dtype="int64")
+    body = "x[at] = 1;" if write else "out[0] = x[at];"
+    run(body, x, out, np.int64(count - 1), block=1, parameters=f"{kind}* x, long long* out, long long at")
+    assert emulated.problems() == []
+    run(body, x, out, np.int64(count), block=1, parameters=f"{kind}* x, long long* out, long long at")
+    what = f"{'writes' if write else 'reads'} {x.itemsize} bytes: beyond the end of an array"
+    assert emulated.problems() == [f"kernel probe, thread (0, 0, 0) of block (0, 0, 0), {what}"]
+
+
+def test_memory_that_was_freed_is_found(emulated: Device):
+    import cupy
+
+    x = zeros(10)
+    address = np.int64(x.data.ptr)
+    del x
+    run("*(float*)at = 1;", address, block=1, parameters="long long at")
+    assert emulated.problems()[0].endswith("writes 4 bytes: device memory that was freed")
+    cupy.get_default_memory_pool().free_all_blocks()
+    run("*(float*)at = 1;", address, block=1, parameters="long long at")
+    assert "device memory that" in emulated.problems()[0]
+
+
+@pytest.mark.parametrize(("name", "said"), [("null", "a null pointer"), ("host", "memory of the host, or of nobody")])
+def test_pointers_that_are_not_of_the_device_are_found(emulated: Device, name: str, said: str):
+    here = np.zeros(4)
+    run("*(float*)at = 1;", np.int64(0 if name == "null" else here.ctypes.data), block=1, parameters="long long at")
+    assert emulated.problems()[0].endswith(f"writes 4 bytes: {said}")
+    assert (here == 0).all()
+
+
+def test_a_copy_beyond_an_array_is_found(emulated: Device):
+    import cupy
+
+    x, here = zeros(10), np.zeros(11, "float32")
+    cupy.cuda.runtime.memcpy(here.ctypes.data, x.data.ptr, 44, cupy.cuda.runtime.memcpyDeviceToHost)
+    assert emulated.problems() == ["a copy reads: 44 bytes that are not all one array's: beyond the end of an array"]
+    cupy.cuda.runtime.memset(x.data.ptr, 0, 41)
+    assert emulated.problems() == ["a memset writes: 41 bytes that are not all one array's: beyond the end of an array"]
+
+
+def test_empty_arrays_and_copies(emulated: Device):
+    import cupy
+
+    x = cupy.empty((0, 3), "float32")
+    assert x.get().shape == (0, 3)
+    assert (x + 1).sum().get() == 0
+    assert cupy.cuda.runtime.malloc(0) == 0
+    cupy.cuda.runtime.memcpy(0, 0, 0, cupy.cuda.runtime.memcpyHostToDevice)
+
+
+def test_another_thread_allocates(emulated: Device):
+    found: list[Any] = []
+
+    def work() -> None:
+        x = zeros(5)
+        x += 1
+        found.append(x.get().tolist())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [[1.0] * 5]
+
+
+def test_a_device_of_a_given_size_is_full(emulated: Device):
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    free, total = cupy.cuda.runtime.memGetInfo()
+    with emulated.capacity(total - free + (1 << 20)):
+        kept = cupy.empty(1 << 20, "uint8")
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+            cupy.empty(1 << 20, "uint8")
+        del kept
+        assert cupy.empty(1 << 20, "uint8").size == 1 << 20
+    pool.free_all_blocks()
+
+
+def test_a_driver_that_refuses(emulated: Device):
+    import cupy
+
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    with emulated.refusing(after=1):
+        kept = cupy.empty(3 << 20, "uint8")
+        with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
+            cupy.empty(5 << 20, "uint8")
+    assert cupy.empty(5 << 20, "uint8").size == 5 << 20
+    del kept
+    pool.free_all_blocks()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("batch", [(), (3,)], ids=["one", "batched"])
+@pytest.mark.parametrize("sizes", [(5, 7, 3), (1, 4, 6), (8, 8, 0)], ids=str)
+def test_products_equal_numpys(emulated: Device, dtype: str, batch: tuple[int, ...], sizes: tuple[int, int, int]):
+    import cupy
+
+    m, n, k = sizes
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-4, 5, (*batch, m, k)).astype(dtype), rng.integers(-4, 5, (*batch, k, n)).astype(dtype)
+    right = (a.astype("float64") @ b.astype("float64")).astype(dtype)  # whole numbers: no rounding in any type
+    turned = cupy.asarray(np.ascontiguousarray(a.swapaxes(-1, -2))).swapaxes(-1, -2)
+    for left in (cupy.asarray(a), turned):
+        found = left @ cupy.asarray(b)
+        assert found.dtype == dtype
+        assert (found.get() == right).all()
+
+
+def test_a_product_that_leaves_its_matrix_is_found(emulated: Device):
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    x, one = zeros(4, 4), np.ones(1, "float32")
+    handle = device.get_cublas_handle()
+    scalar = one.ctypes.data
+    cublas.sgemm(handle, 0, 0, 4, 4, 4, scalar, x.data.ptr, 4, x.data.ptr + 16, 4, scalar, x.data.ptr, 4)
+    assert "a product of cuBLAS reads: 16 bytes" in emulated.problems()[0]
+    with pytest.raises(cublas.CUBLASError):
+        cublas.sgemm(handle, 0, 0, 4, 4, 4, scalar, x.data.ptr, 3, x.data.ptr, 4, scalar, x.data.ptr, 4)
+    assert "leading dimension" in emulated.problems()[0]
+
+
+def test_what_is_not_emulated_says_so(emulated: Device):
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cublas
+
+    x = zeros(4)
+    with pytest.raises(cublas.CUBLASError):
+        cublas.isamax(device.get_cublas_handle(), 4, x.data.ptr, 1, zeros(1, dtype="int32").data.ptr)
+    assert emulated.problems() == ["not emulated: cublasIsamax_v2"]
