@@ -1,7 +1,6 @@
 """The tests marked ``cuda``: on the GPU, or where there is none on the emulated device.
 
-Only they find a device: for all other tests this stays a machine without a GPU. A test that launched kernels whose result
-could depend on the order of threads, or that used side streams or pinned memory, is run again in the modes that show it.
+Only they find a device: for all other tests this stays a machine without a GPU.
 """
 
 from __future__ import annotations
@@ -16,15 +15,13 @@ import pytest
 
 from .attach import attach, compiled
 from .build import CannotAttachError, check_wheels, driver, impossible, kernels
-from .device import Device, Mode
+from .device import Device
 
 _GPUS = """
 import ctypes
 cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 print(count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0)
 """
-BACKWARD, MIXED = Mode("backward"), Mode("mixed")
-LATE, LATE_MAIN = Mode(late="late"), Mode(late="late_main")
 
 
 def _gpu_here() -> bool:
