@@ -193,7 +193,7 @@ def test_empty_cache_changes_what_is_reserved_and_nothing_that_is_used():
     assert pool.used_bytes() == in_use - (2 << 22), "nothing that is alive was freed"
     x.append(tm.ones(1 << 20))
     assert pool.total_bytes() == reserved - (1 << 22), "and the next step takes it again"
-    limited = pool.used_bytes() + (1 << 22)
+    limited = pool.total_bytes() + (1 << 22)  # not of used bytes: a chunk that other tests still use a part of stays
     x.append(tm.ones(1 << 19))
     del x[-1]
     with memory.limit(limited, "cpu"):
