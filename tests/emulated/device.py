@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import get_ident
 from typing import Any
 
 ORDERS = {"forward": 0, "backward": 1, "mixed": 2}  # of threads, warps and blocks; mixed: some launches each way
@@ -69,14 +70,14 @@ class Device:
         cupy.cuda._available = None
 
     def _watched(self, malloc: Any) -> Any:
-        """CuPy's pool, which rounds up to 512 bytes; the driver is told what was asked. Hooks of CuPy see one thread only."""
+        """CuPy's pool, for the threads that the hook does not see: the driver is told what was asked before rounding."""
         from cupy.cuda import get_current_stream
 
-        given = self.driver.emu_piece_given
+        given, hooked = self.driver.emu_piece_given, get_ident()
 
         def allocate(size: int) -> Any:
             memory = malloc(size)
-            if size:
+            if size and get_ident() != hooked:
                 given(memory.ptr, size, memory.mem.size, get_current_stream().ptr)
             return memory
 
@@ -143,10 +144,16 @@ _PIECES = {
 def _hook(device: Device) -> Any:
     from cupy.cuda import get_current_stream, memory_hook
 
-    class Freed(memory_hook.MemoryHook):
+    class Pieces(memory_hook.MemoryHook):
+        """What any pool of CuPy gives and takes back in the thread of the tests: the driver is told."""
+
         name = "emulated device"
+
+        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+            if mem_ptr:
+                device.driver.emu_piece_given(mem_ptr, size, mem_size, get_current_stream().ptr)
 
         def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             device.driver.emu_piece_freed(mem_ptr, mem_size, get_current_stream().ptr)
 
-    return Freed()
+    return Pieces()

@@ -69,6 +69,30 @@ def test_a_copy_beyond_an_array_is_found(emulated: Device):
     assert emulated.problems() == ["a memset writes: 41 bytes that are not all one array's: beyond the end of an array"]
 
 
+def test_a_copy_of_all_that_the_pool_gave_is_right(emulated: Device):
+    """What was rounded up is the program's too; part of it is nobody's array."""
+    import cupy
+
+    x, here = zeros(10), np.zeros(512, "uint8")
+    cupy.cuda.runtime.memcpy(here.ctypes.data, x.data.ptr, 512, cupy.cuda.runtime.memcpyDeviceToHost)
+    assert emulated.problems() == []
+    cupy.cuda.runtime.memcpy(here.ctypes.data, x.data.ptr, 508, cupy.cuda.runtime.memcpyDeviceToHost)
+    assert emulated.problems() == ["a copy reads: 508 bytes that are not all one array's: beyond the end of an array"]
+
+
+def test_memory_of_another_pool_is_known(emulated: Device):
+    import cupy
+
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.using_allocator(pool.malloc):
+        for _ in range(2):  # the second time where the first array was
+            x = cupy.empty(100, "float32")
+            assert np.isnan(x.get()).all()
+            x[...] = 1
+            del x
+        assert emulated.problems() == []
+
+
 def test_empty_arrays_and_copies(emulated: Device):
     import cupy
 

@@ -21,8 +21,8 @@ from .shape import sizes_of
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
-_REMEMBERED = 4096  # elements of a constant that a dry run knows, so that a program may decide by it
 """Values of ``memory_format``: it is taken everywhere and changes nothing, since new tensors are contiguous in any case."""
+_REMEMBERED = 4096  # elements: a dry run knows the values of a constant up to this size, so that a program may decide by them
 
 
 def formatted(memory_format: Any) -> None:
