@@ -29,10 +29,30 @@ def _shared(found: re.Match[str]) -> str:
     return text
 
 
+def _bodies(source: str) -> dict[str, str]:
+    """What stands between the braces of each kernel; under ``""`` what stands in none, which any of them may use."""
+    bodies, outside, end = {}, [], 0
+    for found in _KERNEL.finditer(source):
+        start = source.index("{", found.end())
+        outside.append(source[end:start])
+        end, depth = start, 0
+        while not (depth == 0 and end > start):
+            depth += {"{": 1, "}": -1}.get(source[end], 0)
+            end += 1
+        bodies[found[1]] = source[start:end]
+    return bodies | {"": "".join([*outside, source[end:]])}
+
+
 def for_host(source: str) -> str:
-    """The source, and an entry for each of its kernels: what the driver needs in order to call it."""
-    waits, ordered = bool(_WAITS.search(source)), bool(_ORDERED.search(source))
+    """The source, and an entry for each of its kernels: what the driver needs in order to call it.
+
+    A kernel whose threads wait for one another runs on fibers, which are slow.
+    """
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)emu_dynamic_shared();", source)
     text = _SHARED.sub(_shared, text)
-    entries = [f"EMU_KERNEL({name}, {int(waits)}, {int(ordered)})" for name in dict.fromkeys(_KERNEL.findall(source))]
+    bodies = _bodies(source)
+    common, entries = bodies.pop(""), []
+    for name, body in bodies.items():
+        waits, ordered = (any(map(pattern.search, (common, body))) for pattern in (_WAITS, _ORDERED))
+        entries.append(f"EMU_KERNEL({name}, {int(waits)}, {int(ordered)})")
     return "\n".join([text, *entries, ""])

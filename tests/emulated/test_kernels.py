@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from .device import ORDERS, Device
+from .sources import for_host
 
 pytestmark = pytest.mark.cuda
 
@@ -214,3 +216,18 @@ def test_mixed_runs_some_launches_each_way(emulated: Device):
             run("atomicAdd(out, x[threadIdx.x]);", x, out, block=256, parameters="float* x, float* out")
             found.add(float(out.get()[0]))
     assert len(found) == 2
+
+
+def test_a_kernel_runs_on_fibers_if_it_or_a_function_beside_it_waits():
+    """By the name of each kernel: whether it needs fibers, and whether the order of its threads matters."""
+    waits = 'extern "C" __global__ void waits(int* x) { if (x) { __syncthreads(); } }\n'
+    adds = 'extern "C" __global__ __launch_bounds__(128) void adds(int* x) { atomicAdd(x, 1); }\n'
+    plain = 'extern "C" __global__ void plain(int* x) { *x = 1; }\n'
+    function = "__device__ void both() { __syncthreads(); }\n"
+
+    def entries(source: str) -> dict[str, tuple[str, str]]:
+        found = re.findall(r"EMU_KERNEL\((\w+), (\d), (\d)\)", for_host(source))
+        return {name: (fibers, order) for name, fibers, order in found}
+
+    assert entries(plain + waits + adds) == {"plain": ("0", "0"), "waits": ("1", "0"), "adds": ("0", "1")}
+    assert entries(plain + function + adds) == {"plain": ("1", "0"), "adds": ("1", "1")}
