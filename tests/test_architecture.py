@@ -62,6 +62,7 @@ RANKS = {
 SAME_RANK = {
     ("plan", "memory"),
     ("dtypes", "errors"),
+    ("dtypes", "scope"),
     ("files", "errors"),
     ("devices", "kernels"),
     ("scope", "interrupts"),

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from .errors import ArgumentError, DTypeError
+from .scope import local
 
 dtype = np.dtype
 """The class of all of them, for annotations and ``isinstance``."""
@@ -54,21 +55,24 @@ _default = float32
 
 
 def get_default_dtype() -> np.dtype:
-    """The dtype of tensors made of Python floats: float32 unless changed."""
-    return _default
+    """The dtype of tensors made of Python floats: float32 unless changed. A prediction has one of its own."""
+    return _default if local.dry is None else local.dry.default_dtype
 
 
 def set_default_dtype(dtype: np.dtype) -> None:
-    """Set the dtype of tensors made of Python floats.
+    """Set the dtype of tensors made of Python floats, for all threads, as PyTorch does; in a prediction, for it alone.
 
     Raises:
         DTypeError: ``dtype`` is not floating.
     """
     global _default
-    if not is_floating(as_dtype(dtype)):
+    found = as_dtype(dtype)
+    if not is_floating(found):
         raise DTypeError(f"set_default_dtype: only floating dtypes can be the default, found {dtype}")
-    _default = as_dtype(dtype)
-    result_type_of.cache_clear()
+    if local.dry is None:
+        _default = found
+    else:
+        local.dry.default_dtype = found
 
 
 def as_dtype(dtype: Any) -> np.dtype:
@@ -90,7 +94,7 @@ class finfo:
     """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
 
     def __init__(self, type: Any = None) -> None:
-        found = as_dtype(_default if type is None else type)
+        found = as_dtype(get_default_dtype() if type is None else type)
         self.dtype = found.name
         if found == bfloat16:  # float32's exponents, with 7 bits of its 23
             self.bits, self.max, self.min = 16, _BFLOAT16_MAX, -_BFLOAT16_MAX
@@ -222,5 +226,5 @@ def result_type(*operands: Any) -> np.dtype:
         elif isinstance(x, _builtin_int):
             key.append((_np_int64, 0))
         else:
-            key.append((_default, 0))
+            key.append((get_default_dtype(), 0))
     return result_type_of(tuple(key))

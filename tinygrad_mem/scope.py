@@ -77,7 +77,7 @@ class _Local(threading.local):
     default_device: Any = None  # None: the cpu
     narrow_sums: Any = None  # a dtype whose sums stay in it, where ``backends.accumulate_in`` shows what that does
     dry: Any = None  # in a dry run, the device that every name of a device stands for
-    draws: Any = None  # in a dry run, the states of generators: those of others are read, and not moved
+    draws: Any = None  # where the states of generators are found, if not in these: devices/random.py
     explains: bool = True  # whether an OutOfMemoryError says who has the memory: it takes time, and may be read by nobody
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
     birth: str = ""  # the role of what is allocated now, where the one who asks knows it
@@ -270,6 +270,9 @@ class phase:
 
 
 SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
+
+
+FRESH = tuple([getattr(_Local, name) for name in SWITCHES])  # in a thread that has just begun
 
 
 def switches() -> tuple:

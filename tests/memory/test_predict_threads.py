@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import contextlib
 import gc
@@ -21,7 +22,7 @@ import pytest
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute, scope
 from tinygrad_mem.devices import Pool
-from tinygrad_mem.errors import DeviceError
+from tinygrad_mem.errors import DeviceError, DTypeError
 from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
@@ -146,6 +147,72 @@ def test_a_prediction_draws_the_order_that_the_run_will_have():
     assert orders[0] == orders[1]
 
 
+# --- the dtype of floats
+
+
+def test_the_default_dtype_of_a_prediction_is_its_own():
+    """It begins with that of the process, which other threads may change meanwhile; what it sets holds for all its threads."""
+    inside, done, found = threading.Event(), threading.Event(), []
+
+    def script() -> None:
+        found.append(tm.get_default_dtype())
+        inside.set()
+        assert done.wait(10)
+        found.append((tm.ones(1000) / 3).dtype)
+        tm.set_default_dtype(tm.float64)
+        thread = threading.Thread(target=lambda: found.append(tm.zeros(1000).dtype))
+        thread.start()
+        thread.join()
+        found.append((tm.arange(4) * 0.5).dtype)
+        found.append(tm.finfo().bits)
+        nested.append(memory.predict(lambda: (found.append(tm.ones(1).dtype), tm.set_default_dtype(tm.float16))).peak)
+        found.append(tm.get_default_dtype())
+
+    def beside() -> np.dtype:
+        assert inside.wait(10)
+        tm.set_default_dtype(tm.float16)
+        done.set()
+        return tm.ones(1).dtype
+
+    nested: list[int] = []
+    try:
+        _, other = together(lambda: memory.predict(script), beside)
+        assert (other, tm.get_default_dtype()) == (tm.float16, tm.float16)
+    finally:
+        tm.set_default_dtype(tm.float32)
+    assert found == [tm.float32, tm.float32, tm.float64, tm.float64, 64, tm.float64, tm.float64]
+    with pytest.raises(DTypeError, match="only floating dtypes"):
+        memory.predict(lambda: tm.set_default_dtype(tm.int64))
+
+
+def test_predictions_within_predictions_draw_beside_threads_that_draw():
+    """It begins with the numbers of the one that it is made in, whose threads set those of new generators meanwhile."""
+
+    def script() -> None:
+        stop, kept = threading.Event(), [tm.Generator() for _ in range(8)]
+
+        def others() -> None:
+            while not stop.is_set():
+                kept.append(tm.Generator())
+                kept[-1].manual_seed(3)
+                del kept[0]
+
+        thread = threading.Thread(target=others)
+        thread.start()
+        mine = tm.Generator().manual_seed(5)
+        try:
+            for _ in range(60):
+                memory.predict(lambda: states.append((mine.state, mine.manual_seed(6).state)))
+        finally:
+            stop.set()
+            thread.join()
+
+    states: list[tuple] = []
+    with hurried():
+        memory.predict(script)
+    assert states == [((5, 0), (6, 0))] * 60
+
+
 # --- threads that the program starts
 
 
@@ -174,6 +241,11 @@ class Threads:
         thread = Mine()
         thread.start()
         thread.join()
+
+    def low_level(self, task: Callable[[], None]) -> None:
+        done = threading.Event()
+        _thread.start_new_thread(lambda *given, **named: (task(), done.set()), (1,), {"two": 2})
+        assert done.wait(10)
 
     def timer(self, task: Callable[[], None]) -> None:
         thread = threading.Timer(0.001, task)

@@ -5,6 +5,7 @@ All that a dry run changes is the state of its own threads, so several run at on
 
 from __future__ import annotations
 
+import _thread
 import functools
 import threading
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from typing import Any
 from .. import scope
 from ..scope import local
 from .meta import Meta
+from .random import Apart, Draws, Noted
 
 
 @contextmanager
@@ -32,42 +34,56 @@ def dry_run(like: str = "cpu") -> Iterator[Any]:
     _follow_threads()
     meta = Meta.apart(like)
     try:
-        with _inside(meta):
+        with _inside(meta, meta.draws):
             yield meta
     finally:
         meta.pool.close()
 
 
 @contextmanager
-def _inside(meta: Meta) -> Iterator[None]:
-    """The thread belongs to the dry run on ``meta``."""
+def _inside(meta: Meta | None, draws: Any) -> Iterator[None]:
+    """The thread belongs to the dry run on ``meta``, if there is one, and draws as its program does."""
     with scope.switched(scope.switches()):  # what the program leaves turned is turned back
-        local.dry, local.draws, local.default_device = meta, meta.draws, None
+        local.draws = draws
+        if meta is not None:
+            local.dry, local.default_device = meta, None
         yield
 
 
 # --- threads
 
 
-def _call(meta: Meta, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    with _inside(meta):
+def _call(meta: Meta | None, draws: Any, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    with _inside(meta, draws):
         return function(*args, **kwargs)
 
 
 def _ours(function: Any) -> Any:
-    """What calls ``function`` as part of the dry run that the running thread is in; outside of any, ``function`` itself."""
-    return function if local.dry is None or function is None else functools.partial(_call, local.dry, function)
+    """What calls ``function`` as part of the program that the running thread is in; outside of any, ``function`` itself."""
+    return function if local.draws is None or function is None else functools.partial(_call, local.dry, local.draws, function)
 
 
-def _run(thread: threading.Thread, meta: Meta) -> None:
+def _run(thread: threading.Thread, meta: Meta | None, draws: Any) -> None:
     del thread.run  # the class's again: what is set in its place refers to the thread
-    with _inside(meta):
+    with _inside(meta, draws):
         thread.run()
+
+
+def noted() -> Draws:
+    """Inside, what the thread and those that it starts draw is noted, for what shall draw the same :meth:`~Draws.again`."""
+    _follow_threads()
+    return Noted()
+
+
+def apart() -> Draws:
+    """Inside, the thread and those that it starts may seed and draw as they like: nobody else's generator is moved."""
+    _follow_threads()
+    return Apart()
 
 
 @functools.cache
 def _follow_threads() -> None:
-    """From the first dry run on, who starts a thread, or hands work to one, is looked at; nothing else changes for others."""
+    """From now on, who starts a thread, or hands work to one, is looked at; nothing else changes for others."""
     from concurrent.futures import Future, ThreadPoolExecutor
     from multiprocessing.pool import ThreadPool
 
@@ -77,6 +93,9 @@ def _follow_threads() -> None:
             ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)
             ThreadPoolExecutor.__init__ = _with_initializer(ThreadPoolExecutor.__init__)
             Future.add_done_callback = _handing_on(Future.add_done_callback)
+            for name in ("start_new_thread", "start_new", "start_joinable_thread"):  # the last since Python 3.13
+                if hasattr(_thread, name):
+                    setattr(_thread, name, _following_function(getattr(_thread, name)))
             for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
                 setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name)))
 
@@ -87,25 +106,21 @@ _following = threading.RLock()
 def _starting(start: Any) -> Any:
     @functools.wraps(start)
     def follow(self: threading.Thread) -> None:
-        if local.dry is not None and not self._started.is_set():  # type: ignore[attr-defined]
-            self.run = functools.partial(_run, self, local.dry)
+        if local.draws is not None and not self._started.is_set():  # type: ignore[attr-defined]
+            self.run = functools.partial(_run, self, local.dry, local.draws)
         return start(self)
 
     return follow
 
 
 def _submitting(submit: Any) -> Any:
-    """The task belongs to the dry run; the thread that takes it may take others' afterwards."""
+    """The task belongs to the program; the thread that takes it may take others' afterwards."""
 
     @functools.wraps(submit)
     def follow(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        if local.dry is None:
+        fn = _ours(fn)
+        with scope.switched(scope.FRESH):
             return submit(self, fn, *args, **kwargs)
-        fn, dry, local.dry = _ours(fn), local.dry, None
-        try:
-            return submit(self, fn, *args, **kwargs)
-        finally:
-            local.dry = dry
 
     return follow
 
@@ -116,6 +131,14 @@ def _with_initializer(init: Any) -> Any:
         self: Any, max_workers: Any = None, thread_name_prefix: str = "", initializer: Any = None, *args: Any, **kwargs: Any
     ) -> None:
         init(self, max_workers, thread_name_prefix, _ours(initializer), *args, **kwargs)
+
+    return follow
+
+
+def _following_function(start: Any) -> Any:
+    @functools.wraps(start)
+    def follow(function: Any, *args: Any, **kwargs: Any) -> Any:
+        return start(_ours(function) if callable(function) else function, *args, **kwargs)
 
     return follow
 

@@ -7,19 +7,18 @@ here as on a real device, so it allocates the same bytes in the same order: that
 from __future__ import annotations
 
 import functools
-import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from .. import scope
+from ..dtypes import get_default_dtype
 from ..errors import DataDependenceError, DeviceError
-from ..scope import local
 from .base import device
 from .cpu import CPU
 from .pool import Pool
-from .random import Generator
+from .random import Apart, Generator
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
@@ -61,8 +60,8 @@ class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
     lacking = None
-    first_seed: int  # these two, in a dry run alone: of generators that are made in it,
-    draws: Any  # and the states in it of generators that it has moved
+    draws: Apart  # these two, in a dry run alone: the states in it of generators,
+    default_dtype: np.dtype  # and what floats are there
 
     def _open(self) -> None:
         self.xp = np
@@ -78,10 +77,9 @@ class Meta(CPU, kind="meta"):
         self: Any = object.__new__(cls)
         self.index, self.xp, self.whose, self.like = None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
-        self.first_seed = (local.dry or Generator).first_seed
-        self.draws = weakref.WeakKeyDictionary(local.draws or {})
+        self.draws, self.default_dtype = Apart(), get_default_dtype()
         self.generator = Generator()  # of no device: two that refer to each other would live until the collector runs
-        self.draws[self.generator] = device("cpu").generator.state
+        self.draws.set(self.generator, device("cpu").generator.state)
         return self
 
     @staticmethod

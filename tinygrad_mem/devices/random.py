@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import secrets
 import threading
+import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
+from ..interrupts import covered
 from ..scope import local
 
 if TYPE_CHECKING:
@@ -26,7 +29,7 @@ _MASK = (1 << 64) - 1
 class Generator:
     """PyTorch's ``Generator``: ``manual_seed``, ``initial_seed``, ``seed``; state is ``(seed, calls)``.
 
-    A dry run has a state of its own of every generator, which begins as the generator stands: it moves none.
+    Where a thread finds the state and leaves it, :class:`Draws` may say: a dry run moves no generator.
 
     Args:
         device: where the numbers are drawn; ``None`` is the cpu.
@@ -34,12 +37,11 @@ class Generator:
 
     get_state: Callable[..., Any]  # these two make tensors: functional/random.py puts them here
     set_state: Callable[..., Any]
-    first_seed = 0  # of generators that are made from now on
 
     def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
         self._lock = threading.RLock()  # a signal's handler may draw too
-        self._state: Ticket = ((local.dry or Generator).first_seed & _MASK, 0)
+        self._state: Ticket = FIRST.state
 
     @property
     def device(self) -> Device:
@@ -57,7 +59,7 @@ class Generator:
     @property
     def state(self) -> Ticket:
         """The next ticket: seed, and calls so far. What is set is not lost, though another thread takes a ticket just then."""
-        return self._state if local.draws is None else local.draws.get(self, self._state)
+        return self._state if local.draws is None else local.draws.get(self)
 
     @state.setter
     def state(self, state: Ticket) -> None:
@@ -65,7 +67,7 @@ class Generator:
             if local.draws is None:
                 self._state = state
             else:
-                local.draws[self] = state
+                local.draws.set(self, state)
 
     def manual_seed(self, seed: int) -> Generator:
         """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""
@@ -88,3 +90,115 @@ class Generator:
         """Start again from a seed drawn from the operating system, and return it."""
         self.state = (secrets.randbits(64), 0)
         return self.state[0]
+
+
+class _First(Generator):
+    """Nobody draws from it: its state is what new generators begin with."""
+
+    def __init__(self) -> None:
+        self._device, self._lock, self._state = None, threading.RLock(), (0, 0)
+
+
+FIRST = _First()
+
+
+class Draws:
+    """Inside, the thread finds the states of generators here, and leaves them here: on top of where it did before.
+
+    Threads that it starts meanwhile do too: see :mod:`~tinygrad_mem.devices.dry`.
+    """
+
+    def __init__(self) -> None:
+        self.below: Draws | None = local.draws
+
+    def get(self, generator: Generator) -> Ticket:
+        """The state of ``generator``."""
+        return generator._state if self.below is None else self.below.get(generator)
+
+    def set(self, generator: Generator, state: Ticket) -> None:
+        """Let it be ``state``."""
+        if self.below is None:
+            generator._state = state
+        else:
+            self.below.set(generator, state)
+
+    def again(self) -> Draws:
+        """For a second call of what was called inside: what it shall find."""
+        return Draws()
+
+    def __enter__(self) -> Draws:
+        self.before, local.draws = local.draws, self
+        return self
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            local.draws = self.before
+
+
+class Apart(Draws):
+    """Generators begin as they stand and are not moved: each that is set has a state of its own here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._states: weakref.WeakKeyDictionary[Generator, Ticket] = weakref.WeakKeyDictionary()
+
+    def get(self, generator: Generator) -> Ticket:
+        state = self._states.get(generator)
+        return super().get(generator) if state is None else state
+
+    def set(self, generator: Generator, state: Ticket) -> None:
+        self._states[generator] = state
+
+
+class Noted(Draws):
+    """What is read is noted, so that the same function finds the same when it is called :meth:`again`.
+
+    Where the generators stood before would not do: other threads may draw from them in between.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: dict[Generator, list[Ticket]] = {}
+        self.ended = False  # a thread that goes on afterwards is not part of it
+
+    def get(self, generator: Generator) -> Ticket:
+        state = super().get(generator)
+        if not self.ended:
+            self.read.setdefault(generator, []).append(state)
+        return state
+
+    def set(self, generator: Generator, state: Ticket) -> None:
+        if not self.ended:
+            self.read.setdefault(generator, [])
+        super().set(generator, state)
+
+    def again(self) -> Draws:
+        return _Again(self.read)
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            super().__exit__(*exc)
+        finally:
+            local.draws, self.ended = self.before, True
+
+
+class _Again(Apart):
+    """What was noted is read once more, in its order; the generators that it was noted of are not moved."""
+
+    def __init__(self, read: dict[Generator, list[Ticket]]) -> None:
+        super().__init__()
+        self._left = {generator: deque(states) for generator, states in read.items()}
+
+    def get(self, generator: Generator) -> Ticket:
+        left = self._left.get(generator)
+        return left.popleft() if left else super().get(generator)
+
+    def set(self, generator: Generator, state: Ticket) -> None:
+        if generator in self._left:
+            super().set(generator, state)
+        else:
+            Draws.set(self, generator, state)

@@ -10,22 +10,21 @@ import numpy as np
 from .. import dtypes
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..devices import Generator, opened
+from ..devices import FIRST, Generator, opened
 from ..devices import device as Device
 from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import random as ops
-from ..scope import local
 from . import creation
 from .shape import sizes_of
 
 
 def manual_seed(seed: int) -> Generator:
     """Seed the generators of all devices, those that are opened later included."""
-    (local.dry or Generator).first_seed = seed
-    for device in opened():
-        device.generator.manual_seed(seed)
-    return Device("cpu").generator
+    cpu = Device("cpu").generator
+    for generator in (FIRST, *(device.generator for device in opened())):
+        generator.manual_seed(seed)
+    return cpu
 
 
 def seed() -> int:

@@ -28,12 +28,14 @@ def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwar
     ``like``. ``loss.item()`` is a number that is not known: it may be logged and summed.
 
     A prediction belongs to its thread: several run at once, beside threads that train, and none is changed by another. It
-    begins with random numbers as they stand, and moves no generator. Threads that ``run`` starts, and tasks that it gives to a
-    ``ThreadPoolExecutor`` or a ``ThreadPool``, are predicted with it: where they run beside each other, the order of events is
-    one of many, as in a real run. Workers of a ``DataLoader`` have one order: each batch is made, whole, at the moment at which
-    it is asked for, before the program goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor``
-    batches are ready while a step runs. Where memory hangs in reference cycles a peak depends on when Python's collector runs,
-    which nobody can foretell: a warning says so.
+    begins with random numbers and the default dtype as they stand, and moves no generator; a default dtype that it sets is
+    its own. Threads that ``run`` starts, and tasks that it gives to a ``ThreadPoolExecutor`` or a ``ThreadPool``, are
+    predicted with it (one by ``_thread.start_new_thread`` too, but where that name was imported before the first
+    prediction): where they run beside each other, the order of events is one of many, as in a real run. Workers of a
+    ``DataLoader`` have one order: each batch is made, whole, at the moment at which it is asked for, before the program
+    goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor`` batches are ready while a step runs.
+    Where memory hangs in reference cycles a peak depends on when Python's collector runs, which nobody can foretell: a
+    warning says so.
 
     Args:
         like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces; the kind of the default device unless given. CuPy

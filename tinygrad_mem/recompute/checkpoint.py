@@ -122,7 +122,7 @@ def checkpoint(
     forward, again = context_fn()
     check = determinism_check == "default"
     frame = Frame(function, args, kwargs, again, preserve_rng_state, stop, check, debug)
-    with forward, saved_tensors_hooks(frame.note, frame.hand_out):
+    with forward, frame.draws, saved_tensors_hooks(frame.note, frame.hand_out):
         del frame
         return function(*args, **kwargs)
 

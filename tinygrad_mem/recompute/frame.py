@@ -18,7 +18,7 @@ from ..autograd.graph import saved_tensors_hooks
 from ..autograd.saved import Kept, Packed, remember
 from ..autograd.tape import Node, observed
 from ..autograd.tensor import Tensor
-from ..devices import Generator, opened
+from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
 from ..interrupts import covered
 from ..ops.base import Op
@@ -93,15 +93,11 @@ class Frame:
         debug: bool,
     ) -> None:
         tensors: list[Tensor] = []
-        generators: list[Generator] = []
         self.function, self.again = function, again
-        self.layout = _take_out((args, kwargs), tensors, generators)
+        self.layout = _take_out((args, kwargs), tensors)
         self.stop, self.check, self.debug = stop, check, debug
         self.switches = scope.switches()
-        self.states: list[tuple[Generator, Any]] = []
-        if rng:
-            drawn_from = [*generators, *(device.generator for device in opened())]
-            self.states = [(generator, generator.state) for generator in drawn_from]
+        self.draws = noted() if rng else Draws()
         self.rows: list[Row] = []
         self.wanted: list[weakref.ref[Wanted]] = []
         self.inputs = [_keep(tensor) for tensor in tensors]
@@ -132,11 +128,11 @@ class Frame:
             CheckpointError: it did something else than in the forward.
         """
         run = Rerun(self)
-        before, states = dict(local.__dict__), [(generator, generator.state) for generator, _ in self.states]
+        before = dict(local.__dict__)
         try:
-            _set_states(self.states)
             with ExitStack() as stack:
                 stack.enter_context(scope.switched(self.switches))
+                stack.enter_context(self.draws.again())
                 local.autocast = local.autocast and local.autocast.anew()  # the casts of weights that it keeps go with it
                 stack.enter_context(scope.phase("recompute"))
                 stack.enter_context(_no_op())
@@ -147,7 +143,6 @@ class Frame:
                 with suppress(RecomputationStoppedError):
                     self.function(*args, **kwargs)
         finally:
-            _set_states(states)
             scope.put_back(before)  # where an interrupt came between two of the contexts
         run.finish()
         return run.values
@@ -300,7 +295,7 @@ class _Place(NamedTuple):
     index: int
 
 
-def _take_out(value: Any, tensors: list, generators: list) -> Any:
+def _take_out(value: Any, tensors: list) -> Any:
     """``value`` with places instead of tensors, also inside tuples, lists and dicts; a tensor that is there twice has one."""
     if isinstance(value, Tensor):
         for index, tensor in enumerate(tensors):
@@ -308,9 +303,7 @@ def _take_out(value: Any, tensors: list, generators: list) -> Any:
                 return _Place(index)
         tensors.append(value)
         return _Place(len(tensors) - 1)
-    if isinstance(value, Generator):
-        generators.append(value)
-    return _rebuilt(value, lambda item: _take_out(item, tensors, generators))
+    return _rebuilt(value, lambda item: _take_out(item, tensors))
 
 
 def _put_in(value: Any, tensors: list) -> Any:
@@ -328,11 +321,6 @@ def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return type(value)(*[each(item) for item in value])
     return value
-
-
-def _set_states(states: list) -> None:
-    for generator, state in states:
-        generator.state = state
 
 
 class _no_op(AbstractContextManager):

@@ -90,18 +90,20 @@ def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: 
         for stage in stages:
             for module in stage:
                 x = module(x, *rest, **named)
-    before = local.saved_hooks
+    before = local.saved_hooks, local.draws
     try:
         for step in _steps(items):
             if step is _END:
                 local.saved_hooks = local.saved_hooks[:-1]
+                local.draws.__exit__()
             elif isinstance(step, tuple):
                 frame = Frame(partial(_run, stages, step), (x, *rest), named, nullcontext(), True, True, True, False)
+                frame.draws.__enter__()
                 saved_tensors_hooks(frame.note, frame.hand_out).__enter__()
                 del frame
             else:
                 for module in stages[step]:
                     x = module(x, *rest, **named)
     finally:
-        local.saved_hooks = before
+        local.saved_hooks, local.draws = before
     return x

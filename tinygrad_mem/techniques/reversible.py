@@ -10,7 +10,7 @@ from ..autograd import grad as gradients
 from ..autograd.function import Function
 from ..autograd.grad_mode import enable_grad, is_grad_enabled
 from ..autograd.tensor import Tensor
-from ..devices import opened
+from ..devices import Draws, noted
 from ..errors import ArgumentError, ShapeError
 from ..functional import join
 from ..nn.containers import ModuleList
@@ -108,21 +108,21 @@ class Run:
         self.parts = list(parts)
         self.parameters = list(dict.fromkeys(p for part in self.parts for p in part.parameters() if p.requires_grad))
         self.switches = scope.switches()
-        self.states: list[list] = []  # of the generators, before each part
+        self.draws: list[Draws] = []  # what each part has drawn
 
     def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """(left, right) -> (right, left + part(right)) for each part."""
         for part in self.parts:
-            self.states.append(_generators())
-            left, right = right, left + shaped(part, right)
+            self.draws.append(noted())
+            with self.draws[-1]:
+                left, right = right, left + shaped(part, right)
         return left, right
 
     def backward(self, left: Tensor, right: Tensor, grads: list[Tensor], found: dict[Tensor, Tensor]) -> None:
         """From the last part to the first: the halves before it, their gradients (in ``grads``), those of the parameters."""
-        for part, states in zip(reversed(self.parts), reversed(self.states), strict=True):
+        for part, draws in zip(reversed(self.parts), reversed(self.draws), strict=True):
             own = [p for p in part.parameters() if p.requires_grad]
-            _set(states)
-            with enable_grad(), scope.phase("recompute"):
+            with draws.again(), enable_grad(), scope.phase("recompute"):
                 leaf = left.detach().requires_grad_()
                 y = shaped(part, leaf)
             left, right = right - y.detach(), left
@@ -150,20 +150,10 @@ class Couple(Function):
     def backward(ctx: Any, g1: Tensor, g2: Tensor) -> tuple:
         run, found, grads = ctx.run, {}, [g1, g2]
         del g1, g2
-        before, states = dict(scope.local.__dict__), _generators()
+        before = dict(scope.local.__dict__)
         try:
             with scope.switched(run.switches):
                 run.backward(*ctx.saved_tensors, grads, found)
         finally:
-            _set(states)
             scope.put_back(before)  # where an interrupt came between two of the contexts
         return None, *grads, *[found.pop(p, None) for p in run.parameters]
-
-
-def _generators() -> list:
-    return [(device.generator, device.generator.state) for device in opened()]
-
-
-def _set(states: list) -> None:
-    for generator, state in states:
-        generator.state = state

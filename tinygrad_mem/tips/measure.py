@@ -14,6 +14,7 @@ import numpy as np
 import tinygrad_mem as tm
 
 from .. import memory
+from ..devices import apart
 from ..errors import OutOfMemoryError, TinygradMemError, let_go
 from ..memory import Comparison, Effect, Track
 from .tip import Build, Case, Scene, Tip, Training
@@ -118,17 +119,19 @@ def foretell(build: Build, scene: Scene, like: str = "cpu") -> Track:
     """The run's track on ``meta``."""
 
     def script() -> None:
+        tm.manual_seed(0)
         training = build(scene)
         for _ in range(training.steps):
             training.step()
 
     with _uncollected():
-        tm.manual_seed(0)
         return memory.predict(script, like=like)
 
 
 def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:
     """Build and take the steps, with the same seed each time; no garbage is collected meanwhile, so that bytes are the same.
+
+    The random numbers are its own: those of the program that asks go on where they stood.
 
     Raises:
         OutOfMemoryError: the pool's limit, or the machine, is too small.
@@ -137,9 +140,9 @@ def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:
     if where.pool.used_bytes():
         gc.collect()  # of the run before
     memory.empty_cache(device)
-    tm.manual_seed(0)
     losses, seconds = [], 0.0
-    with _uncollected(), where, Track(where, uncounted=False) as track:
+    with _uncollected(), apart(), where, Track(where, uncounted=False) as track:
+        tm.manual_seed(0)
         training = build(scene)
         start = _parameters(training)
         for _ in range(training.steps):

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ...interrupts import covered, each
-from ...scope import settle_numpy
+from ...scope import FRESH, settle_numpy, switched
 
 SCRATCH = 1 << 21  # bytes a thread
 TILE = 1 << 18  # elements: with fewer, threads wait longer for the interpreter than faster caches save
@@ -112,7 +112,8 @@ class _Worker(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True, name="tinygrad_mem-kernel")
         self.jobs: SimpleQueue[_Job] = SimpleQueue()
-        self.start()
+        with switched(FRESH):  # of whatever program its first job is, it belongs to none
+            self.start()
 
     def run(self) -> None:
         settle_numpy()
