@@ -18,6 +18,7 @@ from tests.memory.test_foretold import short_logs as short_logs
 from tests.nn.rows import ROWS
 from tests.ops.cases import CASES, loss
 from tests.ops.test_contract import arrays_of, step
+from tinygrad_mem import optim
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap"), pytest.mark.filterwarnings("ignore")]
 
@@ -84,6 +85,37 @@ def test_optimizers(reliability: Callable[[str, int], None]):
         count += parted(what, lambda: trained(*what), found, difference_on_gpu)  # noqa: B023
     assert found == []
     reliability("optimizers on a GPU predicted event by event", count)
+
+
+@pytest.mark.parametrize("name", sorted({name for name, _ in RULES}))
+def test_optimizers_of_what_is_not_contiguous(name: str, reliability: Callable[[str, int], None]):
+    """Parameters and gradients in any order of memory are moved where they are: no copy of them is made."""
+    options = next(options for rule, options in RULES if rule == name) | ({"min_8bit_size": 0} if "8bit" in name else {})
+    rng = np.random.default_rng(0)
+    start, gradient = (rng.standard_normal((6, 7, 10)).astype("float32") for _ in range(2))
+
+    def stepped(dev: str, laid_out: Callable[[tm.Tensor], tm.Tensor]) -> tm.Tensor:
+        p, g = (laid_out(tm.tensor(a, device=dev)) for a in (start, gradient))
+        p.requires_grad_()
+        rule = getattr(optim, name)([p], **options)
+        for _ in range(2):
+            p.grad = g
+            rule.step()
+        return p.detach()
+
+    def turned(t: tm.Tensor) -> tm.Tensor:
+        return t.permute(2, 0, 1).contiguous().permute(1, 2, 0).detach()
+
+    def cut(t: tm.Tensor) -> tm.Tensor:
+        return tm.stack([t, t], dim=-1)[..., 1].detach()
+
+    right = stepped("cpu", lambda t: t).numpy()
+    for layout in (turned, cut):
+        laid = layout(tm.tensor(start, device="cuda"))
+        assert not laid.is_contiguous()
+        assert difference_on_gpu(lambda: stepped("cuda", layout)) == ""  # noqa: B023
+        np.testing.assert_allclose(stepped("cuda", layout).cpu().numpy(), right, rtol=2e-6, atol=1e-7)
+    reliability("optimizers of tensors that are not contiguous, on a GPU", 2)
 
 
 @pytest.mark.parametrize("names", [names for names in PROGRAMS if not names.startswith(PROGRAMS_OF_THE_HOST)])

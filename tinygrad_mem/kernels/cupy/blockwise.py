@@ -12,6 +12,8 @@ import numpy as _np
 
 from ..dynamic_map import borders as _borders
 from ..dynamic_map import dynamic_map as _dynamic_map
+from .places import SOURCE as _PLACES
+from .places import places as _places
 
 _TYPES = {"e": "__half", "f": "float", "d": "double"}
 _THREADS = 256
@@ -46,12 +48,12 @@ __device__ float largest(float x, float* shared) {
 __device__ inline float wider(__half x) { return __half2float(x); }
 __device__ inline float wider(float x) { return x; }
 __device__ inline double wider(double x) { return x; }
-#define GRADIENT W x = wider(p[i]), d = wider(g[i]); if (maximize) d = -d; d += weight_decay * x;
+#define GRADIENT W x = wider(p[place(ps, i)]), d = wider(g[place(gs, i)]); if (maximize) d = -d; d += weight_decay * x;
 #define EACH for (wide i = first + threadIdx.x; i < last; i += blockDim.x)
 
-extern "C" __global__ void adam8bit(P* p, const G* g, unsigned char* m, float* m_top, unsigned char* v, float* v_top, wide n,
-        wide block, double step_size, double beta1_, double beta2_, double eps, double root, double weight_decay_,
-        double shrink, int maximize) {
+extern "C" __global__ void adam8bit(P* p, Places ps, const G* g, Places gs, unsigned char* m, float* m_top, unsigned char* v,
+        float* v_top, wide n, wide block, double step_size, double beta1_, double beta2_, double eps, double root,
+        double weight_decay_, double shrink, int maximize) {
     __shared__ float shared[256];
     const wide first = blockIdx.x * block, last = min(first + block, n);
     const W beta1 = beta1_, beta2 = beta2_, weight_decay = weight_decay_;
@@ -65,15 +67,15 @@ extern "C" __global__ void adam8bit(P* p, const G* g, unsigned char* m, float* m
     EACH {
         GRADIENT MOMENTS
         x = x * (W)shrink - (W)(step_size * root) * mean / (sqrt(square) + (W)(eps * root));
-        p[i] = (P)x;
+        p[place(ps, i)] = (P)x;
         m[i] = nearest((float)mean / m_most, BORDERS[1]);
         v[i] = nearest((float)square / v_most, BORDERS[0]);
     }
     if (threadIdx.x == 0) { m_top[blockIdx.x] = m_most; v_top[blockIdx.x] = v_most; }
 }
 
-extern "C" __global__ void sgd8bit(P* p, const G* g, unsigned char* buf, float* top, wide n, wide block, double lr,
-        double momentum_, double dampening, double weight_decay_, int nesterov, int maximize) {
+extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsigned char* buf, float* top, wide n, wide block,
+        double lr, double momentum_, double dampening, double weight_decay_, int nesterov, int maximize) {
     __shared__ float shared[256];
     const wide first = blockIdx.x * block, last = min(first + block, n);
     const W momentum = momentum_, weight_decay = weight_decay_, scale = top[blockIdx.x];
@@ -83,7 +85,7 @@ extern "C" __global__ void sgd8bit(P* p, const G* g, unsigned char* buf, float* 
     most = largest(most, shared);
     EACH {
         GRADIENT MOMENTUM
-        p[i] = (P)(x - (W)lr * (nesterov ? d + momentum * speed : speed));
+        p[place(ps, i)] = (P)(x - (W)lr * (nesterov ? d + momentum * speed : speed));
         buf[i] = nearest((float)speed / most, BORDERS[1]);
     }
     if (threadIdx.x == 0) top[blockIdx.x] = most;
@@ -97,17 +99,14 @@ def _kernel(name, p, g):
     head += _table("BORDERS", [_borders(False)[:-1], _borders(True)[:-1]])  # the last one, infinity, is never compared with
     wide = "double" if p == "d" else "float"
     types = f"typedef {_TYPES[p]} P;\ntypedef {_TYPES[g]} G;\ntypedef {wide} W;\n"
-    return _cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + head + _SOURCE).get_function(name)  # pyright: ignore
+    source = "#include <cuda_fp16.h>\n" + types + head + _PLACES + _SOURCE
+    return _cupy.RawModule(code=source).get_function(name)  # pyright: ignore
 
 
 def _run(name, p, g, block, states, *numbers):
-    """A parameter or gradient that is not contiguous (a rare one) is copied."""
     if p.size:
-        x, d = (a if a.flags.c_contiguous else _cupy.ascontiguousarray(a) for a in (p, g))
-        blocks = -(-p.size // block)
-        _kernel(name, p.dtype.char, g.dtype.char)((blocks,), (_THREADS,), (x, d, *states, int(p.size), int(block), *numbers))
-        if x is not p:
-            _cupy.copyto(p, x)
+        arguments = p, _places(p), g, _places(g), *states, int(p.size), int(block), *numbers
+        _kernel(name, p.dtype.char, g.dtype.char)((-(-p.size // block),), (_THREADS,), arguments)
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
