@@ -172,6 +172,7 @@ def kernel(source: str, defines: list[str]) -> Path:
         with tempfile.TemporaryDirectory(dir=kernels()) as work:
             (Path(work) / "kernel.cpp").write_text(source)
             given = [*KERNEL_FLAGS, *defines, f"-I{kernels()}", *_includes(), "-include", "device.h"]
-            run("g++", *given, "-shared", Path(work) / "kernel.cpp", "-o", Path(work) / "kernel.so")
+            linked = ("-shared", "-nostdlib", "-o", Path(work) / "kernel.so")  # Python has loaded what a kernel may call
+            run("g++", *given, Path(work) / "kernel.cpp", *linked, "-lgcc")
             (Path(work) / "kernel.so").rename(out)
     return out

@@ -193,3 +193,9 @@ template <class... A> struct emu_signature<void(A...)> {
     extern "C" __attribute__((visibility("default"))) const EmuKernel emu_kernel_##name = {                                 \
         &emu_signature<decltype(name)>::caller<&name>::call, emu_signature<decltype(name)>::caller<&name>::count,          \
         emu_signature<decltype(name)>::caller<&name>::sizes, needs_fibers, needs_order};
+
+// ---- what CuPy puts before most kernels: read once, here
+#include <cupy/complex.cuh>
+#include <cupy/carray.cuh>
+#include <cupy/atomics.cuh>
+#include <cupy/math_constants.h>
