@@ -273,6 +273,63 @@ def test_what_is_too_large_for_the_dtype_is_inf(make: str):
         assert np.isinf(mine.numpy()).all()
 
 
+DATA = [
+    *[f"[np.ones(2, {d!r})]" for d in ("f8", "f4", "f2", "i8", "i4", "i2", "u1", "i1", "?", ">f8")],
+    *[f"[np.{d}(1)]" for d in ("float64", "float32", "float16", "int64", "int32", "int16", "uint8", "bool_")],
+    "[np.ones(2, 'i4'), np.ones(2)]",
+    "[np.ones(2, 'u1'), np.ones(2, 'i1')]",
+    "[np.ones(2, 'f2'), np.ones(2, 'i8')]",
+    "[np.ones(2), [1, 2]]",
+    "[[1.0, 2.0], np.ones(2, 'f2')]",
+    "[np.ones(0, 'i8')]",
+    "[[]]",
+    "()",
+    "[np.float16(1), 2.0]",
+    "[np.int32(1), 2.0, True]",
+    "[np.float64(1), 1]",
+    "[np.int16(1), 1]",
+    "[True, np.uint8(1)]",
+    "[[np.ones(2), np.ones(2)]]",
+    "[lib.tensor(1.0, dtype=lib.float64), 2.0]",
+    "[lib.tensor(1, dtype=lib.int16)]",
+    "[[lib.tensor(True)], [lib.tensor(1.0, dtype=lib.float16)]]",
+    "np.float64(1)",
+    "range(3)",
+    "[range(3)]",
+]
+
+
+@pytest.mark.filterwarnings("ignore:Creating a tensor from a list", "ignore:To copy construct")  # PyTorch's
+@pytest.mark.parametrize("make", ["tensor", "as_tensor"])
+@pytest.mark.parametrize("default", ["float32", "float64"])
+def test_the_dtype_of_a_list_is_what_all_in_it_are_promoted_to(make: str, default: str):
+    made = []
+    for lib in (tm, torch):
+        before = lib.get_default_dtype()
+        lib.set_default_dtype(getattr(lib, default))
+        made.append([getattr(lib, make)(eval(data, {"np": np, "lib": lib})) for data in DATA])
+        lib.set_default_dtype(before)
+    for data, mine, other in zip(DATA, *made, strict=True):
+        assert f"torch.{mine.dtype}" == str(other.dtype), data
+        assert_same(mine, other, (0, 0))
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct")
+def test_a_tensor_of_a_tensor_stays_on_its_device():
+    for lib in (tm, torch):
+        here, nowhere = lib.ones(3), lib.ones(3, device="meta")
+        for make in (lib.tensor, lib.as_tensor):
+            assert make(nowhere).device.type == make(nowhere, dtype=lib.float64).device.type == "meta"
+            with lib.device("meta"):
+                assert make(here).device.type == make([here[0]]).device.type == "meta"
+            assert make(here, device="meta").device.type == "meta"
+        assert lib.tensor(here.requires_grad_()).requires_grad is False
+        assert lib.tensor(here).data_ptr() != here.data_ptr()
+    told: list = []
+    tm.memory.predict(lambda: told.append(tm.tensor(tm.tensor([1.0, 2.0]), dtype=tm.int64).tolist()))
+    assert told == [[1, 2]]
+
+
 def test_ranges():
     for arguments in ((5,), (1, 5), (1, 8, 3), (0.5, 2.0, 0.5), (5, 1, -2)):
         assert_same(tm.arange(*arguments), torch.arange(*arguments), (1e-6, 1e-6))

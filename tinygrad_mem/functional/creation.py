@@ -10,13 +10,14 @@ import numpy as np
 
 from .. import dtypes
 from ..absent import say_once
-from ..autograd.capsule import borrowed, on_host
+from ..autograd.capsule import borrowed
+from ..autograd.grad_mode import no_grad
 from ..autograd.shape import address_of
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
+from .host import host_array
 from .shape import sizes_of
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
@@ -77,57 +78,50 @@ def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, require
     return out
 
 
-def host_array(data: Any, dtype: Any) -> np.ndarray:
-    """``data`` in host memory, in the dtype that PyTorch would choose; what is too large for it is inf, without a warning."""
-    if isinstance(data, Tensor):
-        known = data._constant()
-        data = data._host() if known is None else known
-    elif isinstance(data, (list, tuple)) and _has_tensor(data):
-        data = _plain(data)
-    try:
-        source = on_host(data)
-    except ValueError as error:
-        raise ArgumentError(
-            f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}"
-        ) from None
-    if source.dtype.kind not in "biuf" and source.dtype != dtypes.bfloat16:
-        raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
-    with np.errstate(over="ignore"):
-        if dtype is not None:
-            dtype = dtypes.as_dtype(dtype)
-            if dtype.kind in "iu" and source.size and not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
-                for end in (source.min(), source.max()):
-                    dtypes.fitting(end.item(), dtype)
-            return source.astype(dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
-        if not hasattr(data, "dtype") and (is_floating(source.dtype) or source.size == 0):
-            return source.astype(dtypes.get_default_dtype())
-        return source.astype(dtypes.as_dtype(source.dtype), copy=False)
-
-
-def _has_tensor(data: Any) -> bool:
-    return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _has_tensor(x)) for x in data)
-
-
-def _plain(data: Any) -> Any:
-    return data.tolist() if isinstance(data, Tensor) else [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
-
-
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
 ) -> Tensor:
     """A copy of ``data`` (numbers, nested lists, arrays, tensors) on ``device``; Python floats become the default dtype.
 
+    Args:
+        data: arrays and tensors keep their dtypes; a list has the one that all in it are promoted to.
+        device: ``None`` is the default device where one was set, else the one of a tensor, else the cpu.
+
     Raises:
         ValueError: ``data`` is ragged or has no numbers, or numbers that an integer dtype does not hold.
         DTypeError: its dtype is not offered.
     """
+    where = _device_for(data, device)
+    if isinstance(data, Tensor) and where is data.device:
+        return _begun(_copied(data, dtype), requires_grad)
     source = host_array(data, dtype)
-    where = device_of(device)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
     where.upload(source, out.array)
-    if local.dry is where and source.size <= _REMEMBERED:
-        out.storage.constant = (0, address_of(out.array), source.tobytes())
+    _remember(source, out)
     return _begun(out, requires_grad)
+
+
+def _device_for(data: Any, device: Any) -> Device:
+    """Where what is made of ``data`` goes: a tensor stays on its device unless another was named, or set for all."""
+    stays = device is None and local.default_device is None and isinstance(data, Tensor)
+    return data.device if stays else device_of(device)
+
+
+def _remember(values: np.ndarray, out: Tensor) -> None:
+    """Note what a constant of a dry run holds."""
+    if local.dry is out.device and values.size <= _REMEMBERED:
+        out.storage.constant = (0, address_of(out.array), values.tobytes())
+
+
+def _copied(data: Tensor, dtype: Any) -> Tensor:
+    from .convert import to
+
+    known = data._constant()
+    with no_grad():
+        out = to(data, dtype=dtype, copy=True)
+    if known is not None:
+        _remember(known.astype(out.dtype), out)
+    return out
 
 
 def from_numpy(array: np.ndarray) -> Tensor:
@@ -147,7 +141,7 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """A tensor of ``data`` that shares its memory where dtype, byte order and device allow it."""
     if isinstance(data, Tensor):
         wanted = data if dtype is None else data.to(dtypes.as_dtype(dtype))
-        return wanted if device is None else wanted.to(Device(device))
+        return wanted.to(_device_for(data, device))
     if isinstance(data, np.ndarray) and data.dtype.isnative and (dtype is None or dtypes.as_dtype(dtype) == data.dtype):
         shared = from_numpy(data)
         return shared if device_of(device).type == "cpu" else shared.to(device_of(device))

@@ -14,7 +14,8 @@ from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, Dime
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import choose, elementwise, rewrite, shape
-from .creation import host_array, tensor
+from .creation import tensor
+from .host import host_array
 
 
 def _expanded(input: Tensor, key: Any) -> list:

@@ -1,0 +1,64 @@
+"""Data of any kind as an array in host memory: its values, and the dtype that PyTorch would choose."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from .. import dtypes
+from ..autograd.capsule import on_host
+from ..autograd.tensor import Tensor
+from ..dtypes import is_floating
+from ..errors import ArgumentError, ArgumentTypeError
+
+
+def host_array(data: Any, dtype: Any) -> np.ndarray:
+    """``data`` in host memory, in the dtype that PyTorch would choose; what is too large for it is inf, without a warning."""
+    nested = data if isinstance(data, (list, tuple)) else None
+    if isinstance(data, Tensor):
+        known = data._constant()
+        data = data._host() if known is None else known
+    elif nested is not None and _has_tensor(nested):
+        data = _plain(nested)
+    try:
+        source = on_host(data)
+    except ValueError as error:
+        raise ArgumentError(
+            f"tensor: expected numbers in a rectangular nesting, found {type(data).__name__}: {error}"
+        ) from None
+    if source.dtype.kind not in "biuf" and source.dtype != dtypes.bfloat16:
+        raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
+    with np.errstate(over="ignore"):
+        if dtype is not None:
+            dtype = dtypes.as_dtype(dtype)
+            if dtype.kind in "iu" and source.size and not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
+                for end in (source.min(), source.max()):
+                    dtypes.fitting(end.item(), dtype)
+            return source.astype(dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
+        return source.astype(_dtype_within(nested) if nested is not None else _dtype_found(data, source), copy=False)
+
+
+def _dtype_within(data: Any) -> np.dtype:
+    """PyTorch's dtype of a nesting: what the arrays, tensors and numbers in it are promoted to."""
+    if not isinstance(data, (list, tuple)):
+        return _dtype_found(data, data if isinstance(data, Tensor) else on_host(data))
+    kinds = set(map(type, data)) or {float}
+    of = [kind() for kind in kinds] if kinds <= {bool, int, float} else data
+    return functools.reduce(dtypes.promote_types, {_dtype_within(x) for x in of})
+
+
+def _dtype_found(data: Any, source: Any) -> np.dtype:
+    """The dtype of ``data``'s own, or the default for Python's floats; ``source`` is the same as an array."""
+    if not hasattr(data, "dtype") and (is_floating(source.dtype) or (source.ndim and source.size == 0)):
+        return dtypes.get_default_dtype()
+    return dtypes.as_dtype(source.dtype)
+
+
+def _has_tensor(data: Any) -> bool:
+    return any(isinstance(x, Tensor) or (isinstance(x, (list, tuple)) and _has_tensor(x)) for x in data)
+
+
+def _plain(data: Any) -> Any:
+    return data.tolist() if isinstance(data, Tensor) else [_plain(x) for x in data] if isinstance(data, (list, tuple)) else data
