@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import pkgutil
 import re
 import types
 from typing import Any
@@ -194,6 +196,31 @@ def test_stand_ins():
     for module, name in ((tm.jit, "trace"), (tm.fx, "symbolic_trace")):
         with pytest.raises(AttributeError, match=f"{name} is not offered: leave it out"):
             getattr(module, name)
+
+
+WITH_SENTENCES = [
+    found.name
+    for found in pkgutil.walk_packages(tm.__path__, "tinygrad_mem.")
+    if not found.name.endswith("__main__") and hasattr(importlib.import_module(found.name), "__getattr__")
+]
+
+
+@pytest.mark.parametrize("place", ["tinygrad_mem", *WITH_SENTENCES])
+def test_an_import_says_what_asking_for_the_name_says(place: str):
+    """``from MODULE import NAME`` drops an AttributeError and its sentence, so an import meets an ImportError."""
+    names = ["vander", "nonsense"] if place == "tinygrad_mem" else ["nonsense"]
+    for name in names:
+        with pytest.raises(AttributeError) as asked:
+            getattr(importlib.import_module(place), name)
+        for line in (f"from {place} import {name}", f"from {place} import {name} as other"):
+            with pytest.raises(ImportError) as imported:
+                exec(line)
+            assert str(imported.value) == str(asked.value)
+            assert imported.value.name == name
+
+
+def test_many_modules_have_sentences():
+    assert len(WITH_SENTENCES) > 20
 
 
 def test_any_other_name_is_an_attribute_error():

@@ -8,4 +8,6 @@ def _log_api_usage_once(name: str) -> None:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"_C.{name} is not offered: torch._C is PyTorch's own C++; use the public function that calls it")
+    from .absent import lacking
+
+    raise lacking(name, f"_C.{name} is not offered: torch._C is PyTorch's own C++; use the public function that calls it")

@@ -455,6 +455,6 @@ from .utils.from_torch import from_torch as from_torch
 
 
 def __getattr__(name: str) -> object:
-    from .absent import why_absent
+    from .absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name))
+    raise lacking(name, why_absent(name))

@@ -5,8 +5,10 @@ A name stands in one table, under the place where PyTorch has it; ``""`` is ``to
 
 from __future__ import annotations
 
+import dis
 import inspect
 import re
+import sys
 import warnings
 
 _DTYPES = "use tensor(..., dtype=...); dtypes are float16, bfloat16, float32, float64, int8 to int64, uint8 and bool"
@@ -263,6 +265,17 @@ def why_absent(name: str, place: str = "") -> str:
         return f"{full} is not offered: {instead.replace('{name}', name)}"
     module = f"tinygrad_mem.{place}" if place else "tinygrad_mem"
     return f"module {module!r} has no attribute {name!r}; its names are those of torch, as far as they are offered"
+
+
+_IMPORT_FROM = dis.opmap["IMPORT_FROM"]
+
+
+def lacking(name: str, sentence: str) -> AttributeError | ImportError:
+    """What a module's ``__getattr__`` raises: ``from MODULE import NAME`` drops an AttributeError, and its sentence with it."""
+    asks = sys._getframe(2)
+    if asks.f_lasti >= 0 and asks.f_code.co_code[asks.f_lasti] == _IMPORT_FROM:
+        return ImportError(sentence, name=name)
+    return AttributeError(sentence)
 
 
 class _Absent:

@@ -17,4 +17,6 @@ def current_accelerator(check_available: bool = False) -> Device | None:
 
 
 def __getattr__(name: str) -> Any:
-    raise AttributeError(f"accelerator.{name} is not offered: ask cuda.{name}, or memory.track() for bytes")
+    from .absent import lacking
+
+    raise lacking(name, f"accelerator.{name} is not offered: ask cuda.{name}, or memory.track() for bytes")

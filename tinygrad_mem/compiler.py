@@ -67,4 +67,6 @@ def reset() -> None:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"compiler.{name} is not offered: leave it out: operations run as they are written")
+    from .absent import lacking
+
+    raise lacking(name, f"compiler.{name} is not offered: leave it out: operations run as they are written")

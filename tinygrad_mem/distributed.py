@@ -68,4 +68,6 @@ globals().update({name: _Refused(name) for name in _TALK.split()})
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"distributed.{name} is not offered: one process computes here")
+    from .absent import lacking
+
+    raise lacking(name, f"distributed.{name} is not offered: one process computes here")

@@ -12,4 +12,6 @@ def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"fx.{name} is not offered: leave it out: operations run as they are written")
+    from .absent import lacking
+
+    raise lacking(name, f"fx.{name} is not offered: leave it out: operations run as they are written")

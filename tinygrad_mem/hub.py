@@ -46,4 +46,6 @@ HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"hub.{name} is not offered: {_BY_HAND}")
+    from .absent import lacking
+
+    raise lacking(name, f"hub.{name} is not offered: {_BY_HAND}")

@@ -61,3 +61,9 @@ def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
 def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     """The product of several matrices, in the order that takes the fewest multiplications."""
     return _linalg.chain_matmul(*tensors)
+
+
+def __getattr__(name: str) -> object:
+    from .absent import lacking
+
+    raise lacking(name, f"linalg.{name} is not offered: use numpy.linalg on tensor.detach().numpy()")

@@ -16,4 +16,6 @@ from .functional.unary import round as round
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"special.{name} is not offered: use scipy.special on tensor.detach().numpy()")
+    from .absent import lacking
+
+    raise lacking(name, f"special.{name} is not offered: use scipy.special on tensor.detach().numpy()")

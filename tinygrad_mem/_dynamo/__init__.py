@@ -24,4 +24,6 @@ def mark_static_address(t: Any, guard: bool = True) -> None:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"_dynamo.{name} is not offered: leave it out: operations run as they are written")
+    from ..absent import lacking
+
+    raise lacking(name, f"_dynamo.{name} is not offered: leave it out: operations run as they are written")

@@ -30,6 +30,8 @@ _INSTEAD = {
 
 
 def __getattr__(name: str) -> object:
+    from ..absent import lacking
+
     if name in _INSTEAD:
-        raise AttributeError(f"autograd.{name} is not offered: {_INSTEAD[name]}")
-    raise AttributeError(f"module 'tinygrad_mem.autograd' has no attribute {name!r}")
+        raise lacking(name, f"autograd.{name} is not offered: {_INSTEAD[name]}")
+    raise lacking(name, f"module 'tinygrad_mem.autograd' has no attribute {name!r}")

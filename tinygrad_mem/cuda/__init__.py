@@ -138,7 +138,9 @@ def synchronize(device: Any = None) -> None:
 
 
 def __getattr__(name: str) -> object:
+    from ..absent import lacking
+
     instead = {"Event": "time with synchronize() and time.perf_counter()", "device": "name it: zeros(2, device='cuda:1')"}
     instead |= dict.fromkeys(("Stream", "stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
     offered = "there are cuda.is_available, cuda.synchronize, cuda.memory_allocated, ..., and memory.track() for bytes"
-    raise AttributeError(f"cuda.{name} is not offered: {instead.get(name, 'leave it out')}; {offered}")
+    raise lacking(name, f"cuda.{name} is not offered: {instead.get(name, 'leave it out')}; {offered}")

@@ -97,4 +97,6 @@ def empty_cache() -> None:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"cuda.memory.{name} is not offered: use memory.track(), whose export() writes snapshots")
+    from ..absent import lacking
+
+    raise lacking(name, f"cuda.memory.{name} is not offered: use memory.track(), whose export() writes snapshots")

@@ -43,4 +43,6 @@ globals().update({name: type(name, (_Refused,), {"__doc__": "Not offered."}) for
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"distributions.{name} is not offered: write the density")
+    from ..absent import lacking
+
+    raise lacking(name, f"distributions.{name} is not offered: write the density")

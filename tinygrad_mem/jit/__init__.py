@@ -78,4 +78,6 @@ def _assert(condition: Any, message: str) -> None:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"jit.{name} is not offered: leave it out: operations run as they are written")
+    from ..absent import lacking
+
+    raise lacking(name, f"jit.{name} is not offered: leave it out: operations run as they are written")

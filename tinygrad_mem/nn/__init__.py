@@ -150,6 +150,7 @@ from .transformer import TransformerEncoderLayer as TransformerEncoderLayer
 
 
 def __getattr__(name: str) -> object:
+    from ..absent import lacking
     from .absent import why_absent
 
-    raise AttributeError(why_absent(name))
+    raise lacking(name, why_absent(name))

@@ -90,6 +90,7 @@ from ..functional.softmax import *  # noqa: F403
 
 
 def __getattr__(name: str) -> object:
+    from ..absent import lacking
     from .absent import why_absent
 
-    raise AttributeError(why_absent(name, "nn.functional"))
+    raise lacking(name, why_absent(name, "nn.functional"))

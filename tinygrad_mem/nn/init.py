@@ -270,6 +270,6 @@ sparse = _deprecated(sparse_)
 
 
 def __getattr__(name: str) -> object:
-    from ..absent import why_absent
+    from ..absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name, "nn.init"))
+    raise lacking(name, why_absent(name, "nn.init"))

@@ -45,4 +45,6 @@ class DistributedDataParallel(Module):
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"nn.parallel.{name} is not offered: one process computes here: call the module itself")
+    from ..absent import lacking
+
+    raise lacking(name, f"nn.parallel.{name} is not offered: one process computes here: call the module itself")

@@ -18,4 +18,6 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_vers
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"onnx.{name} is not offered: leave it out: operations run as they are written")
+    from ..absent import lacking
+
+    raise lacking(name, f"onnx.{name} is not offered: leave it out: operations run as they are written")

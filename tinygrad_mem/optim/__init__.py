@@ -36,6 +36,6 @@ from .sgd import SGD as SGD
 
 
 def __getattr__(name: str) -> object:
-    from ..absent import why_absent
+    from ..absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name, "optim"))
+    raise lacking(name, why_absent(name, "optim"))

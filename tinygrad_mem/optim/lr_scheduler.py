@@ -213,6 +213,6 @@ class MultiplicativeLR(LambdaLR):
 
 
 def __getattr__(name: str) -> object:
-    from ..absent import why_absent
+    from ..absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name, "optim.lr_scheduler"))
+    raise lacking(name, why_absent(name, "optim.lr_scheduler"))

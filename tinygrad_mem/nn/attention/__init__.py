@@ -35,4 +35,6 @@ def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[None]:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"nn.attention.{name} is not offered: use nn.functional.scaled_dot_product_attention with a mask")
+    from ...absent import lacking
+
+    raise lacking(name, f"nn.attention.{name} is not offered: use nn.functional.scaled_dot_product_attention with a mask")

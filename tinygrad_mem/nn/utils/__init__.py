@@ -18,6 +18,6 @@ from .weight_norm import weight_norm as weight_norm
 
 
 def __getattr__(name: str) -> object:
-    from ...absent import why_absent
+    from ...absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name, "nn.utils"))
+    raise lacking(name, why_absent(name, "nn.utils"))

@@ -45,4 +45,6 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
 
 def __getattr__(name: str) -> object:
-    raise AttributeError(f"nn.utils.parametrizations.{name} is not offered: compute the weight in forward, or use weight_norm")
+    from ...absent import lacking
+
+    raise lacking(name, f"nn.utils.parametrizations.{name} is not offered: compute the weight in forward, or use weight_norm")

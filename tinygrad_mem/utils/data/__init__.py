@@ -37,6 +37,6 @@ from . import sampler as sampler
 
 
 def __getattr__(name: str) -> object:
-    from ...absent import why_absent
+    from ...absent import lacking, why_absent
 
-    raise AttributeError(why_absent(name, "utils.data"))
+    raise lacking(name, why_absent(name, "utils.data"))
