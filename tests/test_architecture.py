@@ -29,6 +29,8 @@ RANKS = {
     "amp": 6,
     "utils": 6,
     "linalg": 6,
+    "ao": 6,
+    "quantization": 6,
     "backends": 6,
     "jit": 6,
     "fx": 6,
@@ -74,6 +76,8 @@ SAME_RANK = {
     ("utils", "hub"),
     ("_dynamo", "compiler"),
     ("accelerator", "cuda"),
+    ("quantization", "ao"),
+    ("_C", "absent"),
 }  # in this direction only
 PUBLIC_FACE = ("cli", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80

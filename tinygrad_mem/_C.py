@@ -7,6 +7,16 @@ def _log_api_usage_once(name: str) -> None:
     """Nothing: no use is logged."""
 
 
+class DisableTorchFunctionSubclass:
+    """A block in which subclasses of tensors are handled as tensors are, which they are everywhere here."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
 def __getattr__(name: str) -> object:
     from .absent import lacking
 

@@ -50,6 +50,7 @@ from . import _C as _C
 from . import _dynamo as _dynamo
 from . import accelerator as accelerator
 from . import amp as amp
+from . import ao as ao
 from . import backends as backends
 from . import compiler as compiler
 from . import cuda as cuda
@@ -66,6 +67,7 @@ from . import nn as nn
 from . import onnx as onnx
 from . import optim as optim
 from . import plan as plan
+from . import quantization as quantization
 from . import recompute as recompute
 from . import special as special
 from . import techniques as techniques
@@ -75,6 +77,9 @@ from .amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
 from .amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
 from .amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
 from .amp.autocast_mode import is_autocast_enabled as is_autocast_enabled
+from .amp.older_names import get_autocast_cpu_dtype as get_autocast_cpu_dtype
+from .amp.older_names import get_autocast_gpu_dtype as get_autocast_gpu_dtype
+from .amp.older_names import is_autocast_cpu_enabled as is_autocast_cpu_enabled
 from .backends.precision import get_float32_matmul_precision as get_float32_matmul_precision
 from .backends.precision import set_float32_matmul_precision as set_float32_matmul_precision
 from .compiler import compile as compile

@@ -79,7 +79,6 @@ INSTEAD = {
     **_each("fft signal stft istft", "use numpy.fft on tensor.detach().numpy(); convolutions are offered here"),
     **_each("digamma lgamma mvlgamma polygamma igamma igammac i0", _SPECIAL),
     **_each("profiler monitor overrides", "memory.track() and memory.log tell where memory goes"),
-    **_each("quantization ao", _WHOLE),
     **_each("serialization typename types version torch_version return_types", _INSIDE),
     **_each("has_lapack has_mkl has_openmp has_spectral is_vulkan_available", "ask cuda.is_available(); nothing else differs"),
     **_each("bartlett_window blackman_window hamming_window hann_window kaiser_window windows", _WINDOW),

@@ -11,6 +11,8 @@ its size stands for it, which is enough for device ``meta``: a step in bfloat16 
 from __future__ import annotations
 
 import builtins
+import ctypes
+import gc
 import math
 from functools import cache
 from typing import Any
@@ -228,3 +230,18 @@ def result_type(*operands: Any) -> np.dtype:
         else:
             key.append((get_default_dtype(), 0))
     return result_type_of(tuple(key))
+
+
+def _let_dtypes_answer() -> None:
+    """Give ``numpy.dtype`` what published files ask a dtype: ``is_floating_point``, ``is_complex``, ``is_signed``.
+
+    The class is written in C and refuses ``setattr``; the dict behind its proxy takes names, and NumPy has none of these.
+    """
+    (names,) = gc.get_referents(np.dtype.__dict__)
+    names.setdefault("is_floating_point", property(is_floating, doc="Whether its numbers are floating."))
+    names.setdefault("is_complex", property(lambda dtype: dtype.kind == "c", doc="Whether its numbers are complex."))
+    names.setdefault("is_signed", property(lambda dtype: dtype.kind in "if" + FLOATING, doc="Whether it has negative numbers."))
+    ctypes.pythonapi.PyType_Modified(ctypes.py_object(np.dtype))  # else Python may remember that they were not there
+
+
+_let_dtypes_answer()

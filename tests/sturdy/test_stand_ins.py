@@ -390,3 +390,98 @@ def test_what_published_layers_call_when_they_are_made():
 
     assert size([2, 3]) == 5
     assert tm._C._log_api_usage_once("torchvision.models.resnet18") is None
+
+
+# --- tracing, quantization, and what dtypes are asked
+
+
+def test_classes_of_tracing_may_be_named_and_derived_from_and_are_never_made():
+    from tinygrad_mem import fx
+    from tinygrad_mem._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
+    from tinygrad_mem.fx.graph_module import _copy_attr
+
+    class Tracer(fx.Tracer):
+        pass
+
+    assert not isinstance(tm.zeros(1), fx.Proxy)
+    assert not isinstance(tm.nn.Linear(1, 1), fx.GraphModule)
+    assert not isinstance(tm.nn.Linear(1, 1), tm._dynamo.eval_frame.OptimizedModule)
+    for make in (
+        Tracer,
+        fx.Graph,
+        fx.Interpreter,
+        lambda: fx.GraphModule(tm.nn.Linear(1, 1), None),
+        lambda: _copy_attr(1, 2, "x"),
+    ):
+        with pytest.raises(NotImplementedError, match="nothing is traced here: call the module itself"):
+            make()
+    with pytest.raises(NotImplementedError, match="nothing is compiled here"):
+        tm._dynamo.OptimizedModule(tm.nn.Linear(1, 1))
+    with TransformGetItemToIndex(), tm._C.DisableTorchFunctionSubclass():
+        assert tm.arange(3)[1].item() == 1
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_networks_for_quantization_compute_in_floating_numbers():
+    def made(library: Any) -> Any:
+        class Net(library.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.quant, self.dequant = library.ao.quantization.QuantStub(), library.quantization.DeQuantStub()
+                self.ops = library.nn.quantized.FloatFunctional()
+
+            def forward(self, x: Any, y: Any) -> Any:
+                x, f = self.quant(x), self.ops
+                parts = [f.add(x, y), f.mul(x, y), f.add_relu(x, y), f.add_scalar(x, 2.0), f.mul_scalar(x, 2.0), f.matmul(x, y)]
+                return self.dequant(f.cat(parts, dim=1))
+
+        return Net()
+
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((3, 3)), rng.standard_normal((3, 3))
+    mine, theirs = made(tm), made(torch)
+    assert [n for n, _ in mine.named_modules()] == [n for n, _ in theirs.named_modules()]
+    np.testing.assert_allclose(
+        values(mine(tm.tensor(a), tm.tensor(b))), theirs(torch.tensor(a), torch.tensor(b)).numpy(), rtol=1e-12
+    )
+    with pytest.raises(RuntimeError, match="is not intended to use the 'forward'"):
+        mine.ops(1)
+    for call in (lambda: tm.ao.quantization.prepare(mine), lambda: tm.quantization.fuse_modules(mine, [["quant"]])):
+        with pytest.raises(NotImplementedError, match="there are no quantized or packed numbers: train the network as it is"):
+            call()
+    with pytest.raises(AttributeError, match=r"ao\.quantization\.nonsense is not offered"):
+        tm.quantization.nonsense  # noqa: B018
+
+
+def test_what_a_dtype_is_asked():
+    for name in ("float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "bool"):
+        mine, theirs = getattr(tm, name), getattr(torch, name)
+        for question in ("is_floating_point", "is_complex", "is_signed", "itemsize"):
+            assert getattr(mine, question) == getattr(theirs, question), (name, question)
+        assert tm.zeros(1, dtype=mine).dtype.is_floating_point == theirs.is_floating_point
+    assert np.dtype(complex).is_complex
+
+
+def test_older_names_of_autocast():
+    assert tm.get_autocast_gpu_dtype() == tm.float16
+    assert tm.get_autocast_cpu_dtype() == tm.bfloat16
+    with tm.autocast("cpu", dtype=tm.float16):
+        assert tm.is_autocast_cpu_enabled()
+        assert tm.get_autocast_cpu_dtype() == tm.float16
+    assert not tm.is_autocast_cpu_enabled()
+
+
+def test_operations_of_other_libraries_are_refused():
+    with pytest.raises(OSError, match=r"ops\.load_library: x\.so holds operations compiled for PyTorch's tensors"):
+        tm.ops.load_library("x.so")
+    with pytest.raises(AttributeError, match=r"ops\.torchvision is not offered"):
+        tm.ops.torchvision.nms  # noqa: B018
+
+
+def test_tensor_split_by_name():
+    for call in ("x.tensor_split(indices=(1, 3), dim=1)", "x.tensor_split(sections=3)", "L.tensor_split(x, (2,), 1)"):
+        pieces = [eval(call, {"L": library, "x": library.arange(20).reshape(4, 5)}) for library in (tm, torch)]
+        assert [p.tolist() for p in pieces[0]] == [p.tolist() for p in pieces[1]]
+    for wrong in ({}, {"sections": 2, "indices": (1,)}, {"nonsense": 2}):
+        with pytest.raises(TypeError, match="tensor_split: expected one of indices_or_sections, sections= and indices="):
+            tm.zeros(4).tensor_split(**wrong)

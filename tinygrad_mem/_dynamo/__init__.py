@@ -9,7 +9,9 @@ from ..compiler import allow_in_graph as allow_in_graph
 from ..compiler import disable as disable
 from ..compiler import is_compiling as is_compiling
 from ..compiler import reset as reset
+from . import eval_frame as eval_frame
 from . import utils as utils
+from .eval_frame import OptimizedModule as OptimizedModule
 
 config = SimpleNamespace()
 """Switches may be set, and change nothing."""

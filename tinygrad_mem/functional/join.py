@@ -116,27 +116,38 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(shape.expand(x, common) for x in tensors)
 
 
-def tensor_split(input: Tensor, indices_or_sections: int | Tensor | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
+def tensor_split(
+    input: Tensor, indices_or_sections: int | Tensor | Sequence[int] | None = None, dim: int = 0, **either: Any
+) -> tuple[Tensor, ...]:
     """Views: so many pieces of nearly one size, or cut before each of the given indices.
+
+    Args:
+        either: ``sections=`` or ``indices=``, as PyTorch names the one or the other.
 
     Raises:
         ShapeError: the tensor is 0-d, or fewer than one piece is asked.
+        TypeError: neither or more than one of them is given.
     """
+    given: list[Any] = [indices_or_sections] * (indices_or_sections is not None) + list(either.values())
+    if len(given) != 1 or not either.keys() <= {"sections", "indices"}:
+        raise ArgumentTypeError(
+            "tensor_split: expected one of indices_or_sections, sections= and indices=, found "
+            f"{', '.join(['indices_or_sections'] * (indices_or_sections is not None) + list(either)) or 'none'}"
+        )
     if not input.ndim:
         raise ShapeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis)
-    if isinstance(indices_or_sections, Tensor):
-        indices_or_sections = indices_or_sections.tolist()
-    if isinstance(indices_or_sections, int):
-        pieces = indices_or_sections
+    asked: Any = given[0].tolist() if isinstance(given[0], Tensor) else given[0]
+    if isinstance(asked, int):
+        pieces = asked
         if pieces <= 0:
             raise ShapeError(f"number of sections must be larger than 0, got {pieces}")
         small, larger = divmod(size, pieces)
         cuts = [i * small + min(i, larger) for i in range(pieces + 1)]
         bounds = list(pairwise(cuts))
     else:
-        cuts = [0, *indices_or_sections, size]
+        cuts = [0, *asked, size]
         bounds = [slice(a, b).indices(size)[:2] for a, b in pairwise(cuts)]
     return tuple(shape.narrow(input, axis, a, max(b - a, 0)) for a, b in bounds)
 

@@ -6,6 +6,7 @@ from . import common_types as common_types
 from . import functional as functional
 from . import init as init
 from . import modules as modules
+from . import quantized as quantized
 from . import utils as utils
 from .activation import CELU as CELU
 from .activation import ELU as ELU

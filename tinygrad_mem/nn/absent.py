@@ -26,7 +26,7 @@ ABSENT = {
         "UninitializedParameter": "give the layer its sizes, and use Parameter",
         "factory_kwargs": "pass device= and dtype= to the layer",
         **dict.fromkeys(("RNNBase", "RNNCellBase"), _INNER),
-        **dict.fromkeys(("intrinsic", "qat", "quantizable", "quantized"), _QUANTISED),
+        **dict.fromkeys(("intrinsic", "qat", "quantizable"), _QUANTISED),
         **dict.fromkeys(("grad",), _INNER),
     },
     "nn.functional": {
