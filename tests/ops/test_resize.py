@@ -41,6 +41,24 @@ def test_interpolate_by_a_factor(factor, recompute, mode):
     against_torch(lambda x: F.interpolate(x, **options), lambda x: T.interpolate(x, **options), normal(2, 3, 5, 6))
 
 
+@given(
+    st.lists(st.integers(2, 12), min_size=2, max_size=2),  # PyTorch repeats one row of an image that is 1 wide
+    st.lists(st.integers(2, 12), min_size=2, max_size=2),
+    st.sampled_from(["bilinear", "bicubic"]),
+    st.booleans(),
+)
+def test_interpolate_antialiased(sizes, size, mode, align):
+    options = {"size": size, "mode": mode, "align_corners": align, "antialias": True}
+    against_torch(lambda x: F.interpolate(x, **options), lambda x: T.interpolate(x, **options), normal(1, 2, *sizes))
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.5, 1.7, (0.4, 2)])
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_interpolate_antialiased_by_a_factor(factor, mode):
+    options = {"scale_factor": factor, "mode": mode, "antialias": True}
+    against_torch(lambda x: F.interpolate(x, **options), lambda x: T.interpolate(x, **options), normal(2, 3, 9, 8))
+
+
 @pytest.mark.parametrize(
     ("name", "shape"), [("pixel_shuffle", (2, 8, 3, 4)), ("pixel_unshuffle", (2, 3, 4, 6)), ("channel_shuffle", (2, 6, 3, 4))]
 )
@@ -56,6 +74,7 @@ def test_shuffles(name, shape):
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, 2.0), ValueError, "either size or scale_factor"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="bilinear"), RuntimeError, "does not fit an input of 3 dimensions"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, mode="best"), ValueError, "unknown mode"),
+        (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, antialias=True), ValueError, "restricted to bilinear and bicubic"),
         (lambda: F.interpolate(tm.zeros(1, 1, 2), 2, align_corners=True), ValueError, "align_corners option"),
         (
             lambda: F.interpolate(tm.zeros(1, 1, 2), 2, recompute_scale_factor=True),

@@ -30,8 +30,12 @@ def interpolate(
 
     Saves: tables of the way back: of each axis, 12 bytes (16 in float64) for each tap of each input.
 
+    Args:
+        antialias: where it shrinks, average over all inputs that an output covers, as Pillow does (bilinear and bicubic).
+
     Raises:
-        ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners where it has no meaning.
+        ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners or antialias where they have
+            no meaning.
         ShapeError: the input's dimensions do not fit the mode.
     """
     n = input.ndim - 2
@@ -47,13 +51,14 @@ def interpolate(
         )
     if recompute_scale_factor and size is not None:
         raise ArgumentError("recompute_scale_factor is not meaningful with an explicit size.")
-    if antialias:
-        raise ArgumentError("interpolate: antialias is not offered")
+    if antialias and mode not in ("bilinear", "bicubic"):
+        raise ArgumentError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
         return getattr(pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
     wide = np.float64 if input.dtype == np.float64 else np.float32
-    tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), bool(align_corners), np.dtype(wide))
+    corners = bool(align_corners)
+    tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), corners, antialias, np.dtype(wide))
     if not tables:
         return input
     options = {"outs": tuple(sizes), "plain": mode.startswith("nearest")}
@@ -65,7 +70,7 @@ def interpolate(
 
 @lru_cache(maxsize=64)
 def _tables(
-    mode: str, lengths: tuple, sizes: tuple, scales: tuple, align: bool, wide: np.dtype
+    mode: str, lengths: tuple, sizes: tuple, scales: tuple, align: bool, smooth: bool, wide: np.dtype
 ) -> tuple[list[np.ndarray], list[tuple[int, int]]]:
     """Places, weights and the same of the way back, all axes in one array each; and how many taps each axis has."""
     tables, taps = [], []
@@ -73,7 +78,7 @@ def _tables(
         if out == length and mode != "bicubic" and (scale is None or scale == 1):
             taps.append((0, 0))
             continue
-        places, weights = _taps(mode, length, out, scale, align)
+        places, weights = (_smooth if smooth else _taps)(mode, length, out, scale, align)
         back, shares = _turned(places, weights, length)
         tables.append((places, weights.astype(wide), back, shares.astype(wide)))
         taps.append((len(places), len(back)))
@@ -115,12 +120,30 @@ def _taps(mode: str, length: int, out: int, scale: float | None, align: bool) ->
     return np.stack([low, np.minimum(low + 1, length - 1)]), np.stack([1 - part, part])
 
 
-def _cubic(place: np.ndarray, length: int, a: float = -0.75) -> tuple[np.ndarray, np.ndarray]:
+def _cubic(place: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     """Keys' cubic convolution (1981) with PyTorch's coefficient."""
     near = np.floor(place).astype(np.int64) + np.arange(-1, 3)[:, None]
-    d = np.abs(place - near)
+    return np.clip(near, 0, length - 1), _keys(np.abs(place - near), -0.75)
+
+
+def _keys(d: np.ndarray, a: float) -> np.ndarray:
+    """Keys' weight of what is ``d`` away, up to 2."""
     inside, outside = (a + 2) * d**3 - (a + 3) * d**2 + 1, a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
-    return np.clip(near, 0, length - 1), np.where(d <= 1, inside, outside)
+    return np.where(d <= 1, inside, np.where(d < 2, outside, 0))
+
+
+def _smooth(mode: str, length: int, out: int, scale: float | None, align: bool) -> tuple[np.ndarray, np.ndarray]:
+    """:func:`_taps` of a filter that is as much wider as the output is smaller: all inputs that an output covers."""
+    step = ((length - 1) / (out - 1) if out > 1 else 0.0) if align else 1 / scale if scale else length / out
+    wider = max(step, 1.0)
+    reach = wider * (2 if mode == "bicubic" else 1)
+    center = step * (np.arange(out) + 0.5)
+    first = np.maximum((center - reach + 0.5).astype(np.int64), 0)
+    last = np.minimum((center + reach + 0.5).astype(np.int64), length)
+    places = first + np.arange((last - first).max())[:, None]
+    d = np.abs(places - center + 0.5) / wider
+    weights = np.where(places < last, _keys(d, -0.5) if mode == "bicubic" else np.maximum(1 - d, 0), 0)
+    return np.minimum(places, length - 1), weights / weights.sum(0)
 
 
 def _turned(places: np.ndarray, weights: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:

@@ -23,5 +23,6 @@ CASES = [
     _row("interpolate_linear", (2, 3, 4), 4 * 4, scale_factor=2.0, mode="linear"),
     _row("interpolate_bilinear", (2, 3, 4, 5), 4 * (4 + 5), scale_factor=2.0, mode="bilinear"),
     _row("interpolate_one_axis", (2, 3, 4, 5), 4 * 4, size=(8, 5), mode="bilinear"),
+    _row("interpolate_antialias", (2, 3, 8, 5), 2 * 8, size=(4, 5), mode="bilinear", antialias=True),
     _row("interpolate_trilinear", (1, 2, 3, 3, 3), 4 * (3 + 3 + 3), scale_factor=2.0, mode="trilinear"),
 ]
