@@ -23,10 +23,18 @@ from .devices import Generator as Generator
 from .devices import device as device
 from .dtypes import bfloat16 as bfloat16
 from .dtypes import bool as bool
+from .dtypes import cdouble as cdouble
+from .dtypes import cfloat as cfloat
+from .dtypes import complex64 as complex64
+from .dtypes import complex128 as complex128
 from .dtypes import double as double
 from .dtypes import dtype as dtype
 from .dtypes import finfo as finfo
 from .dtypes import float as float
+from .dtypes import float8_e4m3fn as float8_e4m3fn
+from .dtypes import float8_e4m3fnuz as float8_e4m3fnuz
+from .dtypes import float8_e5m2 as float8_e5m2
+from .dtypes import float8_e5m2fnuz as float8_e5m2fnuz
 from .dtypes import float16 as float16
 from .dtypes import float32 as float32
 from .dtypes import float64 as float64
@@ -43,6 +51,9 @@ from .dtypes import promote_types as promote_types
 from .dtypes import set_default_dtype as set_default_dtype
 from .dtypes import short as short
 from .dtypes import uint8 as uint8
+from .dtypes import uint16 as uint16
+from .dtypes import uint32 as uint32
+from .dtypes import uint64 as uint64
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
@@ -61,6 +72,7 @@ from . import errors as errors
 from . import fx as fx
 from . import hub as hub
 from . import jit as jit
+from . import library as library
 from . import memory as memory
 from . import multiprocessing as multiprocessing
 from . import nn as nn
@@ -71,7 +83,9 @@ from . import quantization as quantization
 from . import recompute as recompute
 from . import special as special
 from . import techniques as techniques
+from . import types as types
 from . import utils as utils
+from . import version as version
 from .amp.autocast_mode import autocast as autocast
 from .amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
 from .amp.autocast_mode import get_autocast_dtype as get_autocast_dtype

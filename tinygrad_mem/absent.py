@@ -57,9 +57,9 @@ def _each(names: str, sentence: str) -> dict[str, str]:
 
 
 INSTEAD = {
-    **_each("chalf cfloat cdouble complex32 complex64 complex128", _DTYPES),
+    **_each("chalf complex32", _DTYPES),
     **_each("layout strided jagged memory_format legacy_contiguous_format", "arrays are dense and strided; leave it out"),
-    **_each("export library package classes cond while_loop", _WRITTEN),
+    **_each("export package classes cond while_loop", _WRITTEN),
     **_each("futures fork wait", _ONE_PROCESS),
     **_each("set_num_threads get_num_threads set_num_interop_threads get_num_interop_threads init_num_threads", _THREADS),
     **_each("use_deterministic_algorithms are_deterministic_algorithms_enabled set_deterministic_debug_mode", _SAME),
@@ -79,7 +79,7 @@ INSTEAD = {
     **_each("fft signal stft istft", "use numpy.fft on tensor.detach().numpy(); convolutions are offered here"),
     **_each("digamma lgamma mvlgamma polygamma igamma igammac i0", _SPECIAL),
     **_each("profiler monitor overrides", "memory.track() and memory.log tell where memory goes"),
-    **_each("serialization typename types version torch_version return_types", _INSIDE),
+    **_each("serialization typename torch_version return_types", _INSIDE),
     **_each("has_lapack has_mkl has_openmp has_spectral is_vulkan_available", "ask cuda.is_available(); nothing else differs"),
     **_each("bartlett_window blackman_window hamming_window hann_window kaiser_window windows", _WINDOW),
     **_each("cholesky cholesky_inverse cholesky_solve det eig geqrf inverse lobpcg logdet lstsq lu lu_solve", _LINALG),
@@ -176,6 +176,7 @@ FAMILIES = [
 PLACES: dict[str, dict[str, str]] = {
     "Tensor": {
         "apply_": "write the operation on the whole tensor, or loop over tolist()",
+        **_each("cfloat cdouble", _REAL),
         **_each("map_ map2_", "write the operation on the whole tensors"),
         **_each("cauchy_ geometric_ log_normal_", "draw with normal_, exponential_ or uniform_ and transform"),
         **_each("coalesce dense_dim sparse_dim indices values is_coalesced to_dense", _DENSE),

@@ -29,6 +29,13 @@ try:
     from ml_dtypes import bfloat16 as _Bfloat16
 
     bfloat16 = np.dtype(_Bfloat16)
+    from ml_dtypes import float8_e4m3fn as _e4m3fn
+    from ml_dtypes import float8_e4m3fnuz as _e4m3fnuz
+    from ml_dtypes import float8_e5m2 as _e5m2
+    from ml_dtypes import float8_e5m2fnuz as _e5m2fnuz
+
+    float8_e4m3fn, float8_e5m2 = np.dtype(_e4m3fn), np.dtype(_e5m2)
+    float8_e4m3fnuz, float8_e5m2fnuz = np.dtype(_e4m3fnuz), np.dtype(_e5m2fnuz)
     LACKING = None
 except ModuleNotFoundError:
 
@@ -36,6 +43,7 @@ except ModuleNotFoundError:
         """Two bytes that NumPy knows nothing of; with their size, the name of the dtype."""
 
     bfloat16 = LACKING = np.dtype((bfloat, 2))
+    float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz = (np.dtype((np.void, 1)) for _ in range(4))
 float32 = float = np.dtype(np.float32)
 float64 = double = np.dtype(np.float64)
 int8 = np.dtype(np.int8)
@@ -44,6 +52,10 @@ int32 = int = np.dtype(np.int32)
 int64 = long = np.dtype(np.int64)
 uint8 = np.dtype(np.uint8)
 bool = np.dtype(np.bool_)
+uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
+complex64 = cfloat = np.dtype(np.complex64)
+complex128 = cdouble = np.dtype(np.complex128)
+"""Named, so that tables of dtypes can be written and compared with; no tensor is made of these, nor of the 8-bit ones."""
 
 ALL = (float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool)
 _NAMES = {dtype.name: dtype for dtype in ALL}
@@ -96,6 +108,11 @@ class finfo:
     """The limits of a floating dtype, the default one unless named, as Python numbers: ``max``, ``eps``, ``tiny``, ..."""
 
     def __init__(self, type: Any = None) -> None:
+        if isinstance(type, np.dtype) and type in _EIGHT_BITS:
+            self.dtype, self.bits = type.name, 8
+            self.max, self.tiny, self.eps, self.resolution = _EIGHT_BITS[type]
+            self.min, self.smallest_normal = -self.max, self.tiny
+            return
         found = as_dtype(get_default_dtype() if type is None else type)
         self.dtype = found.name
         if found == bfloat16:  # float32's exponents, with 7 bits of its 23
@@ -213,6 +230,13 @@ def result_type_of(operands: tuple) -> np.dtype:
 
 _np_int64, _np_bool = int64, bool
 _builtin_bool, _builtin_int = builtins.bool, builtins.int
+_EIGHT_BITS = {
+    float8_e4m3fn: (448.0, 2.0**-6, 0.125, 1.0),
+    float8_e5m2: (57344.0, 2.0**-14, 0.25, 1.0),
+    float8_e4m3fnuz: (240.0, 2.0**-7, 0.125, 1.0),
+    float8_e5m2fnuz: (57344.0, 2.0**-15, 0.125, 1.0),
+}
+"""dtype -> its max, tiny, eps and resolution, for files that ask before they compute in something else."""
 _BFLOAT16_MAX = 2.0**127 * (2 - 2.0**-7)
 _number = builtins.float  # a Python number: NumPy's would overflow at twice the maximum
 

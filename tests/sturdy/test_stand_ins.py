@@ -485,3 +485,56 @@ def test_tensor_split_by_name():
     for wrong in ({}, {"sections": 2, "indices": (1,)}, {"nonsense": 2}):
         with pytest.raises(TypeError, match="tensor_split: expected one of indices_or_sections, sections= and indices="):
             tm.zeros(4).tensor_split(**wrong)
+
+
+# --- what Hugging Face's files name
+
+
+def test_dtypes_that_no_tensor_has_may_be_named():
+    for name in ("uint16", "uint32", "uint64", "complex64", "complex128", "float8_e4m3fn", "float8_e5m2"):
+        dtype = getattr(tm, name)
+        assert dtype.itemsize == getattr(torch, name).itemsize
+        assert tm.zeros(1).dtype != dtype
+        with pytest.raises(RuntimeError, match="dtype: expected one of float16"):
+            tm.zeros(2, dtype=dtype)
+        with pytest.raises(RuntimeError, match="dtype: expected one of float16"):
+            tm.zeros(2).to(dtype)
+    assert (tm.cfloat, tm.cdouble) == (tm.complex64, tm.complex128)
+    for name in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"):
+        mine, theirs = tm.finfo(getattr(tm, name)), torch.finfo(getattr(torch, name))
+        for question in ("bits", "max", "min", "eps", "tiny", "smallest_normal"):
+            assert getattr(mine, question) == getattr(theirs, question), (name, question)
+
+
+def test_objects_of_other_classes_are_trees_when_they_say_how():
+    class Pair:
+        def __init__(self, a: Any, b: Any) -> None:
+            self.a, self.b = a, b
+
+    _pytree.register_pytree_node(Pair, lambda p: ([p.a, p.b], "pair"), lambda c, context: Pair(*c), serialized_type_name="Pair")
+    try:
+        leaves, spec = _pytree.tree_flatten([Pair(1, {"x": 2}), 3])
+        assert leaves == [1, 2, 3]
+        built = _pytree.tree_unflatten([4, 5, 6], spec)
+        assert (built[0].a, built[0].b, built[1]) == (4, {"x": 5}, 6)
+    finally:
+        del _pytree._REGISTERED[Pair]
+
+
+def test_what_files_register_or_name_and_seldom_call():
+    from tinygrad_mem.nn.attention import flex_attention
+
+    @tm.library.custom_op("mine::double", mutates_args=())
+    def double(x: Any) -> Any:
+        return 2 * x
+
+    assert tm.library.custom_op("mine::double", double) is double
+    assert tm.library.register_fake("mine::double", double) is double
+    tm.library.register_autograd("mine::double", None)
+    assert double(3) == 6
+    assert (tm.version.cuda, tm.version.hip) == (None, None)
+    assert isinstance(3, tm.types.Number)
+    assert not isinstance(tm.zeros(1), flex_attention.BlockMask)
+    for call in (flex_attention.flex_attention, flex_attention.create_block_mask, flex_attention.BlockMask):
+        with pytest.raises(NotImplementedError, match=r"use nn\.functional\.scaled_dot_product_attention with"):
+            call()

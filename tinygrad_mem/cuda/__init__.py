@@ -22,6 +22,12 @@ from .memory import memory_stats as memory_stats
 from .memory import memory_summary as memory_summary
 from .memory import reset_max_memory_allocated as reset_max_memory_allocated
 from .memory import reset_peak_memory_stats as reset_peak_memory_stats
+from .streams import CUDAGraph as CUDAGraph
+from .streams import Event as Event
+from .streams import ExternalStream as ExternalStream
+from .streams import Stream as Stream
+from .streams import StreamContext as StreamContext
+from .streams import graph as graph
 
 globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 
@@ -140,7 +146,7 @@ def synchronize(device: Any = None) -> None:
 def __getattr__(name: str) -> object:
     from ..absent import lacking
 
-    instead = {"Event": "time with synchronize() and time.perf_counter()", "device": "name it: zeros(2, device='cuda:1')"}
-    instead |= dict.fromkeys(("Stream", "stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
+    instead = {"device": "name it: zeros(2, device='cuda:1')"}
+    instead |= dict.fromkeys(("stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
     offered = "there are cuda.is_available, cuda.synchronize, cuda.memory_allocated, ..., and memory.track() for bytes"
     raise lacking(name, f"cuda.{name} is not offered: {instead.get(name, 'leave it out')}; {offered}")

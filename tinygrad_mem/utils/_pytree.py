@@ -14,8 +14,28 @@ class TreeSpec(NamedTuple):
     children_specs: list[TreeSpec]
 
 
+_REGISTERED: dict[type, tuple[Callable[..., Any], Callable[..., Any]]] = {}
+
+
+def register_pytree_node(cls: type, flatten_fn: Callable[..., Any], unflatten_fn: Callable[..., Any], **options: Any) -> None:
+    """Take objects of ``cls`` apart too: ``flatten_fn(tree)`` gives children and context, ``unflatten_fn(children, context)``
+    puts them together.
+
+    Args:
+        options: what serializing and tracing want: taken, and not used.
+    """
+    _REGISTERED[cls] = flatten_fn, unflatten_fn
+
+
+def _dict_flatten_with_keys(tree: dict) -> tuple[list, list]:
+    return list(tree.items()), list(tree)
+
+
 def _children(tree: Any) -> tuple[list, Any] | None:
     """The children of a container, and what it needs beside them; ``None`` of a leaf."""
+    if type(tree) in _REGISTERED:
+        children, context = _REGISTERED[type(tree)][0](tree)
+        return list(children), context
     if isinstance(tree, dict):
         return list(tree.values()), list(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
@@ -43,6 +63,8 @@ def _built(spec: TreeSpec, rest: Any) -> Any:
     if spec.type is None:
         return next(rest)
     children = [_built(child, rest) for child in spec.children_specs]
+    if spec.type in _REGISTERED:
+        return _REGISTERED[spec.type][1](children, spec.context)
     if issubclass(spec.type, dict):
         made = dict(zip(spec.context, children, strict=True))
         return made if spec.type is dict else spec.type(made)
