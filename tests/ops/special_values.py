@@ -51,3 +51,21 @@ _BY_REASON: dict[str, dict[str, str]] = {
 
 DIFFERENCES = {name: (what, reason) for reason, listed in _BY_REASON.items() for name, what in listed.items()}
 """Name of the row -> (what differs: value, gradient or both; why)."""
+
+MAXIMUM = "of 0 and -0 a maximum names either, by instruction set and by order: IEEE 754 leaves it open"
+SUMS = "a sum of terms that cancel here, one of others there: the sign of its 0 is what rounding left"
+UNDERFLOW = "the smallest of numbers is halved: the result is rounded to a 0 from the other side"
+FEWER = "ours multiplies what PyTorch divides, adds to 0 or takes from 0"
+
+_SIGNS: dict[str, str] = {
+    MAXIMUM: "relu elu selu celu leaky_relu_negative softshrink amin max_dim min_dim adaptive_max_pool1d",
+    SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",
+    UNDERFLOW: "lerp lerp_weight",
+    RANGE: "pow",
+    FEWER: "atan2 norm_3 prod prod_dim kl_div_none_True kl_div_batchmean_True linear_cross_entropy_none_0.0",
+    INVERSE: "inplace_abn_2-d_affine inplace_abn_4-d_affine inplace_abn_4-d_affine_frozen",
+}
+SIGNS = {name.replace("_", " "): reason for reason, names in _SIGNS.items() for name in names.split()}
+"""Name of the row, with blanks -> why the sign of a 0 in its values or gradients is not PyTorch's."""
+OPEN = (MAXIMUM, SUMS, INVERSE)
+"""Reasons that depend on the machine: there a difference may be, and need not."""

@@ -17,7 +17,7 @@ import torch
 import tinygrad_mem as tm
 from tests.case import OpCase, flat, ours, theirs, values
 from tests.ops.cases import CASES
-from tests.ops.special_values import DIFFERENCES, PATHS
+from tests.ops.special_values import DIFFERENCES, OPEN, PATHS, SIGNS
 
 ONE_BY_ONE = ("elementwise", "activation")
 OVER_LINES = ("loss", "reduce", "norm", "pool", "softmax", "scan")
@@ -107,10 +107,20 @@ def differ(mine: Any, other: Any, arrays: list[np.ndarray], dtype: str, one_by_o
     return found
 
 
+def other_signs(mine: Any, other: Any) -> bool:
+    """Whether a 0 has another sign than PyTorch's."""
+    if isinstance(mine, Exception) or isinstance(other, Exception):
+        return False
+    pairs = [(a, b) for (_, a), (_, b) in zip(mine, other, strict=True) if a is not None and b is not None]
+    pairs = [(a, b) for a, b in pairs if a.dtype.kind == "f" and a.shape == b.shape]
+    return any(((a == 0) & (b == 0) & (np.signbit(a) != np.signbit(b))).any() for a, b in pairs)
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", [*ONE_BY_ONE, *OVER_LINES])
 def test_special_values(family: str, reliability: Any):
     found: dict[str, set[str]] = {}
+    signs = set()
     one_by_one, tried = family in ONE_BY_ONE, 0
     with np.errstate(all="ignore"):
         for case in rows(family):
@@ -119,17 +129,23 @@ def test_special_values(family: str, reliability: Any):
                     tried += 1
                     mine, other = run(tm, case, arrays, dtype), run(torch, case, arrays, dtype)
                     found.setdefault(case.name, set()).update(differ(mine, other, arrays, dtype, one_by_one))
+                    if other_signs(mine, other):
+                        signs.add(case.name.replace("_", " "))
     wrong = {}
     for name, what in found.items():
         listed, reason = DIFFERENCES.get(name, ("", ""))
         if what != set(listed.split()) and not (reason == PATHS and what <= set(listed.split())):
             wrong[name] = f"found {sorted(what) or 'nothing'}, listed {listed or 'nothing'}"
     assert not wrong, "\n".join(f"{name}: {said}" for name, said in wrong.items())
+    named = {name.replace("_", " ") for name in found} & SIGNS.keys()
+    assert signs <= named, "signs of 0 that are not PyTorch's"
+    assert not {name for name in named - signs if SIGNS[name] not in OPEN}, "listed, and no difference"
     reliability("special values, forward and backward against PyTorch", tried)
 
 
 def test_the_list_names_rows():
     assert set(DIFFERENCES) <= {case.name for case in CASES}
+    assert SIGNS.keys() <= {case.name.replace("_", " ") for case in CASES}
     assert all(reason for _, reason in DIFFERENCES.values())
 
 

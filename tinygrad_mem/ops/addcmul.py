@@ -43,7 +43,7 @@ class Addcmul(Op):
         for need, other in ((ctx.needs[1], "b"), (ctx.needs[2], "a")):
             grad = ctx.empty_like(gy) if need else None
             if need:
-                ctx.kernels.addcmul(0, gy, factor(ctx, other), ctx.value, out=grad)
+                ctx.kernels.addcmul(-0.0, gy, factor(ctx, other), ctx.value, out=grad)  # which leaves the sign of 0 alone
             grads.append(grad)
         return gy, *grads
 
@@ -82,7 +82,7 @@ class Addcdiv(Op):
                 ctx.kernels.multiply(gb, ctx.value, out=gb)
         if ctx.needs[1]:
             ga = ctx.empty_like(gy)
-            ctx.kernels.addcdiv(0, gy, b, ctx.value, out=ga)
+            ctx.kernels.addcdiv(-0.0, gy, b, ctx.value, out=ga)
         return gy, ga, gb
 
 

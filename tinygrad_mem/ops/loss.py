@@ -19,7 +19,8 @@ class _Pair(Op):
     outputs = ()
     kernel: ClassVar[str]
     weights: ClassVar[tuple[str, ...]] = ()
-    symmetric: ClassVar[bool] = True  # the gradient of y is that of x with the other sign
+    symmetric: ClassVar[bool] = True  # the gradient of y is that of x with the two exchanged: of equal ones, both are +0,
+    negated: ClassVar[bool] = False  # or with the other sign, that of 0 too, as PyTorch has it
 
     @classmethod
     def forward(cls, ctx, x, y, *weights, scale, numbers=()):
@@ -45,7 +46,8 @@ class _Pair(Op):
         if ctx.needs[1]:
             gz = ctx.empty(shape, gy.dtype)
             if cls.symmetric:
-                getattr(ctx.kernels, cls.kernel + "_backward")(gy, *arrays, *numbers, -factor, out=gz)
+                pair, sign = (arrays, -1) if cls.negated else (arrays[::-1], 1)
+                getattr(ctx.kernels, cls.kernel + "_backward")(gy, *pair, *numbers, sign * factor, out=gz)
             else:
                 getattr(ctx.kernels, cls.kernel + "_backward_y")(gy, *arrays, *numbers, factor, out=gz)
         if ctx.needs[0]:
@@ -67,7 +69,7 @@ class MSELoss(_Pair):
 class L1Loss(_Pair):
     """|x - y|. Saves x and y."""
 
-    kernel = "l1_loss"
+    kernel, negated = "l1_loss", True
 
 
 class HuberLoss(_Pair):

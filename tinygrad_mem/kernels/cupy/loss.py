@@ -76,7 +76,7 @@ def mse_loss(x, y, scale, out):
 
 
 def mse_loss_backward(gy, x, y, scale, out):
-    """2 * (x - y), for x; with a negative ``scale``, for y."""
+    """2 * (x - y), for x; with the two exchanged, for y."""
     _gradient("mse_loss_backward", "2 * ($x - $y)", gy, [x, y], scale, out)
 
 
@@ -98,7 +98,7 @@ def huber_loss(x, y, delta, factor, scale, out):
 
 
 def huber_loss_backward(gy, x, y, delta, factor, scale, out):
-    """factor * (x - y) within [-delta, delta], for x; with a negative ``scale``, for y."""
+    """factor * (x - y) within [-delta, delta], for x; with the two exchanged, for y."""
     formula = "factor * least(most($x - $y, ($W)-delta), ($W)delta)"
     _gradient("huber_loss_backward", formula, gy, [x, y], scale, out, delta=delta, factor=factor)
 
@@ -124,9 +124,9 @@ def binary_cross_entropy_backward(gy, x, y, weight, scale, out):
 
 
 def binary_cross_entropy_backward_y(gy, x, y, weight, scale, out):
-    """weight * (ln(1 - x) - ln x), for y."""
-    formula = f"{_times(weight)}(log1p(-$x) - log($x))"
-    _gradient("binary_cross_entropy_backward_y", formula, gy, [x, y, weight], scale, out)
+    """weight * -(ln x - ln(1 - x)), for y."""
+    formula = f"{_times(weight)}(log($x) - log1p(-$x))"
+    _gradient("binary_cross_entropy_backward_y", formula, gy, [x, y, weight], -scale, out)
 
 
 def _heavier(positive):

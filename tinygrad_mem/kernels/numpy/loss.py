@@ -105,7 +105,7 @@ def mse_loss(x, y, scale, out):
 
 
 def mse_loss_backward(gy, x, y, scale, out):
-    """2 * (x - y), for x; with a negative ``scale``, for y."""
+    """2 * (x - y), for x; with the two exchanged, for y."""
 
     def formula(o, x, y, t, u):
         np.subtract(x, y, out=o)
@@ -150,7 +150,7 @@ def huber_loss(x, y, delta, factor, scale, out):
 
 
 def huber_loss_backward(gy, x, y, delta, factor, scale, out):
-    """factor * (x - y) within [-delta, delta], for x; with a negative ``scale``, for y."""
+    """factor * (x - y) within [-delta, delta], for x; with the two exchanged, for y."""
 
     def formula(o, x, y, t, u):
         np.subtract(x, y, out=o)
@@ -208,17 +208,17 @@ def binary_cross_entropy_backward(gy, x, y, weight, scale, out):
 
 
 def binary_cross_entropy_backward_y(gy, x, y, weight, scale, out):
-    """weight * (ln(1 - x) - ln x), for y."""
+    """weight * -(ln x - ln(1 - x)), for y."""
 
     def formula(o, x, y, w, t, u):
         np.log(x, out=t)
         np.negative(x, out=o)
         np.log1p(o, out=o)
-        np.subtract(o, t, out=o)
+        np.subtract(t, o, out=o)
         if w is not None:
             np.multiply(o, w, out=o)
 
-    _gradient(formula, gy, [x, y, weight], scale, out)
+    _gradient(formula, gy, [x, y, weight], -scale, out)
 
 
 def _softplus_minus(x, o, t, u):

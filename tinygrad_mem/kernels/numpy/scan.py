@@ -65,8 +65,15 @@ def _accumulate(ufunc, x, axis, out):
 
 
 def cumsum(x, axis, reverse, out):
-    """out = running sums of x along ``axis``."""
-    _run(np.add, _mirrored(x, axis, reverse), axis, _mirrored(out, axis, reverse))
+    """out = running sums of x along ``axis``, from +0."""
+    sums = _mirrored(out, axis, reverse)
+    _run(np.add, _mirrored(x, axis, reverse), axis, sums)
+    if _is_floating(out.dtype) and not np.logical_and.reduce(_first(sums, axis), axis=None):  # it may be -0
+        np.add(out, 0, out=out)
+
+
+def _first(x, axis):
+    return np.moveaxis(x, axis, 0)[:1]
 
 
 def cumprod(x, axis, out):
@@ -144,6 +151,7 @@ def logcumsumexp(x, axis, out):
         np.logaddexp.accumulate(x, axis=axis, out=out)
     else:
         _run(np.logaddexp, x, axis, out)
+    np.add(_first(out, axis), 0, out=_first(out, axis))  # the logarithm of one number's power is +0
 
 
 def logcumsumexp_backward(gy, x, y, axis, work, out):
