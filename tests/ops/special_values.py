@@ -57,6 +57,18 @@ SUMS = "a sum of terms that cancel here, one of others there: the sign of its 0 
 UNDERFLOW = "the smallest of numbers is halved: the result is rounded to a 0 from the other side"
 FEWER = "ours multiplies what PyTorch divides, adds to 0 or takes from 0"
 
+FUSED = "a product and a sum are rounded once on a GPU"
+WAITS = "reading the input, to refuse it, would make the host wait for the GPU"
+
+ON_CUDA = {
+    **dict.fromkeys(("addcmul", "lerp", "lerp_weight"), FUSED),
+    **dict.fromkeys((f"binary_cross_entropy {how}" for how in ("mean", "none", "weight")), WAITS),
+    **dict.fromkeys(("max_dim", "min_dim", "argmax", "argmin"), "of several nan, which one is named first is left open"),
+    **dict.fromkeys(("cumprod", "cumprod_zeros"), NAN),
+    **dict.fromkeys(("inplace_abn 2-d affine", "inplace_abn 4-d affine", "inplace_abn 4-d affine frozen"), INVERSE),
+}
+"""Name of the row -> why CUDA's answer may be another than the CPU's."""
+
 _SIGNS: dict[str, str] = {
     MAXIMUM: "relu elu selu celu leaky_relu_negative softshrink amin max_dim min_dim adaptive_max_pool1d",
     SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",

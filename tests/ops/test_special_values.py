@@ -17,7 +17,7 @@ import torch
 import tinygrad_mem as tm
 from tests.case import OpCase, flat, ours, theirs, values
 from tests.ops.cases import CASES
-from tests.ops.special_values import DIFFERENCES, OPEN, PATHS, SIGNS
+from tests.ops.special_values import DIFFERENCES, ON_CUDA, OPEN, PATHS, SIGNS
 
 ONE_BY_ONE = ("elementwise", "activation")
 OVER_LINES = ("loss", "reduce", "norm", "pool", "softmax", "scan")
@@ -65,18 +65,20 @@ def replaced(case: OpCase, dtype: str, one_by_one: bool) -> Iterator[list[np.nda
     yield made(lambda i, a: np.round(a))
 
 
-def run(lib: Any, case: OpCase, arrays: list[np.ndarray], dtype: str) -> list[tuple[str, np.ndarray | None]] | Exception:
+def run(
+    lib: Any, case: OpCase, arrays: list[np.ndarray], dtype: str, device: str = "cpu"
+) -> list[tuple[str, np.ndarray | None]] | Exception:
     """Results and gradients."""
     make, function, read = (ours, case.run, values) if lib is tm else (theirs, case.reference, lambda t: t.detach().numpy())
     try:
-        inputs = make(arrays, dtype, grad=case.grad)
+        inputs = make(arrays, dtype, grad=case.grad, **({"device": device} if lib is tm else {}))
         results = flat(function(*inputs))
         found: list = [("value", read(r)) for r in results]
         graph = [r for r in results if r.requires_grad]
         if graph:
             rng = np.random.default_rng(7)
             seeds = [np.asarray(rng.integers(1, 4, tuple(r.shape))).astype(dtype) for r in graph]
-            lib.autograd.backward(graph, [lib.tensor(s) for s in seeds])
+            lib.autograd.backward(graph, [lib.tensor(s, device=device) for s in seeds])
             found += [("gradient", None if t.grad is None else read(t.grad)) for t in inputs]
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         return error
@@ -143,9 +145,27 @@ def test_special_values(family: str, reliability: Any):
     reliability("special values, forward and backward against PyTorch", tried)
 
 
+@pytest.mark.cuda
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", [*ONE_BY_ONE, *OVER_LINES])
+def test_special_values_on_cuda_are_the_cpu_s(family: str, reliability: Any):
+    wrong, tried, one_by_one = set(), 0, family in ONE_BY_ONE
+    with np.errstate(all="ignore"):
+        for case in rows(family):
+            for number, arrays in enumerate(replaced(case, "float32", one_by_one)):
+                if case.name not in ON_CUDA and (number < 6 or number % 3 == 0):  # mixtures, and a third of the others
+                    tried += 1
+                    found = [run(tm, case, arrays, "float32", device) for device in ("cuda", "cpu")]
+                    if differ(*found, arrays, "float32", one_by_one):
+                        wrong.add(case.name)
+    assert not wrong
+    reliability("special values on CUDA against the CPU", tried)
+
+
 def test_the_list_names_rows():
     assert set(DIFFERENCES) <= {case.name for case in CASES}
     assert SIGNS.keys() <= {case.name.replace("_", " ") for case in CASES}
+    assert set(ON_CUDA) <= {case.name for case in CASES}
     assert all(reason for _, reason in DIFFERENCES.values())
 
 

@@ -22,7 +22,7 @@ template <typename W> __device__ inline W mish(W v) {
 }
 template <typename W> __device__ inline W mish_slope(W v) {
     const W u = v > W(20) ? W(20) : v, e = exp(u), n = e * (e + W(2));
-    return (n + W(4) * u * e * (W(1) + e) / (n + W(2))) / (n + W(2));
+    return (n + W(4) * (e * (W(1) + e) * u) / (n + W(2))) / (n + W(2));
 }
 """
 

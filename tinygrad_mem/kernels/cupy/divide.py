@@ -4,9 +4,24 @@ from __future__ import annotations
 
 from ...dtypes import is_floating as _is_floating
 from .elementwise import _binary, _fused
+from .fused import Fused as _Fused
 
 _divide_y = _fused("G gy, X x, Y y", "-gy * (W(x) / W(y) / W(y))", "divide_backward_y", "G")
 _of_integers = _binary("remainder", "x - y * floor(x / y)")
+_integer_quotient = _binary("floor_divide", "floor(x / y)")
+_floor_divide = _Fused(
+    "X x, Y y",
+    "Z z",
+    """
+    typedef typename Wide<Z>::type W;
+    W a = W(x), b = W(y), rest = fmod(a, b), whole = (a - rest) / b;  // rounded, a / b may be the next whole number
+    if (rest != W(0) && (rest < W(0)) != (b < W(0))) whole -= W(1);
+    W down = floor(whole);
+    if (whole - down > W(0.5)) down += W(1);
+    z = Z(b == W(0) ? a / b : whole != W(0) ? down : copysign(W(0), a / b));
+    """,
+    "tinygrad_mem_floor_divide",
+)
 _rest = "(W)fmod(W(x), W(y))"
 _remainder = _fused("X x, Y y", f"({_rest} != 0 && ({_rest} < 0) != (W(y) < 0)) ? {_rest} + W(y) : {_rest}", "remainder")
 _truncated_quotient = _fused("X x, Y y", "y == 0 ? Z(0) : Z(x / y)", "truncated_quotient")
@@ -14,6 +29,14 @@ _truncated_quotient = _fused("X x, Y y", "y == 0 ? Z(0) : Z(x / y)", "truncated_
 
 def check_divisor(name, y):
     """Nothing: reading the divisors would make the host wait. What is divided by 0 becomes 0."""
+
+
+def floor_divide(x, y, out):
+    """out = floor(x / y)."""
+    if _is_floating(out.dtype):
+        _floor_divide(x, y, out)
+    else:
+        _integer_quotient(x, y, out)
 
 
 def remainder(x, y, out):

@@ -13,7 +13,8 @@ from .cross_entropy import *  # noqa: F403
 
 _NAMES = ("x", "y", "w", "p")
 _HELPERS = """
-template<typename W> __device__ inline W least(W a, W b) { return a < b ? a : b; }
+// a nan stays where it is the first of the two
+template<typename W> __device__ inline W least(W a, W b) { return b < a ? b : a; }
 template<typename W> __device__ inline W most(W a, W b) { return a < b ? b : a; }
 template<typename W> __device__ inline W softplus_minus(W x) { return log1p(exp(x < 0 ? x : -x)) - least(x, (W)0); }
 """
@@ -87,8 +88,7 @@ def l1_loss(x, y, scale, out):
 
 def l1_loss_backward(gy, x, y, scale, out):
     """The sign of x - y, for x; with a negative ``scale``, for y."""
-    formula = "$x - $y != $x - $y ? $x - $y : ($W)(($x > $y) - ($x < $y))"  # nan stays
-    _gradient("l1_loss_backward", formula, gy, [x, y], scale, out)
+    _gradient("l1_loss_backward", "($W)(($x > $y) - ($x < $y))", gy, [x, y], scale, out)
 
 
 def huber_loss(x, y, delta, factor, scale, out):

@@ -9,8 +9,9 @@ _relu = _forward("v <= W(0) ? W(0) : v", "relu")
 _relu_grad = _backward("v <= W(0) ? W(0) : g", "relu")
 _leaky = _forward("v > W(0) ? v : W(slope) * v", "leaky_relu", ", float64 slope")
 _leaky_grad = _backward("v > W(0) ? g : W(slope) * g", "leaky_relu", ", float64 slope")
-_hardsigmoid = _forward("min(max(v + W(3), W(0)), W(6)) / W(6)", "hardsigmoid")
-_hardswish = _forward("v * min(max(v + W(3), W(0)), W(6)) / W(6)", "hardswish")
+_RAMP = "(v != v ? v : min(max(v + W(3), W(0)), W(6)) / W(6))"  # min and max know no nan
+_hardsigmoid = _forward(_RAMP, "hardsigmoid")
+_hardswish = _forward(f"v * {_RAMP}", "hardswish")
 _hardswish_grad = _backward("v <= W(-3) ? W(0) : v >= W(3) ? g : g * (v / W(3) + W(0.5))", "hardswish")
 _window_grad = _backward(
     "v > W(low) && v < W(high) ? W(scale) * g : W(0)", "window", ", float64 low, float64 high, float64 scale"

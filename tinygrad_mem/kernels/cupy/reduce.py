@@ -185,12 +185,16 @@ _prod_backward = _Fused(
     "T out",
     """
     T here = x[i];
-    double total = 1;
-    if (here != T(0)) {
-        total = (double)y / (double)here;
-    } else {
+    double total = (double)y / (double)here;
+    if (here == T(0) || !isfinite((double)here)) {  // a 0 beside it makes y no product of the others
         ptrdiff_t first = i / n * n;
-        for (ptrdiff_t j = first; j < first + n; ++j) if (j != i) total *= (double)x[j];
+        double others = 1;
+        bool zero = here == T(0);
+        for (ptrdiff_t j = first; j < first + n; ++j) {
+            zero = zero || x[j] == T(0);
+            if (j != i) others *= (double)x[j];
+        }
+        if (zero) total = others;
     }
     out = (T)((double)gy * total);
     """,
