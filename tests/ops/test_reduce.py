@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -314,3 +315,42 @@ def test_many_short_lines(name):
     run = lambda x: getattr(x, name)(-1)  # noqa: E731
     against_torch(run, run, [x], grad=False)
     against_torch(run, run, [np.nan_to_num(x).astype(np.int64)], grad=False)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kind", ["constant", "offset", "mixed", "signs", "beyond"])
+def test_sums_beyond_1e14(kind: str, dtype: str):
+    """Against ``math.fsum``: what is summed in a row, or squared, is summed in more digits than it is kept in."""
+    rng = np.random.default_rng(0)
+    lines = {
+        "constant": np.full((3, 3000), 3e14),
+        "offset": 1e8 + rng.standard_normal((3, 3000)),
+        "mixed": np.where(rng.random((3, 3000)) < 0.5, 1e15, 1.0),
+        "signs": rng.uniform(-1, 1, (3, 3000)) * 1e15,
+        "beyond": rng.uniform(-1, 1, (3, 3000)) * 1e20,
+    }[kind].astype(dtype)
+    eps, t = float(np.finfo(dtype).eps), tm.tensor(lines)
+    rows = [[float(v) for v in row] for row in lines]
+    sums = np.array([math.fsum(row) for row in rows])
+    sizes = np.array([math.fsum(map(abs, row)) for row in rows])
+    spread = np.array([math.fsum((v - s / 3000) ** 2 for v in row) / 2999 for row, s in zip(rows, sums, strict=True)])
+    rounding = (8 * eps * np.abs(lines).max()) ** 2 if dtype == "float64" else 0.0  # of the mean, in its own dtype
+    for found, exact, allowed in (
+        (t.sum(1), sums, 64 * eps * sizes),  # added by a product with ones, in BLAS's order
+        (t.mean(1), sums / 3000, 64 * eps * sizes / 3000),
+        (t.cumsum(1)[:, -1], sums, (1 if dtype == "float32" else 300) * eps * sizes),
+        (t.T.cumsum(0)[-1], sums, (1 if dtype == "float32" else 300) * eps * sizes),
+        (t.var(1), spread, (4 if dtype == "float32" else 64) * eps * spread + rounding)
+        if kind != "beyond"
+        else (t.std(1), np.sqrt(spread), 4 * eps * 1e20),
+    ):
+        assert (np.abs(found.numpy().astype(np.float64) - exact) <= allowed).all(), (found.numpy(), exact)
+
+
+def test_running_products_of_float32_are_those_of_float64():
+    x = np.random.default_rng(1).uniform(0.9, 1.1, (2, 40000)).astype(np.float32)
+    exact = np.cumprod(x.astype(np.float64), 1)
+    np.testing.assert_allclose(tm.tensor(x).cumprod(1).numpy(), exact, rtol=2e-7)
+    np.testing.assert_allclose(
+        tm.tensor(x).logcumsumexp(1).numpy(), np.logaddexp.accumulate(x.astype(np.float64), 1), rtol=2e-7
+    )

@@ -113,13 +113,13 @@ class Var(Op):
         out, kept = reduced_output(ctx, x, axes, keepdim, x.dtype)
         mean = ctx.empty(out.shape, x.dtype)
         kept_mean = mean.reshape(kept.shape)
-        middle = wider(ctx, kept_mean)  # differences from a rounded mean would add its error to the variance
+        middle = finer(ctx, kept_mean)  # differences from a rounded mean would add its error to the variance
         count = math.prod(x.shape[a] for a in axes)
         divisor = max(count - correction, 0)
         ctx.kernels.mean(x, axes, out=middle)
         if middle is not kept_mean:
             ctx.kernels.copy(middle, out=kept_mean)
-        wide = wider(ctx, kept)
+        wide = finer(ctx, kept)
         ctx.kernels.variance(x, middle, axes, 1.0 / divisor if divisor else math.inf if count else math.nan, out=wide)
         if root:
             ctx.kernels.sqrt(wide, out=kept)
@@ -147,6 +147,12 @@ class Var(Op):
 def wider(ctx, kept):
     """Where partial sums go: ``kept`` itself, or a float32 buffer in place of float16."""
     return ctx.empty(kept.shape, dtypes.float32) if is_half(kept.dtype) else kept
+
+
+def finer(ctx, kept):
+    """Where sums go that rounding must not reach: ``kept``, or a buffer of float64 for float32 and of float32 for halves."""
+    wide = dtypes.float32 if is_half(kept.dtype) else dtypes.float64
+    return kept if kept.dtype == wide else ctx.empty(kept.shape, wide)
 
 
 class Extremum(Op):

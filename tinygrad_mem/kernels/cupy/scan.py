@@ -1,4 +1,4 @@
-"""Running sums, products and extrema along an axis, one thread a line. float16 is summed in float32."""
+"""Running sums, products and extrema along an axis, one thread a line. float32 is summed in float64."""
 
 from __future__ import annotations
 
@@ -6,6 +6,11 @@ import cupy as _cupy
 
 from .fused import Fused as _Fused
 
+_LONGER = """
+template <typename T> struct Longer { typedef T type; };
+template <> struct Longer<float16> { typedef float type; };
+template <> struct Longer<float> { typedef double type; };
+"""  # a million roundings in a row would add up
 _LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
 
 
@@ -21,7 +26,7 @@ _cumsum = _Fused(
     "raw U out",
     _LINE
     + """
-    typedef typename Wide<U>::type W;
+    typedef typename Longer<U>::type W;
     W total = 0;
     for (ptrdiff_t j = 0; j < n; ++j) {
         ptrdiff_t at = first + (reverse ? n - 1 - j : j);
@@ -30,13 +35,14 @@ _cumsum = _Fused(
     }
     """,
     "tinygrad_mem_cumsum",
+    preamble=_LONGER,
 )
 _cumprod = _Fused(
     "raw T x, int64 n",
     "raw U out",
     _LINE
     + """
-    typedef typename Wide<U>::type W;
+    typedef typename Longer<U>::type W;
     W total = 1;
     for (ptrdiff_t j = first; j < first + n; ++j) {
         total *= (W)x[j];
@@ -44,6 +50,7 @@ _cumprod = _Fused(
     }
     """,
     "tinygrad_mem_cumprod",
+    preamble=_LONGER,
 )
 
 

@@ -1,4 +1,4 @@
-"""Running sums, products and extrema along an axis. ``reverse`` runs from the end. float16 is summed in float32."""
+"""Running sums, products and extrema along an axis. ``reverse`` runs from the end. float32 is summed in float64."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ def _mirrored(x, axis, reverse):
 
 
 def _run(ufunc, x, axis, out):
-    """ufunc.accumulate, of float16 in float32 tiles; the lines of a tile go on where those before them ended."""
-    if out.size == 0:
-        return
-    if not _is_half(out.dtype):
-        _shared(lambda x, out: _accumulate(ufunc, x, axis, out), axis, x, out)
-        return
+    """ufunc.accumulate, of float32 in float64 and of halves in float32: a million roundings in a row would add up."""
+    wide = {2: np.float32, 4: np.float64}.get(out.dtype.itemsize) if _is_floating(out.dtype) else None
+    run = _accumulate if wide is None else _in_tiles
+    if out.size:
+        _shared(lambda x, out: run(ufunc, x, axis, out, wide or out.dtype), axis, x, out)
+
+
+def _in_tiles(ufunc, x, axis, out, wide):
+    """ufunc.accumulate in ``wide``; the lines of a tile go on where those before them ended."""
     xs, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
     n = xs.shape[-1]
     for index in _blocks(xs.shape[:-1], max(_TILE // n, 1)):
         lines, results = xs[index], outs[index]
-        last = _scratch((*lines.shape[:-1], 1), np.float32, 0, 4)
+        last = _scratch((*lines.shape[:-1], 1), wide, 0, 4)
         for i in range(0, n, _TILE):
             part = lines[..., i : i + _TILE]
-            tile, total = _scratch(part.shape, np.float32, 1, 4), _scratch(part.shape, np.float32, 2, 4)
+            tile, total = _scratch(part.shape, wide, 1, 4), _scratch(part.shape, wide, 2, 4)
             np.copyto(tile, part)
             if i:
                 ufunc(tile[..., :1], last, out=tile[..., :1])
@@ -53,10 +56,10 @@ def _shared(run, axis, *arrays):
     _split(first.shape[other], lambda i, j: run(*[a[(*lead, slice(i, j))] for a in arrays]), grain=grain)
 
 
-def _accumulate(ufunc, x, axis, out):
+def _accumulate(ufunc, x, axis, out, dtype):
     """Whole rows at a time where they are long, for the sake of vector instructions."""
     if axis == x.ndim - 1 or x[(slice(None),) * axis + (0,)].size < 256:
-        ufunc.accumulate(x, axis=axis, dtype=out.dtype, out=out)
+        ufunc.accumulate(x, axis=axis, dtype=dtype, out=out)
         return
     lines, outs = np.moveaxis(x, axis, 0), np.moveaxis(out, axis, 0)
     np.copyto(outs[0], lines[0], casting="unsafe")
@@ -147,10 +150,7 @@ def cumulative_extremum(x, axis, largest, out, index):
 
 def logcumsumexp(x, axis, out):
     """out = ln of the running sums of e**x along ``axis``."""
-    if out.size and not _is_half(out.dtype):
-        np.logaddexp.accumulate(x, axis=axis, out=out)
-    else:
-        _run(np.logaddexp, x, axis, out)
+    _run(np.logaddexp, x, axis, out)
     np.add(_first(out, axis), 0, out=_first(out, axis))  # the logarithm of one number's power is +0
 
 
