@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tests.case import assert_same
 
 DTYPES = ["int8", "int16", "int32", "int64", "uint8"]
 FORMS: dict[str, Callable[[Any, Any, Any], Any]] = {
@@ -78,3 +79,18 @@ def test_quotients_are_pytorchs(form: str, dtype: str, reliability: Any):
         assert found[0].dtype == found[1].dtype
         np.testing.assert_array_equal(*found)
     reliability("integer divisions compared with PyTorch", x.size)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_integers_to_negative_powers(dtype: str):
+    """0 for what is no integer, as in PyTorch; beside a number as an exponent, which is seen before, both refuse."""
+    bases, powers = np.meshgrid(np.array([-3, -2, -1, 0, 1, 2, 127]), np.array([-128, -3, -2, -1, 0, 1, 2, 3]))
+    for x, y in ((bases, powers), (np.tile(bases, (1, 3000)), np.tile(powers, (1, 3000))), (bases.T, powers.T)):
+        mine, other = ([getattr(lib, "tensor")(a.astype(dtype)) for a in (x, y)] for lib in (tm, torch))
+        assert_same(mine[0] ** mine[1], other[0] ** other[1], (0, 0))
+        assert_same(mine[0].clone().pow_(mine[1]), other[0].clone().pow_(other[1]), (0, 0))
+        for number in (-2, -1, 0, 1, 2):
+            assert_same(number ** mine[1], number ** other[1], (0, 0))
+    for lib in (tm, torch):
+        with pytest.raises(RuntimeError, match="negative integer powers"):
+            lib.tensor([2]) ** -1

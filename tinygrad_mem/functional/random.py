@@ -9,6 +9,7 @@ import numpy as np
 
 from .. import dtypes
 from ..autograd.inplace import apply_
+from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import FIRST, Generator, opened
 from ..devices import device as Device
@@ -188,8 +189,8 @@ def normal(
 
 
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
-    """1 with the probability that ``input`` says, else 0."""
-    return bernoulli_(creation.empty_like(input), input.detach(), generator=generator)
+    """1 with the probability that ``input`` says, else 0. Saves nothing; the gradient is 0."""
+    return apply(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(input.array,))
 
 
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:

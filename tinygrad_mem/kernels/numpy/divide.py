@@ -1,4 +1,4 @@
-"""Division that is more than one ufunc: of integers, by what may be 0, and its gradient."""
+"""Division that is more than one ufunc: of integers, by what may be 0, by their powers, and its gradient."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import numpy as np
 
 from ...dtypes import is_floating as _is_floating
 from ...errors import DivisionError as _DivisionError
-from .elementwise import _binary, _spread
+from .elementwise import _arithmetic, _binary, _spread
 from .tiles import flags as _flags
 from .tiles import tiled_wide as _tiled
 
+_power = _arithmetic(np.power, "x ** y")
 _remainder = _binary(np.remainder, "x - y * floor(x / y)")
 
 
@@ -36,6 +37,28 @@ def remainder(x, y, out):
         _tiled(run, out, _spread(x, out), _spread(y, out), temps=2)
     else:
         _remainder(x, y, out)
+
+
+def power(x, y, out):
+    """out = x ** y; of integers to negative powers 0, but for 1 and -1."""
+    negative = out.dtype.kind in "iu" and isinstance(y, np.ndarray) and y.size and np.minimum.reduce(y, axis=None) < 0
+    if not negative:
+        _power(x, y, out)
+        return
+
+    def run(o, x, y, t, v, f, g):
+        below, lost = _flags(f), _flags(g)
+        np.less(y, 0, out=below)
+        np.copyto(v, x, casting="unsafe")
+        np.not_equal(v, 1, out=lost)
+        np.not_equal(v, -1, out=lost, where=lost)
+        np.logical_and(lost, below, out=lost)
+        np.copyto(t, y, casting="unsafe")
+        np.bitwise_and(t, 1, out=t, where=below)  # which is all that 1 and -1 need
+        np.power(v, t, out=o)
+        np.copyto(o, 0, where=lost)
+
+    _tiled(run, out, _spread(x, out), _spread(y, out), temps=4)
 
 
 def truncated_quotient(x, y, out):
