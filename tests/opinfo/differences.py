@@ -82,13 +82,6 @@ DIFFERENCES: list[Difference] = [
     ),
     Difference(
         "op",
-        "sort argsort topk kthvalue mode",
-        "Which of equal numbers an index names is not promised, here or there; the numbers themselves agree.",
-        "^Not equal .* result [01] ",
-        lambda trial: trial.dtype in (torch.int64, torch.bool),
-    ),
-    Difference(
-        "op",
         "acosh asinh atanh",
         "PyTorch has no derivatives of these in place; here there are some.",
         "not refused; PyTorch says the derivative for 'inplace version of",

@@ -28,6 +28,9 @@ _DRAWN = """normal bernoulli multinomial randn randn_like rand_like randint rand
     nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout"""
 RANDOM = frozenset(_DRAWN.split())
 """Ops whose values are drawn, or are not set: shapes and dtypes are compared."""
+PLACES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0}
+"""Ops whose last result names places of numbers, and where ``dim`` stands among their arguments. Of equal numbers, which are
+frequent among integers, they may name any, each once."""
 
 
 def tolerance(op: Any, dtype: torch.dtype) -> tuple[float, float]:
@@ -68,6 +71,11 @@ class Trial:
         """Whether the values are random."""
         dropped = self.sample.kwargs.get("dropout_p") or 0.5 in [v for v in self.sample.args if type(v) is float]
         return self.op.name in RANDOM or ("attention" in self.op.name and bool(dropped))
+
+    @property
+    def open(self) -> bool:
+        """Whether the last result may name any of equal numbers."""
+        return self.op.name in PLACES and not self.dtype.is_floating_point and not self.sample.kwargs.get("stable")
 
     def __str__(self) -> str:
         said = [_short(self.sample.input), *map(_short, self.sample.args)]
@@ -214,6 +222,8 @@ def _compare(trial: Trial, expected: Outcome) -> None:
             assert (tuple(r.shape), f"torch.{r.dtype}") == (tuple(e.shape), str(e.dtype)), (
                 f"{r.shape} {r.dtype}, PyTorch has {e}"
             )
+        elif trial.open and i == len(wanted) - 1:
+            _assert_places(trial, r, e)
         else:
             _assert_same(r, e, _allowed(trial.op, e, sums=not isinstance(trial.op, _ELEMENTWISE)), f"result {i}")
     pairs = [(r, e) for r, e in zip(results, wanted, strict=True) if e.requires_grad and not trial.drawn]
@@ -227,6 +237,22 @@ def _compare(trial: Trial, expected: Outcome) -> None:
         assert (mine.grad is None) == (grad is None), f"gradient {i}: {mine.grad}, PyTorch has {grad}"
         if grad is not None:
             _assert_same(mine.grad, grad, _allowed(trial.op, grad, sums=True), f"gradient {i}")
+
+
+def _assert_places(trial: Trial, found: tm.Tensor, expected: torch.Tensor) -> None:
+    """The places are others of the same numbers, and no two are one."""
+    assert (tuple(found.shape), f"torch.{found.dtype}") == (tuple(expected.shape), str(expected.dtype)), f"{found.shape}"
+    given = dict(enumerate(trial.sample.args)) | trial.sample.kwargs
+    axis = given.get("dim", given.get(PLACES[trial.op.name], -1))
+    axis = -1 if isinstance(axis, bool) else axis  # argsort(descending)
+    data = np.atleast_1d(trial.sample.input.numpy())
+    mine, other = (np.atleast_1d(t.numpy()) for t in (found, expected))
+    if mine.ndim < data.ndim or (trial.op.name in ("kthvalue", "mode") and mine.shape[axis] != 1):
+        mine, other = np.expand_dims(mine, axis), np.expand_dims(other, axis)
+    assert ((mine >= 0) & (mine < max(data.shape[axis], 1))).all(), f"places {mine}"
+    numbers = [np.take_along_axis(data, places, axis) for places in (mine, other)]
+    np.testing.assert_array_equal(*numbers, f"the numbers at the places, of {data}")
+    assert (np.diff(np.sort(mine, axis), axis=axis) > 0).all(), f"a place is named twice: {mine}"
 
 
 def _allowed(op: Any, expected: torch.Tensor, sums: bool) -> tuple[float, float]:
