@@ -34,6 +34,12 @@ class ArgumentError(TinygradMemError, RuntimeError, ValueError):
     """A value that an argument cannot have (PyTorch raises the one or the other, by function)."""
 
 
+class MissingKeyError(ArgumentError, KeyError):
+    """A state dict without a key that it must have (PyTorch raises a KeyError)."""
+
+    __str__ = Exception.__str__  # that of KeyError puts quotes around the sentence
+
+
 class DivisionError(TinygradMemError, RuntimeError, ZeroDivisionError):
     """Integers divided by 0: no integer is the quotient (PyTorch raises a RuntimeError)."""
 

@@ -21,6 +21,7 @@ from ..dtypes import float16, float32, is_half
 from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
 from ..interrupts import undivided, whole
+from ..optim.loading import like, mapping
 
 
 class OptState(Enum):
@@ -310,17 +311,20 @@ class GradScaler:
         """Take over what :meth:`state_dict` gave, ours or PyTorch's; where scaling is off, nothing is done.
 
         Raises:
-            RuntimeError: the dict is empty: scaling was off where it was saved.
+            RuntimeError: the dict is empty: scaling was off where it was saved; or something is missing. Nothing was changed.
+            TypeError: it is no dict, or something in it is no number. Nothing was changed.
         """
         if not self._enabled:
             return
-        if not state_dict:
-            raise RuntimeError(
+        if state_dict == {}:
+            raise ArgumentError(
                 "The source state dict is empty, possibly because it was saved from a disabled instance of GradScaler."
             )
-        scale, growth, backoff, interval, tracker = (
-            state_dict[name] for name in ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
-        )
+        names = ("scale", "growth_factor", "backoff_factor", "growth_interval", "_growth_tracker")
+        mapping("GradScaler.load_state_dict", state_dict, names)
+        for name in names:
+            like(f"GradScaler.load_state_dict: {name!r}", state_dict[name], 0.0)
+        scale, growth, backoff, interval, tracker = (state_dict[name] for name in names)
         self._init_scale, self._init_growth_tracker = scale, tracker
         if self._scale is not None:
             self._scale, self._growth_tracker = _float32(scale), tracker

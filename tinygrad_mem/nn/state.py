@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..autograd.capsule import on_host
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
-from ..errors import StateDictError
+from ..errors import ArgumentTypeError, StateDictError
 from ..functional import convert, creation
 from .parameter import Parameter
 
@@ -89,7 +89,7 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
     Only where hooks may still forgive missing keys is the copying before that check.
     """
     if not hasattr(source, "items"):
-        raise TypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
+        raise ArgumentTypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
     versions = getattr(source, "_metadata", None) or {}
     source = OrderedDict(source)  # hooks may write into it
     missing: list[str] = []

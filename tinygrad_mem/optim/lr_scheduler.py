@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from . import loading
 from .cycles import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
 from .cycles import CyclicLR as CyclicLR
 from .cycles import OneCycleLR as OneCycleLR
@@ -192,8 +193,15 @@ class LambdaLR(LRScheduler):
         state["lr_lambdas"] = [None if _is_function(f) else dict(f.__dict__) for f in self.lr_lambdas]
         return state
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
+    def _check_state(self, state_dict: Any) -> None:
+        super()._check_state(state_dict)
+        loading.mapping(f"{type(self).__name__}.load_state_dict", state_dict, ("lr_lambdas",))
+        kept = state_dict["lr_lambdas"]  # None for a plain function
+        kept = [{} if attributes is None else attributes for attributes in kept] if isinstance(kept, list) else kept
+        loading.like(f"{type(self).__name__}.load_state_dict: 'lr_lambdas'", kept, [{}] * len(self.lr_lambdas))
+
+    def _take(self, state_dict: dict[str, Any]) -> None:
+        super()._take({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
         for f, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):
             if attributes is not None:
                 f.__dict__.update(attributes)

@@ -19,7 +19,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, as_dtype
 from ..errors import GraphError, NotOfferedError
 from ..interrupts import Living, whole
-from . import rows
+from . import loading, rows
 from . import state as states
 from .state import MASTER, OURS, Kept, has_master
 
@@ -350,13 +350,12 @@ class Optimizer:
         and back, where the dict was saved under another ``state_dtype``.
 
         Raises:
-            ValueError: the groups, or the shapes of what is kept, do not match; nothing was changed then.
+            ValueError: the groups, or the shapes of what is kept, do not match, or a key is missing; nothing was changed then.
+            TypeError: something is of another type than what :meth:`state_dict` gives; nothing was changed.
         """
+        known = type(self).__module__.startswith(f"{__package__}.")  # others may have options of any kind
+        loading.of_optimizer(type(self).__name__, state_dict, self.param_groups, self.defaults if known else {})
         saved = [dict(group) for group in state_dict["param_groups"]]
-        if len(saved) != len(self.param_groups):
-            raise ValueError("loaded state dict has a different number of parameter groups")
-        if any(len(s["params"]) != len(g["params"]) for s, g in zip(saved, self.param_groups, strict=True)):
-            raise ValueError("loaded state dict contains a parameter group that doesn't match the size of optimizer's group")
         numbers = chain.from_iterable(group["params"] for group in saved)
         mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
         groups, group_of = [], {}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import warnings
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from ..interrupts import undivided
+from . import loading
 from .optimizer import Optimizer
 
 
@@ -103,8 +105,22 @@ class LRScheduler:
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another schedule of the same kind stood; the optimizer's rates come with its own state."""
-        self.__dict__.update(state_dict)
+        """Go on where another schedule of the same kind stood; the optimizer's rates come with its own state.
+
+        Raises:
+            TypeError: it is no dict, or a value is of another kind than the schedule's; nothing was changed then.
+            ValueError: a list has another length, or a key of a composed schedule is missing; nothing was changed.
+        """
+        self._check_state(state_dict)
+        self._take(state_dict)
+
+    def _check_state(self, state_dict: Any) -> None:
+        known = type(self).__module__.startswith(f"{__package__}.")  # others may keep what they like
+        loading.of_schedule(type(self).__name__, state_dict, LRScheduler.state_dict(self) if known else {})
+
+    def _take(self, state_dict: dict[str, Any]) -> None:
+        for key, value in state_dict.items():  # a file has no Counter, which a table of milestones is
+            self.__dict__[key] = Counter(value) if isinstance(self.__dict__.get(key), Counter) else value
 
 
 class _Composed(LRScheduler):
@@ -134,8 +150,17 @@ class _Composed(LRScheduler):
         state = {key: value for key, value in self.__dict__.items() if key not in ("optimizer", "_schedulers")}
         return {**state, "_schedulers": [s.state_dict() for s in self._schedulers]}
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.__dict__.update({key: value for key, value in state_dict.items() if key != "_schedulers"})
+    def _check_state(self, state_dict: Any) -> None:
+        super()._check_state(state_dict)
+        loading.mapping(f"{type(self).__name__}.load_state_dict", state_dict, ("_schedulers",))
+        loading.like(
+            f"{type(self).__name__}.load_state_dict: '_schedulers'", state_dict["_schedulers"], [{}] * len(self._schedulers)
+        )
+        for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
+            scheduler._check_state(state)
+
+    def _take(self, state_dict: dict[str, Any]) -> None:
+        super()._take({key: value for key, value in state_dict.items() if key != "_schedulers"})
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler.load_state_dict(state)
 

@@ -11,7 +11,8 @@ from .. import scope
 from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, as_dtype, is_floating, is_half
-from ..errors import ArgumentError, DTypeError, NotOfferedError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError
+from .loading import like
 
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""
@@ -81,16 +82,20 @@ def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
     """One entry of a state dict: numbers stay numbers, tensors (of any framework) are copied to where ``p`` lives.
 
     Raises:
-        ValueError: the array is not of the shape that the rule keeps.
+        ArgumentError: the array is not of the shape that the rule keeps.
+        ArgumentTypeError: it is no array, or no number.
     """
-    if not hasattr(value, "shape"):
-        return value
     if name in ("step", "mu_product"):
-        return float(value)
+        like(f"state[...][{name!r}]", value, 0.0)
+        return float(value) if hasattr(value, "shape") else value
+    if not hasattr(value, "shape"):
+        if kept is not None and value is not None:
+            raise ArgumentTypeError(f"state[...][{name!r}]: expected a tensor of shape {list(kept.shape)}, found {value!r:.60}")
+        return value
     if kept is None:
         kept = Kept(tuple(value.shape), arithmetic(p.dtype))
     if tuple(value.shape) != kept.shape:
-        raise ValueError(
+        raise ArgumentError(
             f"loaded state dict: {name} of a parameter of shape {list(p.shape)} should have shape {list(kept.shape)}, "
             f"found {list(value.shape)}"
         )

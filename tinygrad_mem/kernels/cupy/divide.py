@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from ...dtypes import is_floating as _is_floating
-from .elementwise import _binary, _fused
+from .elementwise import _arithmetic, _binary, _fused
 from .fused import Fused as _Fused
 
 _divide_y = _fused("G gy, X x, Y y", "-gy * (W(x) / W(y) / W(y))", "divide_backward_y", "G")
+_power = _arithmetic("power", "x ** y")
 _of_integers = _binary("remainder", "x - y * floor(x / y)")
 _integer_quotient = _binary("floor_divide", "floor(x / y)")
 _floor_divide = _Fused(
@@ -45,6 +46,11 @@ def remainder(x, y, out):
         _remainder(x, y, out)
     else:
         _of_integers(x, y, out)
+
+
+def power(x, y, out):
+    """out = x ** y; of integers to negative powers 0, but for 1 and -1."""
+    _power(x, y, out)
 
 
 def truncated_quotient(x, y, out):

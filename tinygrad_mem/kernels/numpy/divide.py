@@ -10,6 +10,7 @@ from .elementwise import _arithmetic, _binary, _spread
 from .tiles import flags as _flags
 from .tiles import tiled_wide as _tiled
 
+_floor_divide = _binary(np.floor_divide, "floor(x / y)")
 _power = _arithmetic(np.power, "x ** y")
 _remainder = _binary(np.remainder, "x - y * floor(x / y)")
 
@@ -22,6 +23,11 @@ def check_divisor(name, y):
     """
     if np.count_nonzero(y) < y.size:
         raise _DivisionError(f"{name}: ZeroDivisionError: integers divided by a tensor {list(y.shape)} that has a 0")
+
+
+def floor_divide(x, y, out):
+    """out = floor(x / y)."""
+    _floor_divide(x, y, out)
 
 
 def remainder(x, y, out):

@@ -1,0 +1,106 @@
+"""What a state dict must look like before anything of it is taken: of the kinds that are there already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Number
+from typing import Any
+
+import numpy as np
+
+from ..errors import ArgumentError, ArgumentTypeError, MissingKeyError
+
+
+def mapping(what: str, found: Any, keys: Iterable[str] = ()) -> None:
+    """Raises: ArgumentTypeError: ``found`` is no dict. MissingKeyError: it lacks a key."""
+    if not isinstance(found, Mapping):
+        raise ArgumentTypeError(f"{what}: expected a dict, found {type(found).__name__}; give what state_dict() returned")
+    for key in keys:
+        if key not in found:
+            listed = ", ".join(map(repr, list(found)[:8])) or "nothing"
+            raise MissingKeyError(
+                f"{what}: {key!r} is missing, found {listed}; give what state_dict() of the same kind returned"
+            )
+
+
+def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
+    """Refuse what is of another kind than ``mine``: no number for a number, no list for a list, ...
+
+    ``None`` of mine may be anything, in a list ``None`` or a number; a bool may be ``None``.
+
+    Raises:
+        ArgumentTypeError: another kind.
+        ArgumentError: a list of another length.
+    """
+    if isinstance(mine, Sequence) and not isinstance(mine, str):
+        if not isinstance(found, Sequence) or isinstance(found, str):
+            raise _other(what, "a list", found)
+        if same_length and len(found) != len(mine):
+            raise ArgumentError(f"{what}: expected {len(mine)} of them, found {len(found)}; load what the same setting saved")
+        for i, each in enumerate(found if mine else ()):
+            wanted = mine[min(i, len(mine) - 1)]
+            like(f"{what}[{i}]", each, 0.0 if wanted is None and each is not None else wanted)
+    elif isinstance(mine, bool):
+        if not (found is None or isinstance(found, (bool, np.bool_))):
+            raise _other(what, "True or False", found)
+    elif is_number(mine):
+        if not is_number(found):
+            raise _other(what, "a number", found)
+    elif isinstance(mine, Mapping):
+        if not isinstance(found, Mapping):
+            raise _other(what, "a dict", found)
+    elif isinstance(mine, str) and not isinstance(found, str):
+        raise _other(what, "a text", found)
+
+
+def is_number(x: Any) -> bool:
+    """Whether ``x`` is a number, or an array or tensor of one."""
+    return isinstance(x, Number) or (hasattr(x, "item") and getattr(x, "ndim", 1) == 0)
+
+
+def _other(what: str, kind: str, found: Any) -> ArgumentTypeError:
+    return ArgumentTypeError(f"{what}: expected {kind}, found {found!r:.60} of type {type(found).__name__}")
+
+
+def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
+    """Refuse a state dict that is not of an optimizer with groups like these, and with options of the kinds of ``defaults``.
+
+    Raises:
+        ArgumentTypeError: something is of another kind than it should be.
+        ArgumentError: a key is missing, or the groups do not match.
+    """
+    mapping(f"{rule}.load_state_dict", state_dict, ("state", "param_groups"))
+    saved = state_dict["param_groups"]
+    if not isinstance(saved, (list, tuple)):
+        raise _other("param_groups", "a list", saved)
+    if len(saved) != len(groups):
+        told = f"{len(groups)} here, {len(saved)} in the dict"
+        raise ArgumentError(f"loaded state dict has a different number of parameter groups: {told}")
+    for i, (new, group) in enumerate(zip(saved, groups, strict=True)):
+        where = f"param_groups[{i}]"
+        mapping(where, new, ("params",))
+        numbers = new["params"]
+        if not isinstance(numbers, (list, tuple)) or not all(isinstance(n, (int, str)) for n in numbers):
+            raise _other(f"{where}['params']", "a list of the numbers of parameters", numbers)
+        if len(numbers) != len(group["params"]):
+            raise ArgumentError(
+                "loaded state dict contains a parameter group that doesn't match the size of optimizer's group: "
+                f"{where} has {len(group['params'])} parameters here, {len(numbers)} in the dict"
+            )
+        for key in new.keys() & defaults.keys():
+            like(f"{where}[{key!r}]", new[key], defaults[key])
+    mapping("state", state_dict["state"])
+    for number, values in state_dict["state"].items():
+        mapping(f"state[{number!r}]", values)
+
+
+def of_schedule(rule: str, state_dict: Any, mine: dict[str, Any]) -> None:
+    """Refuse a state dict with a value of another kind than a schedule's own, which ``mine`` are.
+
+    Raises:
+        ArgumentTypeError: it is no dict, or a value is of another kind.
+        ArgumentError: a list has another length; those of milestones may.
+    """
+    mapping(f"{rule}.load_state_dict", state_dict)
+    for key in state_dict.keys() & mine.keys() - {"_schedulers", "default_min_lr"}:  # None in PyTorch, and never read
+        like(f"{rule}.load_state_dict: {key!r}", state_dict[key], mine[key], same_length="milestones" not in key)
