@@ -11,6 +11,7 @@ from __future__ import annotations
 import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
 import functools
 import itertools
+import os
 import signal
 import sysconfig
 import threading
@@ -29,14 +30,39 @@ _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGBREAK SIGALRM SIGVTALRM SIGPROF SIGUS
 _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split() if hasattr(signal, name)]
 
 
+lock = RLock()
+"""The one lock of what threads share and change in a few statements: pools, who listens, what a track knows, random numbers.
+
+A signal's handler or a finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit
+too: the thread that has the lock may take it again. Whoever has it waits for nothing else, not even such a visit: another
+thread may have what it waits for, and want the lock. The few locks beside this one are asked for with :func:`may_wait`.
+"""
+if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
+
+
+def may_wait() -> bool:
+    """Whether the running thread may wait for others: not with :data:`lock`, which a handler has that comes inside a change."""
+    return not lock._is_owned()  # type: ignore[attr-defined]
+
+
+def lock_was_mine() -> bool:
+    """Whether this thread, which has the lock, had it already before it took it now: it comes from inside a change."""
+    lock.release()
+    try:
+        return not may_wait()
+    finally:
+        lock.acquire()
+
+
 class _Guarded:
     """The next number, to one caller at a time; a signal's handler may ask too."""
 
     def __init__(self, first: int) -> None:
-        self._lock, self._numbers = RLock(), itertools.count(first)
+        self._numbers = itertools.count(first)
 
     def __call__(self) -> int:
-        with self._lock:
+        with lock:
             return next(self._numbers)
 
 

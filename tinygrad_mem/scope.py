@@ -13,31 +13,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from .interrupts import covered
-
-lock = threading.RLock()
-"""The one lock of what threads share and change in a few statements: pools, who listens, what a track knows.
-
-Whoever has it should wait for no other lock. One case is left: a handler that comes inside a change and begins a track asks for
-:data:`looking`, whose holder may be waiting for this one. The thread that has the lock may take it again: a signal handler or a
-finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit too.
-"""
-if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
-    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
-
-
-def lock_was_mine() -> bool:
-    """Whether this thread, which has the lock, had it already before it took it now: it comes from inside a change."""
-    lock.release()
-    try:
-        return lock._is_owned()  # type: ignore[attr-defined]
-    finally:
-        lock.acquire()
-
+from .interrupts import covered, lock, may_wait
 
 BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
 
@@ -178,9 +158,52 @@ listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and
 _listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
 
 
-looking = threading.RLock()  # held by who looks at all that is alive and so keeps it alive: dry runs wait, as their memory does
+class looking:
+    """Inside, the thread looks at all that is alive, and so keeps it alive: dry runs wait until it has let go.
+
+    Several may look at once, and none waits for another: who looks may come from inside a change, and others' looks change
+    things.
+    """
+
+    __slots__ = ("_over", "_thread")
+    _open: ClassVar[dict[looking, None]] = {}
+
+    def __enter__(self) -> None:
+        self._thread, self._over = threading.get_ident(), threading.Lock()
+        self._over.acquire(blocking=False)
+        self._open[self] = None
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            self._open.pop(self, None)
+            if self._over.locked():
+                self._over.release()
+
+    @classmethod
+    def wait(cls) -> None:
+        """Return when no other thread looks; at once where this one may not wait, or looks itself: others may wait for it."""
+        me = threading.get_ident()
+        while cls._open and may_wait():
+            looks = list(cls._open.copy())
+            if any(look._thread == me for look in looks):
+                return
+            for look in looks:
+                with look._over:
+                    pass
+
+    @classmethod
+    def forget(cls) -> None:
+        """Nobody else looks: in a forked child."""
+        for look in cls._open.copy():
+            if look._thread != threading.get_ident():
+                look.__exit__()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=looking.acquire, after_in_parent=looking.release, after_in_child=looking.release)
+    os.register_at_fork(after_in_child=looking.forget)
 
 
 def hearing(pool: Any) -> list[Listener]:

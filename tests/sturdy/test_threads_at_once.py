@@ -16,7 +16,7 @@ import pytest
 import tinygrad_mem as tm
 from tests.interleave import interleavings
 from tinygrad_mem import interrupts, nn
-from tinygrad_mem.autograd import engine, hooks, saved
+from tinygrad_mem.autograd import accumulation, hooks, saved
 from tinygrad_mem.devices import Generator, base, device, random
 from tinygrad_mem.kernels.numpy import blas, threads
 from tinygrad_mem.memory import uncounted
@@ -58,7 +58,7 @@ def _tickets() -> tuple:
 
 def _gradients() -> tuple:
     leaf = tm.ones(2, requires_grad=True)
-    add = lambda: engine._accumulate(leaf, tm.ones(2).array, owned=False)  # noqa: E731
+    add = lambda: accumulation.accumulate(leaf, tm.ones(2).array, owned=False)  # noqa: E731
     return add, add, lambda a, b: leaf.grad.tolist() == [2, 2]
 
 
@@ -133,7 +133,7 @@ SHARED: dict[str, tuple[Callable[[], tuple], Any]] = {
     "versions": (_versions, saved),
     "a seed set while numbers are drawn": (_seeds, random),
     "tickets of random numbers": (_tickets, random),
-    "gradients of one leaf": (_gradients, engine),
+    "gradients of one leaf": (_gradients, accumulation),
     "tiles of a kernel": (_takers, interrupts),
     "the workers": (_workers, threads),
     "a job": (_jobs, threads),

@@ -10,6 +10,7 @@ from ..dtypes import FLOATING
 from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
 from ..ops.base import Rows
 from . import engine
+from .accumulation import accumulate, copy
 from .sparse import SparseTensor
 from .tensor import Tensor
 
@@ -101,7 +102,7 @@ def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> No
     found = engine.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     for tensor, grad in zip(chosen, found, strict=True):
         if grad is not None:
-            engine._accumulate(tensor, grad, owned=False)
+            accumulate(tensor, grad, owned=False)
 
 
 def grad(
@@ -164,7 +165,7 @@ def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_un
             results.append(SparseTensor(array, tensor.device))  # type: ignore[arg-type]
             continue
         if array is not None and any(isinstance(r, Tensor) and r.array is array for r in results):
-            array = engine.copy(tensor.device, array)  # asked for twice: two tensors never share one gradient
+            array = copy(tensor.device, array)  # asked for twice: two tensors never share one gradient
         results.append(None if array is None else Tensor._wrap(array, tensor.device))
     return tuple(results)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,13 +16,12 @@ from ..errors import ArgumentTypeError, DTypeError, GraphError, ShapeError
 from ..ops.base import Part, Rows
 from ..scope import local, settle_numpy
 from . import sparse
+from .accumulation import accumulate, copy
 from .shape import root_of
 from .tape import Node, run_backward
 
 if TYPE_CHECKING:
-    from .tensor import Tensor
-
-_accumulating = RLock()
+    pass
 
 
 class Pending:
@@ -306,13 +304,6 @@ def _put(device: Any, present: Any, owned: bool, part: Part) -> Any:
     return out
 
 
-def copy(device: Any, array: Any) -> Any:
-    """A contiguous copy of ``array``."""
-    out = device.empty(array.shape, array.dtype)
-    device.kernels.copy(array, out=out)
-    return out
-
-
 def _unbroadcast(device: Any, grad: Any, shape: tuple) -> Any:
     """Sum ``grad`` over the axes along which ``shape`` was broadcast."""
     lead = grad.ndim - len(shape)
@@ -341,7 +332,7 @@ def _arrive(pending: dict, ready: list, target: Any, wanted: dict | None) -> Non
         return
     grad, owned = _run_hooks(target._hooks, state.grads.pop(), state.owned[0], target.device)
     if wanted is None:
-        _accumulate(target, grad, owned)
+        accumulate(target, grad, owned)
     elif (key := (id(target), 0)) in wanted:
         wanted[key] = grad if owned or type(grad) is Rows else copy(target.device, grad)
 
@@ -355,7 +346,7 @@ def _observe(node: Node, grads: list, owned: list, wanted: dict | None) -> None:
             grads[index], owned[index] = _run_hooks(node.hooks[index], grad, owned[index], node.device)
         tensor = node.retained[index]() if node.retained and index in node.retained else None
         if tensor is not None:
-            _accumulate(tensor, grads[index], owned[index])
+            accumulate(tensor, grads[index], owned[index])
             owned[index] = False
         if wanted is not None and (id(node), index) in wanted:
             wanted[(id(node), index)] = grads[index] if owned[index] else copy(node.device, grads[index])
@@ -381,21 +372,3 @@ def _run_hooks(hooks: Any, grad: Any, owned: bool, device: Any) -> tuple[Any, bo
             raise DTypeError(f"a tensor hook has changed the type of the gradient: expected {grad.dtype}, found {answer.dtype}")
         grad = answer.array
     return grad, False
-
-
-def _accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
-    """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
-    with _accumulating:  # walks of two threads may come to one leaf
-        device, present = leaf.device, leaf.grad
-        if type(grad) is Rows or isinstance(present, sparse.SparseTensor):
-            sparse.accumulate(leaf, grad, owned)
-        elif present is not None:
-            device.kernels.add(present.array, grad, out=present.array)
-            present.storage.written("backward")
-        else:
-            if not owned or not grad.flags.c_contiguous:
-                grad = copy(device, grad)
-            leaf._take_grad(grad)
-    if leaf._post_accumulate:
-        for hook in list(leaf._post_accumulate.values()):
-            hook(leaf)

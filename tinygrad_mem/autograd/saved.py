@@ -6,11 +6,11 @@ node's saved arrays are a :class:`Kept`, which says when it lets go.
 
 from __future__ import annotations
 
-from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from .. import scope
 from ..errors import GraphError
+from ..interrupts import lock
 from ..scope import local
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Storage:
 
     def written(self, by: str) -> None:
         """Somebody wrote the memory."""
-        with _counting:
+        with lock:  # a signal's handler may write too
             self.version += 1
             self.writer = by
 
@@ -34,13 +34,10 @@ class Storage:
     def of(tensor: Any) -> Storage:
         """The tensor's, which is made when somebody first asks: one, though two threads ask at once."""
         if tensor._storage is None:
-            with _counting:
+            with lock:
                 if tensor._storage is None:
                     tensor._storage = Storage()
         return tensor._storage
-
-
-_counting = RLock()  # a signal's handler may write too
 
 
 def remember(node: Node, inputs: tuple, outputs: tuple) -> None:

@@ -6,7 +6,7 @@ import sys
 import weakref
 
 from . import tape
-from .engine import copy
+from .accumulation import copy
 from .shape import root_of
 
 

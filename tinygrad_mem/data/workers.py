@@ -104,7 +104,8 @@ class Pass:
         """Drop what was fetched, and what is still being fetched when it comes."""
         with self.ready:
             self.closed = True
-            self.results.clear()
+            fetched, self.results = self.results, {}
+        del fetched  # here: what it frees asks for other locks
 
 
 class Crew:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import scope
+from ..interrupts import lock
 from ..scope import local
 from .meta import Meta
 from .random import Apart, Draws, Noted
@@ -87,7 +88,7 @@ def _follow_threads() -> None:
     from concurrent.futures import Future, ThreadPoolExecutor
     from multiprocessing.pool import ThreadPool
 
-    with _following:
+    with lock:
         if not hasattr(threading.Thread.start, "__wrapped__"):
             threading.Thread.start = _starting(threading.Thread.start)
             ThreadPoolExecutor.submit = _submitting(ThreadPoolExecutor.submit)
@@ -98,9 +99,6 @@ def _follow_threads() -> None:
                     setattr(_thread, name, _following_function(getattr(_thread, name)))
             for name in ("apply_async", "_map_async", "imap", "imap_unordered"):
                 setattr(ThreadPool, name, _handing_on(getattr(ThreadPool, name)))
-
-
-_following = threading.RLock()
 
 
 def _starting(start: Any) -> Any:

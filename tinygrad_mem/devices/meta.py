@@ -41,8 +41,7 @@ class NullKernels:
 def _patient(method: Any) -> Any:
     @functools.wraps(method)
     def wait(self: Pool, *args: Any) -> Any:
-        with scope.looking:
-            pass
+        scope.looking.wait()
         return method(self, *args)
 
     return wait

@@ -24,7 +24,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import OutOfMemoryError
-from ..scope import lock
+from ..interrupts import lock, lock_was_mine
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged, take
 from .chunks import round_up as round_up
 
@@ -156,7 +156,7 @@ class Pool:
     def _alone(self) -> Iterator[bool]:
         """Take the lock and do what is pending; ``False``: this thread is inside a change already, and may only look."""
         with lock:
-            if self._latest is None and scope.lock_was_mine():
+            if self._latest is None and lock_was_mine():
                 yield False
                 return
             whole, self._latest = self._latest is not None, None

@@ -9,14 +9,13 @@ Source: Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011.
 from __future__ import annotations
 
 import secrets
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from ..interrupts import covered
+from ..interrupts import covered, lock
 from ..scope import local
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ class Generator:
 
     def __init__(self, device: Device | str | None = None) -> None:
         self._device = device
-        self._lock = threading.RLock()  # a signal's handler may draw too
         self._state: Ticket = FIRST.state
 
     @property
@@ -51,7 +49,7 @@ class Generator:
 
     def ticket(self) -> Ticket:
         """Take the next ticket."""
-        with self._lock:
+        with lock:
             seed, calls = self.state
             self.state = (seed, calls + 1)
         return seed, calls
@@ -63,7 +61,7 @@ class Generator:
 
     @state.setter
     def state(self, state: Ticket) -> None:
-        with self._lock:
+        with lock:
             if local.draws is None:
                 self._state = state
             else:
@@ -96,7 +94,7 @@ class _First(Generator):
     """Nobody draws from it: its state is what new generators begin with."""
 
     def __init__(self) -> None:
-        self._device, self._lock, self._state = None, threading.RLock(), (0, 0)
+        self._device, self._state = None, (0, 0)
 
 
 FIRST = _First()

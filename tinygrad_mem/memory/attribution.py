@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import threading
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 
+from ..interrupts import may_wait
 from .log import Kind, Log
 
 
@@ -73,17 +75,24 @@ class Attribution:
     def update(self) -> Attribution:
         """Read what the log has got since; several threads may ask at once.
 
-        A handler that comes while its own thread reads gets another attribution, which reads for itself.
+        A handler that comes while its own thread reads, or that must not wait for others, gets another attribution, which
+        reads for itself.
         """
-        if self._reading._is_owned():  # type: ignore[attr-defined]
-            return Attribution(self._log).update()
-        with self._reading:
+        reading: Any = self._reading
+        mine = False
+        if not reading._is_owned():
             try:
-                self._read_on()
+                mine = reading.acquire(blocking=may_wait())
+                if mine:
+                    self._read_on()
             except BaseException:  # Ctrl-C in the middle: the next who asks begins again
-                self._begin()
+                if reading._is_owned():
+                    self._begin()
                 raise
-        return self
+            finally:
+                if reading._is_owned():
+                    reading.release()
+        return self if mine else Attribution(self._log).update()
 
     def _read_on(self) -> None:
         parts: list[tuple] = [(self.block, self.before, self.after, self.size)]

@@ -39,8 +39,9 @@ def owners(device: Any) -> list[tuple[str, Category, int]]:
         for block in track.live("end"):
             totals[block.owner, block.category] += block.rounded
     else:
-        for owner, category, size in _counted(device):
-            totals[owner, category] += size
+        with scope.looking():
+            for owner, category, size in _counted(device):
+                totals[owner, category] += size
     return [(owner, category, size) for (owner, category), size in totals.most_common()]
 
 
@@ -81,8 +82,7 @@ def report(pool: Any, requested: int) -> str:
     where = next((device for device in (*opened(), local.dry) if device is not None and device.pool is pool), None)
     if where is None:
         return ""
-    with scope.looking:
-        rows = owners(where)
+    rows = owners(where)
     lines = ["The biggest owners:"]
     lines += [f"  {bytes_text(size):>12}  {visible(owner)} ({category})" for owner, category, size in rows[:_OWNERS]]
     kinds: Counter[Category] = Counter()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import Any, ClassVar
 
 from ..devices import device as Device
+from ..interrupts import lock
 from .sizes import bytes_text, parse_bytes
 from .stats import where
 
@@ -27,7 +27,6 @@ class limit(contextlib.ContextDecorator):
     """
 
     _open: ClassVar[dict[Device, tuple[int, tuple[int, ...]]]] = {}  # the pool's own limit (0 for none), and those that hold
-    _lock = threading.RLock()  # a signal's handler may open and end one too
 
     def __init__(self, size: int | str, device: Any = None) -> None:
         self.bytes = parse_bytes(size)
@@ -42,13 +41,13 @@ class limit(contextlib.ContextDecorator):
                 f"limit: {bytes_text(self.bytes)} was asked on {self.device}, {bytes_text(used)} are in use already: free "
                 "tensors first, or ask for more"
             )
-        with self._lock:
+        with lock:
             own, limits = self._open.get(self.device, (pool.get_limit(), ()))
             self._hold(own, (*limits, self.bytes))
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with self._lock:
+        with lock:
             own, limits = self._open.get(self.device, (0, ()))
             if self.bytes not in limits:
                 raise RuntimeError("limit: this limit is not open: it has ended already, or was never entered")

@@ -76,7 +76,7 @@ class Recorder(scope.Listener):
     def _last_facts(self) -> None:
         held = self._held.copy()  # at once: what the collector finds meanwhile lets go of roles
         if any(role in ("PARAMETER", "BUFFER") and at not in self._named for (_, role), (at, _) in held.items()):
-            with scope.looking:
+            with scope.looking():
                 self._name_all(Census(self.device))
         if self._small:
             self.fact(Kind.UNCOUNTED, rounded=self._small, note=f"in pieces of less than {_APART} bytes")
@@ -202,7 +202,7 @@ class Recorder(scope.Listener):
                 self.fact(Kind.OLDER, rounded=self.device.pool.used_bytes())
             scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
-            with scope.looking:
+            with scope.looking():
                 self._take_stock(Census(self.device))
 
     def _take_stock(self, found: Census) -> None:

@@ -8,13 +8,14 @@ columns: 59 bytes an event, whatever it says, so that ten million stay below one
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import NamedTuple
 
 import numpy as np
+
+from ..interrupts import lock
 
 
 class Kind(IntEnum):
@@ -113,7 +114,7 @@ class Log:
         self._threads: dict[int, int] = {}
         self._packed = _Packed()
         self._waiting: deque[tuple] = deque()
-        self._packing = threading.RLock()
+        self._packing = False
         self._process = os.getpid()
         self.write = self._waiting.append
 
@@ -126,9 +127,13 @@ class Log:
 
     def _pack_all(self) -> None:
         """Pack what waits, unless this very thread is at it already: then a handler has come in between."""
-        if not self._packing._is_owned():  # type: ignore[attr-defined]
-            with self._packing:
-                self._pack()
+        with lock:
+            if not self._packing:
+                try:
+                    self._packing = True
+                    self._pack()
+                finally:
+                    self._packing = False
 
     def _pack(self) -> None:
         """Pack what waits now. Ctrl-C may end this at any point: no event is lost then, and none is there twice."""
@@ -186,7 +191,7 @@ class Log:
         records = records.astype(RECORD)
         for name in TEXTS:
             records[name] = codes[records[name]]
-        with self._packing:
+        with lock:
             self._pack()
             self._packed = _Packed((*self._packed_chunks(), records))
 

@@ -74,7 +74,7 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     here = where(device)
     pool = here.pool
     used, reserved = pool.used_bytes(), pool.total_bytes()
-    with scope.looking:
+    with scope.looking():
         sizes = [block.size for block in _blocks(pool)] if here.type != "cuda" else None
     stats = OrderedDict()
     stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = used, pool.peak_used

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, ClassVar
 
+from ..interrupts import lock
 from ..scope import run
 
 _SIZE, _POINTER = ctypes.c_size_t, ctypes.c_void_p
@@ -43,7 +44,6 @@ class Ears:
 
     late: ClassVar[list[BaseException]] = []  # to be raised by whoever runs next where it may
     _hearing: tuple[Callable[[int], None], ...] = ()
-    _changing = threading.RLock()  # of who changes it: a tuple that is made of the one before
     _mine = threading.local()  # how many listen in this thread, and the handler that stood before the first
 
     @classmethod
@@ -53,7 +53,7 @@ class Ears:
         if depth == 0:
             cls._mine.before = run(_listen)
         cls._mine.depth = depth + 1
-        with cls._changing:
+        with lock:
             cls._hearing = (*cls._hearing, hear)
 
     @classmethod
@@ -61,7 +61,7 @@ class Ears:
         """``hear`` hears no more, if it did; the last one of a thread puts back the handler that stood there."""
         if hear not in cls._hearing:
             return
-        with cls._changing:
+        with lock:
             cls._hearing = tuple(each for each in cls._hearing if each != hear)
         depth = getattr(cls._mine, "depth", 0)
         if depth == 1:

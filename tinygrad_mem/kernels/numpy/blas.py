@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...interrupts import covered
+from ...interrupts import covered, lock
 from .threads import GRAIN, scratch, split, threads
 
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # how builds of OpenBLAS prefix and suffix their names
@@ -92,7 +92,6 @@ _GEMM = {
     np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
     np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
 }
-_single_lock = threading.RLock()  # a signal's handler may multiply too
 _single_users = 0
 _single_before = 1
 
@@ -105,7 +104,7 @@ class single:
     def __enter__(self) -> None:
         global _single_users, _single_before
         if _set_threads is not None:
-            with _single_lock:
+            with lock:
                 _single_users += 1
                 try:
                     if _single_users == 1:
@@ -125,7 +124,7 @@ class single:
             del exc
         finally:
             if _set_threads is not None:
-                with _single_lock:
+                with lock:
                     _single_users -= 1
                     if _single_users == 0 and _single_before != 1:
                         _set_threads(_single_before)

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ...interrupts import covered, each
+from ...interrupts import covered, each, may_wait
 from ...scope import FRESH, settle_numpy, switched
 
 SCRATCH = 1 << 21  # bytes a thread
@@ -136,7 +136,11 @@ class _Pool:
         self._user: Callable[[], object] = _nobody
 
     def take(self, user: object, count: int) -> list[_Worker]:
-        """So many workers for ``user``, until :meth:`leave` or its end; none where somebody else has them."""
+        """So many workers for ``user``, until :meth:`leave` or its end; none where somebody else has them, or where the thread
+        may not wait for them.
+        """
+        if not may_wait():
+            return []
         with self._free:
             if self._user() is not None:
                 return []
