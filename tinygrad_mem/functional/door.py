@@ -17,7 +17,7 @@ import functools
 import inspect
 import numbers
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -156,10 +156,23 @@ def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> 
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
     kind = DimensionError if isinstance(error, IndexError) else ShapeError
+    if max(_sizes(list(given.values())), default=0) >= _ENDLESS:
+        return kind(f"{function.__name__}(): sizes and bytes of an array end below 2**63: found {listed}; choose smaller sizes")
     what = "these shapes and values"
     if type(error).__module__ == "numpy._core._exceptions" or "dtype" in str(error):
         kind, what = DTypeError, "these dtypes"
     return kind(f"{function.__name__}(): not possible with {what}: found {listed}")
+
+
+_ENDLESS = 1 << 55  # elements: no machine has as many bytes, and with a few more of a kind there are 2**63
+
+
+def _sizes(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _sizes(value)
+        elif isinstance(value, (int, float)) and value == value:
+            yield abs(value)
 
 
 def _fits(function: Any, args: tuple, kwargs: dict) -> bool:

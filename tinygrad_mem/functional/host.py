@@ -33,11 +33,20 @@ def host_array(data: Any, dtype: Any) -> np.ndarray:
     with np.errstate(over="ignore"):
         if dtype is not None:
             dtype = dtypes.as_dtype(dtype)
-            if dtype.kind in "iu" and source.size and not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
-                for end in (source.min(), source.max()):
-                    dtypes.fitting(end.item(), dtype)
+            if not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
+                _hold(source, dtype)
             return source.astype(dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
-        return source.astype(_dtype_within(nested) if nested is not None else _dtype_found(data, source), copy=False)
+        found = _dtype_found(data, source) if nested is None else _dtype_within(nested)
+        if source.dtype != found:  # NumPy makes floats of whole numbers that int64 does not hold
+            _hold(source, found)
+        return source.astype(found, copy=False)
+
+
+def _hold(source: np.ndarray, dtype: np.dtype) -> None:
+    """Raises: ArgumentError: an integer dtype does not hold what is in ``source``."""
+    if dtype.kind in "iu" and source.size:
+        for end in (source.min(), source.max()):
+            dtypes.fitting(end.item(), dtype)
 
 
 def _dtype_within(data: Any) -> np.dtype:
