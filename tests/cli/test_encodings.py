@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import subprocess
 import sys
 import unicodedata
@@ -73,6 +74,38 @@ def test_every_command_in_every_encoding(name: str, tmp_path: Path, reliability:
         assert all(part.strip() for part in parts)
     assert b"\x1b" not in done.stderr
     reliability("commands in an encoding", len(parts))
+
+
+@pytest.mark.parametrize("arguments", [["train", "--epochs", "1"], ["doctor"]], ids=["train", "doctor"])
+def test_long_commands_in_ascii(arguments: list[str], tmp_path: Path):
+    env = {**os.environ, "PYTHONIOENCODING": "ascii:strict", "TERM": "dumb", "TINYGRAD_MEM_CACHE": ""}
+    env["PYTHONPATH"] = str(Path(tm.__file__).parents[1])
+    done = subprocess.run([sys.executable, "-m", "tinygrad_mem", *arguments], capture_output=True, cwd=tmp_path, env=env)
+    assert done.returncode == 0, done.stderr
+    assert not unseen(done.stdout.decode("ascii"))
+    assert b"UnicodeEncodeError" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal to look at")
+def test_no_color_means_no_color(tmp_path: Path):
+    import pty
+
+    found = {}
+    for value in ("", "1"):
+        here, there = pty.openpty()
+        env = {**os.environ, "TERM": "xterm", "NO_COLOR": value, "PYTHONPATH": str(Path(tm.__file__).parents[1])}
+        command = [sys.executable, "-m", "tinygrad_mem", "estimate", "lenet"]
+        with subprocess.Popen(command, stdout=there, stderr=there, cwd=tmp_path, env=env) as process:
+            os.close(there)
+            shown = b""
+            with contextlib.suppress(OSError):  # which is how a terminal ends
+                while part := os.read(here, 1 << 16):
+                    shown += part
+        os.close(here)
+        assert process.returncode == 0, shown
+        found[value] = [code for code in re.findall(rb"\x1b\[([0-9;]*)m", shown) if re.search(rb"\b[349][0-8]\b", code)]
+    assert found[""]
+    assert not found["1"]
 
 
 @pytest.mark.parametrize("arguments", [["estimate", "lenet"], ["estimate", "lenet", "--json"]], ids=["table", "json"])
