@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -10,6 +11,9 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a Python: each would compile the whole package
+sys.dont_write_bytecode = False
 
 try:
     import torch
@@ -64,7 +68,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
-    """Tests marked ``cuda`` are skipped, and counted, where there is no GPU, real or emulated."""
+    """Tests marked ``cuda`` are skipped, and counted, where there is no GPU, real or emulated.
+
+    The type checker, the longest of all tests, comes first: at the end one worker would wait for it alone.
+    """
+    items.sort(key=lambda item: "test_linter" not in item.name)
     half: Any = config.pluginmanager.getplugin("cuda_half")
     problem = None if half.answers else cuda_problem()
     if problem:

@@ -32,10 +32,7 @@ def test_each_row_that_differs_is_told() -> None:
     assert page.differences({"b": 20}, {"b": 20}) == page.differences({"b": 40}, {"b": 20}) == []
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
-def test_a_whole_run_fails_where_the_page_is_wrong(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
+def test_a_whole_run_fails_where_the_page_is_wrong(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts of all workers are added up; the page is compared, written on demand, and left alone by a part of the suite."""
     where = pytester.path / "reliability.md"
     monkeypatch.setattr(page, "PAGE", where)
@@ -59,14 +56,14 @@ def test_a_whole_run_fails_where_the_page_is_wrong(
     pytester.makeini("[pytest]\ntestpaths = suite\n")
     where.write_text("before\n\n" + page.table({"mutated files": 1234, "interrupts": 6}) + "\n\nafter\n")
 
-    wrong = pytester.runpytest_subprocess("-n", workers)
+    wrong = pytester.runpytest_subprocess("-n", "2")
     assert wrong.ret == 1
     wrong.stdout.fnmatch_lines(["*1,234  mutated files", "docs/reliability.md: interrupts: the run counted 5, the page says 6"])
-    assert pytester.runpytest_subprocess("-n", workers, "-k", "one").ret == 0
+    assert pytester.runpytest_subprocess("-n", "0", "-k", "one").ret == 0
 
-    assert pytester.runpytest_subprocess("-n", workers, "--write-reliability").ret == 0
+    assert pytester.runpytest_subprocess("-n", "2", "--write-reliability").ret == 0
     text = where.read_text()
     assert page.documented(text) == {"mutated files": 1234, "interrupts": 5}
     assert text.startswith("before\n\n|")
     assert text.endswith("|\n\nafter\n")
-    assert pytester.runpytest_subprocess("-n", workers).ret == 0
+    assert pytester.runpytest_subprocess("-n", "0").ret == 0
