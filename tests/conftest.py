@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import sys
 import weakref
 from collections.abc import Iterator
@@ -11,9 +10,6 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # hundreds of tests start a Python: each would compile the whole package
-sys.dont_write_bytecode = False
 
 try:
     import torch

@@ -1,7 +1,8 @@
 """The counts of ``docs/reliability.md``: tests report them, a run prints the sums, a whole run checks the page.
 
 A test asks for the fixture ``reliability`` and calls ``reliability("interrupts of a training step", 543)``. Counts of equal
-names are added up. ``pytest --write-reliability`` writes the table of a whole run into the page.
+names are added up. What ran where, in the README, is counted and checked with them (``support.py``). A whole run with
+``pytest --write-reliability`` writes both tables.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from . import support
 
 PAGE = Path(__file__).parents[1] / "docs" / "reliability.md"
 _KEY = "reliability"
@@ -59,7 +62,9 @@ class Counts:
     """The plugin: collects the counts of all workers in the process that prints the result."""
 
     def __init__(self, config: pytest.Config) -> None:
+        self.config = config
         self.counts: Counter[str] = Counter()
+        self.passed: Counter[tuple[str, str]] = Counter()  # tests by part and place
         self.unsure = False  # a test failed or was skipped, so that counts may be missing
         options: Any = config.option
         narrowed = options.keyword or options.markexpr or options.deselect or getattr(options, "lf", False)
@@ -70,7 +75,15 @@ class Counts:
         if report.when == "call" and report.passed:
             for what, count in (value for key, value in report.user_properties if key == _KEY):
                 self.counts[what] += count
+            if part := support.part_of(report.nodeid):
+                self.passed[part, self._place(report)] += 1
         self.unsure |= report.failed
+
+    def _place(self, report: pytest.TestReport) -> str:
+        if "cuda" not in report.keywords:
+            return "cpu"
+        half: Any = self.config.pluginmanager.getplugin("cuda_half")
+        return "emulated" if half.answers else "gpu"
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if not self.counts:
@@ -79,7 +92,7 @@ class Counts:
         for what, count in sorted(self.counts.items()):
             terminalreporter.line(f"{count:>12,}  {what}")
         for line in self._wrong():
-            terminalreporter.line(f"docs/reliability.md: {line}", red=True)
+            terminalreporter.line(line, red=True)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -89,10 +102,14 @@ class Counts:
             text = PAGE.read_text(encoding="utf-8")
             begin, end = text.index("| what was tried"), text.rindex("|\n") + 1
             PAGE.write_text(text[:begin] + table(self.counts) + text[end:], encoding="utf-8")
+            readme = support.PAGE.read_text(encoding="utf-8")
+            support.PAGE.write_text(support.written(readme, self.passed), encoding="utf-8")
         elif self._wrong() and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _wrong(self) -> list[str]:
         if not self.whole or self.unsure or self.write:
             return []
-        return differences(self.counts, documented(PAGE.read_text(encoding="utf-8")))
+        lines = differences(self.counts, documented(PAGE.read_text(encoding="utf-8")))
+        cells = support.wrong(self.passed, support.documented(support.PAGE.read_text(encoding="utf-8")))
+        return [f"docs/reliability.md: {line}" for line in lines] + [f"README.md: {line}" for line in cells]

@@ -1,12 +1,14 @@
-"""The counts of ``docs/reliability.md`` are those of the run: the plugin that adds them up and compares."""
+"""The counts of ``docs/reliability.md`` and of the README are those of the run: the plugin that adds them up and compares."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from . import reliability as page
+from . import support
 
 pytest_plugins = ["pytester"]
 
@@ -34,7 +36,8 @@ def test_each_row_that_differs_is_told() -> None:
 
 def test_a_whole_run_fails_where_the_page_is_wrong(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Counts of all workers are added up; the page is compared, written on demand, and left alone by a part of the suite."""
-    where = pytester.path / "reliability.md"
+    where, readme = pytester.path / "reliability.md", pytester.path / "README.md"
+    readme.write_text(support.table(Counter()) + "\n\nafter\n")
     monkeypatch.setattr(page, "PAGE", where)
     pytester.makeconftest(
         f"""
@@ -43,6 +46,7 @@ def test_a_whole_run_fails_where_the_page_is_wrong(pytester: pytest.Pytester, mo
         from tests import reliability as page
         from tests.reliability import reliability
         page.PAGE = pathlib.Path({str(where)!r})
+        page.support.PAGE = pathlib.Path({str(readme)!r})
 
         def pytest_addoption(parser):
             parser.addoption("--write-reliability", action="store_true")
@@ -67,3 +71,38 @@ def test_a_whole_run_fails_where_the_page_is_wrong(pytester: pytest.Pytester, mo
     assert text.startswith("before\n\n|")
     assert text.endswith("|\n\nafter\n")
     assert pytester.runpytest_subprocess("-n", "0").ret == 0
+
+
+PART, OTHER = list(support.PARTS)[:2]
+
+
+def test_the_table_of_what_ran_where_is_read_back() -> None:
+    counts = Counter({(PART, "cpu"): 1234, (PART, "emulated"): 5, (OTHER, "cpu"): 7})
+    assert +support.documented("before\n\n" + support.table(counts) + "\n\nafter") == counts
+    assert support.NONE in support.table(counts)
+
+
+def test_a_place_where_nothing_ran_keeps_what_it_said() -> None:
+    """A run without a GPU neither confirms nor removes what a GPU has shown."""
+    said = Counter({(PART, "cpu"): 100, (PART, "gpu"): 50, (OTHER, "cpu"): 9})
+    text = "before\n\n" + support.table(said) + "\n\nafter"
+    counts = Counter({(PART, "cpu"): 200})
+    assert +support.documented(support.written(text, counts)) == Counter({(PART, "cpu"): 200, (PART, "gpu"): 50})
+    assert support.wrong(counts, said) == [f"{OTHER}, on a CPU: 0 tests passed, the page says 9"]
+    assert support.wrong(Counter({(PART, "gpu"): 50, (OTHER, "gpu"): 1}), said) == [
+        f"{OTHER}, {support.PLACES['gpu']}: 1 tests passed, the page says not run"
+    ]
+
+
+def test_each_folder_of_tests_is_in_one_row() -> None:
+    folders = [folder for part in support.PARTS.values() for folder in part]
+    here = {path.parent.name for path in Path(__file__).parent.glob("*/test_*.py")}
+    assert sorted(folders) == sorted(here - {"emulated"})
+    assert support.part_of("tests/ops/test_sort.py::test_order") == PART
+    assert support.part_of("tests/test_style.py::test_linter[ruff/format]") is None
+
+
+def test_the_readme_has_the_table() -> None:
+    assert set(support.documented(support.PAGE.read_text())) == {
+        (part, place) for part in support.PARTS for place in support.PLACES
+    }

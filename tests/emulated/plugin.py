@@ -8,7 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -103,23 +104,40 @@ class CudaHalf:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """A test runs as on the device that is hardest to please: work is late, the last thread comes first.
+
+        Where order could matter to a kernel, or where streams work side by side, it runs once more the other way round.
+        """
         if self.device is None or not item.get_closest_marker("cuda"):
             return (yield)
-        self.device.seen()
-        failure: BaseException | None = None
-        result: object = None
+        with self.device.mode("backward", "late"):
+            with self._watched("backward late"):
+                result = yield
+            seen = self.device.seen()
+        self.counts.update(tests=1, launches=seen.launches)
+        if seen.order_matters or seen.side_streams:
+            with self._watched("forward eager"):
+                item.runtest()
+            self.counts.update(again=1, launches=self.device.seen().launches)
+        return result
+
+    @contextmanager
+    def _watched(self, mode: str) -> Iterator[None]:
+        """Raise what the device found, which is more often the cause of a failure than its effect."""
+        assert self.device is not None
+        self.device.seen(), self.device.problems()
+        failure: Exception | None = None
         try:
-            result = yield
+            yield
         except Exception as error:
+            error.add_note(f"on the emulated device, in the mode {mode!r}")
             failure = error
-        problems, seen = self.device.problems(), self.device.seen()
-        self.counts.update(tests=1, launches=seen.launches, problems=len(problems))
-        if problems:  # more often the cause of a failure than its effect
-            text = "found by the emulated device:\n" + "\n".join(problems)
-            raise AssertionError(text) from failure
+        problems = self.device.problems()
+        self.counts["problems"] += len(problems)
+        if problems:
+            raise AssertionError(f"found by the emulated device, in the mode {mode!r}:\n" + "\n".join(problems)) from failure
         if failure is not None:
             raise failure
-        return result
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         if self.device is not None:
@@ -142,6 +160,7 @@ class CudaHalf:
             return f"tests marked cuda: did not run: {self.reason or self.failure}"
         c = self.counts
         return (
-            f"tests marked cuda: on the emulated device, {c['tests']:,} tests; new sources compiled by NVRTC "
-            f"{c['sources nvrtc']:,}; kernels launched {c['launches']:,}; problems found {c['problems']:,}"
+            f"tests marked cuda: on the emulated device, {c['tests']:,} tests, {c['again']:,} of them in two "
+            f"orders; new sources compiled by NVRTC {c['sources nvrtc']:,}; kernels launched {c['launches']:,}; "
+            f"problems found {c['problems']:,}"
         )
