@@ -19,6 +19,7 @@ from tests import networks
 from tinygrad_mem import memory, nn, techniques
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DataDependenceError, DeviceError
+from tinygrad_mem.kernels.numpy import random as random_kernels
 from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint_sequential
@@ -87,8 +88,12 @@ SIZES = {
 
 
 @pytest.mark.parametrize(("name", "batch", "sample"), [(n, *size) for n, sizes in SIZES.items() for size in sizes])
-def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...]):
-    """Two steps of each, for the first has no optimizer state yet; at two sizes, or at one where parameters take the time."""
+def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
+    """Two steps of each, for the first has no optimizer state yet; at two sizes, or at one where parameters take the time.
+
+    Numbers decide nothing here: to draw them would take most of the time.
+    """
+    monkeypatch.setattr(random_kernels, "_fill", lambda out, draw: out.fill(0.01))
     named = NETWORKS[name]
 
     def run() -> None:
