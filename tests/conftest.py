@@ -109,6 +109,32 @@ def dev(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
+@pytest.fixture
+def gpu_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A pool of CuPy's of the test's own: what others have left alive is no part of what is measured."""
+    import cupy
+
+    from tinygrad_mem.devices.cuda import _Pool
+
+    cuda, pool = device("cuda"), cupy.cuda.MemoryPool()
+    monkeypatch.setattr(cuda, "pool", _Pool(pool, cuda._device, str(cuda)))
+    with cupy.cuda.using_allocator(pool.malloc):
+        yield pool
+        gc.collect()
+        pool.free_all_blocks()
+
+
+@pytest.fixture
+def only_memory(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The emulated device gives memory and runs no kernel: for networks that would take it minutes. A GPU runs them."""
+    half: Any = request.config.pluginmanager.getplugin("cuda_half")
+    if half.device is None:
+        yield
+        return
+    with half.device.mode(late="idle"):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def sealed() -> Iterator[None]:
     """No test leaves a switch turned; what earlier ones left in cycles is collected between tests, or where one asks for it."""

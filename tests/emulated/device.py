@@ -11,7 +11,8 @@ from threading import get_ident
 from typing import Any
 
 ORDERS = {"forward": 0, "backward": 1, "mixed": 2}  # of threads, warps and blocks; mixed: some launches each way
-LATENESS = {"eager": 0, "late": 1, "late_main": 2}  # late: work runs when it is waited for; late_main: side streams at once
+# late: work runs when it is waited for; late_main: that of side streams at once; idle: never, only memory is given
+LATENESS = {"eager": 0, "late": 1, "late_main": 2, "idle": 3}
 CAPACITY = 1 << 32
 
 
@@ -49,6 +50,7 @@ class Device:
         driver.emu_launched.argtypes = [ctypes.c_char_p, ctypes.c_size_t]
         self._hook = _hook(self)
         self._allocate = None
+        self.current = Mode()
 
     def show(self) -> None:
         """Let CuPy find the device, and watch what its pool gives."""
@@ -85,16 +87,18 @@ class Device:
 
     def set_mode(self, mode: Mode) -> None:
         """How work runs from now on; what was given before is finished first."""
+        self.current = mode
         self.driver.emu_set_mode(LATENESS[mode.late], ORDERS[mode.order])
 
     @contextmanager
     def mode(self, order: str = "forward", late: str = "eager") -> Iterator[None]:
         """Run work so, inside."""
+        before = self.current
         self.set_mode(Mode(order, late))
         try:
             yield
         finally:
-            self.set_mode(Mode())
+            self.set_mode(before)
 
     @contextmanager
     def capacity(self, size: int) -> Iterator[None]:

@@ -16,7 +16,7 @@ import pytest
 
 from .attach import attach, compiled
 from .build import CannotAttachError, check_wheels, driver, impossible, kernels
-from .device import Device
+from .device import Device, Mode
 
 _GPUS = """
 import ctypes
@@ -106,17 +106,20 @@ class CudaHalf:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         """A test runs as on the device that is hardest to please: work is late, the last thread comes first.
 
-        Where order could matter to a kernel, or where streams work side by side, it runs once more the other way round.
+        Where order could matter to a kernel, or where streams work side by side, it runs once more the other way round. A test
+        that asked for another mode has it.
         """
         if self.device is None or not item.get_closest_marker("cuda"):
             return (yield)
-        with self.device.mode("backward", "late"):
-            with self._watched("backward late"):
+        asked = self.device.current
+        hardest = Mode("backward", "late") if asked == Mode() else asked
+        with self.device.mode(hardest.order, hardest.late):
+            with self._watched(str(hardest)):
                 result = yield
             seen = self.device.seen()
         self.counts.update(tests=1, launches=seen.launches)
-        if seen.order_matters or seen.side_streams:
-            with self._watched("forward eager"):
+        if asked == Mode() and (seen.order_matters or seen.side_streams):
+            with self._watched(str(asked)):
                 item.runtest()
             self.counts.update(again=1, launches=self.device.seen().launches)
         return result

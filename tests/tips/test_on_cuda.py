@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-import tinygrad_mem as tm
 from tinygrad_mem.models import vgg
 from tinygrad_mem.tips import TIPS, Failed, Measured, measure
 
@@ -18,18 +15,8 @@ pytestmark = pytest.mark.cuda
 
 
 @pytest.fixture(autouse=True)
-def empty_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A pool of the test's own: what others have left alive is no part of what is measured."""
-    import cupy
-
-    from tinygrad_mem.devices.cuda import _Pool
-
-    cuda, pool = tm.device("cuda"), cupy.cuda.MemoryPool()
+def small_networks(monkeypatch: pytest.MonkeyPatch, gpu_pool: object) -> None:
     monkeypatch.setitem(vgg.CONVOLUTIONS, 16, STAGES)
-    monkeypatch.setattr(cuda, "pool", _Pool(pool, cuda._device, str(cuda)))
-    with cupy.cuda.using_allocator(pool.malloc):
-        yield
-        gc.collect()
 
 
 @pytest.mark.parametrize("name", TIPS)

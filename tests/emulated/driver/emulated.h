@@ -21,12 +21,13 @@ extern std::recursive_mutex lock;
 // How work is executed. Python changes it between tests.
 struct Settings {
     bool visible = true;             // whether programs find a GPU
-    int late = 0;                    // EAGER, LATE or LATE_MAIN
+    int late = 0;                    // EAGER, LATE, LATE_MAIN or IDLE
     int order = 0;                   // FORWARD, BACKWARD or MIXED
     size_t capacity = size_t(1) << 32;  // bytes of device memory
     long refuse_after = -1;          // so many more calls of cudaMalloc succeed, all later ones fail; -1: none fails
 };
-enum { EAGER = 0, LATE = 1, LATE_MAIN = 2 };  // LATE_MAIN: work of side streams runs at once, that of all others late
+// LATE_MAIN: work of side streams runs at once, that of all others late. IDLE: no work runs, only memory is given.
+enum { EAGER = 0, LATE = 1, LATE_MAIN = 2, IDLE = 3 };
 enum { FORWARD = 0, BACKWARD = 1, MIXED = 2 };  // MIXED: some launches run forward and some backward
 extern Settings settings;
 

@@ -123,7 +123,7 @@ static cudaError_t copy(void* to, const void* from, size_t bytes, cudaMemcpyKind
     };
     if (!async) {
         wait_for_blocking_streams();
-        move(from);
+        if (settings.late != IDLE) move(from);
         return cudaSuccess;
     }
     const void* host = !from_device && inside(pinned, from) ? from : !to_device && inside(pinned, to) ? to : nullptr;
@@ -194,21 +194,21 @@ API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 // the order of the stream, since work that was given earlier may still use what lay there before.
 API void emu_piece_given(void* pointer, size_t bytes, size_t whole, void* stream) {
     GUARD;
-    if (is_allocated(pointer))
-        submit(stream, {[=] {
-                   memset(pointer, 0xFF, whole);
-                   forbid((uintptr_t)pointer, whole, BEYOND);
-                   allow((uintptr_t)pointer, bytes);
-                   pieces[(uintptr_t)pointer] = whole;
-               }});
+    auto given = [=] {
+        if (settings.late != IDLE) memset(pointer, 0xFF, whole);
+        forbid((uintptr_t)pointer, whole, BEYOND);
+        allow((uintptr_t)pointer, bytes);
+        pieces[(uintptr_t)pointer] = whole;
+    };
+    if (is_allocated(pointer)) settings.late == IDLE ? given() : submit(stream, {given});
 }
 API void emu_piece_freed(void* pointer, size_t whole, void* stream) {
     GUARD;
-    if (is_allocated(pointer))
-        submit(stream, {[=] {
-                   forbid((uintptr_t)pointer, whole, FREED);
-                   pieces.erase((uintptr_t)pointer);
-               }});
+    auto freed = [=] {
+        forbid((uintptr_t)pointer, whole, FREED);
+        pieces.erase((uintptr_t)pointer);
+    };
+    if (is_allocated(pointer)) settings.late == IDLE ? freed() : submit(stream, {freed});
 }
 
 API cudaError_t cudaHostAlloc(void** out, size_t bytes, unsigned) {

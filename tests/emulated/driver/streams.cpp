@@ -53,6 +53,7 @@ void submit(void* handle, Work work) {
     Stream* stream = of(handle);
     bool side = stream != &default_stream;
     seen.side_streams += side || work.host;
+    if (settings.late == IDLE) return;
     if (settings.late == EAGER || (settings.late == LATE_MAIN && side && !stream->blocking)) {
         finish(stream);
         work.run();

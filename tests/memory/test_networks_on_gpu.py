@@ -1,0 +1,53 @@
+"""Networks and techniques on a GPU have the bytes that a prediction says, event by event; reserved bytes lie in its interval."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+from tests.foretold import difference_on_gpu
+from tests.memory.test_predict import SIZES
+from tests.techniques.test_combinations import MANY, train
+from tinygrad_mem import memory
+from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.techniques import TABLE
+
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap", "gpu_pool", "only_memory")]
+
+
+def two_steps(name: str) -> None:
+    """The first step of an optimizer has no state yet."""
+    named, (batch, sample) = NETWORKS[name], SIZES[name][0]
+    model = named.make()
+    optimizer = tm.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_networks(name: str, gpu_pool: Any):
+    assert difference_on_gpu(lambda: two_steps(name)) == ""
+    gc.collect()
+    gpu_pool.free_all_blocks()
+    most = 0
+
+    def grown() -> None:
+        nonlocal most
+        most = max(most, gpu_pool.total_bytes())
+
+    with tm.device("cuda"):
+        two_steps(name)
+        grown()
+        said = memory.predict(two_steps, name, like="cuda").replay()
+    assert said.low <= most <= said.high
+
+
+@pytest.mark.parametrize("use", [*(frozenset({name}) for name in TABLE), *MANY], ids=lambda use: "+".join(sorted(use)))
+def test_techniques(use: frozenset[str]):
+    assert difference_on_gpu(lambda: train(use)) == ""
