@@ -21,6 +21,7 @@ from tinygrad_mem import scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.memory import alive, census
 
+from .emulated.device import Device
 from .emulated.plugin import CudaHalf
 from .reliability import Counts
 from .reliability import reliability as reliability
@@ -122,6 +123,15 @@ def gpu_pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield pool
         gc.collect()
         pool.free_all_blocks()
+
+
+@pytest.fixture
+def emulated(request: pytest.FixtureRequest) -> Device:
+    """The emulated device of this process; on a GPU there is nothing of ours to test."""
+    half: Any = request.config.pluginmanager.getplugin("cuda_half")
+    if half.device is None:
+        pytest.skip("the tests marked cuda run on a GPU here")
+    return half.device
 
 
 @pytest.fixture
