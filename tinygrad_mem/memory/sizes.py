@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-_UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
+"""What sizes are shown in, the smallest first."""
+_READ = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "EB": 10**18}
+_READ |= {unit.upper(): size for unit, size in UNITS.items()}
+_ENDLESS = 1 << 1000  # bytes: beyond that, no float holds the quotient
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def bytes_text(count: int) -> str:
     """``1,048,576 bytes`` in a unit that can be read, 1024-based and named so."""
-    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if abs(count) >= size:
-            return f"{count / size:,.2f} {unit}"
-    return f"{count:,} B"
+    if abs(count) < 1024:
+        return f"{count:,} B"
+    unit, size = unit_of(count)
+    return f"{count / size:,.2f} {unit}" if abs(count) < _ENDLESS else f"{count // size:,} {unit}"
+
+
+def unit_of(count: int) -> tuple[str, int]:
+    """The unit in which ``count`` bytes, rounded to hundredths, are at least 1 and below 1,024, and its size."""
+    fit = (each for each in UNITS.items() if abs(count) < 1024 * each[1] and round(abs(count) / each[1], 2) < 1024)
+    return next(fit, ("EiB", UNITS["EiB"]))
 
 
 def parse_bytes(size: int | str) -> int:
@@ -34,7 +43,7 @@ def parse_bytes(size: int | str) -> int:
 
 def _parsed(text: str) -> int:
     match = _SIZE.fullmatch(text)
-    unit = _UNITS.get(match[2].upper()) if match else None
+    unit = _READ.get(match[2].upper()) if match else None
     if match is None or unit is None:
         raise ValueError(
             f"{text!r} is not a size: write a number and one of B, KB, MB, GB, TB (1000-based) or KiB, MiB, GiB, TiB "

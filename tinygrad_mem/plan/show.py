@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import needs
 from ..memory.render.picture import drawing
-from ..memory.sizes import bytes_text
+from ..memory.sizes import bytes_text, unit_of
 
 if TYPE_CHECKING:
     from .plan import Plan
@@ -44,7 +44,7 @@ def table(plan: Plan) -> str:
 def plot(plan: Plan, path: Path | str) -> None:
     """Peak against time, a step for each choice, the budget as a line."""
     front = sorted({*plan.front, plan.plain}, key=lambda p: (p.time, -p.peak))
-    unit, size = ("GiB", 1 << 30) if plan.plain.peak >= 1 << 30 else ("MiB", 1 << 20)
+    unit, size = unit_of(max(plan.plain.peak, 1 << 20))
     times = [point.time / plan.plain.time for point in front]
     peaks = [point.peak / size for point in front]
     with drawing(path, 8, 4.2) as figure:

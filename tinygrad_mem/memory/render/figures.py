@@ -74,7 +74,7 @@ def timeline(track: Track) -> dict[str, Any]:
 
 def _bytes_axis(most: int) -> dict[str, Any]:
     """Ticks at round numbers of a 1024-based unit."""
-    unit = next((size for size in (1 << 30, 1 << 20, 1 << 10) if most >= size), 1)
+    unit = next((size for size in (1 << 60, 1 << 50, 1 << 40, 1 << 30, 1 << 20, 1 << 10) if most >= size), 1)
     step = next(s for s in (m * 10**e for e in range(10) for m in (1, 2, 5)) if most <= 6 * s * unit) * unit
     values = list(range(0, int(most * 1.2) + 1, step))
     return {"tickvals": values, "ticktext": [bytes_text(value).replace(".00", "") for value in values]}

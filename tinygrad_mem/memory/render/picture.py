@@ -14,7 +14,7 @@ from ...errors import needs
 from ...files import replacing
 from ...text import visible
 from ..attribution import Category
-from ..sizes import bytes_text
+from ..sizes import bytes_text, unit_of
 from ..timeline import Timeline
 from .palette import COLOURS, phases
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 POINTS = 3000  # moments that are drawn: more than there are dots across the picture
 OWNERS = 3  # named at the peak
-_UNITS = (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10), ("B", 1))
 
 
 def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None = None) -> None:
@@ -37,7 +36,7 @@ def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None
     if not all(len(run.timeline()) for run in runs):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
     peak = max(run.peak for run in runs)
-    unit, size = next((name, size) for name, size in _UNITS if peak >= size or size == 1)
+    unit, size = unit_of(peak)
     with drawing(path, 9 if other is None else 13, 4.4) as figure:
         (row,) = figure.subplots(1, len(runs), sharey=True, squeeze=False)
         for axes, run in zip(row, runs, strict=True):
