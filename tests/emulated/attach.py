@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,22 @@ import numpy as np
 from . import build, sources
 from .build import CannotAttachError
 from .device import Device
+from .nvidia import Source
 
 compiled: Counter[str] = Counter()  # "nvrtc": sources that NVRTC accepted in this process, "g++": those that g++ did
 
 
-def attach() -> Device:
-    """The emulated device, to which CuPy of this process is attached from now on."""
+asked: dict[Source, None] = {}  # what CuPy of this process wanted compiled, in the order in which it asked first
+
+
+_nothing = tempfile.TemporaryDirectory()  # a cache for CuPy in which nothing is found
+
+
+def attach(*, dry: bool = False) -> Device:
+    """The emulated device, to which CuPy of this process is attached from now on.
+
+    ``dry``: nothing is compiled, and kernels do nothing. All else happens: memory is taken, launches are counted.
+    """
     if "cupy" in sys.modules:
         raise CannotAttachError("the emulated CUDA device must be attached before CuPy is imported")
     build.check_wheels()
@@ -27,7 +38,7 @@ def attach() -> Device:
     driver = ctypes.CDLL(str(folder / "libcuda.so.1"), ctypes.RTLD_GLOBAL)  # found by its name when CuPy looks for it
     ctypes.CDLL(str(folder / "libcublas.so.12"), ctypes.RTLD_GLOBAL)
     _redirect_runtime(driver, ctypes.CDLL(str(folder / "refusals.so")))
-    _import_cupy()
+    _import_cupy(_nothing.name if dry else str(build.kernels() / "cupy"), dry)
     return Device(driver)
 
 
@@ -48,9 +59,9 @@ def _redirect_runtime(driver: ctypes.CDLL, refusals: ctypes.CDLL) -> None:
         ctypes.memmove(base + offset, jump, len(jump))
 
 
-def _import_cupy() -> None:
+def _import_cupy(cache: str, dry: bool) -> None:
     """Import CuPy with a cache of its own; NVIDIA's libraries are not looked for, and CUB, which g++ cannot compile, is off."""
-    settings = {"CUPY_CACHE_DIR": str(build.kernels() / "cupy"), "CUPY_CI": "emulated", "CUPY_ACCELERATORS": ""}
+    settings = {"CUPY_CACHE_DIR": cache, "CUPY_CI": "emulated", "CUPY_ACCELERATORS": ""}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -67,6 +78,14 @@ def _import_cupy() -> None:
             else:
                 os.environ[name] = value
     library.thrust.argsort, library.thrust.sort = _argsort, _sort  # Thrust's kernels are compiled for GPUs
+    begin = compiler._compile_with_cache_cuda
+
+    def note(source: str, options: tuple[str, ...], *rest: Any) -> Any:
+        made = begin(source, options, *rest)
+        asked[Source(source, tuple(o for o in options if o.startswith("-D")))] = None
+        return made
+
+    compiler._compile_with_cache_cuda = note
     program = compiler._NVRTCProgram
     accept = program.compile
 
@@ -74,6 +93,8 @@ def _import_cupy() -> None:
         """NVRTC must accept the source; what g++ makes of it is what runs."""
         if "__global__" not in self.src:  # CuPy asks for the compiler's version
             return b"emulated", None
+        if dry:
+            return b"DRY:\0", {}
         _, names = accept(self, options, log_stream)
         compiled["nvrtc"] += 1
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import platform
 import re
@@ -16,11 +17,13 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("TINYGRAD_MEM_EMULATED", Path.home() / ".cache" / "tinygrad_mem-emulated"))
 CUPY = "14.2.0"
 WHEELS = {"cupy-cuda12x": CUPY} | {f"nvidia-cuda-{part}-cu12": "12.9." for part in ("nvrtc", "runtime", "nvcc", "cccl")}
+ASKED = 1  # counts up when nvidia.py asks NVIDIA's compilers another question: answers are kept
 DRIVER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared"]  # products.cpp uses names of the other parts
 KERNEL_FLAGS = [
     *("-std=gnu++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off"),
@@ -70,15 +73,16 @@ def _includes() -> list[str]:
     return [f"-I{path}" for path in (HERE / "driver", site("cupy") / "_core" / "include", *parts)]
 
 
-def run(*command: str | Path) -> str:
-    """What a program of the compiler's prints."""
-    done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
+def run(*command: str | Path, cwd: Path | None = None) -> str:
+    """What a program prints."""
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=cwd)
     if done.returncode:
         raise CannotAttachError(f"the emulated CUDA device: {command[0]} failed:\n{done.stderr[:6000]}")
     return done.stdout
 
 
-def _key(*parts: object) -> str:
+def key(*parts: object) -> str:
+    """A name for what is made of these."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -102,10 +106,39 @@ def _made_once(folder: Path) -> Iterator[Path | None]:
             folder.with_suffix(".new").rename(folder)
 
 
+@contextmanager
+def kept(name: str) -> Iterator[dict[str, Any]]:
+    """What is remembered under a name, of these versions; what is put into it is written at the end."""
+    path = ROOT / f"{name}-{key(_versions(), ASKED)}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = json.loads(path.read_text()) if path.exists() else {}
+        before = len(found)
+        yield found
+        if len(found) > before:
+            path.with_suffix(".new").write_text(json.dumps(found))
+            path.with_suffix(".new").rename(path)
+
+
+_ROOMS = ("tinygrad_mem", "tests/emulated", "tests/memory", "tests/nn", "tests/ops", "tests/optim", "tests/sturdy")
+
+
+def offered() -> Path:
+    """What ``offered.py`` writes, of the library and the tests as they are."""
+    root = HERE.parents[1]
+    files = sorted(path for room in _ROOMS for path in (root / room).rglob("*.py"))
+    folder = ROOT / f"offered-{key(driver().name, [path.read_text() for path in files])}"
+    with _made_once(folder) as made:
+        if made:
+            run(sys.executable, "-m", "tests.emulated.offered", made / "found.json", cwd=root)
+    return folder / "found.json"
+
+
 def driver() -> Path:
     """The folder of libcuda.so.1 and libcublas.so.12, and of ``refusals.so``: what CuPy calls and nothing here knows."""
     sources = sorted((HERE / "driver").iterdir())
-    folder = ROOT / f"driver-{_key(_versions(), DRIVER_FLAGS, [path.read_text() for path in sources])}"
+    folder = ROOT / f"driver-{key(_versions(), DRIVER_FLAGS, [path.read_text() for path in sources])}"
     with _made_once(folder) as made:
         if made:
             _build_driver(made)
@@ -157,7 +190,7 @@ def runtime_functions() -> dict[str, int]:
 def kernels() -> Path:
     """The folder of compiled kernels; ``device.h`` lies there in the compiler's own form, so that it is read in a moment."""
     texts = [(HERE / name).read_text() for name in ("device.h", "driver/abi.h", "sources.py")]
-    folder = ROOT / f"kernels-{_key(_versions(), KERNEL_FLAGS, texts)}"
+    folder = ROOT / f"kernels-{key(_versions(), KERNEL_FLAGS, texts)}"
     with _made_once(folder) as made:
         if made:
             shutil.copy(HERE / "device.h", made)
@@ -167,7 +200,7 @@ def kernels() -> Path:
 
 def kernel(source: str, defines: list[str]) -> Path:
     """The library of one source, compiled if no process has done so before."""
-    out = kernels() / f"{_key(source, defines)}.so"
+    out = kernels() / f"{key(source, defines)}.so"
     if not out.exists():
         with tempfile.TemporaryDirectory(dir=kernels()) as work:
             (Path(work) / "kernel.cpp").write_text(source)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import get_ident
-from typing import Any
+from typing import Any, NamedTuple
 
 ORDERS = {"forward": 0, "backward": 1, "mixed": 2}  # of threads, warps and blocks; mixed: some launches each way
 # late: work runs when it is waited for; late_main: that of side streams at once; idle: never, only memory is given
@@ -24,6 +23,13 @@ class Seen(ctypes.Structure):
     with_fibers: int
     order_matters: int
     side_streams: int
+
+
+class Launched(NamedTuple):
+    """How often a kernel was launched, and how many threads its largest block had."""
+
+    times: int
+    threads: int
 
 
 @dataclass(frozen=True)
@@ -131,12 +137,12 @@ class Device:
         self.driver.emu_take_problems(text, len(text))
         return text.value.decode(errors="replace").splitlines()
 
-    def launched(self) -> Counter[str]:
-        """How often each kernel was launched in this process."""
+    def launched(self) -> dict[str, Launched]:
+        """The kernels that were launched in this process."""
         text = ctypes.create_string_buffer(self.driver.emu_launched(None, 0))
         self.driver.emu_launched(text, len(text))
-        pairs = (line.rsplit(" ", 1) for line in text.value.decode().splitlines())
-        return Counter({name: int(count) for name, count in pairs})
+        lines = (line.rsplit(" ", 2) for line in text.value.decode().splitlines())
+        return {name: Launched(int(times), int(threads)) for name, times, threads in lines}
 
 
 _PIECES = {

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from .attach import asked as sources_asked
 from .attach import attach, compiled
 from .build import CannotAttachError, check_wheels, driver, impossible, kernels
 from .device import Device, Mode
+from .kernels import raw_kernels
+from .nvidia import examined
 
 _GPUS = """
 import ctypes
@@ -38,6 +41,9 @@ class CudaHalf:
         self.device: Device | None = None
         self.counts: Counter[str] = Counter()
         self.failure = ""
+        self.launched: set[str] = set()  # the kernels, by name
+        self.refused: list[str] = []  # by a compiler of NVIDIA's, and what it says
+        self.wrong: list[str] = []  # what fails the whole run
         given = getattr(config, "workerinput", {}).get("cuda_half")
         if given is None:
             gpu = config.getoption("emulated") and _gpu_here()
@@ -142,17 +148,40 @@ class CudaHalf:
         if failure is not None:
             raise failure
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Each process asks NVIDIA's compilers about sources that are new to them; the one that prints the result judges."""
         if self.device is not None:
             self.counts.update({f"sources {name}": count for name, count in compiled.items()})
+            self.launched.update(self.device.launched())
+            for source, said in examined([source for source in sources_asked if "probe" not in source.text])[0].items():
+                self.refused.append(f"{source.text[source.text.index('__global__') :].partition('(')[0]}: {said}")
         if hasattr(session.config, "workeroutput"):
-            session.config.workeroutput["cuda_half"] = dict(self.counts)
+            session.config.workeroutput["cuda_half"] = (dict(self.counts), sorted(self.launched), self.refused)
+            return
+        self.wrong = [f"NVIDIA's compiler refuses {said}" for said in sorted(set(self.refused))]
+        if session.testsfailed == 0 and self.counts["tests"] and self._whole(session.config):
+            self.wrong += [f"no test launched the kernel {name}" for name in sorted(raw_kernels() - self.launched)]
+        if self.wrong and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    @staticmethod
+    def _whole(config: pytest.Config) -> bool:
+        """Whether every test marked ``cuda`` was asked for."""
+        options = config.option
+        narrowed = options.keyword or options.deselect or getattr(options, "lf", False) or options.markexpr not in ("", "cuda")
+        return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not narrowed
 
     def pytest_testnodedown(self, node: Any) -> None:
-        self.counts.update(getattr(node, "workeroutput", {}).get("cuda_half", {}))
+        counts, launched, refused = getattr(node, "workeroutput", {}).get("cuda_half", ({}, [], []))
+        self.counts.update(counts)
+        self.launched.update(launched)
+        self.refused += refused
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         terminalreporter.write_line(self._closing_line())
+        for line in self.wrong:
+            terminalreporter.write_line(line, red=True)
 
     def _closing_line(self) -> str:
         if self.where == "off":

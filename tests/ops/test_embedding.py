@@ -31,6 +31,12 @@ def test_equals_pytorch(shape: list, rows: int, width: int, padding: int | None,
     )
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int8", "int32", "int64"])
+def test_rows_of_integers(dtype: str, dev: str):
+    index, weight = np.array([[3, 0], [3, 1]]), np.arange(20).reshape(4, 5).astype(dtype)
+    against_torch(ours.embedding, T.embedding, [index, weight], device=dev, grad=False)
+
+
 @pytest.mark.parametrize("padding", [None, 3])
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize(

@@ -128,10 +128,12 @@ def test_float16_is_accumulated_in_float32(shapes):
     np.testing.assert_allclose(b.grad.numpy().astype("f8"), d.grad.numpy(), rtol=1e-3)
 
 
-def test_integers():
-    x, y = np.arange(6).reshape(2, 3), np.arange(12).reshape(3, 4)
-    against_torch(tm.matmul, torch.matmul, [x, y], grad=False)
-    against_torch(tm.matmul, torch.matmul, [x, y[:, 0]], grad=False)
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_integers(dtype: str, dev: str):
+    """Also of transposed matrices, and where the result leaves the dtype."""
+    x, y, many = (np.arange(n, dtype=dtype).reshape(shape) for n, shape in ((6, (2, 3)), (12, (4, 3)), (60, (5, 4, 3))))
+    for left, right in ((x, y.T), (x, y.T[:, 0]), (many, y.T), (x[None, :, :] * 9, many.swapaxes(1, 2))):
+        against_torch(tm.matmul, torch.matmul, [left, right], device=dev, grad=False)
 
 
 @given(st.lists(st.integers(0, 3), max_size=3), st.integers(0, 4), st.integers(1, 4), st.booleans())

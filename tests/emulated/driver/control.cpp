@@ -40,6 +40,11 @@ API void emu_set_visible(int visible) {
     settings.visible = visible;
 }
 
+API void emu_set_junk(int value) {
+    GUARD;
+    settings.junk = value;
+}
+
 API void emu_set_capacity(size_t bytes) {
     GUARD;
     settings.capacity = bytes;

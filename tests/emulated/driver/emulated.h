@@ -22,6 +22,7 @@ extern std::recursive_mutex lock;
 struct Settings {
     bool visible = true;             // whether programs find a GPU
     int late = 0;                    // EAGER, LATE, LATE_MAIN or IDLE
+    int junk = 0xFF;                 // what the pool's memory is full of
     int order = 0;                   // FORWARD, BACKWARD or MIXED
     size_t capacity = size_t(1) << 32;  // bytes of device memory
     long refuse_after = -1;          // so many more calls of cudaMalloc succeed, all later ones fail; -1: none fails

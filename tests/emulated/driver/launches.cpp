@@ -4,6 +4,7 @@
 #include <link.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -49,7 +50,10 @@ static void** running_arguments;
 static bool stopped;
 static unsigned long long said[THREADS / 32][32];  // what the lanes of each warp gave to its last warp function
 static unsigned took_part[THREADS / 32];
-static std::map<std::string, long> launched;
+struct Count {
+    long times, threads;  // of the largest block
+};
+static std::map<std::string, Count> launched;
 static std::map<uintptr_t, uintptr_t> images;  // where kernels' libraries lie: constants, tables of the compiler
 bool a_kernel_runs = false;
 
@@ -299,8 +303,14 @@ API void* emu_shared_array(const void* declaration, size_t bytes) {
 }
 API void* emu_dynamic_shared() { return (void*)shared_arrays[nullptr]; }
 
+static EmuKernel nothing = {nullptr, 0, nullptr, false, false};
+
 API CUresult cuModuleLoadData(CUmodule* out, const void* image) {  // "EMU:" and the path of a library
     GUARD;
+    if (!strcmp((const char*)image, "DRY:")) {  // its kernels do nothing
+        *out = (CUmodule) new Module{nullptr, {}};
+        return CUDA_SUCCESS;
+    }
     if (strncmp((const char*)image, "EMU:", 4)) return CUDA_ERROR_INVALID_IMAGE;
     void* handle = dlopen((const char*)image + 4, RTLD_NOW | RTLD_LOCAL);
     if (!handle) {
@@ -315,7 +325,8 @@ API CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }  // pending launc
 API CUresult cuModuleGetFunction(CUfunction* out, CUmodule module_, const char* name) {
     GUARD;
     auto* module = (Module*)module_;
-    auto* kernel = (EmuKernel*)dlsym(module->handle, (std::string("emu_kernel_") + name).c_str());
+    auto* kernel = &nothing;
+    if (module->handle) kernel = (EmuKernel*)dlsym(module->handle, (std::string("emu_kernel_") + name).c_str());
     if (!kernel) return CUDA_ERROR_NOT_FOUND;
     auto found = module->functions.try_emplace(name, Function{kernel, name}).first;
     *out = (CUfunction)&found->second;
@@ -332,6 +343,12 @@ API CUresult cuLaunchKernel(CUfunction function_, unsigned gx, unsigned gy, unsi
         return CUDA_ERROR_INVALID_VALUE;
     }
     const EmuKernel& kernel = *function->kernel;
+    if (settings.late != IDLE) {
+        Count& count = launched[function->name];
+        ++count.times;
+        count.threads = std::max(count.threads, (long)bx * by * bz);
+    }
+    if (!kernel.call) return CUDA_SUCCESS;
     auto launch = std::make_shared<Launch>(Launch{function, {gx, gy, gz}, {bx, by, bz}, shared, launch_is_backward(), {}, {}});
     for (int i = 0; i < kernel.count; ++i) {
         size_t offset = launch->arguments.size() * 8, words = (kernel.sizes[i] + 15) / 16 * 2;
@@ -342,7 +359,6 @@ API CUresult cuLaunchKernel(CUfunction function_, unsigned gx, unsigned gy, unsi
     ++seen.launches;
     seen.with_fibers += kernel.needs_fibers;
     seen.order_matters += kernel.needs_order;
-    ++launched[function->name];
     submit(stream, {[launch] { run(*launch); }});
     return CUDA_SUCCESS;
 }
@@ -350,11 +366,12 @@ API CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned gx, unsigne
                                        unsigned bz, unsigned shared, CUstream stream, void** arguments) {
     return cuLaunchKernel(function, gx, gy, gz, bx, by, bz, shared, stream, arguments, nullptr);
 }
-// Names of launched kernels, a line each with how often. Returns the bytes that the text needs.
+// Names of launched kernels, a line each with how often, and the threads of the largest block. Returns the bytes that the text needs.
 API size_t emu_launched(char* out, size_t room) {
     GUARD;
     std::string text;
-    for (auto& [name, times] : launched) text += name + " " + std::to_string(times) + "\n";
+    for (auto& [name, count] : launched)
+        text += name + " " + std::to_string(count.times) + " " + std::to_string(count.threads) + "\n";
     if (text.size() < room) memcpy(out, text.c_str(), text.size() + 1);
     return text.size() + 1;
 }

@@ -195,7 +195,7 @@ API cudaError_t cudaMemGetInfo(size_t* free_bytes, size_t* total) {
 API void emu_piece_given(void* pointer, size_t bytes, size_t whole, void* stream) {
     GUARD;
     auto given = [=] {
-        if (settings.late != IDLE) memset(pointer, 0xFF, whole);
+        if (settings.late != IDLE) memset(pointer, settings.junk, whole);
         forbid((uintptr_t)pointer, whole, BEYOND);
         allow((uintptr_t)pointer, bytes);
         pieces[(uintptr_t)pointer] = whole;

@@ -12,6 +12,8 @@ import cupy as _cupy
 import numpy as _np
 
 _TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+_TYPES |= {c: (n, n) for c, n in (("?", "bool"), ("b", "signed char"), ("B", "unsigned char"), ("h", "short"), ("i", "int"))}
+_TYPES |= dict.fromkeys("lq", ("long long", "long long"))
 _THREADS = 128
 
 _SOURCE = """

@@ -24,6 +24,20 @@ def matmul_workspace(x_shape, y_shape, dtype):
     return 0
 
 
+_integers = _cupy.ElementwiseKernel(
+    "raw T x, raw T y, int64 m, int64 n, int64 k",
+    "T z",
+    """
+    const long long row = i / n, first = row / m * k * n + i % n;
+    T sum = 0;
+    for (long long j = 0; j < k; ++j) sum = sum + x[row * k + j] * y[first + j * n];
+    z = sum;
+    """,
+    "tinygrad_mem_integer_product",
+)
+"""CuPy's own takes memory for what is not contiguous."""
+
+
 def matmul(x, y, work, out):
     """out = x @ y; work is the workspace asked for."""
     if out.size == 0:
@@ -31,7 +45,9 @@ def matmul(x, y, work, out):
     if x.shape[-1] == 0:
         out.fill(0)
     elif out.dtype.char not in _TYPES:
-        _cupy.matmul(x, y, out=out)
+        m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
+        xs = _cupy.broadcast_to(x, (*out.shape[:-2], m, k))
+        _integers(xs, _cupy.broadcast_to(y, (*out.shape[:-2], k, n)), m, n, k, out)
     elif out.ndim == 2:
         _products(x[None], y[None], out[None])
     else:

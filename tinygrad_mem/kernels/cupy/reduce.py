@@ -297,7 +297,7 @@ def norm_backward(gy, x, y, p, out):
 
 
 _mark_size = _Fused(
-    "T x, T y", "T out", "T size = x < T(0) ? T(-x) : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
+    "T x, T y", "T out", "const auto size = x < 0 ? -x : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
 )
 _signed_share = _Fused(
     "T gy, T x, T count",
