@@ -98,7 +98,7 @@ INSTEAD = {
     "ctc_loss": "use nn.functional.cross_entropy over aligned labels",
     **_each(
         "grid_sampler grid_sampler_2d grid_sampler_3d affine_grid_generator",
-        "gather the four neighbours by index and mix them; nn.functional.interpolate covers regular grids",
+        "use nn.functional.grid_sample and affine_grid",
     ),
     **_each("angle complex conj conj_physical imag real resolve_conj resolve_neg is_conj is_neg", _REAL),
     **_each("isreal", _REAL),

@@ -5,7 +5,6 @@ from __future__ import annotations
 _FRACTIONAL = "use adaptive max pooling, whose windows are regular"
 _MARGIN = "write max(0, margin - x[target] + x) with gather and clamp"
 _QUANTISED = "there are no integer layers: use half()"
-_GRID = "gather the four neighbours by index and mix them; interpolate covers regular grids"
 _MATMUL = "use matmul"
 _INNER = "it belongs to PyTorch's inside: import it from where it is defined"
 
@@ -30,8 +29,6 @@ ABSENT = {
         **dict.fromkeys(("grad",), _INNER),
     },
     "nn.functional": {
-        "affine_grid": _GRID,
-        "grid_sample": _GRID,
         "conv_tbc": "transpose to (N, C, L) and use conv1d",
         "ctc_loss": "use cross_entropy over aligned labels",
         "grad": "call backward()",

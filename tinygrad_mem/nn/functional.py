@@ -84,6 +84,8 @@ from ..functional.resize import interpolate as interpolate
 from ..functional.resize import pixel_shuffle as pixel_shuffle
 from ..functional.resize import pixel_unshuffle as pixel_unshuffle
 from ..functional.resize import upsample as upsample
+from ..functional.sample import affine_grid as affine_grid
+from ..functional.sample import grid_sample as grid_sample
 
 # --- softmax
 from ..functional.softmax import *  # noqa: F403

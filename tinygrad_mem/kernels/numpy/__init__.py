@@ -26,6 +26,7 @@ from .random import *
 from .recurrent import *
 from .reduce import *
 from .resize import *
+from .sample import *
 from .scan import *
 from .search import *
 from .softmax import *
