@@ -190,11 +190,9 @@ def _tiles(x_channels, dtype, points):
 
 
 def _flat(x, grid, gy):
-    """x (N, C, pixels), grid (N, points, d) and gy (N, C, points); x may be ``None``."""
-    n, d = len(grid), grid.shape[-1]
-    count = gy.shape[1]
-    planes = None if x is None else x.reshape(n, count, -1)
-    return planes, grid.reshape(n, -1, d), gy.reshape(n, count, -1)
+    """x (N, C, pixels), grid (N, points, d) and gy (N, C, points)."""
+    n, d, count = len(grid), grid.shape[-1], gy.shape[1]
+    return x.reshape(n, count, -1), grid.reshape(n, -1, d), gy.reshape(n, count, -1)
 
 
 def grid_sample(x, grid, mode, padding, align, out):
