@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import typing
 from typing import Any
 
 import numpy as np
@@ -538,3 +539,12 @@ def test_what_files_register_or_name_and_seldom_call():
     for call in (flex_attention.flex_attention, flex_attention.create_block_mask, flex_attention.BlockMask):
         with pytest.raises(NotImplementedError, match=r"use nn\.functional\.scaled_dot_product_attention with"):
             call()
+
+
+@pytest.mark.parametrize("space", [tm, tm.nn, tm.optim, tm.utils.data, tm.autograd, tm.distributions])
+def test_annotations_of_every_public_class_can_be_read(space: Any):
+    """Libraries that check or build from annotations ask ``typing.get_type_hints`` of subclasses of ours."""
+    for name in dir(space):
+        found = getattr(space, name)
+        if isinstance(found, type) and found.__module__.startswith("tinygrad_mem"):
+            typing.get_type_hints(found)

@@ -7,6 +7,7 @@ This class knows no op. The methods that compute (``t.add``, ``t.sum``, ``t + u`
 from __future__ import annotations
 
 import contextlib
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -385,3 +386,5 @@ class Tensor(Exchange, _Base):
 
 
 tape._Tensor = saved._Tensor = Tensor
+for _base in Tensor.__mro__[1:-1]:  # their annotations name it, and typing.get_type_hints looks where they are written
+    vars(sys.modules[_base.__module__]).setdefault("Tensor", Tensor)

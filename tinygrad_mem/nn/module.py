@@ -20,7 +20,7 @@ from ..errors import NotOfferedError, let_go
 from ..functional import creation
 from ..interrupts import Living
 from ..scope import local
-from . import state
+from . import state, tree
 from .hooks import call_with_hooks, hooked
 from .parameter import Parameter, told, told_no_more
 from .tree import Tree
@@ -340,6 +340,9 @@ class Module(Tree):
         if not lines and not children:
             return f"{self._get_name()}()"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
+
+
+vars(tree)["Module"] = Module  # its annotations name it, and typing.get_type_hints looks there
 
 
 def _indent(text: str) -> str:
