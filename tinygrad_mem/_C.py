@@ -7,6 +7,10 @@ def _log_api_usage_once(name: str) -> None:
     """Nothing: no use is logged."""
 
 
+def _get_tracing_state() -> None:
+    """Nothing: no calls are traced."""
+
+
 class DisableTorchFunctionSubclass:
     """A block in which subclasses of tensors are handled as tensors are, which they are everywhere here."""
 

@@ -228,8 +228,6 @@ PLACES: dict[str, dict[str, str]] = {
             "convert_conv2d_weight_memory_format convert_conv3d_weight_memory_format", "arrays are contiguous; leave it out"
         ),
         "memory_format": "arrays are contiguous; leave it out",
-        **_each("parametrize", "use parametrizations.weight_norm, or compute the weight in forward"),
-        **_each("spectral_norm remove_spectral_norm", "use weight_norm"),
         "skip_init": "build the layer under no_grad on device meta, and to_empty() it",
         "stateless": "load_state_dict() the other parameters first",
         **_each("init", "use nn.init"),

@@ -548,3 +548,49 @@ def test_annotations_of_every_public_class_can_be_read(space: Any):
         found = getattr(space, name)
         if isinstance(found, type) and found.__module__.startswith("tinygrad_mem"):
             typing.get_type_hints(found)
+
+
+# --- buffers by assignment
+
+
+def test_a_buffer_is_registered_when_it_is_assigned():
+    def made(lib: Any) -> Any:
+        class Net(lib.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.kept = lib.nn.Buffer(lib.arange(3.0))
+                self.lost = lib.nn.Buffer(lib.ones(2), persistent=False)
+                self.kept_again = lib.nn.Buffer(lib.zeros(2))
+                self.kept_again = lib.nn.Buffer(lib.ones(2), persistent=False)
+                self.weight = lib.nn.Parameter(lib.ones(1))
+
+        return Net()
+
+    mine, theirs = made(tm), made(torch)
+    assert [n for n, _ in mine.named_buffers()] == [n for n, _ in theirs.named_buffers()] == ["kept", "lost", "kept_again"]
+    assert list(mine.state_dict()) == list(theirs.state_dict()) == ["weight", "kept"]
+    assert isinstance(mine.kept, tm.nn.Buffer)
+    assert not isinstance(mine.weight, tm.nn.Buffer)
+    assert not isinstance(tm.zeros(1), tm.nn.Buffer)
+    assert mine.double().kept.dtype == tm.float64
+    values_of = tm.zeros(2)
+    mine.lost = values_of
+    assert mine._buffers["lost"] is values_of
+    with pytest.raises(TypeError, match="Buffer: expected a Tensor, found list"):
+        tm.nn.Buffer([1.0])
+    assert tm.nn.Buffer().shape == (0,)
+
+
+def test_a_buffer_that_is_assigned_is_one_to_the_tracker():
+    def peak(make: Any) -> int:
+        def step() -> None:
+            module = tm.nn.Module()
+            make(module, tm.zeros(512))
+            make(module, tm.zeros(256))
+
+        return tm.memory.predict(step).by_category()["buffers"]
+
+    def by_name(module: Any, values: Any) -> None:
+        module.register_buffer("table", values)
+
+    assert peak(lambda module, values: setattr(module, "table", tm.nn.Buffer(values))) == peak(by_name) > 0

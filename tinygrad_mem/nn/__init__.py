@@ -110,6 +110,7 @@ from .padding import ZeroPad1d as ZeroPad1d
 from .padding import ZeroPad2d as ZeroPad2d
 from .padding import ZeroPad3d as ZeroPad3d
 from .parallel import DataParallel as DataParallel
+from .parameter import Buffer as Buffer
 from .parameter import Parameter as Parameter
 from .parameter_containers import ParameterDict as ParameterDict
 from .parameter_containers import ParameterList as ParameterList

@@ -11,7 +11,6 @@ _INNER = "it belongs to PyTorch's inside: import it from where it is defined"
 ABSENT = {
     "nn": {
         "AdaptiveLogSoftmaxWithLoss": "use CrossEntropyLoss",
-        "Buffer": "use Module.register_buffer",
         "CTCLoss": "use CrossEntropyLoss over aligned labels",
         "Container": "use Module",
         "CrossMapLRN2d": "use LocalResponseNorm",

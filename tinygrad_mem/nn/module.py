@@ -342,7 +342,7 @@ class Module(Tree):
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
 
 
-vars(tree)["Module"] = Module  # its annotations name it, and typing.get_type_hints looks there
+tree.__dict__.update(Module=Module)  # its annotations name it, and typing.get_type_hints looks there
 
 
 def _indent(text: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from .. import scope
 from ..autograd.tensor import Tensor
 from ..functional import creation
@@ -31,6 +33,31 @@ class Parameter(Tensor):
         copy = self._deepcopy(memo)  # without the gradient, as in PyTorch
         told(copy, "PARAMETER")
         return copy
+
+
+class _IsBuffer(type):
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, Tensor) and getattr(instance, "_is_buffer", False)
+
+
+class Buffer(Tensor, metaclass=_IsBuffer):
+    """``data``'s memory as a tensor that a module registers as a buffer when it is assigned to it.
+
+    Args:
+        data: the values; none makes an empty tensor.
+        persistent: whether it is part of the module's state dict.
+    """
+
+    persistent: bool
+
+    def __new__(cls, data: Tensor | None = None, *, persistent: bool = True) -> Any:
+        if data is None:
+            data = creation.empty(0)
+        if not isinstance(data, Tensor):
+            raise TypeError(f"Buffer: expected a Tensor, found {type(data).__name__}; make one with tensor()")
+        made: Any = data.detach().requires_grad_(data.requires_grad)
+        made.persistent, made._is_buffer = persistent, True
+        return made
 
 
 def told(tensor: Tensor, role: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..autograd.tensor import Tensor
 from . import einops
-from .parameter import Parameter, told, told_no_more
+from .parameter import Buffer, Parameter, told, told_no_more
 
 if TYPE_CHECKING:
     from .module import Module
@@ -69,6 +69,11 @@ class Tree:
         elif name in found.get("_modules", ()):
             self._only_none(value, name, "child module", "Module")
             found["_modules"][name] = None
+        elif isinstance(value, Buffer):
+            self._ready("buffer")
+            told_no_more(found["_buffers"].get(name), "BUFFER")
+            self._forget(name, keep="_buffers")
+            self.register_buffer(name, value, value.persistent)
         elif name in found.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
                 self._only_none(value, name, "buffer", "Tensor")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from ..containers import ModuleDict
+from ...autograd.tensor import Tensor
+from ...errors import ArgumentError
 from ..module import Module
+from .parametrize import compute_by, register_parametrization
+from .spectral_norm import SpectralPart, default_dim
 from .weight_norm import WeightParts
 
 M = TypeVar("M", bound=Module)
@@ -29,22 +32,36 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
         raise RuntimeError(f"{name} of {type(module).__name__} is parametrized already")
     weight = getattr(module, name)
     del module._parameters[name]
-    if lists is None:
-        lists = ModuleDict()
-        module.parametrizations = lists
-    lists[name] = WeightParts(weight, dim)
-    kind = type(module)
+    return compute_by(module, name, WeightParts(weight, dim))
 
-    def computed(self: Any) -> Any:
-        return self.parametrizations[name]()
 
-    title = kind.__name__ if kind.__name__.startswith("Parametrized") else f"Parametrized{kind.__name__}"
-    of_class: Any = module
-    of_class.__class__ = type(title, (kind,), {name: property(computed)})
-    return module
+def spectral_norm(
+    module: M, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
+) -> M:
+    """``module.name`` becomes ``original`` over its largest singular value, computed at each use.
+
+    The value is followed by ``n_power_iterations`` of the power method at each use, while training.
+
+    Saves: what a product with a vector, a dot product and a division save: the weight once more, u and v.
+
+    Args:
+        eps: what a vector's length is at least.
+        dim: the axis of the weight that counts outputs: 0, or 1 of a transposed convolution.
+
+    Raises:
+        ValueError: there is no such parameter, or ``n_power_iterations`` is below 1.
+    """
+    weight = getattr(module, name, None)
+    if not isinstance(weight, Tensor):
+        raise ArgumentError(f"Module '{module}' has no parameter or buffer with name '{name}'")
+    part = SpectralPart(weight, n_power_iterations, default_dim(module) if dim is None else dim, eps)
+    return register_parametrization(module, name, part)
 
 
 def __getattr__(name: str) -> object:
     from ...absent import lacking
 
-    raise lacking(name, f"nn.utils.parametrizations.{name} is not offered: compute the weight in forward, or use weight_norm")
+    raise lacking(
+        name,
+        f"nn.utils.parametrizations.{name} is not offered: write it as a module for parametrize.register_parametrization()",
+    )

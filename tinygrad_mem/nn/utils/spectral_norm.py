@@ -1,0 +1,150 @@
+"""Weights over their largest singular value, which one step of the power method a forward follows.
+
+Source: Miyato et al., *Spectral normalization for generative adversarial networks*, 2018.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from ...autograd.grad_mode import no_grad
+from ...autograd.tensor import Tensor
+from ...errors import ArgumentError
+from ...functional import linalg, norm, random
+from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
+from ..module import Module
+from ..parameter import Parameter
+
+M = TypeVar("M", bound=Module)
+
+
+def default_dim(module: Module) -> int:
+    """Which axis of the weight counts its outputs: 1 of a transposed convolution."""
+    return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
+
+
+def as_matrix(weight: Tensor, dim: int) -> Tensor:
+    """(outputs, the rest)."""
+    if dim:
+        weight = weight.permute(dim, *[d for d in range(weight.ndim) if d != dim])
+    return weight.reshape(weight.shape[0], -1)
+
+
+def direction(size: int, like: Tensor, eps: float) -> Tensor:
+    """A random direction."""
+    return norm.normalize(random.randn(size, dtype=like.dtype, device=like.device), dim=0, eps=eps)
+
+
+def follow(matrix: Tensor, u: Tensor, v: Tensor, steps: int, eps: float) -> None:
+    """``steps`` of the power method on u and v, in place, v first; with the matrix turned and u and v exchanged, u first."""
+    with no_grad():
+        for _ in range(steps):
+            v.copy_(norm.normalize(linalg.mv(matrix.t(), u), dim=0, eps=eps))
+            u.copy_(norm.normalize(linalg.mv(matrix, v), dim=0, eps=eps))
+
+
+class SpectralNorm:
+    """The forward pre-hook of :func:`spectral_norm`."""
+
+    def __init__(self, name: str, n_power_iterations: int, dim: int, eps: float) -> None:
+        if n_power_iterations <= 0:
+            raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
+        self.name, self.dim, self.n_power_iterations, self.eps = name, dim, n_power_iterations, eps
+
+    def compute_weight(self, module: Module, do_power_iteration: bool) -> Tensor:
+        """The weight over its largest singular value, as u and v find it."""
+        weight, u, v = (getattr(module, self.name + part) for part in ("_orig", "_u", "_v"))
+        matrix = as_matrix(weight, self.dim)
+        if do_power_iteration:
+            follow(matrix.detach(), u, v, self.n_power_iterations, self.eps)
+            u, v = u.clone(), v.clone()  # backward wants those of now, and the next forward moves them
+        return weight / linalg.dot(u, linalg.mv(matrix, v))
+
+    def __call__(self, module: Module, inputs: Any) -> None:
+        setattr(module, self.name, self.compute_weight(module, do_power_iteration=module.training))
+
+
+def spectral_norm(
+    module: M, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
+) -> M:
+    """Replace the parameter ``name`` by ``name_orig``; before each forward the weight is that over its largest singular value.
+
+    The buffers ``name_u`` and ``name_v`` follow the value by ``n_power_iterations`` of the power method, while training.
+
+    Saves: what a product with a vector, a dot product and a division save: the weight once more, u and v.
+
+    Args:
+        eps: what a vector's length is at least.
+        dim: the axis of the weight that counts outputs: 0, or 1 of a transposed convolution.
+
+    Raises:
+        ValueError: ``n_power_iterations`` is below 1.
+        RuntimeError: it was done already.
+    """
+    hook = SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim, eps)
+    if _hook(module, name) is not None:
+        raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
+    weight = getattr(module, name)
+    del module._parameters[name]
+    matrix = as_matrix(weight.detach(), hook.dim)
+    module.register_parameter(name + "_orig", weight)
+    setattr(module, name, weight.detach())
+    for part, size in (("_u", matrix.shape[0]), ("_v", matrix.shape[1])):
+        module.register_buffer(name + part, direction(size, weight, eps))
+    module.register_forward_pre_hook(hook)
+    return module
+
+
+def _hook(module: Module, name: str) -> Any:
+    for key, (hook, _) in module._forward_pre_hooks.items():
+        if isinstance(hook, SpectralNorm) and hook.name == name:
+            return key, hook
+    return None
+
+
+def remove_spectral_norm(module: M, name: str = "weight") -> M:
+    """Make the weight as it is now a parameter again.
+
+    Raises:
+        ValueError: :func:`spectral_norm` was not called.
+    """
+    found = _hook(module, name)
+    if found is None:
+        raise ArgumentError(f"spectral_norm of '{name}' not found in {module}")
+    key, hook = found
+    with no_grad():
+        weight = hook.compute_weight(module, do_power_iteration=False)
+    delattr(module, name)
+    del module._buffers[name + "_u"], module._buffers[name + "_v"], module._parameters[name + "_orig"]
+    del module._forward_pre_hooks[key]
+    module.register_parameter(name, Parameter(weight))
+    return module
+
+
+class SpectralPart(Module):
+    """A parametrization: of a weight, the weight over its largest singular value."""
+
+    def __init__(self, weight: Tensor, n_power_iterations: int, dim: int, eps: float) -> None:
+        super().__init__()
+        if n_power_iterations <= 0:
+            raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
+        self.dim, self.n_power_iterations, self.eps = dim if dim >= 0 else dim + weight.ndim, n_power_iterations, eps
+        if weight.ndim > 1:
+            matrix = as_matrix(weight.detach(), self.dim)
+            self.register_buffer("_u", direction(matrix.shape[0], weight, eps))
+            self.register_buffer("_v", direction(matrix.shape[1], weight, eps))
+            follow(matrix.t(), self._v, self._u, 15, eps)
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight over its largest singular value; of a vector, over its length."""
+        if weight.ndim == 1:
+            return norm.normalize(weight, dim=0, eps=self.eps)
+        matrix = as_matrix(weight, self.dim)
+        if self.training:
+            follow(matrix.detach().t(), self._v, self._u, self.n_power_iterations, self.eps)
+        u, v = self._u.clone(), self._v.clone()
+        return weight / linalg.dot(u, linalg.mv(matrix, v))
+
+    def right_inverse(self, value: Tensor) -> Tensor:
+        """The value itself: what is assigned is normalized when it is used."""
+        return value
