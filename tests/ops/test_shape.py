@@ -363,3 +363,24 @@ def test_a_tensor_prints_what_it_holds(values):
     text = repr(tm.tensor(values))
     assert text.startswith("tensor(")
     assert text.endswith(")")
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 3), (1, 1, -1), (2, 3), (3, 3)])
+def test_what_expand_repeats_nothing_of_may_be_written(shape: tuple[int, ...]):
+    """As in PyTorch: a place that several elements share is refused, a new axis of size 1 shares none."""
+    found = []
+    for lib in (tm, torch):
+        x = lib.zeros(3)
+        try:
+            x.expand(shape).copy_(lib.arange(3.0).expand(shape))
+        except RuntimeError:
+            found.append("refused")
+        else:
+            found.append(x.tolist())
+    assert found[0] == found[1]
+    x = tm.zeros(3, requires_grad=True)
+    y = (x * 2).expand(1, 3)
+    y.mul_(3)
+    y.sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [6.0, 6.0, 6.0]
