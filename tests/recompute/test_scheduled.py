@@ -175,6 +175,27 @@ def test_a_profile_leaves_no_trace():
     assert pools == {where: device(where).pool.used_bytes() for where in ("cpu", "meta")}
 
 
+@pytest.mark.parametrize("like", ["cpu", "cuda"])
+def test_a_profile_counts_what_the_kernels_of_its_inputs_device_want(like: str):
+    """On a GPU a convolution has its columns beside it: what is planned there is what is predicted there."""
+    if like == "cuda":
+        pytest.importorskip("cupy")
+    peaks = []
+
+    def script() -> None:
+        model, x = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)), tm.randn(4, 3, 16, 16)
+        costs = recompute.profile(model, x, squares)
+        pool = x.device.pool
+        held = pool.used_bytes()
+        pool.reset_peak()
+        squares(model(x)).backward()
+        peaks.append((recompute.front(costs.stages)[-1][0], pool.peak_used - held))
+
+    memory.predict(script, like=like)
+    planned, predicted = peaks[0]
+    assert planned == predicted
+
+
 def test_modules_that_write_into_their_input_go_with_the_one_before():
     model = nn.Sequential(
         nn.Flatten(),

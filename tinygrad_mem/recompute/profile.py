@@ -53,7 +53,8 @@ def profile(
     done; where it is gone earlier, a schedule's peak is below what :class:`Schedule` says, never above.
 
     Args:
-        input: its shape, dtype and whether it requires a gradient are looked at.
+        input: its shape, dtype and whether it requires a gradient are looked at, and its device: a GPU's kernels want other
+            workspaces than the cpu's.
         loss: what follows the chain, called with its result (on ``meta``): a stage of its own, the last.
         time: ``"ops"`` counts operations, a backward as twice its forward; ``"measured"`` runs a copy on the cpu, in seconds of
             processor time.
@@ -65,7 +66,7 @@ def profile(
         raise ArgumentError(f"profile: time is 'ops' or 'measured', found {time!r}")
     if not len(sequential):
         raise ArgumentError("profile: there is no module to run")
-    with dry_run() as meta:
+    with dry_run(input.device.like) as meta:
         sizes = _sizes(list(_copy(sequential, meta)), _like(input, meta))
         plain, checkpointed = (_Run(_copy(sequential, meta), sizes, _like(input, meta), loss) for _ in range(2))
         plain.walk(recomputed=False)
