@@ -14,6 +14,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.cli import train as job
+from tinygrad_mem.cli.app import app
+from tinygrad_mem.models.digits import DigitsCNN
+from tinygrad_mem.models.precision import Step
 
 
 def train(*options: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
@@ -111,6 +120,57 @@ def test_a_held_out_set_without_images_is_refused(tmp_path):
     done = train("--data", "mnist", "--data-dir", str(tmp_path))
     assert done.returncode == 2
     assert "no held-out images" in done.stderr
+
+
+def without_dropout(**options: int) -> DigitsCNN:
+    model = DigitsCNN(**options)
+    model.dropout.p = 0.0
+    return model
+
+
+def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[list[float], memory.Track, str]:
+    """The main job in this process: the losses of its steps, its track, and what it says."""
+    losses, tracks, step, report = [], [], job._step, job._report
+    tm.manual_seed(0)
+    weights = without_dropout(channels=1, size=28).state_dict()  # devices draw other numbers
+
+    def model(**options: int) -> DigitsCNN:
+        made = without_dropout(**options)
+        made.load_state_dict(weights)
+        return made
+
+    def seen(*args: object) -> float:
+        losses.append(step(*args))
+        return losses[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "_step", seen)
+        patch.setattr(job, "DigitsCNN", model)
+        patch.setattr(job, "_report", lambda watch, *rest: [tracks.append(watch), report(watch, *rest)])
+        patch.setattr(job, "console", Console(width=120, force_terminal=False))
+        options = ["--data", "mnist", "--data-dir", str(folder), "--epochs", "1", "--batch-size", "8"]
+        done = CliRunner().invoke(app, ["train", "--device", device, *options])
+    assert done.exit_code == 0, done.output
+    return losses, tracks[0], done.output
+
+
+def two_steps() -> None:
+    """The main job's, of images that are on the device."""
+    model = without_dropout(channels=1, size=28)
+    rule = tm.optim.Adam(model.parameters(), lr=2e-3)
+    for _ in range(job.TRACKED_STEPS):
+        job._step(Step("float32", "cuda"), model, rule, tm.zeros(8, 1, 28, 28), tm.zeros(8, dtype=tm.int64))
+
+
+@pytest.mark.cuda
+def test_on_a_gpu_it_learns_what_the_cpu_does_with_the_bytes_that_were_predicted(tmp_path, gpu_pool, monkeypatch):
+    write_mnist(tmp_path, 24, 8)
+    (on_cpu, _, _), (losses, track, said) = (watched(device, tmp_path, monkeypatch) for device in ("cpu", "cuda"))
+    assert len(losses) == 3
+    assert losses == pytest.approx(on_cpu, rel=1e-4)
+    assert track.peak == memory.predict(two_steps, like="cuda").peak
+    assert f"{max(track.by_category().values()):,}" in said
+    assert re.search(r"s on cuda:0, [\d,]+ parameters", said)
 
 
 def on_a_terminal(columns: int, *options: str, interrupt: bool = False) -> tuple[int, str, str]:
