@@ -10,7 +10,7 @@
 
 # %%
 import numpy as np
-from lesson import Result, block, figure, picture
+from lesson import DEVICE, Result, block, figure, picture, samples
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
@@ -87,7 +87,7 @@ for dtype, each in ((tm.float32, 4), (tm.float16, 2)):
 
 # %%
 SCALE = 2.0**14
-images, labels, _, _ = load_digits()
+images, labels = (array[:256] for array in load_digits()[:2])
 
 
 def gradient_exponents(scale: float) -> np.ndarray:
@@ -96,12 +96,13 @@ def gradient_exponents(scale: float) -> np.ndarray:
     model, found = DigitsCNN(), []
 
     def look(grad: tm.Tensor) -> None:
-        found.append(grad.flatten().numpy().copy())
+        found.append(grad.flatten().cpu().numpy().copy())
 
     for module in model.modules():
         if not list(module.children()):
             module.register_forward_hook(lambda module, inputs, out: out.register_hook(look) and None)
-    loss = F.cross_entropy(model(tm.tensor(images[:256])), tm.tensor(labels[:256]))
+    some = samples(256)
+    loss = F.cross_entropy(model(tm.tensor(images[:some])), tm.tensor(labels[:some]))
     (loss * scale).backward()
     sizes = np.abs(np.concatenate(found))
     return np.log2(sizes[sizes > 0])
@@ -158,13 +159,13 @@ np.testing.assert_allclose(faint["float16, scaled"], faint["float32"], rtol=0.02
 # %%
 def scale_history(steps: int = 120) -> list[tuple[float, bool, float]]:
     """(scale, whether the step was made, loss) of a float16 network on the digits."""
-    x, y = tm.tensor(images[:256]).flatten(1).half(), tm.tensor(labels[:256])
+    x, y = tm.tensor(images).flatten(1).half(), tm.tensor(labels)
     tm.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).half()
     for p in model.parameters():
         p.grad_dtype = tm.float32
     optimizer = tm.optim.SGD(model.parameters(), lr=0.5, master_weights=True)
-    scaler, history = tm.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=25), []
+    scaler, history = tm.amp.GradScaler(DEVICE, init_scale=2.0**24, growth_interval=25), []
     for _ in range(steps):
         optimizer.zero_grad()
         loss = F.cross_entropy(model(x).float(), y)
@@ -220,6 +221,7 @@ picture(drawn, "05_loss_scaling")
 #
 # What float16 did to the step above. All that is kept has half its bytes; the peak has more than half, because CPUs do not
 # multiply in float16: a product takes a workspace for its operands in float32, and that is what has appeared at the peak.
+# On cuda, where there is arithmetic in float16, the peak has half.
 
 # %%
 print(tracks[tm.float32].compare(tracks[tm.float16]))
@@ -236,7 +238,7 @@ print(tracks[tm.float32].compare(tracks[tm.float16]))
 
 # %%
 def overflows(scale: float) -> bool:
-    x, y = tm.tensor(images[:256]).flatten(1).half(), tm.tensor(labels[:256])
+    x, y = tm.tensor(images).flatten(1).half(), tm.tensor(labels)
     tm.manual_seed(0)
     model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)).half()
     (F.cross_entropy(model(x).float(), y) * scale).backward()

@@ -184,7 +184,7 @@ def unused_weight(make, steps: int = 50) -> np.ndarray:
         weight.grad = None
         (weight * tm.tensor([1.0, 0.5, 2.0, 0.0], dtype=tm.float16)).square().sum().backward()
         optimizer.step()
-        seen.append(weight.detach().numpy().copy())
+        seen.append(weight.detach().cpu().numpy().copy())
     return np.array(seen)
 
 

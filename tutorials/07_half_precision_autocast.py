@@ -8,7 +8,7 @@
 # is the lowest?
 
 # %%
-from lesson import Result, block, figure, picture, stacked
+from lesson import DEVICE, Result, block, figure, picture, stacked
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
@@ -67,11 +67,11 @@ def train(mode: str, batch: int) -> None:
     for p in model.parameters() if mode == "masters" else ():
         p.grad_dtype = tm.float32  # unscaled in float32, for the masters
     optimizer = tm.optim.Adam(model.parameters(), **options)
-    scaler = tm.amp.GradScaler("cpu", enabled=mode in ("autocast", "masters"))
+    scaler = tm.amp.GradScaler(DEVICE, enabled=mode in ("autocast", "masters"))
     for _ in range(2):
         optimizer.zero_grad()
         x = tm.randn(batch, WIDTH, dtype=dtype)
-        with tm.autocast("cpu", dtype=tm.float16, enabled=mode == "autocast"):
+        with tm.autocast(DEVICE, dtype=tm.float16, enabled=mode == "autocast"):
             y = model(x)
             memory.mark("in the region")
         memory.mark("forward ends")
@@ -107,7 +107,7 @@ RESULT.agree("copies of weights in the region", by_hand=casts, predicted=inside[
 # inputs:
 
 # %%
-with tm.autocast("cpu", dtype=tm.float16):
+with tm.autocast(DEVICE, dtype=tm.float16):
     x, weight = tm.ones(2, 3), tm.ones(3, 3)
     product = x @ weight
     results = {

@@ -13,7 +13,7 @@
 import math
 from collections.abc import Iterator
 
-from lesson import Result, figure, picture
+from lesson import DEVICE, Result, figure, picture, samples
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
@@ -111,7 +111,7 @@ assert len(recompute.front(stages)) == len(by_hand)
 # has the least time for each number of bytes.
 
 # %%
-BATCH, WIDTH, DEPTHS = 16, 24, (3, 3, 5)
+BATCH, WIDTH, DEPTHS = samples(16), 24, (3, 3, 5)
 
 
 def network() -> nn.Sequential:
@@ -147,8 +147,7 @@ def predicted(**how: int) -> tuple[float, int]:
 
 
 SHARES: list[float] = []
-with tm.device("meta"):
-    COSTS = recompute.profile(network(), tm.randn(BATCH, 3, 32, 32), lambda out: F.cross_entropy(out, tm.zeros(BATCH).long()))
+COSTS = recompute.profile(network(), tm.randn(BATCH, 3, 32, 32), lambda out: F.cross_entropy(out, tm.zeros(BATCH).long()))
 plain = predicted()
 equal = {k: predicted(segments=k) for k in (2, 4, 7, 10, 20, 38)}
 budgets = [size for size, _ in recompute.front(COSTS.stages)]
@@ -180,7 +179,7 @@ assert all(size <= budget + base for budget, (_, size) in planned.items())
 k = min(equal, key=lambda k: equal[k][1])
 budget = max(size for size in budgets if size + base <= equal[k][1])
 with memory.track() as untouched:
-    reference = [p.grad.numpy().copy() for p in step().parameters()]
+    reference = [p.grad.cpu().numpy().copy() for p in step().parameters()]
 with memory.track() as cut:
     step(segments=k)
 with memory.track() as best:
@@ -188,7 +187,7 @@ with memory.track() as best:
 RESULT.agree("plain", predicted=plain[1], measured=untouched.peak)
 RESULT.agree(f"{k} equal segments", predicted=equal[k][1], measured=cut.peak)
 RESULT.agree("planned", predicted=predicted(budget=budget)[1], measured=best.peak)
-assert all((p.grad.numpy() == grad).all() for p, grad in zip(model.parameters(), reference, strict=True))
+assert all((p.grad.cpu().numpy() == grad).all() for p, grad in zip(model.parameters(), reference, strict=True))
 RESULT.say("equal segments run again", round(equal[k][0], 3), "of the forward")
 rerun = SHARES[-1]
 RESULT.say("the plan runs again", round(rerun, 3), "of the forward")
@@ -220,7 +219,8 @@ picture(best, "09_planned", "By a plan: only large results are made again")
 # ## Mechanism
 #
 # The plan makes large results again and keeps small ones. As its budget falls, the peak moves: from the middle of the
-# network to its first, large layers, and at last to where they run a second time.
+# network to its first, large layers, and at last to where they run a second time. On cuda a convolution has its columns beside
+# it, nine times its input, so all three peaks are in the backward of large layers.
 
 # %%
 print(untouched.compare(best))
@@ -230,8 +230,11 @@ for name, track in (("plain", untouched), ("planned", best), ("the least", least
     event = track.log[track.at_peak().index]
     PLACES.append((event.phase, int(event.module.rpartition(".")[2])))
     print(f"{name}: a peak of {track.peak:,} bytes in {event.phase}, at {event.op} of layer {PLACES[-1][1]}")
-assert [phase for phase, _ in PLACES] == ["backward", "backward", "recompute"]
-assert PLACES[0][1] > 3 * DEPTHS[0] > PLACES[1][1]  # three modules a layer
+if DEVICE == "cpu":
+    assert [phase for phase, _ in PLACES] == ["backward", "backward", "recompute"]
+    assert PLACES[0][1] > 3 * DEPTHS[0] > PLACES[1][1]  # three modules a layer
+else:
+    assert all(phase == "backward" and layer < 3 * DEPTHS[0] for phase, layer in PLACES)
 assert max(size for _, size in equal.values()) == equal[38][1] > plain[1]
 
 # %% [markdown]

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from lesson import Result, figure, picture
+from lesson import DEVICE, Result, figure, picture, samples
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, recompute
@@ -24,7 +24,7 @@ from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 RESULT = Result()
-BLOCKS, CHANNELS, BATCH = 6, 16, 256
+BLOCKS, CHANNELS, BATCH = 6, 16, samples(256, 16)
 ONE = 4 * BATCH * CHANNELS * 8 * 8  # bytes of one result
 images, labels, _, _ = load_digits()
 
@@ -114,7 +114,7 @@ runs = {}
 for way, call in WAYS.items():
     with memory.track() as track:
         losses, net, ops = train(call)
-    state = [losses, *[t.numpy().copy() for t in net.state_dict().values()], tm.get_rng_state().numpy().copy()]
+    state = [losses, *[t.cpu().numpy().copy() for t in net.state_dict().values()], tm.get_rng_state(DEVICE).numpy().copy()]
     RESULT.agree(f"{way}: peak", predicted=predicted[way].peak, measured=track.peak)
     runs[way] = state, ops, track
     assert all(np.array_equal(a, b) for a, b in zip(state, runs["plain"][0], strict=True))

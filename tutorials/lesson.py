@@ -7,10 +7,14 @@ opens as a notebook, and says each of its numbers through one object, so that no
     RESULT.agree("weights", by_hand=4 * n, predicted=..., measured=...)  # prints them; they must be equal
     RESULT.say("peak", track.peak)
     RESULT.ends(f"The step takes {track.peak:,} bytes.")
+
+``python 01_where_does_memory_go.py [FOLDER] [--device cuda]``: tensors are made on that device, ``DEVICE`` is its name, and
+predictions are of it. A lesson says where one of its numbers holds on one device alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import tempfile
@@ -20,6 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import tinygrad_mem as tm
+from tinygrad_mem.errors import DeviceError
 from tinygrad_mem.memory import Category, Track
 from tinygrad_mem.memory.render.palette import COLOURS
 
@@ -30,6 +36,29 @@ LINES = [
     COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE, Category.UNCOUNTED)
 ]
 FOLDER = "TINYGRAD_MEM_PICTURES"  # the environment variable that says where pictures go
+
+
+def _arguments() -> argparse.Namespace:
+    """Of the script; the arguments of a notebook are Jupyter's. Tensors are made on the device from now on.
+
+    Raises:
+        SystemExit: there is no GPU here; said in a sentence.
+    """
+    parser = argparse.ArgumentParser(description="A lesson: it prints its numbers, and draws its pictures into a folder.")
+    parser.add_argument("folder", nargs="?", default="", help="where the pictures go")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="where it is measured: cpu unless given")
+    given = parser.parse_args([] if "ipykernel" in sys.modules else None)
+    if given.device == "cuda":
+        try:
+            tm.device("cuda").pool  # noqa: B018  (a GPU that is not here says so)
+        except DeviceError as error:
+            parser.error(str(error))
+        tm.set_default_device("cuda")
+    return given
+
+
+_ARGUMENTS = _arguments()
+DEVICE: str = _ARGUMENTS.device
 
 
 class Result(dict[str, float]):
@@ -67,6 +96,13 @@ class Result(dict[str, float]):
         self.ending = sentence
 
 
+def samples(count: int, part: int = 4) -> int:
+    """How many samples a lesson measures where so many are right for the cpu: on cuda one of so many, because the tests run
+    the lessons on a GPU that is emulated, and slow.
+    """
+    return count if DEVICE == "cpu" else count // part
+
+
 def block(size: float) -> int:
     """What the pool counts for so many bytes: the next multiple of 512."""
     return -(-int(size) // 512) * 512
@@ -81,10 +117,10 @@ def most(track: Track, since: str, until: str) -> int:
 
 def picture(what: Track | Figure, name: str, title: str = "") -> None:
     """Show a track's timeline or a figure: in a notebook below the cell, else as ``NAME.png`` in the folder that is the
-    script's first argument, or that ``TINYGRAD_MEM_PICTURES`` names. Without either nothing is drawn.
+    script's argument, or that ``TINYGRAD_MEM_PICTURES`` names. Without either nothing is drawn.
     """
     notebook = "ipykernel" in sys.modules
-    folder = os.environ.get(FOLDER) or (sys.argv[1] if len(sys.argv) > 1 and not notebook else "")
+    folder = os.environ.get(FOLDER) or _ARGUMENTS.folder
     if not notebook and not folder:
         print(f"(picture {name}: name a folder to have it drawn, python {sys.argv[0]} FOLDER)")
         return

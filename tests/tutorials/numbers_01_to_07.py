@@ -6,19 +6,20 @@ VGG16 = 138_357_544  # parameters
 VGG16_SMALL = 14_719_818  # of images of 32 x 32, without batch norm
 
 
-def lesson_01(found: dict[str, float]) -> None:
+def lesson_01(found: dict[str, float], dev: str) -> None:
     for part in ("parameters", "momentum"):
         assert 4 * VGG16 <= found[part] < 4 * VGG16 + 32 * 512
     assert 4 * VGG16_SMALL <= found["small: parameters"] < 4 * VGG16_SMALL + 28 * 512
     # for each image, a byte for the places of the maxima beside the numbers that the layers give
     convs, pools = 2 * (3211264 + 1605632) + 3 * (802816 + 401408 + 100352), 802816 + 401408 + 200704 + 100352 + 25088
     assert found["activations of the convolutions"] == 4 * (4 * convs + 5 * pools)
-    assert found["peak"] == 1_915_855_360  # as the front page's table
-    assert 1 < found["peak / sum by hand"] < 1.01
+    if dev == "cpu":
+        assert found["peak"] == 1_915_855_360  # as the front page's table
+    assert 1 < found["peak / sum by hand"] < (1.01 if dev == "cpu" else 1.03)  # a convolution's columns
     assert found["activations are more than the rest from"] == 3 * 4 * VGG16 // (4 * convs + 5 * pools) + 1
 
 
-def lesson_02(found: dict[str, float]) -> None:
+def lesson_02(found: dict[str, float], dev: str) -> None:
     one = 4 * 1024 * 256  # an activation
     assert found["plain: kept"] == found["in place: kept"] == 8 * one
     assert found["plain: most in forward"] == 9 * one
@@ -30,7 +31,7 @@ def lesson_02(found: dict[str, float]) -> None:
     assert found["SiLU, inplace=False: kept"] == found["SiLU, inplace=True: kept"] == 16 * one
 
 
-def lesson_03(found: dict[str, float]) -> None:
+def lesson_03(found: dict[str, float], dev: str) -> None:
     one = 4 * 1024 * 256  # an activation
     graph = 3 * one + 1024 * (40 + 8 + 4) + 512
     arrays = {"Named": (7, 7), "Nested": (3, 4), "Rebound": (2, 4)}
@@ -50,7 +51,7 @@ def lesson_03(found: dict[str, float]) -> None:
     assert (found["list of views"], found["list of clones"]) == (5 * one, 5 * 1024)
 
 
-def lesson_04(found: dict[str, float]) -> None:
+def lesson_04(found: dict[str, float], dev: str) -> None:
     convs, pool = 4 * 32 * 16 * 16, 32 * 8 * 8
     an_image = 4 * 3 * 16 * 16 + 2 * convs + 5 * pool + 40 + 8 + 4
     for batch in (128, 256, 512):
@@ -66,21 +67,25 @@ def lesson_04(found: dict[str, float]) -> None:
     assert 0 < found["heavy, in four parts"] - found["heavy, whole"] < 2 * 4 * 1024 * 1025
 
 
-def lesson_05(found: dict[str, float]) -> None:
+def lesson_05(found: dict[str, float], dev: str) -> None:
     weights, activation = 4 * 256 * 257, 256 * 256  # numbers
     for dtype, each in (("float32", 4), ("float16", 2)):
         assert found[f"{dtype}: parameters"] == each * weights
         assert found[f"{dtype}: activations"] == 3 * each * activation
-    # what is kept halves; the peak does not, because products in float16 have a workspace in float32
-    assert 0.5 < found["float16: peak"] / found["float32: peak"] < 0.8
-    assert 0.001 < found["scale 1: lost"] < 0.05
+    # what is kept halves; the peak does not on the cpu, because products in float16 have a workspace in float32
+    if dev == "cpu":
+        assert 0.5 < found["float16: peak"] / found["float32: peak"] < 0.8
+    else:
+        assert found["float16: peak"] == found["float32: peak"] / 2
+    # on cuda of fewer images, each of which has a larger part in the loss
+    assert (0.001 if dev == "cpu" else 0) < found["scale 1: lost"] < 0.05
     assert found["scale 16384: lost"] < found["scale 1: lost"] / 20
     assert abs(found["the histogram moves by"] - 14) < 0.01
     assert 0 < found["skipped first"] < found["skipped"] < 0.2 * found["steps"]
     assert found["static"] == found["dynamic"] == 24 - found["skipped first"]
 
 
-def lesson_06(found: dict[str, float]) -> None:
+def lesson_06(found: dict[str, float], dev: str) -> None:
     numbers = 4 * 256 * 257
     for mode, (weight, master, moment, gradient) in {
         "float32": (4, 0, 4, 4),
@@ -101,7 +106,7 @@ def lesson_06(found: dict[str, float]) -> None:
     assert (found["Adam, float32 gradients"], found["SGD, float16 gradients"]) == (18, 8)
 
 
-def lesson_07(found: dict[str, float]) -> None:
+def lesson_07(found: dict[str, float], dev: str) -> None:
     numbers, matrix, activation = 4 * 256 * 257, 256 * 256, 512 * 256
     kept = {"float32": 4 * 4 * activation, "autocast": 2 * 5 * activation, "masters": 2 * 4 * activation}
     kept["float16 alone"] = kept["masters"]

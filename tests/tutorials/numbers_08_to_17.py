@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import comb, sqrt
 
 
-def lesson_08(found: dict[str, float]) -> None:
+def lesson_08(found: dict[str, float], dev: str) -> None:
     result, n = 256 * 256 * 4, 144
     for k in (2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 36, 48, 72, 144):
         assert found[f"peak in {k} segments"] == (k + n // k) * result + 1024
@@ -18,11 +18,12 @@ def lesson_08(found: dict[str, float]) -> None:
     assert kept == [99 * 2560, 50 * 2560, 18 * 2560]
 
 
-def lesson_09(found: dict[str, float]) -> None:
+def lesson_09(found: dict[str, float], dev: str) -> None:
     assert [found[f"forwards within {units} units"] for units in (12, 13, 14, 16, 17, 21)] == [14, 10, 9, 8, 7, 5]
-    largest = 16 * 24 * 32 * 32 * 4  # a result of the first stage
-    assert 3 * largest < found["plain"] - found["planned"] < 6 * largest  # it has 6, that each are kept once
-    assert found["planned"] <= found["7 equal segments"] < found["plain"]
+    batch, least, segments = (16, 3, 7) if dev == "cpu" else (4, 2, 10)
+    largest = batch * 24 * 32 * 32 * 4  # a result of the first stage
+    assert least * largest < found["plain"] - found["planned"] < 6 * largest  # it has 6, that each are kept once
+    assert found["planned"] <= found[f"{segments} equal segments"] < found["plain"]
     assert found["the plan runs again"] < found["equal segments run again"] / 3
     n, s, r = 1000, 10, 4
     assert comb(s + r - 1, r - 1) < n <= comb(s + r, r)
@@ -30,17 +31,19 @@ def lesson_09(found: dict[str, float]) -> None:
     assert found["revolve's peak"] < found["equal segments' peak"] / 9
 
 
-def lesson_10(found: dict[str, float]) -> None:
-    one, blocks, way = 256 * 16 * 8 * 8 * 4, 6, ("plain", "keep Conv, Dropout", "keep Conv", "checkpoint")
+def lesson_10(found: dict[str, float], dev: str) -> None:
+    # on cuda fewer images, and a convolution's columns: nine results of its input's size
+    images, columns = (256, 0) if dev == "cpu" else (16, 9)
+    one, blocks, way = images * 16 * 8 * 8 * 4, 6, ("plain", "keep Conv, Dropout", "keep Conv", "checkpoint")
     assert [found[f"{each}: arrays kept"] for each in way] == [3 * blocks, 3 * blocks, 2 * blocks, blocks]
     for each, arrays in zip(way, (3, 3, 2, 1), strict=True):
-        assert blocks * arrays * one < found[f"{each}: peak"] < (blocks * arrays + 4) * one
+        assert blocks * arrays * one < found[f"{each}: peak"] < (blocks * arrays + 4 + columns) * one
     assert [found[f"{each}: convolutions that run again"] for each in way] == [0, 0, 0, 2 * blocks]
     assert found["arrays with GELU's results kept"] == blocks
     assert found["batches counted by a forward that is called twice"] == 2
 
 
-def lesson_11(found: dict[str, float]) -> None:
+def lesson_11(found: dict[str, float], dev: str) -> None:
     p = 6 * 512 * 512
     for rule, size in (
         ("SGD", 0),
@@ -59,7 +62,7 @@ def lesson_11(found: dict[str, float]) -> None:
     assert found["batch 8: Adam's peak over SGD's"] > 1.8 > 1.5 > found["batch 128: Adam's peak over SGD's"]
 
 
-def lesson_12(found: dict[str, float]) -> None:
+def lesson_12(found: dict[str, float], dev: str) -> None:
     mib = 1 << 20
     assert (found["in use"], found["reserved"], found["free"], found["largest piece"]) == (4 * mib, 8 * mib, 4 * mib, mib)
     assert found["given back by empty_cache with parts in use"] == 0
@@ -71,13 +74,14 @@ def lesson_12(found: dict[str, float]) -> None:
     assert (found["biases that waste a mebibyte"] - 1) * waste <= mib < found["biases that waste a mebibyte"] * waste
 
 
-def lesson_13(found: dict[str, float]) -> None:
+def lesson_13(found: dict[str, float], dev: str) -> None:
     kinds = {"plain": 2, "half the channels": 1, "stride 2": 1 / 2, "in place": 1, "reversible": 0}
-    one = 16 * 32 * 32 * 32 * 4
+    batch, columns = (16, 0) if dev == "cpu" else (4, 9)
+    one = batch * 32 * 32 * 32 * 4
     for kind, results in kinds.items():
-        assert abs(found[f"{kind}: results a layer"] - results) < 0.001
+        assert abs(found[f"{kind}: results a layer"] - results) < 0.016 / batch
         if kind != "reversible":  # eight layers, the first convolution's result, and what comes and goes
-            assert 8 * results * one < found[f"{kind}: peak"] < (8 * results + 4) * one
+            assert 8 * results * one < found[f"{kind}: peak"] < (8 * results + 4 + columns) * one
     conv, norm = 16 * 16 * 9 * 4 + 512, 2 * 512  # weight, bias; weight, bias; and two statistics and a count
     assert found["reversible: what 4 layers add to the peak"] == 4 * 2 * (2 * (conv + norm) + 3 * 512)
     flattened = 4 * (25088 * 4096 + 4096 + 4096 * 4096 + 4096 + 4096 * 1000 + 1000)
@@ -85,7 +89,7 @@ def lesson_13(found: dict[str, float]) -> None:
     assert found["kept with pooling"] / found["kept with a stride"] == 5.25
 
 
-def lesson_14(found: dict[str, float]) -> None:
+def lesson_14(found: dict[str, float], dev: str) -> None:
     place = (4 * 32 + 32 + 16 + 256) * 4  # gates, output, input, scores
     assert found["bytes of a place"] == place
     padded, most = found["padded to the longest of all: peak"], 16 * 256 * place
@@ -96,8 +100,8 @@ def lesson_14(found: dict[str, float]) -> None:
     assert found["sequences of 256 in 8 MiB"] == 2**23 // (place * 256)
 
 
-def lesson_15(found: dict[str, float]) -> None:
-    batch, heads, each, layers, words, wide = 2, 4, 16, 2, 8192, 64
+def lesson_15(found: dict[str, float], dev: str) -> None:
+    batch, heads, each, layers, words, wide = 2, 4, 16, 2, 8192 if dev == "cpu" else 2048, 64
     for tokens in (128, 256, 512):
         assert found[f"attention with scores, {tokens} tokens: kept"] == 4 * batch * heads * tokens**2
         assert found[f"attention in tiles, {tokens} tokens: kept"] == 4 * batch * heads * tokens * (each + 1)
@@ -106,25 +110,28 @@ def lesson_15(found: dict[str, float]) -> None:
     assert found["the loss in tiles keeps less"] == vocabulary
     peaks = [found[f"{name}: peak"] for name in ("textbook", "attention in tiles", "and the loss in tiles")]
     assert 0.9 * scores < peaks[0] - peaks[1] < 1.2 * scores
-    assert 1.7 * vocabulary < peaks[1] - peaks[2] < 2 * vocabulary  # the scores and their gradient
+    # the scores and their gradient; on cuda the peak is then where a tile of attention's scores is, which is large
+    assert (1.7 if dev == "cpu" else 1.2) * vocabulary < peaks[1] - peaks[2] < 2 * vocabulary
     assert peaks[2] > 4 * (words + 256) * wide  # the weights alone
-    assert found["textbook: 1024 tokens over 512"] > 2 > found["and the loss in tiles: 1024 tokens over 512"]
+    assert found["textbook: 1024 tokens over 512"] > 2
+    assert found["and the loss in tiles: 1024 tokens over 512"] < (2 if dev == "cpu" else 3.2)
     assert found["GPT-2: scores kept"] == 12 * 12 * 1024**2 * 4
     assert found["GPT-2: kept in tiles"] == 12 * 12 * 1024 * 65 * 4
 
 
-def lesson_16(found: dict[str, float]) -> None:
-    budget, one, layers = 11 << 20, 16 * 16 * 32 * 32 * 4, 6
-    assert 2 * layers * one < found["bytes of the plain step"] == found["plain: peak"] < (2 * layers + 4) * one
-    assert 2 * layers * one / 16 < found["bytes an image"] < (2 * layers + 4) * one / 16
-    assert found["results too many"] == 4
+def lesson_16(found: dict[str, float], dev: str) -> None:
+    budget, layers, batch, columns = (11 << 20, 6, 16, 0) if dev == "cpu" else (13 << 20, 12, 8, 9)
+    one, most = batch * 16 * 32 * 32 * 4, 2 * layers + 4 + columns
+    assert 2 * layers * one < found["bytes of the plain step"] == found["plain: peak"] < most * one
+    assert 2 * layers * one / batch < found["bytes an image"] < most * one / batch
+    assert found["results too many"] == (4 if dev == "cpu" else 8)
     assert found["the planned step"] == found["planned: peak"] <= budget
     assert 1 < found["planned: time, of the plain step's"] < 1.5
-    assert found["a batch that fits with a plan"] >= 2 * found["largest batch, plain"]
+    assert found["a batch that fits with a plan"] > (2 if dev == "cpu" else 1) * found["largest batch, plain"]
     assert found["with the batch in parts"] < 0.75 * found["the least without splitting"]
 
 
-def lesson_17(found: dict[str, float]) -> None:
+def lesson_17(found: dict[str, float], dev: str) -> None:
     one, layers, weight = 1024 * 256 * 4, 6, 256 * 256 * 4
     kept = [found[f"{way}: kept"] for way in ("written out", "own op", "and in float16")]
     assert kept == [3 * layers * one, 2 * layers * one, (layers + 0.5) * one]

@@ -9,6 +9,8 @@ import re
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,8 +20,8 @@ import pytest
 import tinygrad_mem as tm
 from tests.pictures import DOCS, differing
 from tests.pictures import LESSONS as LESSON_PICTURES
-from tinygrad_mem import memory
-from tinygrad_mem.devices import Pool, device
+from tinygrad_mem import memory, scope
+from tinygrad_mem.devices import Pool, cuda_problem, device
 
 from . import numbers_01_to_07, numbers_08_to_17
 
@@ -43,17 +45,32 @@ def claims(text: str) -> list[str]:
     return [number for number, unit in found if unit or "," in number or len(number) > 3]
 
 
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
+    """Runs a lesson as a script with these arguments; its result."""
+
+    def run(path: Path, *arguments: str) -> Any:
+        monkeypatch.syspath_prepend(FOLDER)
+        monkeypatch.setattr(sys, "argv", [str(path), *arguments])
+        monkeypatch.delitem(sys.modules, "lesson", raising=False)  # it reads the arguments
+        gc.collect()  # functions hold the names of their script, and those the functions: the lesson before waits for this
+        return runpy.run_path(str(path), run_name="__main__")["RESULT"]
+
+    yield run
+    tm.set_default_device(None)
+    sys.modules.pop("lesson", None)
+
+
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture):
+def test_a_lesson(
+    path: Path, ran: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+):
     assert f"lesson_{path.stem[:2]}" in CHECKS, f"{path.name} has no row in tests/tutorials/numbers_*.py: what are its numbers?"
-    monkeypatch.syspath_prepend(FOLDER)
     monkeypatch.setenv("TINYGRAD_MEM_PICTURES", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", [str(path)])
-    gc.collect()  # functions hold the names of their script, and those the functions: the lesson before waits for this
     monkeypatch.setattr(device("cpu"), "pool", Pool("cpu"))  # what other tests keep is in no track of a lesson
-    result: Any = runpy.run_path(str(path), run_name="__main__")["RESULT"]
+    result = ran(path)
     printed = capsys.readouterr().out
-    CHECKS[f"lesson_{path.stem[:2]}"](result)
+    CHECKS[f"lesson_{path.stem[:2]}"](result, "cpu")
 
     assert printed.splitlines()[-1] == result.ending
     assert f"[{path.name}]({path.name}) |" in (FOLDER / "README.md").read_text()
@@ -75,6 +92,24 @@ def test_a_lesson(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     code = re.sub(r"^#.*", "", path.read_text(), flags=re.M).replace("_", "")
     for number in claims(text):
         assert number in printed or number.replace(",", "") in code or number == "512", f"{number} is claimed, and not computed"
+
+
+@pytest.fixture
+def one_order(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The emulated device runs a lesson once: the tests of ops run each kernel in both orders."""
+    half: Any = request.config.pluginmanager.getplugin("cuda_half")
+    with nullcontext() if half.device is None else half.device.mode("backward", "late"):
+        yield
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object, one_order: None):
+    """The lesson compares what ``meta`` says, like cuda, with what it measures; its formulas hold there too."""
+    result = ran(path, "--device", "cuda")
+    CHECKS[f"lesson_{path.stem[:2]}"](result, "cuda")
+    assert device("cuda").pool.peak_used > 0
+    assert result.ending
 
 
 def test_the_claims_of_prose_are_found():
@@ -99,7 +134,27 @@ def test_a_lesson_is_a_script_that_needs_no_folder(tmp_path: Path):
 @pytest.fixture
 def lesson(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(FOLDER)
+    monkeypatch.setattr(sys, "argv", ["lesson.py"])
     return importlib.import_module("lesson")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--device", "gpu"], "invalid choice: 'gpu'"),
+        (["--device", "cuda"], "error: device cuda:0: CuPy "),
+        (["pictures", "cuda"], "unrecognized arguments: cuda"),
+    ],
+)
+def test_a_device_that_cannot_be_measured_is_refused_in_a_sentence(
+    arguments: list[str], message: str, ran: Callable[..., Any], capsys: pytest.CaptureFixture
+):
+    if arguments[-1] == "cuda" and "--device" in arguments and cuda_problem() is None:
+        pytest.skip("there is a GPU")
+    with pytest.raises(SystemExit):
+        ran(LESSONS[0], *arguments)
+    assert message in capsys.readouterr().err
+    assert scope.local.default_device is None
 
 
 def test_numbers_that_disagree_stop_a_lesson(lesson: ModuleType):
