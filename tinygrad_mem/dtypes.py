@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from .errors import ArgumentError, DTypeError
+from .errors import ArgumentError, ArgumentTypeError, DTypeError
 from .scope import local
 
 dtype = np.dtype
@@ -251,6 +251,8 @@ def result_type(*operands: Any) -> np.dtype:
             key.append((_np_bool, 0))
         elif isinstance(x, _builtin_int):
             key.append((_np_int64, 0))
+        elif x is None or isinstance(x, (str, bytes, list, tuple)):  # NumPy takes a sequence for an array, PyTorch does not
+            raise ArgumentTypeError(f"expected a tensor or a number, found {type(x).__name__}")
         else:
             key.append((get_default_dtype(), 0))
     return result_type_of(tuple(key))

@@ -106,7 +106,8 @@ class FileFormatError(TinygradMemError, ValueError):
     """A file that is truncated, hostile or of another format."""
 
 
-_ADDRESSES = 1 << 47  # bytes: what a process can address
+ADDRESSES = 1 << 47
+"""Bytes that a process can address, at most."""
 
 
 class OutOfMemoryError(TinygradMemError, RuntimeError):
@@ -133,7 +134,7 @@ class OutOfMemoryError(TinygradMemError, RuntimeError):
         self.requested, self.used, self.reserved, self.limit, self.free = requested, used, reserved, limit, free
         bound = f"the pool's limit is {limit:,} bytes" if limit else "the machine has no more"
         raised = ", or raise the limit with set_limit()" if limit else ""
-        if requested >= _ADDRESSES:
+        if requested >= ADDRESSES:
             bound, report = f"{bound}, and no machine has so much", "Check the shape that was asked for."
         largest = "" if free[1] is None else f", the largest piece {free[1]:,}"
         pieces = f", of which {free[0]:,} bytes are free{largest}" if free[0] else ""
@@ -183,7 +184,7 @@ def needs(library: str, what: str) -> None:
 
 
 def let_go(error: BaseException | None) -> None:
-    """Forget the local variables of our own (and NumPy's) finished frames in ``error``'s traceback, so that they pin no memory.
+    """Forget the local variables of finished frames, ours, NumPy's and CuPy's, in ``error``'s traceback: they pin no memory.
 
     A traceback outlives the failure: in an ``except`` block that wants to go on with a smaller batch, in a notebook's
     ``sys.last_traceback``. Frames of the user's code are left as they are.
@@ -192,7 +193,7 @@ def let_go(error: BaseException | None) -> None:
         trace = error.__traceback__
         while trace is not None:
             frame = trace.tb_frame
-            if frame.f_globals.get("__name__", "").startswith(("tinygrad_mem.", "numpy.")):
+            if frame.f_globals.get("__name__", "").startswith(("tinygrad_mem.", "numpy.", "cupy.")):
                 with contextlib.suppress(RuntimeError):  # it is still running
                     frame.clear()
             trace = trace.tb_next

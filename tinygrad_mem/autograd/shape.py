@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def normalize_dim(dim: int, ndim: int) -> int:
     Raises:
         DimensionError: it is outside of ``[-ndim, ndim - 1]`` (a 0-d tensor takes -1 and 0).
     """
-    bound = max(ndim, 1)
+    bound, dim = max(ndim, 1), operator.index(dim)
     if not -bound <= dim < bound:
         raise DimensionError(f"Dimension out of range (expected to be in range of [{-bound}, {bound - 1}], but got {dim})")
     return dim % bound

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from .. import scope
 from ..dtypes import bfloat16
-from ..errors import DeviceError, OutOfMemoryError
+from ..errors import ADDRESSES, DeviceError, OutOfMemoryError
 from .base import device
 from .pool import Pool
 
@@ -66,17 +67,22 @@ class CUDA(device, kind="cuda"):
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         if dtype is self.lacking:
             raise self.refusal()
+        size = math.prod(shape, start=dtype.itemsize)
+        if size >= ADDRESSES:  # CuPy would count in 64 bits, and may find that it is next to nothing
+            raise self._out_of_memory(size)
         with self._device:
             try:
                 array = self._cupy.ndarray(shape, dtype)
             except self._cupy.cuda.memory.OutOfMemoryError:
-                size = int(np.prod(shape, dtype=object)) * dtype.itemsize
-                pool = self.pool
-                found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
-                free = found[1] - found[0], None  # CuPy does not tell the largest piece
-                raise OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size)) from None
+                raise self._out_of_memory(size) from None
             self.pool.notice()
             return array
+
+    def _out_of_memory(self, size: int) -> OutOfMemoryError:
+        pool = self.pool
+        found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
+        free = found[1] - found[0], None  # CuPy does not tell the largest piece
+        return OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size))
 
     def upload(self, source: np.ndarray, out: Any) -> None:
         with self._device:

@@ -17,6 +17,7 @@ import functools
 import inspect
 import numbers
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -144,14 +145,14 @@ def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> 
     here = _file_of(error)
     if not meant and (here == __file__ or not _fits(function, args, kwargs)):  # the signature does not have these arguments
         return ArgumentTypeError(str(error).replace(f"{function.__qualname__}()", f"{function.__name__}()"))
-    if not here.startswith(_HOMES) and not here.endswith(".pyx"):
+    if not here.startswith(_homes()) and not here.endswith((".pyx", ".pxd", ".pxi", "stringsource>")):  # Cython's
         return None
     misfit = _misfit(function, args, kwargs)
     if misfit is not None:
         return ArgumentTypeError(misfit)
     if meant:
         return None
-    if isinstance(error, OverflowError):  # an integer tensor and a number; PyTorch computes with another number then
+    if isinstance(error, OverflowError) and _narrow(error, args):  # PyTorch computes with another number then
         return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
     given = inspect.signature(function).bind(*args, **kwargs).arguments
     listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
@@ -175,6 +176,12 @@ def _sizes(values: Any) -> Iterator[Any]:
             yield abs(value)
 
 
+def _narrow(error: OverflowError, args: tuple) -> bool:
+    """Whether it says of a number that it is out of the bounds of a tensor's dtype."""
+    found = [f"out of bounds for {x.dtype}" for x in args if isinstance(x, Tensor)]
+    return any(words in str(error) for words in found)
+
+
 def _fits(function: Any, args: tuple, kwargs: dict) -> bool:
     """Whether the signature has these arguments."""
     try:
@@ -182,6 +189,12 @@ def _fits(function: Any, args: tuple, kwargs: dict) -> bool:
     except TypeError:
         return False
     return True
+
+
+def _homes() -> tuple[str, ...]:
+    """The folders of ours, of NumPy and, where it is loaded, of CuPy: nothing here loads it."""
+    cupy = sys.modules.get("cupy")
+    return _HOMES if cupy is None else (*_HOMES, str(Path(str(cupy.__file__)).parent))
 
 
 def _file_of(error: BaseException) -> str:

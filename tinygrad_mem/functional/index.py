@@ -68,6 +68,8 @@ def _checked(input: Tensor, parts: list) -> list:
         if isinstance(part, slice):
             if part.step is not None and part.step <= 0:
                 raise ArgumentError("step must be greater than zero")
+            if not all(end is None or hasattr(end, "__index__") for end in (part.start, part.stop)):
+                raise ArgumentTypeError(f"slice indices must be integers or None, found {part.start!r}:{part.stop!r}")
         elif not isinstance(part, Tensor):
             try:
                 number = part.__index__()

@@ -72,7 +72,7 @@ def statistics_of(
         raise ArgumentError(f"Expected more than 1 value per channel when training, got input size {list(input.shape)}")
     if not training and (mean is None or var is None):
         raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
-    _check_statistics(name, input, mean, var, (momentum, eps))
+    _check_statistics(name, input, mean, var, training, (momentum, eps))
     return (None, None) if training and local.phase == "recompute" else (mean, var)  # the forward has moved them
 
 
@@ -83,7 +83,9 @@ def statistics_moved(name: str, mean: Tensor | None, var: Tensor | None, trainin
             statistic.storage.written(name)
 
 
-def _check_statistics(name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, numbers: tuple) -> None:
+def _check_statistics(
+    name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, numbers: tuple
+) -> None:
     """The op writes the statistics: whatever may be wrong must be found before."""
     if (mean is None) != (var is None):
         raise ArgumentError("Expected running_mean and running_var both, or neither of them, found one")
@@ -93,7 +95,8 @@ def _check_statistics(name: str, input: Tensor, mean: Tensor | None, var: Tensor
         if statistic is not None and not statistic.is_floating_point():
             raise DTypeError(f"{name}: expected a floating {which}, found {statistic.dtype}")
     for which, number in zip(("momentum", "eps"), numbers, strict=True):
-        if isinstance(number, str) or (number is None and which == "eps"):
+        unused = which == "momentum" and (mean is None or not training)
+        if isinstance(number, (str, tuple, list)) or (number is None and not unused):
             raise ArgumentTypeError(f"{name}(): argument '{which}' must be float, not {type(number).__name__}")
     if numbers[1] <= 0:
         raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")

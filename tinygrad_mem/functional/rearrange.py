@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -138,7 +139,7 @@ def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float 
         ValueError: an unknown mode.
         ShapeError: ``pad`` has an odd length, is too long, or reaches further than the data.
     """
-    amounts = tuple(pad)
+    amounts = tuple(map(operator.index, pad))
     if len(amounts) % 2 or len(amounts) // 2 > input.ndim:
         raise ShapeError(f"Padding length must be divisible by 2 and at most {2 * input.ndim}, found {list(amounts)}")
     if mode not in ("constant", "reflect", "replicate", "circular"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -196,6 +197,8 @@ def expand(input: Tensor, *sizes: Any) -> Tensor:
                 f"The expanded size of the tensor ({shape[lead + i]}) must match the existing size ({n}) at non-singleton "
                 f"dimension {lead + i}.  Target sizes: {list(shape)}.  Tensor sizes: {list(input.shape)}"
             )
+    if math.prod(shape, start=input.element_size()) >= 1 << 63:
+        raise ShapeError(f"expand: {list(shape)} has more elements than can be counted in 64 bits")
     return apply(ops.Expand, input, shape=shape)
 
 
@@ -220,7 +223,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
         if start.ndim or start.dtype.kind not in "iu":
             raise ArgumentError(f"narrow: start must be an 0-dim integral Tensor, found {start.dtype}{list(start.shape)}")
         start = int(start.item())
-    axis = normalize_dim(dim, input.ndim)
+    axis, start, length = normalize_dim(dim, input.ndim), operator.index(start), operator.index(length)
     size = input.size(axis)
     if not -size <= start <= size:
         raise DimensionError(f"start out of range (expected to be in range of [{-size}, {size}], but got {start})")
@@ -236,7 +239,7 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     Raises:
         DimensionError: it is not there.
     """
-    axis = normalize_dim(dim, input.ndim)
+    axis, index = normalize_dim(dim, input.ndim), operator.index(index)
     size = input.size(axis)
     if not -size <= index < size:
         raise DimensionError(f"select(): index {index} out of range for tensor of size {list(input.shape)} at dimension {axis}")

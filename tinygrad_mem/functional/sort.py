@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any, NamedTuple
 
 from ..autograd.shape import normalize_dim
@@ -69,7 +70,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
         RuntimeError: ``k`` is not in ``[1, size]``.
         DimensionError: ``dim`` is outside the tensor.
     """
-    axis = normalize_dim(dim, input.ndim)
+    axis, k = normalize_dim(dim, input.ndim), operator.index(k)
     size = input.size(axis) if input.ndim else 1
     if not 1 <= k <= size:
         raise ArgumentError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {size}; k counts from 1")

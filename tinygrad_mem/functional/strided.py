@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,7 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
     if min(sizes, default=0) < 0 or min(steps, default=0) < 0:
         raise ShapeError(f"as_strided: Negative sizes and strides are not supported: found {list(sizes)}, {list(steps)}")
     here = input.storage_offset()
-    first = here if storage_offset is None else storage_offset
+    first = here if storage_offset is None else operator.index(storage_offset)
     last = first + sum((n - 1) * s for n, s in zip(sizes, steps, strict=True))
     held = root_of(input.array).nbytes // input.element_size()
     if first < 0 or (0 not in sizes and last >= held):

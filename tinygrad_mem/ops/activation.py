@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from ..errors import ShapeError
-from .base import Op
+from .. import dtypes
+from ..dtypes import is_floating
+from ..errors import DTypeError, ShapeError
+from .base import Op, refuse_bools, want_floating, want_numbers
 from .unary import Unary
+
+
+def _of_dtype(x, number):
+    """A number that an op of one tensor is given: for integers, as in PyTorch, what is left of it before the point."""
+    return number if is_floating(x.dtype) else int(number)
 
 
 class ReLU(Op):
@@ -14,6 +21,7 @@ class ReLU(Op):
 
     @staticmethod
     def forward(ctx, x):
+        refuse_bools("relu", x)
         y = ctx.output_like(x)
         ctx.kernels.relu(x, out=y)
         if ctx.needs[0]:
@@ -34,6 +42,7 @@ class LeakyReLU(Op):
 
     @staticmethod
     def forward(ctx, x, *, slope):
+        want_floating("leaky_relu", x)
         y = ctx.output_like(x)
         ctx.slope = slope
         if ctx.needs[0] and slope <= 0:
@@ -59,6 +68,7 @@ class _Curve(Op):
 
     @classmethod
     def forward(cls, ctx, x, **numbers):
+        want_floating(cls.kernel, x)
         y = ctx.output_like(x)
         if ctx.needs[0]:
             ctx.save(x=x)
@@ -131,6 +141,14 @@ class Ramp(Op):
 
     @staticmethod
     def forward(ctx, x, *, low, high, slope=1.0):
+        if slope == 1.0:
+            refuse_bools("hardtanh", x)
+            want_numbers("hardtanh", min_val=low, max_val=high)
+            low, high = _of_dtype(x, low), _of_dtype(x, high)
+            if x.dtype == dtypes.uint8 and low < 0:
+                raise DTypeError(f"hardtanh: the limit {low} is no {x.dtype}: convert the tensor to a dtype with a sign")
+        else:
+            want_floating("hardsigmoid", x)
         y = ctx.output_like(x)
         ctx.window = (low, high, slope)
         if slope == 1.0:
@@ -156,6 +174,7 @@ class Shrink(Op):
 
     @staticmethod
     def forward(ctx, x, *, limit, shift):
+        want_floating("softshrink" if shift else "hardshrink", x)
         y = ctx.output_like(x)
         if ctx.needs[0]:
             ctx.save(x=x)
@@ -178,6 +197,9 @@ class Threshold(Op):
 
     @staticmethod
     def forward(ctx, x, *, limit, value):
+        refuse_bools("threshold", x)
+        want_numbers("threshold", threshold=limit, value=value)
+        limit, value = _of_dtype(x, limit), _of_dtype(x, value)
         y = ctx.output_like(x)
         if ctx.needs[0]:
             ctx.save(x=x)
@@ -200,6 +222,7 @@ class PReLU(Op):
 
     @staticmethod
     def forward(ctx, x, weight):
+        want_floating("prelu", x)
         channels = x.shape[1] if x.ndim > 1 else 1
         if weight.size not in (1, channels):
             raise ShapeError(f"prelu: expected 1 weight or one for each of {channels} channels, found {weight.size}")

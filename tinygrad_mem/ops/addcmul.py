@@ -6,7 +6,7 @@ from typing import Any
 
 from ..dtypes import is_floating, result_type
 from ..errors import DTypeError
-from .base import Op, broadcast
+from .base import Op, broadcast, want_numbers
 from .elementwise import factor, keep_factor
 
 
@@ -24,6 +24,7 @@ class Addcmul(Op):
 
     @staticmethod
     def forward(ctx, x, a, b, value):
+        want_numbers("addcmul", value=value)
         out = _output(ctx, "addcmul", x, a, b)
         if isinstance(value, float) and not is_floating(out.dtype):
             raise DTypeError(
@@ -56,6 +57,7 @@ class Addcdiv(Op):
 
     @staticmethod
     def forward(ctx, x, a, b, value):
+        want_numbers("addcdiv", value=value)
         out = _output(ctx, "addcdiv", x, a, b)
         if not is_floating(result_type(a, b)):
             raise DTypeError(
@@ -96,6 +98,7 @@ class Lerp(Op):
     @staticmethod
     def forward(ctx, x, end, weight):
         out = _output(ctx, "lerp", x, end, weight)
+        weight = float(weight) if isinstance(weight, int) else weight
         if not is_floating(out.dtype):
             raise DTypeError(f"lerp: expected a floating tensor, found {out.dtype}")
         if ctx.needs[2]:

@@ -21,8 +21,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ..devices import device as Device
-from ..dtypes import category
-from ..errors import DTypeError, ShapeError
+from ..dtypes import bool as bool_
+from ..dtypes import category, is_floating
+from ..errors import ArgumentTypeError, DTypeError, ShapeError
 
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
 
@@ -180,6 +181,34 @@ class Op:
     @staticmethod
     def backward(ctx: Context, *grads: Any) -> Any:
         raise NotImplementedError
+
+
+def want_floating(name: str, *arrays: Array | None) -> None:
+    """Raise where an array is of integers or bools, before anything is allocated: all devices then refuse alike.
+
+    Raises:
+        DTypeError: there is one.
+    """
+    for x in arrays:
+        if x is not None and not is_floating(x.dtype):
+            raise DTypeError(f"{name}: expected a floating tensor, found {x.dtype}: convert it with .float()")
+
+
+def refuse_bools(name: str, x: Array) -> None:
+    """Raise for an array of bools. Raises: DTypeError: it is one."""
+    if x.dtype == bool_:
+        raise DTypeError(f"{name}: expected numbers, found {x.dtype}: convert it with .float()")
+
+
+def want_numbers(name: str, **numbers: Any) -> None:
+    """Raise where a number is none: on a device that computes nothing, nothing else would find it.
+
+    Raises:
+        ArgumentTypeError: text, ``None`` or a sequence.
+    """
+    for which, number in numbers.items():
+        if number is None or isinstance(number, (str, bytes, list, tuple)):
+            raise ArgumentTypeError(f"{name}: {which} must be a number, found {type(number).__name__}")
 
 
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:

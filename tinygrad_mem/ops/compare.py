@@ -5,7 +5,7 @@ from __future__ import annotations
 from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError
-from .base import Op, broadcast
+from .base import Op, broadcast, want_numbers
 from .elementwise import binary_output
 
 
@@ -16,6 +16,7 @@ class Compare(Op):
 
     @staticmethod
     def forward(ctx, x, y, *, kernel):
+        want_numbers(kernel, **{which: z for which, z in (("input", x), ("other", y)) if not hasattr(z, "dtype")})
         shape = broadcast(kernel, *[z.shape for z in (x, y) if hasattr(z, "shape")])
         out = ctx.output(shape, dtypes.bool)
         getattr(ctx.kernels, kernel)(x, y, out=out)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dtypes import arithmetic
-from .base import Op, Rows
+from .base import Op, Rows, want_floating
 
 
 class Embedding(Op):
@@ -71,6 +71,7 @@ class EmbeddingBag(Op):
 
     @staticmethod
     def forward(ctx, index, weight, offsets, shares, *, bags, mean, padding, by_frequency, sparse):
+        want_floating("embedding_bag", weight)
         ctx.kernels.check_rows(index, weight.shape[0])
         if offsets is not None:
             ctx.kernels.check_bags(offsets, index.size)
@@ -147,6 +148,7 @@ class EmbeddingBagMax(Op):
 
     @staticmethod
     def forward(ctx, index, weight, offsets, *, bags, padding):
+        want_floating("embedding_bag", weight)
         ctx.kernels.check_rows(index, weight.shape[0])
         if offsets is not None:
             ctx.kernels.check_bags(offsets, index.size)

@@ -7,7 +7,7 @@ negative ones from the end: a copy of the index without them would be memory tha
 from __future__ import annotations
 
 from ..errors import DTypeError, ShapeError
-from .base import Op
+from .base import Op, want_numbers
 
 
 class Take(Op):
@@ -136,7 +136,9 @@ class Scatter(Op):
 
     @staticmethod
     def forward(ctx, x, index, source, *, axis, add):
-        if hasattr(source, "dtype") and source.dtype != x.dtype:
+        if not hasattr(source, "dtype"):
+            want_numbers("scatter", src=source)
+        elif source.dtype != x.dtype:
             raise DTypeError(f"scatter(): Expected self.dtype to be equal to src.dtype, found {x.dtype} and {source.dtype}")
         y = ctx.output_like(x)
         if y is not x:

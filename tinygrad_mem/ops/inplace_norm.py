@@ -6,7 +6,7 @@ import math
 
 from ..dtypes import arithmetic
 from ..errors import ShapeError
-from .base import Op
+from .base import Op, want_floating
 
 
 class InPlaceABN(Op):
@@ -23,6 +23,7 @@ class InPlaceABN(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps, slope):
+        want_floating("inplace_abn", x)
         n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
         for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
             if v is not None and v.shape != (channels,):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 from ..dtypes import fitting, result_type
 from ..errors import ShapeError
 from .base import Op
@@ -72,6 +74,7 @@ class Triangle(Op):
     def forward(ctx, x, *, diagonal, lower):
         if x.ndim < 2:
             raise ShapeError(f"{'tril' if lower else 'triu'}: input tensor must have at least 2 dimensions, found {x.ndim}")
+        diagonal = max(-x.shape[-2], min(operator.index(diagonal), x.shape[-1]))  # farther away it is the same
         ctx.where = (diagonal, lower)
         y = ctx.output_like(x)
         ctx.kernels.triangle(x, diagonal, lower, out=y)

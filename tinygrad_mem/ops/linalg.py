@@ -6,7 +6,7 @@ import math
 
 from ..dtypes import is_half, refuse_complex
 from ..errors import DTypeError, ShapeError
-from .base import Op, broadcast
+from .base import Op, broadcast, want_numbers
 
 
 def _product(ctx, a, b, out):
@@ -155,6 +155,7 @@ class AddMM(Op):
         if not x.dtype == a.dtype == b.dtype:
             raise DTypeError(f"addmm: expected all to have the same dtype, but got: {x.dtype}, {a.dtype} and {b.dtype}")
         refuse_complex(beta, alpha)
+        want_numbers("addmm", beta=beta, alpha=alpha)
         shape = (*a.shape[:-1], b.shape[-1])
         if broadcast("addmm", x.shape, shape) != shape:
             raise ShapeError(

@@ -6,7 +6,7 @@ import math
 
 from ..dtypes import arithmetic
 from ..errors import ShapeError
-from .base import Op
+from .base import Op, want_floating
 
 
 class BatchNorm(Op):
@@ -24,6 +24,7 @@ class BatchNorm(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps):
+        want_floating("batch_norm", x)
         n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
         for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
             if v is not None and v.shape != (channels,):
@@ -88,6 +89,7 @@ class SampleNorm(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, layout, affine, eps, centre):
+        want_floating("norm", x)
         ctx.layout, ctx.affine, ctx.centre = layout, affine, centre
         ctx.parameter_shapes = [None if p is None else p.shape for p in (weight, bias)]
         wide = arithmetic(x.dtype)

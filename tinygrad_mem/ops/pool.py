@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from ..dtypes import int16, int32, int64, uint8
-from .base import Op
+from .base import Op, refuse_bools, want_floating
 
 
 def _index_dtype(kernel):
@@ -24,6 +24,7 @@ class MaxPool(Op):
 
     @staticmethod
     def forward(ctx, x, *, outs, geometry, positions=False):
+        refuse_bools("max_pool", x)
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         index = ctx.empty(out.shape, _index_dtype(geometry[0])) if ctx.needs[0] or positions else None
@@ -70,6 +71,7 @@ class AdaptiveAvgPool(Op):
 
     @staticmethod
     def forward(ctx, x, *, outs):
+        want_floating("adaptive_avg_pool", x)
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape = x.shape
@@ -91,6 +93,7 @@ class AdaptiveMaxPool(Op):
 
     @staticmethod
     def forward(ctx, x, *, outs):
+        want_floating("adaptive_max_pool", x)
         x = ctx.contiguous(x)
         out, index = ctx.empty((x.shape[0], *outs), x.dtype), ctx.empty((x.shape[0], *outs), int64)
         ctx.shape = x.shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .base import Op
+from .base import Op, want_floating
 
 
 class Resize(Op):
@@ -16,6 +16,8 @@ class Resize(Op):
 
     @staticmethod
     def forward(ctx, x, places, weights, back, shares, *, outs, taps, back_taps, plain):
+        if not plain:
+            want_floating("interpolate", x)
         x = ctx.contiguous(x)
         out = ctx.empty((x.shape[0], *outs), x.dtype)
         ctx.shape, ctx.taps = x.shape, back_taps

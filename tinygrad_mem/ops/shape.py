@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from itertools import product
 from typing import Any
 
@@ -154,6 +155,7 @@ def root_and_offset(x):
 def diagonal(ctx, x, offset, axis1, axis2):
     """A writable view of a diagonal."""
     rows, columns = x.shape[axis1], x.shape[axis2]
+    offset = max(-rows, min(operator.index(offset), columns))  # farther away it is as empty
     first = x
     if offset:
         cut = [slice(None)] * x.ndim

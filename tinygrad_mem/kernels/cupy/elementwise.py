@@ -101,8 +101,6 @@ logical_xor = _binary("logical_xor", "x xor y")
 bitwise_and = _binary("bitwise_and", "x & y")
 bitwise_or = _binary("bitwise_or", "x | y")
 bitwise_xor = _binary("bitwise_xor", "x ^ y")
-left_shift = _binary("left_shift", "x << y")
-right_shift = _binary("right_shift", "x >> y")
 
 negative = _unary("negative", "-x")
 absolute = _unary("absolute", "|x|")
@@ -156,13 +154,68 @@ erf = _from_x("erf(v)", "erf")
 erfc = _from_x("erfc(v)", "erfc")
 erfinv = _from_x("erfinv(v)", "erfinv")
 
+_DIVISION = """
+template <typename W> __device__ inline W remainder_of(W x, W y) {  // fmod is exact, also where y is infinite
+    const W rest = fmod(x, y);
+    return rest != W(0) && (y < W(0)) != (rest < W(0)) ? rest + y : rest;
+}
+template <typename W> __device__ inline W quotient_of(W x, W y) {
+    if (y == W(0)) return x / y;
+    const W rest = fmod(x, y), toward = (x - rest) / y;
+    const W whole = rest != W(0) && (y < W(0)) != (rest < W(0)) ? toward - W(1) : toward, below = floor(whole);
+    return whole == W(0) ? copysign(W(0), x / y) : whole - below > W(0.5) ? below + W(1) : below;
+}
+"""
+_WIDE = "typedef typename Wide<Z>::type W; z = Z"
+_of_floats = {
+    "remainder": _Fused("X x, Y y", "Z z", f"{_WIDE}(remainder_of(W(x), W(y)))", "tinygrad_mem_remainder", _DIVISION),
+    "floor_divide": _Fused("X x, Y y", "Z z", f"{_WIDE}(quotient_of(W(x), W(y)))", "tinygrad_mem_floor_divide", _DIVISION),
+}
+_of_integers = {name: _binary(name, "") for name in _of_floats}
+
+
+def _divide_down(name: str, x: Any, y: Any, out: Any) -> None:
+    """CuPy's own makes nan of what is divided by an infinity, and an infinity of one that is divided."""
+    (_of_floats if out.dtype.kind == "f" else _of_integers)[name](x, y, out)
+
+
+def floor_divide(x, y, out):
+    """out = floor(x / y)."""
+    _divide_down("floor_divide", x, y, out)
+
+
+def remainder(x, y, out):
+    """out = x - y * floor(x / y)."""
+    _divide_down("remainder", x, y, out)
+
+
+# C leaves open what a shift by more than the bits that there are does: nothing is left, or the sign
+_LEFT = "y < 0 || y >= 8 * sizeof(W) ? W(0) : W(x) << y"
+_RIGHT = "y < 0 || y >= 8 * sizeof(W) ? W(x) < W(0) ? W(-1) : W(0) : W(x) >> y"
+_left_shift, _right_shift = _fused("X x, Y y", _LEFT, "left_shift"), _fused("X x, Y y", _RIGHT, "right_shift")
+
+
+def left_shift(x, y, out):
+    """out = x << y."""
+    _left_shift(x, y, out)
+
+
+def right_shift(x, y, out):
+    """out = x >> y."""
+    _right_shift(x, y, out)
+
+
 _where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
 _masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : Z(before)", "masked_copy")
 _masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : Z(before)", "masked_fill")
-_clamp = _fused(
+_clamp = _Fused(  # of a nan, in x or a bound, comes nan
     "X x, L low, H high, bool below, bool above",
-    "below && W(x) < W(low) ? W(low) : above && W(x) > W(high) ? W(high) : W(x)",
-    "clamp",
+    "Z z",
+    "typedef typename Wide<Z>::type W; W v = W(x);\n"
+    "if (below && v == v && !(v >= W(low))) v = W(low);\n"
+    "if (above && v == v && !(v <= W(high))) v = W(high);\n"
+    "z = Z(v)",
+    "tinygrad_mem_clamp",
 )
 _nan_to_num = _fused(
     "X x, float64 nan, float64 high, float64 low",
@@ -187,7 +240,7 @@ def masked_fill(value, mask, out):
 
 
 def clamp(x, low, high, out):
-    """out = x, not below low and not above high; ``None`` is no bound; nan stays."""
+    """out = x, not below low and then not above high; ``None`` is no bound; a bound of nan gives nan, and nan stays."""
     _clamp(x, 0 if low is None else low, 0 if high is None else high, low is not None, high is not None, out)
 
 

@@ -1,7 +1,8 @@
 """Rows of a table by index, and the sum of gradients into them. As in ``kernels/numpy/embedding.py``.
 
 Gradients are summed by one warp a row of the table, which looks through the indices in order: nothing is atomic, and the
-same input gives the same bits. Indices outside of the table give nan rows, and no row a gradient or a step.
+same input gives the same bits. Indices outside of the table give rows of nan (of 0 for integers), and no
+row a gradient or a step.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ typedef long long wide;
 extern "C" __global__ void embedding(const T* table, const I* index, T* out, wide rows, wide width, wide total) {{
     for (wide i = (wide)blockIdx.x * blockDim.x + threadIdx.x; i < total; i += (wide)gridDim.x * blockDim.x) {{
         const wide row = index[i / width];
-        out[i] = row >= 0 && row < rows ? table[row * width + i % width] : (T)(float)(0.0 / 0.0);
+        out[i] = row >= 0 && row < rows ? table[row * width + i % width] : (T)({N});
     }}
 }}
 
@@ -93,7 +94,7 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
         sum = largest ? max(sum, other) : sum + other;
     }}
     const double norm = largest ? sum : pow(sum, 1 / power);
-    if (norm <= most) return;
+    if (!(norm > most)) return;  // nor a row with nan
     for (wide k = lane; k < width; k += 32) {{
         T* place = table + row * s0 + k * s1;
         *place = (T)(A)((double)(A)*place * (most / (norm + 1e-7)));
@@ -105,11 +106,13 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
 @_cache
 def _kernel(name, kind, index):
     t, a = _TYPES[kind]
-    return _cupy.RawModule(code=_SOURCE.format(T=t, A=a, I="int" if index == "i" else "long long")).get_function(name)  # pyright: ignore
+    nothing = "(float)(0.0 / 0.0)" if kind in "efd" else "0"
+    code = _SOURCE.format(T=t, A=a, I="int" if index == "i" else "long long", N=nothing)
+    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 
 def check_rows(index, rows):
-    """Nothing: reading the indices would make the host wait. One outside of the table gives a row of nan."""
+    """Nothing: reading the indices would make the host wait. One outside of the table gives a row of nan (0 for integers)."""
 
 
 def embedding(weight, index, out):

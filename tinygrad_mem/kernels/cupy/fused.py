@@ -32,9 +32,12 @@ class Fused:
         inputs = _LETTER.sub(lambda found: found[0] if found[1] else f"{found[2]} {found[3]}_", inputs)
         self._source = inputs, outputs, "".join(read) + body, name, WIDE + preamble
         self._places = _places(inputs, outputs)
+        self._wide = [i for i, declared in enumerate(inputs.split(",")) if declared.strip().startswith("float64 ")]
         self._kernels: dict[tuple, Any] = {}
 
     def __call__(self, *arguments: Any, size: int | None = None) -> None:
+        if any(isinstance(x, int) and abs(x) >= 1 << 63 for x in arguments):
+            arguments = self._as_floats(arguments)
         numbers = ()
         for letter, places in self._places:
             if not any(isinstance(arguments[i], _cupy.ndarray) for i in places):
@@ -43,6 +46,11 @@ class Fused:
         if kernel is None:
             kernel = self._kernels[numbers] = self._compile(numbers)
         kernel(*arguments) if size is None else kernel(*arguments, size=size)
+
+    def _as_floats(self, arguments: tuple) -> tuple:
+        """Integers that int64 does not hold, as floats where the kernel takes floats: elsewhere CuPy refuses them."""
+        numbers = {i for _, places in self._places for i in places}.union(self._wide)
+        return tuple(float(x) if i in numbers and isinstance(x, int) else x for i, x in enumerate(arguments))
 
     def _compile(self, numbers: tuple) -> Any:
         """The kernel in which these letters are these dtypes."""
