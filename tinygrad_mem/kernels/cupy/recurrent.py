@@ -45,7 +45,7 @@ extern "C" __global__ void rnn_backward(T* a, wide stride, const T* gy, wide ste
     UNIT
     T* p = a + row * stride + k;
     const T d = dh[at] + (gy ? gy[row * step + k] : (T)0);
-    *p = relu ? (*p > 0 ? d : (T)0) : d * (1 - *p * *p);
+    *p = relu ? (*p <= 0 ? (T)0 : d) : d * (1 - *p * *p);
 }}
 
 extern "C" __global__ void lstm(T* a, wide stride, T* h, T* c, Y* y, wide step, wide count, wide width) {{

@@ -131,14 +131,42 @@ def arg_workspace(shape, axis, dtype):
     return 0
 
 
+_FIRST = """
+template <typename T> struct Place {
+    T value;
+    ptrdiff_t at;
+    __device__ Place(T value = T(0), ptrdiff_t at = -1) : value(value), at(at) {}
+};
+template <typename T> __device__ inline Place<T> first_of(Place<T> a, Place<T> b, bool low) {
+    if (a.at < 0 || b.at < 0) return a.at < 0 ? b : a;
+    const bool left = a.value != a.value, right = b.value != b.value;
+    if (left != right) return left ? a : b;
+    if (left || a.value == b.value) return a.at < b.at ? a : b;
+    return (a.value < b.value) == low ? a : b;
+}
+"""
+
+
+def _first(low, name):
+    """The place of an extreme value, or of a nan: the first where there are several, of which CuPy's own takes any nan."""
+    step = f"first_of<T>(a, b, {low})"
+    kinds = {"reduce_type": "Place<T>", "preamble": _FIRST}
+    return _cupy.ReductionKernel(
+        "T x", "int64 y", "Place<T>(x, _J)", step, "y = a.at", "Place<T>()", f"tinygrad_mem_{name}", **kinds
+    )
+
+
+_argmax, _argmin = _first("false", "argmax"), _first("true", "argmin")
+
+
 def argmax(x, axis, work, out):
-    """out = int64 index of the first largest along ``axis``, which out has not."""
-    x.argmax(axis=axis, out=out)
+    """out = int64 index of the first largest, or of the first nan, along ``axis``, which out has not."""
+    _argmax(x, out=out, axis=axis)
 
 
 def argmin(x, axis, work, out):
-    """out = int64 index of the first smallest along ``axis``, which out has not."""
-    x.argmin(axis=axis, out=out)
+    """out = int64 index of the first smallest, or of the first nan, along ``axis``, which out has not."""
+    _argmin(x, out=out, axis=axis)
 
 
 _count = _cupy.ReductionKernel("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
@@ -161,12 +189,12 @@ def variance(x, mean, axes, scale, out):
 
 
 _variance_backward = _Fused(
-    "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool root",
+    "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool spread, bool middle, bool root",
     "T out",
     """
-    double g = (double)gy * factor * ((double)x - (double)mean);
+    double g = spread ? (double)gy * factor * ((double)x - (double)mean) : 0.0;
     if (root) g = y == T(0) ? 0.0 : g / (2.0 * (double)y);
-    out = (T)(g + (double)gmean * share);
+    out = (T)(middle ? g + (double)gmean * share : g);
     """,
     "tinygrad_mem_variance_backward",
 )
@@ -174,10 +202,9 @@ _variance_backward = _Fused(
 
 def variance_backward(gy, gmean, x, mean, y, factor, share, out):
     """out = gy * factor * (x - mean) (over 2 y for the deviation, 0 where y is 0) + gmean * share. gy, gmean, y: or None."""
-    absent = mean  # read, and multiplied by 0
-    use_gy, use_mean = (0.0 if gy is None else factor), (0.0 if gmean is None else share)
-    given = [absent if a is None else a for a in (gy, gmean, x, mean, y)]
-    _variance_backward(*given, use_gy, use_mean, y is not None and gy is not None, out)
+    given = [mean if a is None else a for a in (gy, gmean, x, mean, y)]
+    spread, middle = gy is not None, gmean is not None
+    _variance_backward(*given, factor, share, spread, middle, spread and y is not None, out)
 
 
 _prod_backward = _Fused(

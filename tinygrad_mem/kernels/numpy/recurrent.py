@@ -165,11 +165,14 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
 
 
 def _rnn_gradient(a, dh, relu):
-    if relu:
-        np.greater(a, 0, out=a)
-    else:
-        np.multiply(a, a, out=a)
-        np.subtract(1, a, out=a)
+    if relu:  # nan is no reason to keep a gradient back
+        off = _scratch(a.shape, np.bool_)
+        np.less_equal(a, 0, out=off)
+        np.copyto(a, dh)
+        np.copyto(a, 0, where=off)
+        return
+    np.multiply(a, a, out=a)
+    np.subtract(1, a, out=a)
     np.multiply(a, dh, out=a)
 
 
