@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from .base import Op
@@ -50,7 +52,7 @@ class LinearCrossEntropy(Op):
         x, weight, bias, lse = saved["x"], saved["weight"], saved.get("bias"), saved["lse"]
         goal, wide, every = saved["target"].reshape(-1, 1), lse.dtype, weight.shape[0]
         heavy = widened(ctx, saved.get("class_weight"), wide)
-        seed = gy if gy.ndim == 0 else ctx.contiguous(gy).reshape(-1, 1)
+        seed: Any = widened(ctx, gy if gy.ndim == 0 else ctx.contiguous(gy).reshape(-1, 1), wide)
         gx = ctx.zeros(x.shape, wide) if ctx.needs[0] else None
         gw = ctx.empty(weight.shape, weight.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, every), wide) if ctx.needs[2] else None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from ..dtypes import arithmetic
 from .base import Op
+from .cross_entropy import widened
 
 
 class SearchSorted(Op):
@@ -19,14 +21,15 @@ class SearchSorted(Op):
 
 
 class Histogram(Op):
-    """How many elements lie in each of ``bins`` equal intervals, in x's dtype. No gradient."""
+    """How many elements lie in each of ``bins`` equal intervals, in x's dtype; of halves counted in float32. No gradient."""
 
     differentiable = False
 
     @staticmethod
     def forward(ctx, x, *, bins, low, high):
-        bounds, out = ctx.empty((2,), x.dtype), ctx.zeros((bins,), x.dtype)
-        x = ctx.contiguous(x)
+        dtype, wide = x.dtype, arithmetic(x.dtype)  # a half that is 2,048 does not grow by 1
+        x = widened(ctx, x, wide)
+        bounds, counts = ctx.empty((2,), wide), ctx.zeros((bins,), wide)
         ctx.kernels.histogram_bounds(x, low, high, out=bounds)
-        ctx.kernels.histogram(x, bounds, out=out)
-        return out
+        ctx.kernels.histogram(x, bounds, out=counts)
+        return widened(ctx, counts, dtype)

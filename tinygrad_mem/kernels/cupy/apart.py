@@ -7,6 +7,10 @@ from typing import Any
 import cupy as _cupy
 
 
+def _endless(x: Any) -> bool:
+    return type(x) is int and not -(1 << 63) <= x < 1 << 63
+
+
 def apart(x: Any, out: Any) -> Any:
     """``x``, as an operand of a ufunc that writes ``out``: CuPy copies an array in the memory of ``out`` that is not ``out``.
 
@@ -15,7 +19,7 @@ def apart(x: Any, out: Any) -> Any:
     It looks at the block, and at the first and last byte. Here an element is read only where it is written, or lies beside
     what is written (what overlaps otherwise is refused before): so the view is shown as one of another block.
     """
-    if type(x) is int and not -(1 << 63) <= x < 1 << 63 and out.dtype.kind not in "iu":
+    if _endless(x) and out.dtype.kind not in "iu":
         return float(x)
     if x is out or not isinstance(x, _cupy.ndarray) or x.data.mem.ptr != out.data.mem.ptr:
         return x

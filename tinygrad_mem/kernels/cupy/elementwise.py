@@ -154,41 +154,6 @@ erf = _from_x("erf(v)", "erf")
 erfc = _from_x("erfc(v)", "erfc")
 erfinv = _from_x("erfinv(v)", "erfinv")
 
-_DIVISION = """
-template <typename W> __device__ inline W remainder_of(W x, W y) {  // fmod is exact, also where y is infinite
-    const W rest = fmod(x, y);
-    return rest != W(0) && (y < W(0)) != (rest < W(0)) ? rest + y : rest;
-}
-template <typename W> __device__ inline W quotient_of(W x, W y) {
-    if (y == W(0)) return x / y;
-    const W rest = fmod(x, y), toward = (x - rest) / y;
-    const W whole = rest != W(0) && (y < W(0)) != (rest < W(0)) ? toward - W(1) : toward, below = floor(whole);
-    return whole == W(0) ? copysign(W(0), x / y) : whole - below > W(0.5) ? below + W(1) : below;
-}
-"""
-_WIDE = "typedef typename Wide<Z>::type W; z = Z"
-_of_floats = {
-    "remainder": _Fused("X x, Y y", "Z z", f"{_WIDE}(remainder_of(W(x), W(y)))", "tinygrad_mem_remainder", _DIVISION),
-    "floor_divide": _Fused("X x, Y y", "Z z", f"{_WIDE}(quotient_of(W(x), W(y)))", "tinygrad_mem_floor_divide", _DIVISION),
-}
-_of_integers = {name: _binary(name, "") for name in _of_floats}
-
-
-def _divide_down(name: str, x: Any, y: Any, out: Any) -> None:
-    """CuPy's own makes nan of what is divided by an infinity, and an infinity of one that is divided."""
-    (_of_floats if out.dtype.kind == "f" else _of_integers)[name](x, y, out)
-
-
-def floor_divide(x, y, out):
-    """out = floor(x / y)."""
-    _divide_down("floor_divide", x, y, out)
-
-
-def remainder(x, y, out):
-    """out = x - y * floor(x / y)."""
-    _divide_down("remainder", x, y, out)
-
-
 # C leaves open what a shift by more than the bits that there are does: nothing is left, or the sign
 _LEFT = "y < 0 || y >= 8 * sizeof(W) ? W(0) : W(x) << y"
 _RIGHT = "y < 0 || y >= 8 * sizeof(W) ? W(x) < W(0) ? W(-1) : W(0) : W(x) >> y"
