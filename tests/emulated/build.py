@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -23,6 +24,7 @@ HERE = Path(__file__).parent
 ROOT = Path(os.environ.get("TINYGRAD_MEM_EMULATED", Path.home() / ".cache" / "tinygrad_mem-emulated"))
 CUPY = "14.2.0"
 WHEELS = {"cupy-cuda12x": CUPY} | {f"nvidia-cuda-{part}-cu12": "12.9." for part in ("nvrtc", "runtime", "nvcc", "cccl")}
+_OLD = 30 * 86_400  # seconds
 ASKED = 1  # counts up when nvidia.py asks NVIDIA's compilers another question: answers are kept
 DRIVER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared"]  # products.cpp uses names of the other parts
 KERNEL_FLAGS = [
@@ -98,8 +100,10 @@ def _made_once(folder: Path) -> Iterator[Path | None]:
     with open(folder.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
+            os.utime(folder)  # it is in use
             yield None
             return
+        _remove_old(folder)
         with tempfile.TemporaryDirectory(dir=folder.parent) as made:
             yield Path(made)
             shutil.copytree(made, folder.with_suffix(".new"), dirs_exist_ok=True)
@@ -122,6 +126,15 @@ def kept(name: str) -> Iterator[dict[str, Any]]:
 
 
 _ROOMS = ("tinygrad_mem", "tests/emulated", "tests/memory", "tests/nn", "tests/ops", "tests/optim", "tests/sturdy")
+
+
+def _remove_old(folder: Path) -> None:
+    """Of the folders of the same kind, those that nobody has used for a month."""
+    kind = folder.name.partition("-")[0]
+    for other in folder.parent.glob(f"{kind}-*"):
+        if other.is_dir() and time.time() - other.stat().st_mtime > _OLD:
+            shutil.rmtree(other, ignore_errors=True)
+            other.with_suffix(".lock").unlink(missing_ok=True)
 
 
 def offered() -> Path:

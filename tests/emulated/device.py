@@ -6,7 +6,7 @@ import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from threading import get_ident
+from threading import local
 from typing import Any, NamedTuple
 
 ORDERS = {"forward": 0, "backward": 1, "mixed": 2}  # of threads, warps and blocks; mixed: some launches each way
@@ -67,6 +67,7 @@ class Device:
         if self._allocate is None:
             self._allocate = self._watched(cupy.get_default_memory_pool().malloc)
         cupy.cuda.set_allocator(self._allocate)
+        self._hooked.yes = True
         self._hook.__enter__()
 
     def hide(self) -> None:
@@ -74,20 +75,20 @@ class Device:
         import cupy
 
         self._hook.__exit__()
+        self._hooked.yes = False
         self.driver.emu_set_visible(0)
         cupy.cuda._available = None
 
     def _watched(self, malloc: Any) -> Any:
-        """CuPy's pool, for the threads that the hook does not see: the driver is told what was asked before rounding."""
-        from cupy.cuda import get_current_stream
-
-        given, hooked = self.driver.emu_piece_given, get_ident()
+        """CuPy's pool, with the hook in each thread that asks it: CuPy's hooks are a thread's own."""
+        hooked = local()
+        self._hooked = hooked
 
         def allocate(size: int) -> Any:
-            memory = malloc(size)
-            if size and get_ident() != hooked:
-                given(memory.ptr, size, memory.mem.size, get_current_stream().ptr)
-            return memory
+            if not getattr(hooked, "yes", False):
+                hooked.yes = True
+                self._hook.__enter__()
+            return malloc(size)
 
         return allocate
 

@@ -103,18 +103,75 @@ def test_empty_arrays_and_copies(emulated: Device):
     cupy.cuda.runtime.memcpy(0, 0, 0, cupy.cuda.runtime.memcpyHostToDevice)
 
 
-def test_another_thread_allocates(emulated: Device):
+def test_another_thread_allocates_and_frees(emulated: Device):
     found: list[Any] = []
 
     def work() -> None:
         x = zeros(5)
         x += 1
         found.append(x.get().tolist())
+        found.append(np.int64(x.data.ptr))
 
-    thread = threading.Thread(target=work)
-    thread.start()
-    thread.join()
-    assert found == [[1.0] * 5]
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    assert found[0] == found[2] == [1.0] * 5
+    run("*(float*)at = 1;", found[1], block=1, parameters="long long at")
+    assert emulated.problems()[0].endswith("writes 4 bytes: device memory that was freed")
+
+
+@pytest.mark.parametrize("write", [False, True], ids=["read", "write"])
+def test_the_neighbour_of_an_array_that_fills_its_piece_is_found(emulated: Device, write: bool):
+    """The pool gives by 512 bytes: an array of that size has no room behind it, and the next one may begin there."""
+    import cupy
+
+    pool = cupy.cuda.MemoryPool()
+    with cupy.cuda.using_allocator(pool.malloc):
+        large = cupy.empty(2048, "uint8")
+        del large
+        first, second = cupy.zeros(128, "float32"), cupy.zeros(128, "float32")
+    low, high = sorted((first, second), key=lambda a: a.data.ptr)
+    assert high.data.ptr == low.data.ptr + 512
+    out = zeros(1)
+    body = "x[at] = 1;" if write else "out[0] = x[at];"
+    run(body, low, out, np.int64(127), block=1, parameters="float* x, float* out, long long at")
+    assert emulated.problems() == []
+    run(body, low, out, np.int64(128), block=1, parameters="float* x, float* out, long long at")
+    (problem,) = emulated.problems()
+    assert problem.endswith(f"{'writes' if write else 'reads'} 4 bytes: an array that the kernel was not given")
+    run(body, low[100:], high, np.int64(28), block=1, parameters="float* x, float* out, long long at")
+    assert emulated.problems() == []  # it was given
+    here = np.zeros(129, "float32")
+    cupy.cuda.runtime.memcpy(here.ctypes.data, low.data.ptr, 516, cupy.cuda.runtime.memcpyDeviceToHost)
+    assert emulated.problems() == ["a copy reads: 516 bytes that are not all one array's: into the next array"]
+
+
+def test_a_failed_allocation_is_no_event(emulated: Device):
+    """CuPy calls its hooks all the same, with address 0: no listener may hear of a block that nobody frees."""
+    import cupy
+
+    import tinygrad_mem as tm
+    from tinygrad_mem import memory
+    from tinygrad_mem.memory.log import Kind
+
+    hooks: Any = cupy.cuda.memory_hook
+    addresses: list[int] = []
+
+    class Addresses(hooks.MemoryHook):
+        name = "addresses"
+
+        def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
+            addresses.append(mem_ptr)
+
+    pool = cupy.get_default_memory_pool()
+    pool.free_all_blocks()
+    used = pool.used_bytes()
+    with memory.Track("cuda") as track, emulated.refusing(), Addresses(), pytest.raises(tm.OutOfMemoryError):
+        tm.empty(1 << 21, device="cuda")
+    assert 0 in addresses
+    assert [event for event in track.log if event.kind == Kind.MALLOC] == []
+    assert pool.used_bytes() == used
 
 
 def test_a_device_of_a_given_size_is_full(emulated: Device):

@@ -7,6 +7,7 @@
 #include <functional>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "abi.h"
 
@@ -60,6 +61,7 @@ bool in_device_memory(const void* address);
 bool is_allocated(const void* address);
 void check_range(const std::string& who, const void* address, size_t bytes);
 std::string describe(uintptr_t address);
+void let_reach(const std::vector<uint64_t>& arguments);
 void allow(uintptr_t address, size_t bytes);
 void forbid(uintptr_t address, size_t bytes, uint8_t why);
 uintptr_t shared_memory();  // where the shared memory of the running block lies

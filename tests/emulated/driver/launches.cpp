@@ -237,6 +237,7 @@ static void run(Launch& launch) {
     for (size_t offset : launch.offsets) pointers.push_back((char*)launch.arguments.data() + offset);
     running = &launch;
     running_arguments = pointers.data();
+    let_reach(launch.arguments);
     stopped = false;
     a_kernel_runs = true;
     const unsigned *grid = launch.grid, *block = launch.block;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "emulated.h"
 
@@ -103,9 +104,39 @@ static bool is_a_whole_piece(const void* pointer, size_t bytes) {
     return piece != pieces.end() && piece->second == bytes;
 }
 
+// The piece that an address is in: (where it begins, where it ends). What no pool gave is a piece as cudaMalloc gave it.
+static std::pair<uintptr_t, uintptr_t> piece_of(uintptr_t address) {
+    for (auto* blocks : {&pieces, &allocated}) {
+        auto after = blocks->upper_bound(address);
+        if (after == blocks->begin()) continue;
+        --after;
+        if (address < after->first + after->second) return {after->first, after->first + after->second};
+    }
+    return {0, 0};
+}
+
+// The pieces to which a launch was given a pointer: its kernel has no business in others, into which it comes only beyond the end
+// of one that leaves no room for forbidden bytes. Anything in the arguments that could be a pointer counts.
+static std::vector<std::pair<uintptr_t, uintptr_t>> reachable;
+void let_reach(const std::vector<uint64_t>& arguments) {
+    reachable.assign(1, {start, start + SHARED_ROOM});
+    for (uint64_t value : arguments)
+        if (in_device_memory((void*)value)) reachable.push_back(piece_of(value));
+}
+static bool in_reach(uintptr_t address) {
+    for (size_t i = 0; i < reachable.size(); ++i)
+        if (address - reachable[i].first < reachable[i].second - reachable[i].first) {
+            if (i) std::swap(reachable[i], reachable[0]);  // likely the next one too
+            return true;
+        }
+    return false;
+}
+
 void check_range(const std::string& who, const void* pointer, size_t bytes) {
     auto address = (uintptr_t)pointer;
     if (bytes == 0) return;
+    if (is_allocated(pointer) && piece_of(address).second < address + bytes && usable(address, bytes))
+        problem(who + ": " + std::to_string(bytes) + " bytes that are not all one array's: into the next array");
     bool ours = is_allocated(pointer) && is_allocated((char*)pointer + bytes - 1);
     if (!ours || !usable(address, bytes))
         problem(who + ": " + std::to_string(bytes) + " bytes that are not all one array's: " + describe(ours ? address + bytes - 1 : address));
@@ -253,17 +284,17 @@ API cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const voi
 
 // What g++ calls before each load and store of a kernel (-fsanitize=kernel-address; the names are the compiler's). A bad access
 // ends the launch, as it would on a GPU, and is a problem of the test.
-static void refuse(uintptr_t address, size_t bytes, bool write) {
-    problem(who_runs() + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: " + describe(address));
+static void refuse(uintptr_t address, size_t bytes, bool write, const std::string& what) {
+    problem(who_runs() + (write ? " writes " : " reads ") + std::to_string(bytes) + " bytes: " + what);
     stop_launch();
 }
 static inline void check(uintptr_t address, size_t bytes, bool write) {
     if (address - start < ROOM) {
         uint8_t value = shadow[(address - start) / 8];
-        if (value == 0 && (address & 7) + bytes <= 8) return;
-        if (!usable(address, bytes)) refuse(address, bytes, write);
+        if (!(value == 0 && (address & 7) + bytes <= 8) && !usable(address, bytes)) refuse(address, bytes, write, describe(address));
+        if (a_kernel_runs && !in_reach(address)) refuse(address, bytes, write, "an array that the kernel was not given");
     } else if (a_kernel_runs && !on_a_kernels_stack(address) && !in_a_kernels_image(address)) {
-        refuse(address, bytes, write);
+        refuse(address, bytes, write, describe(address));
     }
 }
 #define CHECKS(n)                                                                 \
