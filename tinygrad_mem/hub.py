@@ -41,6 +41,28 @@ def get_dir() -> str:
     return os.path.join(_get_torch_home(), "hub")
 
 
+class tqdm:
+    """What published files wrap downloads in: the iterable itself, without a bar."""
+
+    def __init__(self, iterable: Any = None, *args: Any, **kwargs: Any) -> None:
+        self.iterable = iterable
+
+    def __iter__(self) -> Any:
+        return iter(self.iterable)
+
+    def __enter__(self) -> tqdm:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def update(self, n: Any = 1) -> None:
+        """Nothing: there is no bar."""
+
+    def close(self) -> None:
+        """Nothing: there is no bar."""
+
+
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 """Finds the digits of a checksum in the name of a file."""
 

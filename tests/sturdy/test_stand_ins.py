@@ -594,3 +594,12 @@ def test_a_buffer_that_is_assigned_is_one_to_the_tracker():
         module.register_buffer("table", values)
 
     assert peak(lambda module, values: setattr(module, "table", tm.nn.Buffer(values))) == peak(by_name) > 0
+
+
+def test_a_bar_that_shows_nothing():
+    from tinygrad_mem.utils.model_zoo import tqdm
+
+    assert list(tqdm([1, 2], desc="files")) == [1, 2]
+    with tqdm(total=3) as bar:
+        bar.update(1)
+        bar.close()
