@@ -19,11 +19,13 @@ import weakref
 from _thread import RLock, get_ident
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
+P = ParamSpec("P")
 
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 _NAMES = "SIGINT SIGTERM SIGHUP SIGQUIT SIGBREAK SIGALRM SIGVTALRM SIGPROF SIGUSR1 SIGUSR2 SIGXCPU SIGCHLD"
@@ -48,10 +50,10 @@ def may_wait() -> bool:
 
 def lock_was_mine() -> bool:
     """Whether this thread, which has the lock, had it already before it took it now: it comes from inside a change."""
-    lock.release()
     try:
+        lock.release()
         return not may_wait()
-    finally:
+    finally:  # also where a signal was heard after the first call
         lock.acquire()
 
 
@@ -106,6 +108,52 @@ class Living:
         return [thing for reference in self._references.copy().values() if (thing := reference()) is not None]
 
 
+class _Context:
+    """What ``with`` asks, answered by a generator with one ``yield``."""
+
+    __slots__ = ("_steps",)
+
+    def __init__(self, steps: Any) -> None:
+        self._steps = steps
+
+    def __enter__(self) -> Any:
+        try:
+            return next(self._steps)
+        except BaseException:  # a signal, which is heard after the call, or an error of the generator's
+            self._steps.close()
+            raise
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            del kind
+        finally:
+            if error is None:
+                if next(self._steps, self) is not self:
+                    raise RuntimeError("a context yields once")
+            else:
+                try:
+                    self._steps.throw(error)
+                except BaseException as found:
+                    if found is not error and not (isinstance(error, StopIteration) and found.__cause__ is error):
+                        raise
+                    error.__traceback__ = trace
+                finally:
+                    del error, trace
+
+
+def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
+    """As ``contextlib.contextmanager``, for what must be put back: a signal that comes as the block ends does not prevent it.
+
+    An exception of the block's goes on, or another one of the generator's.
+    """
+
+    @functools.wraps(function)
+    def make(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T]:
+        return _Context(function(*args, **kwargs))
+
+    return make
+
+
 def covered(function: F) -> F:
     """Let the ``try`` that ``function`` begins with cover its first instruction, at which Python hears signals.
 
@@ -122,6 +170,9 @@ def covered(function: F) -> F:
     return function
 
 
+_Context.__exit__ = covered(_Context.__exit__)  # type: ignore[method-assign]
+
+_held = False  # inside of a whole change, of the main thread
 _seen: tuple[list, list] = ([], [])  # handlers as they were found last, and those of them that are Python's
 
 
@@ -133,7 +184,8 @@ def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
     elsewhere: an exception that another thread sets with ``PyThreadState_SetAsyncExc``, or one of a tracer's. In other threads
     than the main one no handler runs, and this is a plain call.
     """
-    if get_ident() != threading.main_thread().ident:
+    global _held
+    if _held or get_ident() != threading.main_thread().ident:
         return change(*arguments, **options)
     handlers = [*map(_signal.getsignal, _SIGNALS)]
     seen, python = _seen
@@ -144,8 +196,10 @@ def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
     try:
         for number, _ in python:
             _signal.signal(number, note)
+        _held = True
         return change(*arguments, **options)
     finally:
+        _held = False
         try:
             deque(starmap(_signal.signal, python), 0)
         except BaseException:  # a signal whose own handler is back already
@@ -154,6 +208,26 @@ def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
         finally:
             if late:
                 _answer(late, dict(python))
+
+
+@covered
+def surely(change: Callable[..., object], *arguments: Any, begun: list[bool] | None = None) -> None:
+    """As :func:`whole`, for what puts back: a signal that comes before it begins is raised after it, too.
+
+    Args:
+        begun: filled when the change begins; nobody gives it.
+    """
+    try:
+        begun = []
+        whole(_begin, begun, change, arguments)
+    finally:
+        if not begun:
+            change(*arguments)
+
+
+def _begin(begun: list[bool], change: Callable[..., object], arguments: tuple) -> None:
+    begun.append(True)
+    change(*arguments)
 
 
 def undivided(change: F) -> F:

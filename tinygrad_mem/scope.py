@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from .interrupts import covered, lock, may_wait
+from .interrupts import context, covered, lock, may_wait, surely
 
 BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
 
@@ -32,20 +32,50 @@ def settle_numpy() -> None:
     np.setbufsize(BUFFER)
 
 
+class quiet_numpy:
+    """Inside, the running context is set up for kernels; then it is as it was: a signal may leave ``np.errstate`` open."""
+
+    __slots__ = ("_state",)
+
+    def __enter__(self) -> None:
+        self._state: Any = np.errstate()
+        try:
+            self._state.__enter__()
+            settle_numpy()
+        except BaseException:  # a signal: the block does not begin
+            self.__exit__()
+            raise
+
+    @covered
+    def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            try:
+                self._state.__exit__(None, None, None)
+            except BaseException as error:
+                with contextlib.suppress(Exception):  # it has ended
+                    self._state.__exit__(None, None, None)
+                if not isinstance(error, Exception):
+                    raise
+
+
 class _Local(threading.local):
     """One copy a thread: a worker starts with gradients on and no hooks, as in PyTorch.
 
     Attributes:
         run: ``run(f, *args)`` calls ``f`` where NumPy does not warn: inf and nan are values here, as in PyTorch. It is a
             context of the thread's own, 20 times cheaper to enter than ``np.errstate``; the user's settings are not touched.
+        unheard: the same, where no track hears what NumPy allocates: for what is no op.
     """
 
     run: Callable[..., Any]
+    unheard: Callable[..., Any]
 
     def __init__(self) -> None:
         quiet = contextvars.copy_context()
         quiet.run(settle_numpy)
-        self.run = quiet.run
+        self.run, self.unheard = quiet.run, quiet.copy().run
 
     grad_enabled: bool = True
     inference: bool = False
@@ -236,8 +266,15 @@ def listen(listener: Listener) -> None:
 def unlisten(listener: Listener) -> None:
     """Remove ``listener``; a listener that is not there is an error of the caller."""
     with lock:
-        if _listening.pop(listener, listener) is not None:
+        if listener not in _listening:
             raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")
+        forget(listener)
+
+
+def forget(listener: Listener) -> None:
+    """As :func:`unlisten`, also where it does not listen: what an interrupt has left."""
+    with lock:
+        _listening.pop(listener, None)
         _publish()
 
 
@@ -262,15 +299,15 @@ class Ours(Listener):
             hear(*args, **kwargs)
 
 
-@contextlib.contextmanager
+@context
 def listening(listener: Listener) -> Iterator[None]:
     """Inside, ``listener`` hears what the running program does, and no other."""
     ours = Ours(listener)
-    listen(ours)
     try:
+        listen(ours)
         yield
     finally:
-        unlisten(ours)
+        surely(forget, ours)
 
 
 class phase:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import gc
 import inspect
 import operator
 import signal
@@ -18,25 +20,31 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy._core import _ufunc_config
 
 import tinygrad_mem as tm
 from tests.tracing import hearing
-from tinygrad_mem import interrupts, nn, scope
+from tinygrad_mem import interrupts, memory, nn, scope
 from tinygrad_mem.amp import GradScaler, autocast
 from tinygrad_mem.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from tinygrad_mem.backends.accumulation import accumulate_in
-from tinygrad_mem.devices import device
+from tinygrad_mem.devices import device, noted
+from tinygrad_mem.kernels.numpy import blas
+from tinygrad_mem.memory import alive, uncounted
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils import clip_grad_norm_
 from tinygrad_mem.recompute.checkpoint import _override, checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
 from tinygrad_mem.techniques.accumulation import accumulate
 from tinygrad_mem.techniques.in_backward import optimizer_in_backward
+from tinygrad_mem.techniques.inplace import inplace_abn
 
 PACKAGE = str(Path(tm.__file__).parent)
+BESIDE = (contextlib.__file__, _ufunc_config.__file__)  # what ``with`` enters for us is not ours, and hears signals too
 CLOSE = ("optim/", "amp/", "nn/norm", "scope", "interrupts", "grad_mode", "in_backward", "accumulation", "recompute/checkpoint")
-COVERED = ("__exit__", "_end")  # a tracer's exception at their beginning misses the handler that a signal's finds: see below
+COVERED = ("__exit__", "_end", "surely")  # a tracer's exception as they begin misses the handler that a signal's finds: below
 SHARE = 40  # of the places elsewhere one in so many
 
+predict: Any = sys.modules["tinygrad_mem.memory.predict"]  # the package shows the function of this name
 Place = tuple[str, str, int]
 Units = dict[str, list[bytes]]
 
@@ -48,14 +56,15 @@ def heard(places: list[Place], wanted: Place | None = None, number: int = 0) -> 
     visits = 0
 
     def ours(code: CodeType) -> bool:
-        return code.co_filename.startswith(PACKAGE) and (wanted is None or code.co_qualname == wanted[1])
+        return code.co_filename.startswith((PACKAGE, *BESIDE)) and (wanted is None or code.co_qualname == wanted[1])
 
     def at(frame: FrameType, position: int) -> None:
         nonlocal visits
         code = frame.f_code
-        if position < 0 and (code.co_name in COVERED or code.co_flags & inspect.CO_GENERATOR):
+        beside = code.co_filename in BESIDE
+        if position < 0 and not beside and (code.co_name in COVERED or code.co_flags & inspect.CO_GENERATOR):
             return
-        place = (code.co_filename[len(PACKAGE) :], code.co_qualname, position)
+        place = (code.co_filename.removeprefix(PACKAGE), code.co_qualname, position)
         places.append(place)
         if place == wanted:
             visits += 1
@@ -73,7 +82,7 @@ def chosen(places: list[Place]) -> list[tuple[Place, int]]:
     count: dict[Place, int] = {}
     for place in places:
         count[place] = count.get(place, 0) + 1
-    near = [p for p in count if any(p[0].startswith(f"/{name}") or f"/{name}." in p[0] for name in CLOSE)]
+    near = [p for p in count if p[0] in BESIDE or any(p[0].startswith(f"/{name}") or f"/{name}." in p[0] for name in CLOSE)]
     far = [p for p in count if p not in near and zlib.crc32(repr(p).encode()) % SHARE == 0]
     return [(p, visits) for p in (*near, *far) for visits in sorted({1, count[p]})]
 
@@ -182,6 +191,14 @@ def thread_state() -> dict[str, Any]:
     kept.pop("entered_devices", None)
     kept.pop("recorded")  # a count of what ran
     kept |= {name: getattr(_override, name) for name in ("early_stop", "debug")}
+    kept |= {
+        "listeners": scope.listeners,
+        "tracks": sys.modules["tinygrad_mem.memory.track"]._running,
+        "limits": memory.limit._open.copy(),
+    }
+    kept |= {"collects": gc.isenabled(), "callbacks": gc.callbacks.copy(), "numpy": (np.geterr(), np.getbufsize())}
+    kept |= {"heard of NumPy": (uncounted.Ears._hearing, scope.run(uncounted._numpy()[1])), "looks": scope.looking._open.copy()}
+    kept |= {"lock": scope.lock._is_owned(), "blas": blas._single_users, "limit": device("cpu").pool.get_limit()}
     return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
 
 
@@ -263,11 +280,24 @@ SWITCHES: dict[str, Callable[[], Any]] = {
     "accumulate_in": lambda: accumulate_in(tm.float16),
     "early_stop": lambda: set_checkpoint_early_stop(False),
     "debug": lambda: set_checkpoint_debug_enabled(True),
+    "track": lambda: memory.track("cpu"),
+    "limit": lambda: memory.limit("1 GiB"),
+    "listening": lambda: scope.listening(scope.Listener()),
+    "looking": scope.looking,
+    "quiet_numpy": scope.quiet_numpy,
+    "dry_run": predict.dry_run,
+    "cycles": lambda: predict._Cycles(device("cpu").pool),
+    "single": blas.single,
+    "noted": noted,
+    "alone": lambda: device("cpu").pool._alone(),
 }
 
 
 @pytest.mark.parametrize("name", SWITCHES)
-def test_a_switch_is_turned_back_wherever_ctrl_c_comes(name: str, reliability: Callable[[str, int], None]):
+def test_a_switch_is_turned_back_wherever_ctrl_c_comes(
+    name: str, reliability: Callable[[str, int], None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(alive, "SOURCES", [lambda *types: []])  # a census of nothing is as any other, and quick
     places: list[Place] = []
     with heard(places), SWITCHES[name]():
         pass
@@ -285,6 +315,52 @@ def test_a_switch_is_turned_back_wherever_ctrl_c_comes(name: str, reliability: C
         deque(map(operator.call, [interrupt_main, functools.partial(switch.__exit__, None, None, None)]), 0)
     assert thread_state() == before
     reliability("interrupts of a switch", len(set(places)) + 1)
+
+
+# --- statistics that run along ----------------------------------------------------------------------------------------------
+
+
+def _batch(x: Any, m: Any, v: Any) -> None:
+    F.batch_norm(x, m, v, None, None, True)
+
+
+def _instance(x: Any, m: Any, v: Any) -> None:
+    F.instance_norm(x, m, v)
+
+
+def _layer(x: Any, m: Any, v: Any) -> None:
+    layer = nn.InstanceNorm1d(3, track_running_stats=True)
+    layer.running_mean, layer.running_var = m, v
+    layer(x)
+
+
+def _in_place(x: Any, m: Any, v: Any) -> None:
+    inplace_abn(x, m, v, training=True)
+
+
+@pytest.mark.parametrize("norm", [_batch, _instance, _layer, _in_place])
+def test_running_statistics_move_both_or_not_at_all(norm: Callable, reliability: Callable[[str, int], None]):
+    def run(*where: Any) -> tuple:
+        device("cpu").generator.manual_seed(0)
+        x, m, v = tm.randn(2, 3, 4), tm.zeros(3), tm.ones(3)
+        before = [thread_state(), [(s.numpy().tobytes(), s._version) for s in (m, v)]]
+        try:
+            with heard(*where) as sent:
+                norm(x, m, v)
+            assert not where[1:] or not sent
+        except KeyboardInterrupt:
+            pass
+        assert thread_state() == before[0], where[1:]
+        return before[1], [(s.numpy().tobytes(), s._version) for s in (m, v)]
+
+    run([])
+    places: list[Place] = []
+    legal = run(places)
+    points = [(place, number) for place in dict.fromkeys(places) for number in sorted({1, places.count(place)})]
+    for point in points:
+        assert run([], *point)[1] in legal, point
+    assert len(points) > 100
+    reliability("interrupts of norms whose statistics run along", len(points))
 
 
 # --- the mechanism ----------------------------------------------------------------------------------------------------------

@@ -344,8 +344,7 @@ class GradScaler:
 
 
 def _float32(number: float) -> float:
-    with np.errstate(over="ignore"):
-        return float(np.float32(number))
+    return float(scope.run_inside(np.float32, number))
 
 
 def _refuse_steps_in_backward(loss: Tensor) -> None:

@@ -10,11 +10,9 @@ import heapq
 import weakref
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..errors import ArgumentTypeError, DTypeError, GraphError, ShapeError
 from ..ops.base import Part, Rows
-from ..scope import local, settle_numpy
+from ..scope import local, quiet_numpy
 from . import sparse
 from .accumulation import accumulate, copy
 from .shape import root_of
@@ -71,8 +69,7 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     before = local.phase, local.op, local.module, local.line, local.walk
     local.phase, local.walk = "backward", Walk(keep_graph)
     try:
-        with np.errstate():
-            settle_numpy()
+        with quiet_numpy():
             while ready:
                 node = heapq.heappop(ready)[1]
                 _step(node, pending, ready, keep_graph, wanted)

@@ -6,7 +6,6 @@ This class knows no op. The methods that compute (``t.add``, ``t.sum``, ``t + u`
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from ..absent import Explained as _Explained
 from ..devices import device as Device
 from ..dtypes import FLOATING
 from ..errors import DTypeError, GraphError, ShapeError
+from ..interrupts import context
 from ..scope import local
 from . import saved, tape
 from .capsule import on_host
@@ -337,7 +337,7 @@ class Tensor(Exchange, _Base):
         with self._retained_anew():
             self._retains_grad = True
 
-    @contextlib.contextmanager
+    @context
     def _retained_anew(self) -> Iterator[None]:
         """Inside, the tensor may be hung on another node: what it retains is the gradient of its newest value."""
         if self._retains_grad and self._node is not None and self._node.retained is not None:

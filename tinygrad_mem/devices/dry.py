@@ -9,17 +9,16 @@ import _thread
 import functools
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .. import scope
-from ..interrupts import lock
+from ..interrupts import context, lock
 from ..scope import local
 from .meta import Meta
 from .random import Apart, Draws, Noted
 
 
-@contextmanager
+@context
 def dry_run(like: str = "cpu") -> Iterator[Any]:
     """Inside, every device that the thread names is one ``meta`` of the run's own, whose pool begins empty.
 
@@ -41,7 +40,7 @@ def dry_run(like: str = "cpu") -> Iterator[Any]:
         meta.pool.close()
 
 
-@contextmanager
+@context
 def _inside(meta: Meta | None, draws: Any) -> Iterator[None]:
     """The thread belongs to the dry run on ``meta``, if there is one, and draws as its program does."""
     with scope.switched(scope.switches()):  # what the program leaves turned is turned back

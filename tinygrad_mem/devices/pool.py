@@ -16,7 +16,6 @@ import itertools
 from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from heapq import heappop, heappush
 from typing import Any
 
@@ -24,7 +23,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import OutOfMemoryError
-from ..interrupts import lock, lock_was_mine
+from ..interrupts import context, lock, lock_was_mine
 from .chunks import NOTHING, ROUND, Aside, Chunk, Counts, Pending, Segment, closed, free_runs, heaped, look, merged, take
 from .chunks import round_up as round_up
 
@@ -152,7 +151,7 @@ class Pool:
         finally:
             self._pending.append(chunk)
 
-    @contextmanager
+    @context
     def _alone(self) -> Iterator[bool]:
         """Take the lock and do what is pending; ``False``: this thread is inside a change already, and may only look."""
         with lock:

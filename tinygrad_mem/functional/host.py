@@ -12,6 +12,7 @@ from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError
+from ..scope import local, run_by
 
 
 def host_array(data: Any, dtype: Any) -> np.ndarray:
@@ -30,16 +31,15 @@ def host_array(data: Any, dtype: Any) -> np.ndarray:
         ) from None
     if source.dtype.kind not in "biuf" and source.dtype != dtypes.bfloat16:
         raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
-    with np.errstate(over="ignore"):
-        if dtype is not None:
-            dtype = dtypes.as_dtype(dtype)
-            if not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
-                _hold(source, dtype)
-            return source.astype(dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
+    if dtype is None:
         found = _dtype_found(data, source) if nested is None else _dtype_within(nested)
         if source.dtype != found:  # NumPy makes floats of whole numbers that int64 does not hold
             _hold(source, found)
-        return source.astype(found, copy=False)
+        return run_by(local.unheard, source.astype, found, copy=False)
+    dtype = dtypes.as_dtype(dtype)
+    if not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
+        _hold(source, dtype)
+    return run_by(local.unheard, source.astype, dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
 
 
 def _hold(source: np.ndarray, dtype: np.dtype) -> None:

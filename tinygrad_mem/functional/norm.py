@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
+from ..interrupts import whole
 from ..ops import norm as ops
 from ..scope import local
 from . import choose, elementwise, pool, rearrange, reduce, shape
@@ -39,19 +40,8 @@ def batch_norm(
     if not input.numel():
         return _of_nothing(input, weight, bias)
     mean, var = statistics_of("batch_norm", input, running_mean, running_var, training, momentum, eps)
-    out = apply(
-        ops.BatchNorm,
-        input,
-        weight,
-        bias,
-        running_mean=None if mean is None else mean.array,
-        running_var=None if var is None else var.array,
-        training=training,
-        momentum=momentum,
-        eps=eps,
-    )
-    statistics_moved("batch_norm", mean, var, training)
-    return out
+    numbers = {"training": training, "momentum": momentum, "eps": eps}
+    return with_statistics(apply, ops.BatchNorm, (input, weight, bias), mean, var, numbers)
 
 
 def _of_nothing(input: Tensor, *parameters: Tensor | None) -> Tensor:
@@ -76,11 +66,22 @@ def statistics_of(
     return (None, None) if training and local.phase == "recompute" else (mean, var)  # the forward has moved them
 
 
-def statistics_moved(name: str, mean: Tensor | None, var: Tensor | None, training: bool) -> None:
-    """Count the write of the statistics that an op of batch norm has moved in training."""
-    for statistic in (mean, var) if training else ():
-        if statistic is not None:
-            statistic.storage.written(name)
+def with_statistics(
+    how: Callable[..., Tensor], op: Any, inputs: tuple, mean: Tensor | None, var: Tensor | None, numbers: dict[str, Any]
+) -> Tensor:
+    """``op``, one of batch norm, applied as ``how`` does: in training both statistics move and count that, or neither does."""
+    if mean is None or var is None:
+        return how(op, *inputs, running_mean=None, running_var=None, **numbers)
+    if not numbers["training"]:
+        return how(op, *inputs, running_mean=mean.array, running_var=var.array, **numbers)
+    return whole(_moving, how, op, inputs, mean, var, numbers)
+
+
+def _moving(how: Callable[..., Tensor], op: Any, inputs: tuple, mean: Tensor, var: Tensor, numbers: dict[str, Any]) -> Tensor:
+    out = how(op, *inputs, running_mean=mean.array, running_var=var.array, **numbers)
+    for statistic in (mean, var):
+        statistic.storage.written("batch_norm")
+    return out
 
 
 def _check_statistics(
@@ -189,10 +190,14 @@ def instance_norm(
     if math.prod(input.shape[2:]) <= 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     if running_mean is not None and running_var is not None and local.phase != "recompute":
-        x = input.detach().reshape(n, channels, -1)
-        for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
-            statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
+        whole(_move_on, input.detach().reshape(n, channels, -1), running_mean, running_var, momentum)
     return group_norm(input, channels, weight, bias, eps)
+
+
+def _move_on(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
+    """Let both statistics follow those of ``x``, of shape (n, channels, length)."""
+    for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
+        statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
 
 
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:

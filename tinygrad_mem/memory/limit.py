@@ -6,7 +6,7 @@ import contextlib
 from typing import Any, ClassVar
 
 from ..devices import device as Device
-from ..interrupts import lock
+from ..interrupts import covered, lock, surely, whole
 from .sizes import bytes_text, parse_bytes
 from .stats import where
 
@@ -41,12 +41,29 @@ class limit(contextlib.ContextDecorator):
                 f"limit: {bytes_text(self.bytes)} was asked on {self.device}, {bytes_text(used)} are in use already: free "
                 "tensors first, or ask for more"
             )
-        with lock:
-            own, limits = self._open.get(self.device, (pool.get_limit(), ()))
-            self._hold(own, (*limits, self.bytes))
+        begun: list[bool] = []
+        try:
+            whole(self._begin, begun)
+        except BaseException:  # a signal: the block does not begin
+            if begun:
+                surely(self._end)
+            raise
         return self
 
+    @covered
     def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            surely(self._end)
+
+    def _begin(self, begun: list[bool]) -> None:
+        with lock:
+            own, limits = self._open.get(self.device, (self.device.pool.get_limit(), ()))
+            self._hold(own, (*limits, self.bytes))
+            begun.append(True)
+
+    def _end(self) -> None:
         with lock:
             own, limits = self._open.get(self.device, (0, ()))
             if self.bytes not in limits:

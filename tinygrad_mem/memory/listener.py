@@ -10,6 +10,7 @@ from typing import Any
 from .. import scope
 from ..autograd.saved import Kept
 from ..autograd.sparse import parts
+from ..interrupts import whole
 from ..nn.module import Module
 from ..scope import local, lock
 from .census import Census
@@ -192,7 +193,7 @@ class Recorder(scope.Listener):
         """Begin to listen, and write down what is there: bytes in use, each block, what it is and whose."""
         self.only = self.device.pool
         if self._numpy:
-            Ears.open(self._heard)
+            whole(Ears.open, self._heard)
         self.sample()
         with lock:  # no pool of ours takes or gives back a segment between the count and the first that is heard of
             reserved = self.only.total_bytes()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import sys
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 
 from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
+from ..interrupts import context, covered, surely
 from .sizes import bytes_text
 from .source import is_engine, source_name
 from .stats import where
@@ -70,13 +70,25 @@ class _Cycles(scope.Listener):
 
     def __enter__(self) -> _Cycles:
         gc.collect(1)
-        scope.listen(self)
-        gc.callbacks.append(self._collects)
+        try:
+            scope.listen(self)
+            gc.callbacks.append(self._collects)
+        except BaseException:  # a signal, which is heard after the call
+            surely(self._end)
+            raise
         return self
 
+    @covered
     def __exit__(self, *exc: object) -> None:
-        gc.callbacks.remove(self._collects)
-        scope.unlisten(self)
+        try:
+            del exc
+        finally:
+            surely(self._end)
+
+    def _end(self) -> None:
+        scope.forget(self)
+        while self._collects in gc.callbacks:
+            gc.callbacks.remove(self._collects)
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
         asked = not gc.isenabled() or (info["generation"] == 2 and _asks(sys._getframe().f_back))
@@ -97,7 +109,7 @@ class _Cycles(scope.Listener):
             )
 
 
-@contextlib.contextmanager
+@context
 def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
     """:func:`devices.dry_run`, whose errors say where in the user's program they come from.
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import scope
 from ..autograd.tensor import Tensor
+from ..interrupts import covered, surely
 from ..scope import local
 from . import blocks
 from .attribution import Attribution, Category
@@ -86,21 +87,29 @@ class Track:
         self._hearing = self._device.listening()
         self._recorder = Recorder(self._device, self.log, self._uncounted)
         collecting = gc.isenabled()
-        gc.disable()  # what it freed between the count of what is there and the first event heard would be lost
         try:
+            gc.disable()  # what it freed between the count of what is there and the first event heard would be lost
             self._hearing.__enter__()
             self._recorder.begin()
             with scope.lock:
                 _running = (*_running, self)
-        except BaseException:
-            self._stop(self._recorder)
-            raise
-        finally:
             if collecting:
                 gc.enable()
+        except BaseException:
+            if collecting:
+                gc.enable()
+            surely(self._stop, self._recorder)
+            raise
         return self
 
+    @covered
     def __exit__(self, *exc: object) -> None:
+        try:
+            del exc
+        finally:
+            surely(self._end)
+
+    def _end(self) -> None:
         if os.getpid() != self._process:
             return  # a forked child is not tracked
         if self._recorder is None or not self._recorder.on:
@@ -108,12 +117,11 @@ class Track:
         self._stop(self._recorder)
 
     def _stop(self, recorder: Recorder) -> None:
-        """Listen no more; once more where an interrupt came between, and after a beginning that failed halfway."""
+        """Listen no more; also after a beginning that failed halfway."""
         global _running
         with scope.lock:
             _running = tuple(track for track in _running if track is not self)
-        if recorder in scope.listeners:
-            scope.unlisten(recorder)
+        scope.forget(recorder)
         try:
             recorder.end()
         finally:

@@ -19,6 +19,7 @@ from ..devices import Generator
 from ..functional import creation, random
 from ..kernels.numpy.erfinv import A, B, C, D, E, F
 from ..ops.convert import Upload
+from ..scope import run_inside
 
 _LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)), "sigmoid")
 
@@ -87,19 +88,18 @@ def trunc_normal_(
     low, high = (0.5 * math.erfc((mean - x) / (std * math.sqrt(2.0))) for x in (a, b))
     with no_grad():
         shares = random.uniform_(creation.empty_like(tensor, dtype="float64"), low, high, generator=generator)
-        _upload(tensor, lambda: (_normal_quantile(shares.cpu().numpy()) * std + mean).clip(a, b))
+        _upload(tensor, lambda: (run_inside(_normal_quantile, shares.cpu().numpy()) * std + mean).clip(a, b))
     return tensor
 
 
 def _normal_quantile(p: np.ndarray) -> np.ndarray:
     """The number below which a standard normal one lies with probability ``p``, to 1e-9 (Wichura 1988, AS 241, by regions)."""
     q = p - 0.5
-    with np.errstate(all="ignore"):
-        r = 0.180625 - q * q
-        middle = q * _ratio(r, A, B)
-        tail = np.sqrt(-np.log(np.minimum(p, 1 - p)))
-        near = _ratio(tail - 1.6, C, D)
-        far = _ratio(tail - 5.0, E, F)
+    r = 0.180625 - q * q
+    middle = q * _ratio(r, A, B)
+    tail = np.sqrt(-np.log(np.minimum(p, 1 - p)))
+    near = _ratio(tail - 1.6, C, D)
+    far = _ratio(tail - 5.0, E, F)
     return np.where(np.abs(q) <= 0.425, middle, np.sign(q) * np.where(tail <= 5.0, near, far))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from ..amp import GradScaler
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
+from ..interrupts import context
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..techniques import accumulate
@@ -104,12 +104,13 @@ class TrainingStep:
             self.optimizer.zero_grad()
         return loss.detach()
 
-    @contextmanager
-    def _region(self) -> Iterator[None]:
-        with ExitStack() as stack:
-            for region in self._regions:
-                stack.enter_context(region)
+    @context
+    def _region(self, inner: int = 0) -> Iterator[None]:
+        if inner == len(self._regions):
             yield
+        else:
+            with self._regions[inner], self._region(inner + 1):
+                yield
 
 
 def called(model: Module, inputs: Any) -> Any:

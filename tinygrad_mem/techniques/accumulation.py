@@ -12,6 +12,7 @@ from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, GraphError, ShapeError, pins_nothing
 from ..functional import creation
+from ..interrupts import context
 from ..nn.module import Module
 from ..nn.utils.clip_grad import clip_grad_norm_
 from ..optim.optimizer import Optimizer
@@ -89,7 +90,7 @@ class accumulate:
         for p in self._parameters():
             p.grad = None
 
-    @contextlib.contextmanager
+    @context
     def _whole(self) -> Iterator[None]:
         """Inside, an exception makes the window begin anew: half a gradient must never be stepped."""
         try:

@@ -7,7 +7,7 @@ from typing import Any
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
-from ..functional.norm import statistics_moved, statistics_of
+from ..functional.norm import statistics_of, with_statistics
 from ..nn.norm import _BatchNorm
 from ..ops.inplace_norm import InPlaceABN as Op
 
@@ -42,12 +42,9 @@ def inplace_abn(
             f"inplace_abn: negative_slope must be above 0, so that its input can be found again, found {negative_slope}; for a "
             "ReLU use batch_norm and relu"
         )
-    numbers: dict[str, Any] = {"momentum": momentum, "eps": eps, "slope": float(negative_slope)}
+    numbers: dict[str, Any] = {"training": training, "momentum": momentum, "eps": eps, "slope": float(negative_slope)}
     mean, var = statistics_of("inplace_abn", input, running_mean, running_var, training, momentum, eps)
-    numbers["running_mean"], numbers["running_var"] = (None if t is None else t.array for t in (mean, var))
-    out = apply_(Op, input, weight, bias, training=training, **numbers)
-    statistics_moved("inplace_abn", mean, var, training)
-    return out
+    return with_statistics(apply_, Op, (input, weight, bias), mean, var, numbers)
 
 
 class InPlaceABN(_BatchNorm):

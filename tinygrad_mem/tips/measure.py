@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import tinygrad_mem as tm
 from .. import memory
 from ..devices import apart
 from ..errors import OutOfMemoryError, TinygradMemError, let_go
+from ..interrupts import context
 from ..memory import Comparison, Effect, Track
 from .tip import Build, Case, Scene, Tip, Training
 
@@ -160,7 +160,7 @@ def _parameters(training: Training) -> list[np.ndarray]:
     return [] if training.model is None else [p.detach().cpu().numpy().copy() for p in training.model.parameters()]
 
 
-@contextlib.contextmanager
+@context
 def _uncollected() -> Iterator[None]:
     """Without the collector, whose moment nobody knows."""
     collecting = gc.isenabled()

@@ -103,19 +103,21 @@ class single:
 
     def __enter__(self) -> None:
         global _single_users, _single_before
-        if _set_threads is not None:
+        if _set_threads is None:
+            return
+        begun = False
+        try:
             with lock:
                 _single_users += 1
-                try:
-                    if _single_users == 1:
-                        _single_before = _get_threads()
-                        if _single_before != 1:
-                            _set_threads(1)
-                except BaseException:  # a signal, which is heard after a call
-                    _single_users -= 1
-                    if _single_users == 0 and _single_before != 1:
-                        _set_threads(_single_before)
-                    raise
+                begun = True
+                if _single_users == 1:
+                    _single_before = _get_threads()
+                    if _single_before != 1:
+                        _set_threads(1)
+        except BaseException:  # a signal, which is heard after a call
+            if begun:
+                self.__exit__()
+            raise
 
     @covered
     def __exit__(self, *exc: object) -> None:
