@@ -53,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--write-reliability", action="store_true", help="write the counts of a whole run into docs/reliability.md"
     )
     parser.addoption(
-        "--emulated", action="store_true", help="run the tests marked cuda on the emulated device, where there is no GPU"
+        "--emulated", action="store_true", help="nothing: tests marked cuda run on the emulated device where there is no GPU"
     )
 
 

@@ -46,22 +46,28 @@ class CudaHalf:
         self.wrong: list[str] = []  # what fails the whole run
         given = getattr(config, "workerinput", {}).get("cuda_half")
         if given is None:
-            gpu = config.getoption("emulated") and _gpu_here()
-            given = ("gpu" if gpu else "", impossible() or "") if config.getoption("emulated") else ("off", "")
+            given = ("gpu" if _gpu_here() else "", impossible() or "")
         self.where, self.reason = given
+        self._starts_workers = bool(config.getoption("numprocesses", None))
         self._shown = False
-        if self.where == "" and not self.reason:
-            self._attach(worker=not config.getoption("numprocesses", None))
 
-    def _attach(self, *, worker: bool) -> None:
-        """In the process that starts the workers only build, so that each finds it done."""
-        try:
-            check_wheels(), driver(), kernels()
-            if worker:
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        """Before the first test, since CuPy can be attached only before it is imported."""
+        wanted = any(item.get_closest_marker("cuda") for item in session.items)
+        if wanted and self.where == "" and not self.reason:
+            try:
                 self.device = attach()
                 self.device.driver.emu_set_visible(0)
-        except (CannotAttachError, OSError) as error:
-            self.failure = str(error)
+            except (CannotAttachError, OSError) as error:
+                self.failure = str(error)
+
+    def pytest_sessionstart(self) -> None:
+        """The process that starts the workers builds the driver once for all of them."""
+        if self._starts_workers and self.where == "" and not self.reason:
+            try:
+                check_wheels(), driver(), kernels()
+            except (CannotAttachError, OSError) as error:
+                self.failure = str(error)
 
     def pytest_configure_node(self, node: Any) -> None:
         """Each worker does what this process found out."""
@@ -184,8 +190,6 @@ class CudaHalf:
             terminalreporter.write_line(line, red=True)
 
     def _closing_line(self) -> str:
-        if self.where == "off":
-            return "tests marked cuda: not on an emulated device (--emulated)"
         if self.where == "gpu":
             return "tests marked cuda: on the GPU"
         if self.reason or self.failure:
