@@ -44,6 +44,7 @@ class CudaHalf:
         self.launched: set[str] = set()  # the kernels, by name
         self.refused: list[str] = []  # by a compiler of NVIDIA's, and what it says
         self.wrong: list[str] = []  # what fails the whole run
+        self.skipped = 0  # of the tests marked cuda
         given = getattr(config, "workerinput", {}).get("cuda_half")
         if given is None:
             given = ("gpu" if _gpu_here() else "", impossible() or "")
@@ -155,6 +156,10 @@ class CudaHalf:
             raise failure
 
     @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.skipped and "cuda" in report.keywords:
+            self.skipped += 1
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Each process asks NVIDIA's compilers about sources that are new to them; the one that prints the result judges."""
         if self.device is not None:
@@ -197,6 +202,6 @@ class CudaHalf:
         c = self.counts
         return (
             f"tests marked cuda: on the emulated device, {c['tests']:,} tests, {c['again']:,} of them in two "
-            f"orders; new sources compiled by NVRTC {c['sources nvrtc']:,}; kernels launched {c['launches']:,}; "
+            f"orders, {self.skipped:,} skipped; new sources compiled by NVRTC {c['sources nvrtc']:,}; kernels launched {c['launches']:,}; "
             f"problems found {c['problems']:,}"
         )

@@ -237,11 +237,11 @@ def rounding(exact: np.ndarray, half: str) -> float:
     return 0.505 * float(np.spacing(tm.dtypes.as_dtype(half).type(np.nanmax(np.abs(exact), initial=0))))
 
 
-@halves
+@pytest.mark.parametrize(
+    ("half", "dev"), [("float16", "cpu"), ("bfloat16", "cpu"), pytest.param("float16", "cuda", marks=pytest.mark.cuda)]
+)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.op}-{row.name}")
 def test_sums_of_many_are_made_in_float32(row: Row, half: str, dev: str):
-    if half == "bfloat16" and dev != "cpu":
-        pytest.skip("bfloat16 is on cpu and meta only")
     arrays = row.arrays(half)
     exact = answers(row.run, torch, TF, arrays, "float64", half)
     found = answers(row.run, tm, F, arrays, half, half, dev)

@@ -24,8 +24,13 @@ from tinygrad_mem.ops.base import Op
 
 SMALL = 64  # bytes: NumPy's scalars and index tuples; inputs of every row are larger, so a temporary of their size is seen
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-differentiable = pytest.mark.parametrize("case", [c for c in CASES if c.grad], ids=lambda case: case.name)
+
+
+def of(rows: list[OpCase]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("case", rows, ids=lambda case: case.name)
+
+
+cases, differentiable = of(CASES), of([c for c in CASES if c.grad])
 
 
 def arrays_of(case: OpCase) -> list[np.ndarray]:
@@ -76,18 +81,16 @@ def test_every_op_has_a_row():
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@cases
+@of([c for c in CASES if c.exact])
 def test_equals_pytorch(case: OpCase, dtype: str, dev: str):
-    if not case.exact:
-        pytest.skip("random values: its own test compares distributions")
+    """Of random values a test of their own compares the distributions."""
     tolerance = case.tolerance if dtype == "float32" and case.tolerance else TOLERANCE[dtype]
     against_torch(case.run, case.reference, arrays_of(case), dtype, dev, case.grad, tolerance)
 
 
-@differentiable
+@of([c for c in CASES if c.grad and c.exact and c.smooth])
 def test_gradcheck(case: OpCase):
-    if not case.exact or not case.smooth:
-        pytest.skip("random or rounded: finite differences say nothing")
+    """Of what is random or rounded finite differences say nothing."""
     inputs = ours(arrays_of(case), "float64")
     assert tm.autograd.gradcheck(case.run, inputs, fast_mode=True)
 
