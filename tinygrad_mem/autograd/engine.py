@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ArgumentTypeError, DTypeError, GraphError, ShapeError
 from ..ops.base import Part, Rows
@@ -17,9 +17,6 @@ from . import sparse
 from .accumulation import accumulate, copy
 from .shape import root_of
 from .tape import Node, run_backward
-
-if TYPE_CHECKING:
-    pass
 
 
 class Pending:
