@@ -155,11 +155,11 @@ class CudaHalf:
         if failure is not None:
             raise failure
 
-    @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.skipped and "cuda" in report.keywords:
             self.skipped += 1
 
+    @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Each process asks NVIDIA's compilers about sources that are new to them; the one that prints the result judges."""
         if self.device is not None:
@@ -201,7 +201,7 @@ class CudaHalf:
             return f"tests marked cuda: did not run: {self.reason or self.failure}"
         c = self.counts
         return (
-            f"tests marked cuda: on the emulated device, {c['tests']:,} tests, {c['again']:,} of them in two "
-            f"orders, {self.skipped:,} skipped; new sources compiled by NVRTC {c['sources nvrtc']:,}; kernels launched {c['launches']:,}; "
-            f"problems found {c['problems']:,}"
+            f"tests marked cuda: on the emulated device, {c['tests']:,} tests, {c['again']:,} of them in two orders, "
+            f"{self.skipped:,} skipped; new sources compiled by NVRTC {c['sources nvrtc']:,}; "
+            f"kernels launched {c['launches']:,}; problems found {c['problems']:,}"
         )

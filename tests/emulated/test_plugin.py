@@ -1,4 +1,4 @@
-"""What becomes of the tests marked ``cuda`` where the emulated device cannot be attached, and where it cannot be built at all."""
+"""What becomes of the tests marked ``cuda`` where the emulated device cannot be attached, and where it cannot be built."""
 
 from __future__ import annotations
 
