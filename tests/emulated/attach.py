@@ -17,7 +17,7 @@ from .build import CannotAttachError
 from .device import Device
 from .nvidia import Source
 
-compiled: Counter[str] = Counter()  # "nvrtc": sources that NVRTC accepted in this process, "g++": those that g++ did
+compiled: Counter[str] = Counter()  # "sources": how many g++ compiled in this process
 
 
 asked: dict[Source, None] = {}  # what CuPy of this process wanted compiled, in the order in which it asked first
@@ -89,22 +89,21 @@ def _import_cupy(cache: str, dry: bool) -> None:
     program = compiler._NVRTCProgram
     accept = program.compile
 
-    def compile_twice(self: Any, options: tuple[str, ...] = (), log_stream: Any = None) -> tuple[bytes, Any]:
-        """NVRTC must accept the source; what g++ makes of it is what runs."""
+    def compile_here(self: Any, options: tuple[str, ...] = (), log_stream: Any = None) -> tuple[bytes, Any]:
+        """What g++ makes of the source is what runs. NVRTC is asked about all new ones together, at the end of the run."""
         if "__global__" not in self.src:  # CuPy asks for the compiler's version
             return b"emulated", None
         if dry:
             return b"DRY:\0", {}
-        _, names = accept(self, options, log_stream)
-        compiled["nvrtc"] += 1
+        names = accept(self, options, log_stream)[1] if self.name_expressions else None
         try:
             library = build.kernel(sources.for_host(self.src), [o for o in options if o.startswith("-D")])
         except CannotAttachError as error:
-            raise compiler.CompileException(f"accepted by NVRTC, not by g++: {error}", self.src, self.name, options) from None
-        compiled["g++"] += 1
+            raise compiler.CompileException(str(error), self.src, self.name, options) from None
+        compiled["sources"] += 1
         return b"EMU:" + str(library).encode() + b"\0", names
 
-    program.compile = compile_twice
+    program.compile = compile_here
 
 
 def _lines(address: int, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:

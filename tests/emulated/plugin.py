@@ -163,7 +163,7 @@ class CudaHalf:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Each process asks NVIDIA's compilers about sources that are new to them; the one that prints the result judges."""
         if self.device is not None:
-            self.counts.update({f"sources {name}": count for name, count in compiled.items()})
+            self.counts.update(compiled)
             self.launched.update(self.device.launched())
             for source, said in examined([source for source in sources_asked if "probe" not in source.text])[0].items():
                 self.refused.append(f"{source.text[source.text.index('__global__') :].partition('(')[0]}: {said}")
@@ -202,6 +202,6 @@ class CudaHalf:
         c = self.counts
         return (
             f"tests marked cuda: on the emulated device, {c['tests']:,} tests, {c['again']:,} of them in two orders, "
-            f"{self.skipped:,} skipped; new sources compiled by NVRTC {c['sources nvrtc']:,}; "
+            f"{self.skipped:,} skipped; sources that g++ compiled {c['sources']:,}; "
             f"kernels launched {c['launches']:,}; problems found {c['problems']:,}"
         )
