@@ -8,7 +8,11 @@ import pytest
 
 from tinygrad_mem import scope
 
-cupy = pytest.importorskip("cupy")
+
+@pytest.fixture(autouse=True)
+def needs_cupy() -> None:
+    """It is imported when a test runs: before that the tests of CUDA put another driver under it."""
+    pytest.importorskip("cupy")
 
 
 class _Gpu:
@@ -34,6 +38,8 @@ class _Ear(scope.Listener):
 
 
 def hooks() -> list:
+    import cupy
+
     return list(cupy.cuda.memory_hook.get_memory_hooks().values())
 
 
