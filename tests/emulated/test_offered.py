@@ -19,8 +19,10 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("emulated")]
 
 _WAVES = "CUDA reduces large doubles with a table of 40 bytes"
 _PLACES = "the place in each of CuPy's arrays is found through an array of indices"
+_CORNERS = "up to four corners of a place along each of three axes, with weights and slopes"
 IN_MEMORY = dict.fromkeys(("sin_backward", "cos_backward", "normal"), _WAVES)
 IN_MEMORY |= dict.fromkeys(("prod_at", "amax_at", "amin_at"), _PLACES)
+IN_MEMORY |= dict.fromkeys(("grid_sample", "grid_sample_input", "grid_sample_grid"), _CORNERS)
 IN_MEMORY = {f"tinygrad_mem_{name}": why for name, why in IN_MEMORY.items()}
 IN_MEMORY |= dict.fromkeys((f"cupy_{name}__float64_float64" for name in ("sin", "cos", "tan")), _WAVES)
 """Kernel -> why it keeps an array of each thread in memory. None may spill registers."""
@@ -82,6 +84,13 @@ def test_one_bad_source_among_good_ones_is_named():
     assert found[1] == 'identifier "nothing" is undefined'
     assert [list(each) for each in found if isinstance(each, dict)] == [["probe"]] * 3
     assert nvidia.reports([late, bad], 80, report=False, syntax=True)[1] == found[1]
+
+
+def test_a_source_that_only_a_host_compiler_accepts_is_refused():
+    """It runs on the emulated device, and ends the run in an error."""
+    host = Source('#include <vector>\nextern "C" __global__ void probe(float* x) { std::vector<int> own; }\n', ())
+    with pytest.raises(RefusedError, match="vector"):
+        nvidia.examined([host])
 
 
 def test_the_report_sees_shared_memory_and_arrays_of_a_thread():
