@@ -52,9 +52,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-reliability", action="store_true", help="write the counts of a whole run into docs/reliability.md"
     )
-    parser.addoption(
-        "--emulated", action="store_true", help="nothing: tests marked cuda run on the emulated device where there is no GPU"
-    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
