@@ -52,23 +52,21 @@ class CudaHalf:
         self._starts_workers = bool(config.getoption("numprocesses", None))
         self._shown = False
 
-    def pytest_collection_finish(self, session: pytest.Session) -> None:
-        """Before the first test, since CuPy can be attached only before it is imported."""
-        wanted = any(item.get_closest_marker("cuda") for item in session.items)
-        if wanted and self.where == "" and not self.reason:
-            try:
+    def pytest_sessionstart(self) -> None:
+        """Before tests are collected: CuPy can be attached only before it is imported, and some files ask for a GPU.
+
+        The process that starts workers only builds the driver, once for all of them.
+        """
+        if self.where or self.reason:
+            return
+        try:
+            if self._starts_workers:
+                check_wheels(), driver(), kernels()
+            else:
                 self.device = attach()
                 self.device.driver.emu_set_visible(0)
-            except (CannotAttachError, OSError) as error:
-                self.failure = str(error)
-
-    def pytest_sessionstart(self) -> None:
-        """The process that starts the workers builds the driver once for all of them."""
-        if self._starts_workers and self.where == "" and not self.reason:
-            try:
-                check_wheels(), driver(), kernels()
-            except (CannotAttachError, OSError) as error:
-                self.failure = str(error)
+        except (CannotAttachError, OSError) as error:
+            self.failure = str(error)
 
     def pytest_configure_node(self, node: Any) -> None:
         """Each worker does what this process found out."""
