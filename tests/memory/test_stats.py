@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -10,10 +11,11 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.devices.test_pool import Model
+from tests.interleave import interleavings
 from tests.networks import WORKLOADS
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, device
-from tinygrad_mem.memory import Kind, Log
+from tinygrad_mem.memory import Kind, Log, stats
 from tinygrad_mem.memory.replay import replay
 
 
@@ -53,6 +55,34 @@ def test_the_pytorch_names(where: str):
     assert f"{base + 4096:,}" in text
     assert "lost to rounding" in text
     del x
+
+
+@pytest.mark.parametrize("grows", [True, False])
+@pytest.mark.parametrize("where", ["cpu", "meta"])
+def test_no_number_is_negative_beside_another_thread(where: str, grows: bool, reliability: Callable[[str, int], None]):
+    """It takes memory, or gives it back to the machine, between any two bytecodes of the statistics."""
+    points, kept = 0, []
+
+    def ask() -> tuple:
+        return memory.memory_stats(where), memory.memory_summary(where)
+
+    def take() -> None:
+        kept.extend(tm.empty(n, device=where) for n in (100, 5000, 70_000))
+
+    def give_back() -> None:
+        kept.clear()
+        memory.empty_cache(where)
+
+    for both in interleavings(stats.__file__):
+        give_back() if grows else take()
+        (numbers, text), _ = both(ask, take if grows else give_back)
+        assert min(numbers.values()) >= 0, numbers
+        assert numbers["reserved_bytes.all.current"] <= numbers["reserved_bytes.all.peak"]
+        assert " -" not in text, text
+        points += 1
+    give_back()
+    assert points > 100
+    reliability("second threads between two bytecodes", points)
 
 
 @pytest.mark.usefixtures("clean")

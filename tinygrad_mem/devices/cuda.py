@@ -12,6 +12,7 @@ from .. import scope
 from ..dtypes import bfloat16
 from ..errors import ADDRESSES, DeviceError, OutOfMemoryError
 from .base import device
+from .chunks import Counts
 from .pool import Pool
 
 
@@ -249,6 +250,12 @@ class _Pool:
         """Keep the peaks up to date; the GPU is current."""
         self.peak_used = max(self.peak_used, self._pool.used_bytes())
         self.peak_total = max(self.peak_total, self._pool.total_bytes())
+
+    def counts(self) -> Counts:
+        """As ``Pool.counts``; CuPy tells one number at a time, so that beside other threads they may be of several moments."""
+        with self._gpu:
+            used = self._pool.used_bytes()
+            return Counts(used, max(used, self._pool.total_bytes()), self.peak_used, self.peak_total)
 
     def free_all_blocks(self) -> None:
         """As ``Pool.free_all_blocks``; which segments went CuPy does not tell."""

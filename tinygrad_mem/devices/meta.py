@@ -50,7 +50,7 @@ def _patient(method: Any) -> Any:
 class _DryPool(Pool):
     """The memory of a dry run: what others keep alive by looking at it is waited for, so that nobody changes its course."""
 
-    malloc, used_bytes, free_all_blocks = map(_patient, (Pool.malloc, Pool.used_bytes, Pool.free_all_blocks))
+    malloc, counts, free_all_blocks = map(_patient, (Pool.malloc, Pool.counts, Pool.free_all_blocks))
     reset_peak, largest_free = map(_patient, (Pool.reset_peak, Pool.largest_free))
     holes, n_free_blocks = map(_patient, (Pool.holes, Pool.n_free_blocks))
 

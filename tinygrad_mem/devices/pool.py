@@ -189,7 +189,8 @@ class Pool:
         """What the counts will be when nothing is pending, read from the chains: nothing is changed, nothing relied on."""
         return look(self._firsts, self._pending, self._peak_used, self._peak_total)
 
-    def _counts(self) -> Counts:
+    def counts(self) -> Counts:
+        """Bytes in use and reserved, now and at most: all of one moment, whatever other threads ask for meanwhile."""
         with self._alone() as alone:
             return Counts(self._used, self._total, self._peak_used, self._peak_total) if alone else self._look()
 
@@ -335,7 +336,7 @@ class Pool:
         raise self._refusal(size)
 
     def _refusal(self, size: int) -> OutOfMemoryError:
-        now, largest = self._counts(), self.largest_free()
+        now, largest = self.counts(), self.largest_free()
         free = now.total - now.used, largest
         return OutOfMemoryError(self.device, size, now.used, now.total, self._limit, free, scope.ask_autopsy(self, size))
 
@@ -360,12 +361,12 @@ class Pool:
     @property
     def peak_used(self) -> int:
         """Most bytes in blocks that were alive at once, since :meth:`reset_peak`."""
-        return self._counts().peak_used
+        return self.counts().peak_used
 
     @property
     def peak_total(self) -> int:
         """Most bytes taken from the machine, since :meth:`reset_peak`."""
-        return self._counts().peak_total
+        return self.counts().peak_total
 
     def _free_runs(self) -> list[tuple[Segment, int, int]]:
         """Each run of free bytes as (segment, address, size), in the order of addresses."""
@@ -389,15 +390,15 @@ class Pool:
 
     def used_bytes(self) -> int:
         """Bytes in blocks that are alive, each rounded up to 512."""
-        return self._counts().used
+        return self.counts().used
 
     def total_bytes(self) -> int:
         """Bytes taken from the machine: used and cached."""
-        return self._counts().total
+        return self.counts().total
 
     def free_bytes(self) -> int:
         """Bytes taken from the machine that no block uses."""
-        now = self._counts()
+        now = self.counts()
         return now.total - now.used
 
     def n_free_blocks(self) -> int:

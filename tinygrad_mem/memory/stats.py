@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .. import scope
 from ..devices import device as Device
+from ..devices import round_up
 from .alive import alive
 from .sizes import bytes_text
 
@@ -73,13 +74,11 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     """PyTorch's keys, of those that the pool knows. Bytes that were asked for are those of live blocks (``cpu``, ``meta``)."""
     here = where(device)
     pool = here.pool
-    used, reserved = pool.used_bytes(), pool.total_bytes()
-    with scope.looking():
-        sizes = [block.size for block in _blocks(pool)] if here.type != "cuda" else None
+    now, sizes = pool.counts(), _asked_for(here)
     stats = OrderedDict()
-    stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = used, pool.peak_used
-    stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = reserved, pool.peak_total
-    stats["inactive_split_bytes.all.current"] = reserved - used
+    stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = now.used, now.peak_used
+    stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = now.total, now.peak_total
+    stats["inactive_split_bytes.all.current"] = now.total - now.used
     stats["inactive_split.all.current"] = pool.n_free_blocks()
     if sizes is not None:
         stats["requested_bytes.all.current"], stats["allocation.all.current"] = sum(sizes), len(sizes)
@@ -87,10 +86,14 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     return stats
 
 
-def _blocks(pool: Any) -> list:
+def _asked_for(device: Device) -> list[int] | None:
+    """The bytes of each live block before they were rounded up; ``None`` where the pool does not know them."""
     from ..devices.pool import Block
 
-    return [thing for thing in alive({Block}) if getattr(thing, "pool", None) is pool]
+    if device.type == "cuda":
+        return None
+    with scope.looking():
+        return [thing.size for thing in alive({Block}) if getattr(thing, "pool", None) is device.pool]
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
@@ -99,14 +102,13 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
     Args:
         abbreviated: taken for compatibility; the summary is short.
     """
-    here, stats = where(device), memory_stats(device)
-    used, reserved = stats["allocated_bytes.all.current"], stats["reserved_bytes.all.current"]
-    rows = [("in use", used), ("most in use", stats["allocated_bytes.all.peak"])]
-    if "requested_bytes.all.current" in stats:
-        rows += [("asked for", stats["requested_bytes.all.current"])]
-        rows += [("lost to rounding", used - stats["requested_bytes.all.current"])]
-    rows += [("reserved", reserved), ("most reserved", stats["reserved_bytes.all.peak"]), ("free in the pool", reserved - used)]
-    if "largest_free_bytes" in stats:
-        rows += [("largest free piece", stats["largest_free_bytes"])]
+    here = where(device)
+    now, sizes = here.pool.counts(), _asked_for(here)
+    rows = [("in use", now.used), ("most in use", now.peak_used)]
+    if sizes is not None:
+        rows += [("asked for", sum(sizes)), ("lost to rounding", sum(round_up(size) - size for size in sizes))]
+    rows += [("reserved", now.total), ("most reserved", now.peak_total), ("free in the pool", now.total - now.used)]
+    if sizes is not None:
+        rows += [("largest free piece", here.pool.largest_free())]
     rows += [("limit", here.pool.get_limit())] if here.pool.get_limit() else []
     return "\n".join([f"memory of {here}", *(f"{name:20}{count:>18,}  {bytes_text(count):>12}" for name, count in rows)])
