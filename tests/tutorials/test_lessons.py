@@ -10,7 +10,6 @@ import runpy
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -94,17 +93,9 @@ def test_a_lesson(
         assert number in printed or number.replace(",", "") in code or number == "512", f"{number} is claimed, and not computed"
 
 
-@pytest.fixture
-def one_order(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The emulated device runs a lesson once: the tests of ops run each kernel in both orders."""
-    half: Any = request.config.pluginmanager.getplugin("cuda_half")
-    with nullcontext() if half.device is None else half.device.mode("backward", "late"):
-        yield
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("path", LESSONS, ids=lambda path: path.stem)
-def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object, one_order: None):
+def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object):
     """The lesson compares what ``meta`` says, like cuda, with what it measures; its formulas hold there too."""
     result = ran(path, "--device", "cuda")
     CHECKS[f"lesson_{path.stem[:2]}"](result, "cuda")
