@@ -26,7 +26,7 @@ import ctypes
 cuda, count = ctypes.CDLL("libcuda.so.1"), ctypes.c_int()
 print(count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0)
 """
-_OF_NUMBERS = ["amp", "devices", "distributions", "emulated", "half", "nn", "ops", "optim", "recompute", "techniques"]  # folders
+_OF_NUMBERS = ["amp", "devices", "distributions", "emulated", "half", "nn", "ops", "optim", "recompute", "techniques"]
 
 
 def _gpu_here() -> bool:
