@@ -17,7 +17,7 @@ except ModuleNotFoundError:
     torch = None  # type: ignore[assignment]  # there is none for a free-threaded Python
 
 import tinygrad_mem as tm
-from tinygrad_mem import scope
+from tinygrad_mem import interrupts, scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.memory import alive, census
 
@@ -151,6 +151,7 @@ def sealed() -> Iterator[None]:
     yield
     gc.enable()
     assert tm.is_grad_enabled(), "the test left gradients off"
+    assert interrupts.may_wait(), "the test left the lock taken"
     assert scope.listeners == (), "the test left a listener"
     assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"
     assert scope.local.autocast is None, "the test left a region of autocast"

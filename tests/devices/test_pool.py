@@ -503,3 +503,20 @@ def test_a_block_that_outlives_the_modules_names_says_nothing(monkeypatch: pytes
         del block
     assert not said
     assert pool.used_bytes() == 0
+
+
+def test_memory_is_used_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch):
+    """Whoever goes on after Ctrl-C asks for memory first, and not for the pool's numbers: that request mends the pool."""
+    pool, best_fit = Pool("cpu"), Pool._best_fit
+
+    def interrupted(self: Pool, size: int) -> Any:
+        monkeypatch.setattr(Pool, "_best_fit", best_fit)
+        raise KeyboardInterrupt
+
+    pool.malloc(512)
+    monkeypatch.setattr(Pool, "_best_fit", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        pool.malloc(5000)
+    for _ in range(100):
+        pool.malloc(5000)  # which nobody keeps
+    assert pool.total_bytes() == 512 + 5120

@@ -25,7 +25,6 @@ from tinygrad_mem.ops.base import Op
 SMALL = 64  # bytes: NumPy's scalars and index tuples; inputs of every row are larger, so a temporary of their size is seen
 
 
-
 def of(rows: list[OpCase]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("case", rows, ids=lambda case: case.name)
 

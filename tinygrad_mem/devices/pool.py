@@ -117,9 +117,7 @@ class Pool:
         try:
             with lock:
                 latest = self._latest
-                if latest is None:
-                    chunk = self._again(size, rounded)
-                else:
+                if latest is not None:
                     self._latest, pending = None, self._pending
                     if latest.size == rounded and len(pending) == 1 and pending[0] is latest:
                         chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
@@ -130,6 +128,8 @@ class Pool:
                             self._commit()
                         chunk = self._best_fit(rounded)
                         self._latest = chunk or latest
+            if latest is None:  # asked without the lock: who has it comes from inside a change
+                chunk = self._again(size, rounded)
             if chunk is None:
                 chunk = self._grow(size, rounded)
             segment = chunk.segment
