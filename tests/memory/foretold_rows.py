@@ -161,6 +161,13 @@ def weights_normed() -> None:
     _trained(layer)
 
 
+def spectral_normed() -> None:
+    layer = nn.utils.spectral_norm(nn.Linear(6, 4))
+    _trained(layer)
+    nn.utils.remove_spectral_norm(layer)
+    _trained(layer)
+
+
 def fused() -> None:
     conv, norm = nn.Conv2d(3, 4, 3).eval(), nn.BatchNorm2d(4).eval()
     nn.utils.fuse_conv_bn_eval(conv, norm)(tm.randn(2, 3, 5, 5))
@@ -432,6 +439,7 @@ def everything_of_a_module() -> None:
     model.zero_grad()
     tm.Tensor.data.fset(model[0].weight, tm.ones(8, 6))  # type: ignore[attr-defined]
     nn.Parameter(tm.randn(3))
+    nn.Buffer(tm.randn(3))
     nn.ParameterList([tm.randn(3)])
     nn.ParameterDict({"a": tm.randn(3)})
 
@@ -445,6 +453,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "nn.utils.clip_grad_norm_ clip_grad_value_ get_total_norm clip_grads_with_norm_": clipped,
     "nn.utils.parameters_to_vector vector_to_parameters": vectors,
     "nn.utils.weight_norm remove_weight_norm": weights_normed,
+    "nn.utils.spectral_norm remove_spectral_norm": spectral_normed,
     "nn.utils.fuse_conv_bn_eval fuse_conv_bn_weights fuse_linear_bn_eval fuse_linear_bn_weights": fused,
     "amp.GradScaler autocast": scaled,
     "autograd.Function backward grad Variable T.backward T.register_hook T.retain_grad T.register_post_accumulate_grad_hook "
@@ -473,7 +482,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "techniques.select_labelled": selected,
     "nn.Module T.__deepcopy__": saved_and_read,
     "nn.Embedding optim.SparseAdam": rows_of_tables,
-    "nn.Parameter ParameterList ParameterDict": everything_of_a_module,
+    "nn.Parameter Buffer ParameterList ParameterDict": everything_of_a_module,
 }
 """The names of what it runs -> the program. A place stands before the first of its names."""
 
@@ -634,8 +643,8 @@ SILENT = {
         "T.is_complex T.is_contiguous T.is_floating_point T.is_inference T.ndimension T.nelement T.numel T.size "
         "T.storage_offset T.stride T.__len__ T.__dlpack_device__ autograd.FunctionContext autograd.Node autograd.apply "
         "autograd.apply_ F.normalize_dim autograd.graph.leaves autograd.graph.disable_saved_tensors_hooks "
-        "amp.is_autocast_available clear_autocast_cache get_autocast_dtype get_default_device get_default_dtype "
-        "is_autocast_cache_enabled is_autocast_enabled enable_grad inference_mode no_grad set_grad_enabled "
+        "amp.is_autocast_available clear_autocast_cache get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype "
+        "get_default_device get_default_dtype is_autocast_cpu_enabled is_autocast_cache_enabled is_autocast_enabled enable_grad inference_mode no_grad set_grad_enabled "
         "is_grad_enabled is_inference_mode_enabled set_default_device set_default_dtype initial_seed manual_seed seed "
         "set_rng_state is_complex get_float32_matmul_precision set_float32_matmul_precision set_default_tensor_type "
         "distributions.Distribution nn.init.calculate_gain nn.LinearCrossEntropyOptions optim.Optimizer data.Dataset "

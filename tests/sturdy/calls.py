@@ -243,6 +243,8 @@ LAYERS = [
     _c("F.pad", SIGNAL, (1, 2), "reflect"),
     _c("F.interpolate", IMAGE, scale_factor=2.0, mode="nearest"),
     _c("F.interpolate", IMAGE, (5, 4), mode="bilinear"),
+    _c("F.grid_sample", IMAGE, f(2, 3, 2, 2), "bilinear", "zeros", False),
+    _c("F.affine_grid", f(2, 2, 3), (2, 4, 3, 5), False),
     *_each("F.pixel_shuffle", IMAGE, 2),
     *_each("F.pixel_unshuffle", f(2, 3, 4, 6), 2),
     _c("F.unfold", IMAGE, 2, 1, 1, 2),

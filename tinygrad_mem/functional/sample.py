@@ -6,9 +6,10 @@ from typing import Any
 
 from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import sample as ops
 from . import creation, join, linalg
+from .shape import sizes_of
 
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
@@ -32,6 +33,7 @@ def grid_sample(
     Raises:
         ValueError: an unknown mode or padding_mode.
         ShapeError: the shapes do not fit each other, or an image without pixels.
+        DimensionError: a tensor without dimensions.
         DTypeError: the two have different dtypes.
     """
     if mode not in _MODES:
@@ -43,6 +45,8 @@ def grid_sample(
             "nn.functional.grid_sample(): expected padding_mode to be 'zeros', 'border', or 'reflection', "
             f"but got: '{padding_mode}'"
         )
+    if not input.ndim or not grid.ndim:
+        raise DimensionError("Dimension specified as 0 but tensor has no dimensions")
     if input.ndim not in (4, 5) or grid.ndim != input.ndim:
         raise ShapeError(
             "grid_sampler(): expected 4D or 5D input and grid with same number of dimensions, but got input with sizes "
@@ -72,7 +76,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
         ValueError: the shapes do not fit each other, a size is below 1, or ``theta`` is not floating.
         NotOfferedError: a size of other than 4 or 5 numbers.
     """
-    sizes = [int(s) for s in size]
+    sizes = [*sizes_of((size,))]
     d = len(sizes) - 2
     if not theta.is_floating_point():
         raise ArgumentError(f"Expected theta to have floating point type, but got {theta.dtype}")

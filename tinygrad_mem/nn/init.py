@@ -19,7 +19,7 @@ from ..devices import Generator
 from ..functional import creation, random
 from ..kernels.numpy.erfinv import A, B, C, D, E, F
 from ..ops.convert import Upload
-from ..scope import run_inside
+from ..scope import run_inside as _run_inside
 
 _LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2, 3)), "sigmoid")
 
@@ -88,7 +88,7 @@ def trunc_normal_(
     low, high = (0.5 * math.erfc((mean - x) / (std * math.sqrt(2.0))) for x in (a, b))
     with no_grad():
         shares = random.uniform_(creation.empty_like(tensor, dtype="float64"), low, high, generator=generator)
-        _upload(tensor, lambda: (run_inside(_normal_quantile, shares.cpu().numpy()) * std + mean).clip(a, b))
+        _upload(tensor, lambda: (_run_inside(_normal_quantile, shares.cpu().numpy()) * std + mean).clip(a, b))
     return tensor
 
 
