@@ -509,7 +509,7 @@ def test_memory_is_used_again_after_an_interrupt(monkeypatch: pytest.MonkeyPatch
     """Whoever goes on after Ctrl-C asks for memory first, and not for the pool's numbers: that request mends the pool."""
     pool, best_fit = Pool("cpu"), Pool._best_fit
 
-    def interrupted(self: Pool, size: int) -> Any:
+    def interrupted(self: Pool, size: int) -> None:
         monkeypatch.setattr(Pool, "_best_fit", best_fit)
         raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Networks and techniques on a GPU have the bytes of their prediction, event by event; reserved bytes are in its interval."""
+"""Networks and techniques on a GPU have the bytes of their prediction event by event; reserved bytes are near its interval."""
 
 from __future__ import annotations
 
