@@ -48,13 +48,13 @@ def table(counts: dict[str, int]) -> str:
 def differences(counts: dict[str, int], said: dict[str, int]) -> list[str]:
     """A line for each row of which the page says more than the run did, or nothing.
 
-    A tenth less passes: what happens between two bytecodes is counted by bytecodes, of which each version of Python has a few
-    more or fewer. A run that tried more is none the worse.
+    A fifth less passes: what happens between two bytecodes is counted by bytecodes, of which each version of Python has a few
+    more or fewer, as code has that runs for the first time. A run that tried more is none the worse.
     """
     return [
         f"{name}: the run counted {counts.get(name, 0):,}, the page says {said.get(name, 0):,}"
         for name in sorted(counts.keys() | said.keys())
-        if name not in said or counts.get(name, 0) < 0.9 * said[name]
+        if name not in said or counts.get(name, 0) < 0.8 * said[name]
     ]
 
 
@@ -110,6 +110,10 @@ class Counts:
     def _wrong(self) -> list[str]:
         if not self.whole or self.unsure or self.write:
             return []
-        lines = differences(self.counts, documented(PAGE.read_text(encoding="utf-8")))
+        said = documented(PAGE.read_text(encoding="utf-8"))
+        half: Any = self.config.pluginmanager.getplugin("cuda_half")
+        if half is not None and half.reason:  # without a device the rows of tests of CUDA are missing
+            said = {name: count for name, count in said.items() if name in self.counts}
+        lines = differences(self.counts, said)
         cells = support.wrong(self.passed, support.documented(support.PAGE.read_text(encoding="utf-8")))
         return [f"docs/reliability.md: {line}" for line in lines] + [f"README.md: {line}" for line in cells]
