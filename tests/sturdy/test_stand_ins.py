@@ -529,7 +529,7 @@ def test_what_files_register_or_name_and_seldom_call():
     def double(x: Any) -> Any:
         return 2 * x
 
-    assert tm.library.custom_op("mine::double", double) is double
+    assert tm.library.custom_op("mine::double", double)(2) == 4
     assert tm.library.register_fake("mine::double", double) is double
     tm.library.register_autograd("mine::double", None)
     assert double(3) == 6
@@ -603,3 +603,16 @@ def test_a_bar_that_shows_nothing():
     with tqdm(total=3) as bar:
         bar.update(1)
         bar.close()
+
+
+def test_a_gradient_of_its_own_is_refused_where_it_would_be_used():
+    """Taken and not used it would give wrong gradients without a word."""
+    rounded = tm.library.custom_op("mine::rounded", lambda x: x.round())
+    x = tm.tensor([1.4], requires_grad=True)
+    assert rounded(x).tolist() == [1.0]
+    rounded.register_autograd(lambda ctx, gradient: gradient)
+    with pytest.raises(tm.errors.NotOfferedError, match="mine::rounded has a gradient of its own"):
+        rounded(x)
+    with tm.no_grad():
+        assert rounded(x).tolist() == [1.0]
+    assert rounded(x.detach()).tolist() == [1.0]
