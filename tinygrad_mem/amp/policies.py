@@ -36,7 +36,7 @@ CUDA = {
     "interpolate upsample " + _LOSSES,
     Policy.FLOAT32_RESULT: "sum prod cumsum cumprod softmax log_softmax norm",
     Policy.WIDEST: "addcdiv addcmul atan2 arctan2 bilinear cross dot vdot grid_sample index_put scatter_add tensordot",
-    Policy.AS_IS: "trace xlogy nansum nanmean instance_norm",  # made here of functions that are in the lists above
+    Policy.AS_IS: "trace xlogy nansum nanmean instance_norm affine_grid",  # made here of functions that are in the lists above
     Policy.REFUSED: "binary_cross_entropy",
 }
 CPU = {
