@@ -22,8 +22,8 @@ import tinygrad_mem as tm
 from tests.memory.test_exact import Program, programs
 from tests.memory.test_log import row, write
 from tests.networks import WORKLOADS
-from tinygrad_mem import memory
-from tinygrad_mem.devices import device
+from tinygrad_mem import interrupts, memory
+from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.errors import FileFormatError
 from tinygrad_mem.memory import Kind, Log, Track
 from tinygrad_mem.memory import log as log_module
@@ -328,3 +328,17 @@ def test_a_line_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     head = small(tmp_path).split(b"\n")[0] + b"\n"
     refused(tmp_path / "bomb.json.gz", gzip.compress(head + b"[" * 10_000_000), "is not whole: it ends after 0 of 3 events")
     refused(tmp_path / "bomb.json.gz", gzip.compress(head[:-1] + b" " * 10_000_000), "is not whole: it ends after 0")
+
+
+def test_a_block_that_was_taken_aside_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A finalizer that asks for memory inside a request gets a segment of its own, whose address is far from all others."""
+    pool = Pool("cpu")
+    monkeypatch.setattr(device("cpu"), "pool", pool)
+    with memory.track() as track:
+        first = pool.malloc(1000)
+        with interrupts.lock:
+            pool._latest = None
+            aside = [pool.malloc(1000), pool.malloc(1000)]
+    assert min(block.chunk.address for block in aside) - first.chunk.address > 1 << 60
+    track.save(tmp_path / "run.json")
+    assert memory.load(tmp_path / "run.json").peak == track.peak == 3072

@@ -76,7 +76,7 @@ class Pool:
         self._freed = self._pending.append  # cannot be interrupted
         self._latest: Chunk | None = NOTHING  # what the latest malloc handed out
         self._firsts: dict[int, Chunk] = {}  # by address
-        self._aside = itertools.count(1 << 62, 1 << 40)  # addresses of segments taken aside
+        self._aside = itertools.count(1 << 61, 1 << 40)  # addresses of segments taken aside: a file of a track ends at 1 << 62
         # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
         # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
         self._free_chunks: dict[int, Chunk] = {}
