@@ -9,35 +9,23 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.foretold import difference_on_gpu
-from tests.memory.test_predict import SIZES
+from tests.memory.test_predict import SIZES, two_steps
 from tests.techniques.test_combinations import MANY, train
 from tinygrad_mem import memory
-from tinygrad_mem.models.names import NETWORKS
 from tinygrad_mem.techniques import TABLE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap", "gpu_pool", "only_memory")]
 
 
-def two_steps(name: str) -> None:
-    """The first step of an optimizer has no state yet."""
-    named, (batch, sample) = NETWORKS[name], SIZES[name][0]
-    model = named.make()
-    optimizer = tm.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-    for _ in range(2):
-        optimizer.zero_grad()
-        x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
-        model(x).square().mean().backward()
-        optimizer.step()
-
-
 @pytest.mark.parametrize("name", SIZES)
 def test_networks(name: str, gpu_pool: Any):
-    assert difference_on_gpu(lambda: two_steps(name)) == ""
+    size = SIZES[name][0]
+    assert difference_on_gpu(lambda: two_steps(name, *size)) == ""
     gc.collect()
     gpu_pool.free_all_blocks()
     with tm.device("cuda"):
-        two_steps(name)  # a pool that nobody empties has in the end the most that it had
-        said = memory.predict(two_steps, name, like="cuda").replay()
+        two_steps(name, *size)  # a pool that nobody empties has in the end the most that it had
+        said = memory.predict(two_steps, name, *size, like="cuda").replay()
     assert 0.99 * said.low <= gpu_pool.total_bytes() <= 1.01 * said.high  # of eight choices; CuPy makes one more
 
 

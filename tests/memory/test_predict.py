@@ -87,25 +87,23 @@ SIZES = {
 }
 
 
+def two_steps(name: str, batch: int, sample: tuple[int, ...]) -> None:
+    """The first step of an optimizer has no state yet."""
+    named = NETWORKS[name]
+    model = named.make()
+    optimizer = tm.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
+        model(x).square().mean().backward()
+        optimizer.step()
+
+
 @pytest.mark.parametrize(("name", "batch", "sample"), [(n, *size) for n, sizes in SIZES.items() for size in sizes])
 def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...], monkeypatch: pytest.MonkeyPatch):
-    """Two steps of each, for the first has no optimizer state yet; at two sizes, or at one where parameters take the time.
-
-    Numbers decide nothing here: to draw them would take most of the time.
-    """
+    """At two sizes, or at one where parameters take the time. Numbers decide nothing; to draw them would take most of it."""
     monkeypatch.setattr(random_kernels, "_fill", lambda out, draw: out.fill(0.01))
-    named = NETWORKS[name]
-
-    def run() -> None:
-        model = named.make()
-        optimizer = tm.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-        for _ in range(2):
-            optimizer.zero_grad()
-            x = tm.randint(0, named.classes, (batch, *sample)) if named.tokens else tm.randn(batch, *sample)
-            model(x).square().mean().backward()
-            optimizer.step()
-
-    assert_foretold(run)
+    assert_foretold(lambda: two_steps(name, batch, sample))
 
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.case import TOLERANCE, OpCase, flat, ours, values
+from tests.case import TOLERANCE, OpCase, flat, values
 from tests.ops import cases
-from tests.ops.test_special_values import ONE_BY_ONE, OVER_LINES, specials
+from tests.ops.test_special_values import ONE_BY_ONE, OVER_LINES, run, specials
 from tests.ops.test_special_values import TOLERANCE as RELATIVE
 from tinygrad_mem.nn import functional as F
 
@@ -69,23 +69,6 @@ def numbers(case: OpCase, dtype: str, one_by_one: bool, finite: bool) -> Iterato
         yield from (put(value) for value in (np.nan, np.inf, -np.inf))
 
 
-def run(case: OpCase, arrays: list[np.ndarray], dtype: str, device: str) -> list | Exception:
-    """Results and gradients."""
-    try:
-        inputs = ours(arrays, dtype, device, case.grad)
-        results = flat(case.run(*inputs))
-        found: list = [("value", values(r)) for r in results]
-        graph = [r for r in results if r.requires_grad]
-        if graph:
-            rng = np.random.default_rng(7)
-            seeds = [np.asarray(rng.integers(1, 4, tuple(r.shape))).astype(dtype) for r in graph]
-            tm.autograd.backward(graph, [tm.tensor(seed, device=device) for seed in seeds])
-            found += [("gradient", None if t.grad is None else values(t.grad)) for t in inputs]
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        return error
-    return found
-
-
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [
@@ -101,7 +84,7 @@ def test_every_row_on_special_values(family: str, dtype: str):
     with np.errstate(all="ignore"):
         for case in FAMILIES[family]:
             for arrays in numbers(case, dtype, one_by_one, family in FINITE):
-                here, there = (run(case, arrays, dtype, device) for device in ("cpu", "cuda"))
+                here, there = (run(tm, case, arrays, dtype, device) for device in ("cpu", "cuda"))
                 found += [f"{case.name}: {what}" for what in unlike(here, there, arrays, dtype, one_by_one)]
     assert not found, "\n".join(found)
 

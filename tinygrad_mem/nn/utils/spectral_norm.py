@@ -14,6 +14,7 @@ from ...functional import linalg, norm, random
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
 from ..parameter import Parameter
+from .weight_norm import hook_of
 
 M = TypeVar("M", bound=Module)
 
@@ -82,7 +83,7 @@ def spectral_norm(
         RuntimeError: it was done already.
     """
     hook = SpectralNorm(name, n_power_iterations, default_dim(module) if dim is None else dim, eps)
-    if _hook(module, name) is not None:
+    if hook_of(module, SpectralNorm, name) is not None:
         raise RuntimeError(f"Cannot register two spectral_norm hooks on the same parameter {name}")
     weight = getattr(module, name)
     del module._parameters[name]
@@ -95,20 +96,13 @@ def spectral_norm(
     return module
 
 
-def _hook(module: Module, name: str) -> Any:
-    for key, (hook, _) in module._forward_pre_hooks.items():
-        if isinstance(hook, SpectralNorm) and hook.name == name:
-            return key, hook
-    return None
-
-
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
     """Make the weight as it is now a parameter again.
 
     Raises:
         ValueError: :func:`spectral_norm` was not called.
     """
-    found = _hook(module, name)
+    found = hook_of(module, SpectralNorm, name)
     if found is None:
         raise ArgumentError(f"spectral_norm of '{name}' not found in {module}")
     key, hook = found

@@ -52,7 +52,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     Raises:
         RuntimeError: it was done already.
     """
-    if _hook(module, name) is not None:
+    if hook_of(module, WeightNorm, name) is not None:
         raise RuntimeError(f"Cannot register two weight_norm hooks on the same parameter {name}")
     weight = getattr(module, name)
     del module._parameters[name]
@@ -65,9 +65,10 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     return module
 
 
-def _hook(module: Module, name: str) -> Any:
+def hook_of(module: Module, kind: type, name: str) -> Any:
+    """The key and the forward hook of this kind that makes the parameter ``name`` anew; ``None`` where there is none."""
     for key, (hook, _) in module._forward_pre_hooks.items():
-        if isinstance(hook, WeightNorm) and hook.name == name:
+        if isinstance(hook, kind) and hook.name == name:  # type: ignore[attr-defined]
             return key, hook
     return None
 
@@ -78,7 +79,7 @@ def remove_weight_norm(module: M, name: str = "weight") -> M:
     Raises:
         ValueError: :func:`weight_norm` was not called.
     """
-    found = _hook(module, name)
+    found = hook_of(module, WeightNorm, name)
     if found is None:
         raise ValueError(f"weight_norm of {name!r} not found in {module}")
     key, hook = found
