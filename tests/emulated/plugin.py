@@ -69,6 +69,7 @@ class CudaHalf:
         except (CannotAttachError, OSError) as error:
             self.failure = str(error)
 
+    @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
     def pytest_configure_node(self, node: Any) -> None:
         """Each worker does what this process found out."""
         node.workerinput["cuda_half"] = (self.where, self.reason)
@@ -183,6 +184,7 @@ class CudaHalf:
         narrowed = options.keyword or options.deselect or getattr(options, "lf", False) or options.markexpr not in ("", "cuda")
         return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not narrowed
 
+    @pytest.hookimpl(optionalhook=True)  # pytest-xdist's
     def pytest_testnodedown(self, node: Any) -> None:
         counts, launched, refused = getattr(node, "workeroutput", {}).get("cuda_half", ({}, [], []))
         self.counts.update(counts)
