@@ -154,6 +154,27 @@ def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
     return make
 
 
+@context
+def all_or_nothing(*things: Any) -> Iterator[None]:
+    """Where the block raises, ``things`` have the attributes that they had, and these dicts, lists and sets what was in them.
+
+    For code of the user's, which may raise halfway. What lies deeper than that is left as it is.
+    """
+    before: list[tuple[Any, Any]] = [(vars(thing), vars(thing).copy()) for thing in things]
+    inside = [(c, c.copy()) for _, kept in before for c in kept.values() if isinstance(c, (dict, list, set))]
+    try:
+        yield
+    except BaseException:
+        surely(_refill, before + inside)
+        raise
+
+
+def _refill(containers: list) -> None:
+    for container, kept in containers:
+        container.clear()
+        (container.extend if isinstance(container, list) else container.update)(kept)
+
+
 def covered(function: F) -> F:
     """Let the ``try`` that ``function`` begins with cover its first instruction, at which Python hears signals.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -122,8 +123,9 @@ def test_one_element_vectors_fit_scalars():
 def test_loading_values_into_meta_does_nothing_and_says_so():
     with tm.device("meta"):
         module = nn.Linear(2, 2)
-    with pytest.warns(UserWarning, match="copying from a non-meta parameter in the checkpoint to a meta parameter"):
+    with pytest.warns(UserWarning, match="copying from a non-meta parameter in the checkpoint to a meta parameter") as caught:
         module.load_state_dict(nn.Linear(2, 2).state_dict())
+    assert caught[0].filename == __file__
     assert module.weight.is_meta
     module.load_state_dict(nn.Linear(2, 2).state_dict(), assign=True)
     assert not module.weight.is_meta
@@ -218,3 +220,97 @@ def test_hooks_that_return_something_are_refused():
         net.load_state_dict(net.state_dict())
     with pytest.raises(NotImplementedError, match="Linear has no extra state"):
         net.a.get_extra_state()
+
+
+# --- all or nothing, where code of the user's takes part
+
+
+class _Sorted(nn.Linear):
+    """Keeps two numbers, a list and a table beside its tensors; a state may name another weight, or lack a key."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.first, self.second, self.seen, self.table = 1, 2, [1], {"a": 1}
+        self.register_buffer("beside", tm.zeros(2), persistent=False)
+
+    def get_extra_state(self) -> Any:
+        return {"first": self.first, "second": self.second}
+
+    def set_extra_state(self, state: Any) -> None:
+        self.first, self.new = state["first"], "an attribute that was not there"
+        self.seen.append(2)
+        self.table["b"] = 2
+        self.beside.fill_(7)
+        self.register_buffer("more", tm.ones(1))
+        self.second = state["second"]
+
+
+def _raising(*_: Any) -> None:
+    raise KeyError("a hook of the user's")
+
+
+def _state_lacks_a_key(net: Any, state: Any) -> None:
+    state["c.0._extra_state"] = {"first": 8}
+
+
+def _hook_before_raises(net: Any, state: Any) -> None:
+    net.a._register_load_state_dict_pre_hook(lambda *_: net.a.seen.append(3))
+    net.c[0]._register_load_state_dict_pre_hook(_raising)
+
+
+def _hook_before_writes_and_a_key_is_missing(net: Any, state: Any) -> None:
+    net.a._register_load_state_dict_pre_hook(lambda *_: net.a.weight.detach().fill_(9))
+    del state["c.0.bias"]
+
+
+def _hook_after_raises(net: Any, state: Any) -> None:
+    net.a.register_load_state_dict_post_hook(_raising)
+
+
+def _hook_after_forgives_not_all(net: Any, state: Any) -> None:
+    net.register_load_state_dict_post_hook(lambda module, keys: keys.missing_keys.clear())
+    state["nobody's"] = tm.ones(1)
+
+
+def _signal_comes(net: Any, state: Any) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    net.c[0].register_load_state_dict_post_hook(stop)
+
+
+@pytest.mark.parametrize("assign", [False, True])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        _state_lacks_a_key,
+        _hook_before_raises,
+        _hook_before_writes_and_a_key_is_missing,
+        _hook_after_raises,
+        _hook_after_forgives_not_all,
+        _signal_comes,
+    ],
+)
+def test_what_raises_halfway_leaves_all_as_it_was(spoil: Any, assign: bool):
+    def everything() -> Any:
+        own = [{k: v for k, v in vars(m).items() if k[0] != "_"} for m in net.modules()]
+        shown = [{k: copy(v) if isinstance(v, (list, dict)) else v for k, v in attributes.items()} for attributes in own]
+        held = [(name, id(t), t.detach().tolist()) for name, t in (*net.named_parameters(), *net.named_buffers())]
+        return shown, held
+
+    net: Any = nn.Sequential(OrderedDict(a=_Sorted(), b=nn.BatchNorm1d(2), c=nn.Sequential(_Sorted())))
+    other = nn.Sequential(OrderedDict(a=_Sorted(), b=nn.BatchNorm1d(2), c=nn.Sequential(_Sorted())))
+    state = other.state_dict()
+    state["a._extra_state"] = {"first": 5, "second": 6}
+    good = OrderedDict(state)
+    spoil(net, state)
+    before = everything()
+    with pytest.raises((KeyError, StateDictError, KeyboardInterrupt)):
+        net.load_state_dict(state, assign=assign)
+    assert everything() == before
+    for module in net.modules():
+        for table in ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"):
+            vars(module).pop(table, None)
+    net.load_state_dict(good, assign=assign)
+    assert (net.a.first, net.a.second, net.a.seen) == (5, 6, [1, 2])
+    assert net.c[0].weight.tolist() == other.c[0].weight.tolist()

@@ -29,7 +29,7 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
 def spoiled(state: Any, path: tuple = ()) -> Iterator[tuple[str, Any]]:
     """What each change makes of a nesting of dicts and lists, and what was changed."""
     where = "".join(f"[{key!r}]" for key in path) or "all of it"
-    for wrong in (None, "text", [], {}, 3, tm.ones(2), object()):
+    for wrong in (None, "text", [], {}, 3, 2j, tm.ones(2), object()):
         if type(wrong) is not type(state) and not (isinstance(wrong, int) and type(state) is float):
             yield f"{where} is {type(wrong).__name__}", wrong
     if isinstance(state, tm.Tensor):
@@ -151,3 +151,88 @@ def test_a_module_s(strict: bool, assign: bool, reliability: Any):
         model(tm.ones(4, 3)).sum().backward()
 
     _try(model.state_dict, lambda s: model.load_state_dict(s, strict=strict, assign=assign), go_on, reliability, assign)
+
+
+# --- code of the user's that raises halfway
+
+
+class _Mine(optim.lr_scheduler.LRScheduler):
+    """A schedule of the user's, whose state has a key of its own."""
+
+    seen = 0
+
+    def get_lr(self) -> list[float]:
+        return self.base_lrs
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        self.seen = state_dict["seen"]
+
+
+class _Factor:
+    """A function with a number of its own, which takes numbers alone."""
+
+    def __init__(self) -> None:
+        self.__dict__["by"] = 0.5
+
+    def __call__(self, epoch: int) -> float:
+        return self.by**epoch  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("make", [optim.lr_scheduler.ChainedScheduler, optim.lr_scheduler.SequentialLR])
+def test_a_part_of_a_schedule_raises_halfway(make: Any):
+    optimizer, _ = pair()
+    optimizer.step()
+    factor = _Factor()
+    parts = [optim.lr_scheduler.StepLR(optimizer, 2), optim.lr_scheduler.LambdaLR(optimizer, factor), _Mine(optimizer)]
+    schedule = make(parts, optimizer) if make is optim.lr_scheduler.ChainedScheduler else make(optimizer, parts, [2, 4])
+    before = plain(schedule.state_dict())
+    state = copy.deepcopy(schedule.state_dict())
+    state["_last_lr"], state["_schedulers"][0]["gamma"] = [7.0, 7.0], 0.7
+    state["_schedulers"][1]["lr_lambdas"] = [{"by": 0.7}, {"by": 0.7}]
+    with pytest.raises(KeyError, match="seen"):
+        schedule.load_state_dict(state)
+    assert plain(schedule.state_dict()) == before
+    state["_schedulers"][2]["seen"] = 1
+    schedule.load_state_dict(state)
+    assert (parts[0].gamma, factor.by, parts[2].seen) == (0.7, 0.7, 1)  # type: ignore[attr-defined]
+
+
+class _Stubborn:
+    """Something of the user's in a state dict, which cannot be copied, nor read as numbers."""
+
+    ndim, shape, dtype = 0, (), "float32"
+
+    def __deepcopy__(self, memo: dict) -> Any:
+        raise OSError("no copies of this")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise OSError("no numbers in this")
+
+    def item(self) -> float:
+        raise OSError("no number in this")
+
+    __float__ = item
+
+
+@pytest.mark.parametrize("where", ["lr", "more", "exp_avg_sq", "step"])
+def test_a_value_of_an_optimizer_s_state_raises_halfway(where: str):
+    _, optimizer = trained(lambda model: optim.Adam(model.parameters()))
+    before = plain(optimizer.state_dict())
+    state = copy.deepcopy(optimizer.state_dict())
+    (state["param_groups"][-1] if where in ("lr", "more") else state["state"][1])[where] = _Stubborn()
+    for each in state["state"].values():
+        each["exp_avg"] += 1
+    with pytest.raises((OSError, TinygradMemError)):
+        optimizer.load_state_dict(state)
+    assert plain(optimizer.state_dict()) == before
+
+
+@pytest.mark.parametrize("where", ["scale", "growth_factor", "_growth_tracker"])
+def test_a_value_of_a_scaler_s_state_raises_halfway(where: str):
+    scaler = GradScaler("cpu")
+    scaler.scale(tm.ones(1))
+    before = scaler.state_dict()
+    with pytest.raises((OSError, TinygradMemError)):
+        scaler.load_state_dict({**{name: value + 1 for name, value in before.items()}, where: _Stubborn()})
+    assert scaler.state_dict() == before

@@ -324,10 +324,12 @@ class GradScaler:
         mapping("GradScaler.load_state_dict", state_dict, names)
         for name in names:
             like(f"GradScaler.load_state_dict: {name!r}", state_dict[name], 0.0)
-        scale, growth, backoff, interval, tracker = (state_dict[name] for name in names)
+        found = [state_dict[name] for name in names]
+        scale, growth, backoff, interval, tracker = [x.item() if hasattr(x, "item") else x for x in found]
+        rounded = _float32(scale)
         self._init_scale, self._init_growth_tracker = scale, tracker
         if self._scale is not None:
-            self._scale, self._growth_tracker = _float32(scale), tracker
+            self._scale, self._growth_tracker = rounded, tracker
         self._growth_factor, self._backoff_factor, self._growth_interval = growth, backoff, interval
 
     def __getstate__(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,6 +13,7 @@ from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentTypeError, StateDictError
 from ..functional import convert, creation
+from ..interrupts import all_or_nothing, context, surely, undivided
 from .parameter import Parameter
 
 if TYPE_CHECKING:
@@ -86,10 +87,42 @@ def _own(module: Module) -> list[tuple[str, Tensor]]:
 def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> IncompatibleKeys:
     """See ``Module.load_state_dict``: first everything is checked, then everything is copied.
 
-    Only where hooks may still forgive missing keys is the copying before that check.
+    Only where hooks may still forgive missing keys is the copying before that check. What raises after it is code of the
+    user's: where there is any, all is put back.
     """
     if not hasattr(source, "items"):
         raise ArgumentTypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
+    owners = list(module.named_modules(remove_duplicate=False))
+    hooks = [_hooks(owner, f"_load_state_dict_{when}_hooks") for _, owner in owners for when in ("pre", "post")]
+    if not any(hooks) and not any(_gives(owner, "set_extra_state") for _, owner in owners):
+        return _load_all(module, owners, source, strict, assign, _undivided)
+    with all_or_nothing(*module.modules()), _values_as_before(module):
+        return _load_all(module, owners, source, strict, assign, _call)
+
+
+@context
+def _values_as_before(module: Module) -> Iterator[None]:
+    """Where the block raises, the tensors of ``module`` have the values that they had."""
+    before = [(tensor.detach(), tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())]
+    try:
+        yield
+    except BaseException:
+        surely(_call, [partial(convert.copy_, tensor, kept) for tensor, kept in before])
+        raise
+
+
+def _call(steps: Iterable[Callable[[], object]]) -> None:
+    with no_grad():
+        for step in steps:
+            step()
+
+
+_undivided = undivided(_call)
+
+
+def _load_all(
+    module: Module, owners: list[tuple[str, Module]], source: Any, strict: bool, assign: bool, run: Callable[..., None]
+) -> IncompatibleKeys:
     versions = getattr(source, "_metadata", None) or {}
     source = OrderedDict(source)  # hooks may write into it
     missing: list[str] = []
@@ -97,7 +130,6 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
     errors: list[str] = []
     plan: list[Callable[[], None]] = []
     expected: set[str] = set()
-    owners = list(module.named_modules(remove_duplicate=False))
     for path, owner in owners:
         prefix, metadata = f"{path}." if path else "", versions.get(path, {})
         for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
@@ -109,7 +141,7 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
                 value, problem = _fitting(key, tensor, source[key])
                 if problem:
                     errors.append(problem)
-                else:
+                elif assign or not _copies_nothing(name, tensor, value):
                     plan.append(partial(_load, owner, name, tensor, value, assign))
             elif not _counts_no_batches(owner, name, metadata.get("version")):
                 missing.append(key)
@@ -123,9 +155,7 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
     found = IncompatibleKeys(missing, unexpected)
     hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
     _refuse(module, errors, found, strict and not hooked)
-    with no_grad():
-        for step in plan:
-            step()
+    run(plan)
     for owner, hook in hooked:  # children first; what is missing may be theirs to forgive
         if hook(owner, found) is not None:
             raise AssertionError(
@@ -172,15 +202,19 @@ def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
     return value, ""
 
 
+def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
+    if tensor.is_meta and not value.is_meta:
+        warnings.warn(
+            f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
+            "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
+            stacklevel=5,
+        )
+        return True
+    return False
+
+
 def _load(owner: Module, name: str, tensor: Tensor, value: Tensor, assign: bool) -> None:
     if not assign:
-        if tensor.is_meta and not value.is_meta:
-            warnings.warn(
-                f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
-                "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
-                stacklevel=4,
-            )
-            return
         convert.copy_(tensor, value.detach())
     elif name in owner._parameters:
         if not isinstance(value, Parameter):

@@ -54,8 +54,10 @@ def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
 
 
 def is_number(x: Any) -> bool:
-    """Whether ``x`` is a number, or an array or tensor of one."""
-    return isinstance(x, Number) or (hasattr(x, "item") and getattr(x, "ndim", 1) == 0)
+    """Whether ``x`` is a real number, or an array or tensor of one."""
+    if isinstance(x, Number):
+        return not isinstance(x, (complex, np.complexfloating))
+    return hasattr(x, "item") and getattr(x, "ndim", 1) == 0
 
 
 def _other(what: str, kind: str, found: Any) -> ArgumentTypeError:

@@ -200,6 +200,9 @@ class LambdaLR(LRScheduler):
         kept = [{} if attributes is None else attributes for attributes in kept] if isinstance(kept, list) else kept
         loading.like(f"{type(self).__name__}.load_state_dict: 'lr_lambdas'", kept, [{}] * len(self.lr_lambdas))
 
+    def _parts(self) -> list[Any]:
+        return [self, *[f for f in self.lr_lambdas if not _is_function(f)]]
+
     def _take(self, state_dict: dict[str, Any]) -> None:
         super()._take({key: value for key, value in state_dict.items() if key != "lr_lambdas"})
         for f, attributes in zip(self.lr_lambdas, state_dict["lr_lambdas"], strict=True):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..interrupts import undivided
+from ..interrupts import all_or_nothing, undivided
 from . import loading
 from .optimizer import Optimizer
 
@@ -112,7 +112,12 @@ class LRScheduler:
             ValueError: a list has another length, or a key of a composed schedule is missing; nothing was changed.
         """
         self._check_state(state_dict)
-        self._take(state_dict)
+        with all_or_nothing(*self._parts()):  # a subclass of the user's may raise
+            self._take(state_dict)
+
+    def _parts(self) -> list[Any]:
+        """What :meth:`load_state_dict` changes."""
+        return [self]
 
     def _check_state(self, state_dict: Any) -> None:
         known = type(self).__module__.startswith(f"{__package__}.")  # others may keep what they like
@@ -158,6 +163,9 @@ class _Composed(LRScheduler):
         )
         for scheduler, state in zip(self._schedulers, state_dict["_schedulers"], strict=True):
             scheduler._check_state(state)
+
+    def _parts(self) -> list[Any]:
+        return [self, *[part for scheduler in self._schedulers for part in scheduler._parts()]]
 
     def _take(self, state_dict: dict[str, Any]) -> None:
         super()._take({key: value for key, value in state_dict.items() if key != "_schedulers"})
