@@ -10,9 +10,8 @@ import pytest
 import tinygrad_mem as tm
 from tests.foretold import difference_on_gpu
 from tests.memory.test_predict import SIZES, two_steps
-from tests.techniques.test_combinations import MANY, train
+from tests.techniques.test_combinations import BUILT, MANY, train
 from tinygrad_mem import memory
-from tinygrad_mem.techniques import TABLE
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap", "gpu_pool", "only_memory")]
 
@@ -29,6 +28,6 @@ def test_networks(name: str, gpu_pool: Any):
     assert 0.99 * said.low <= gpu_pool.total_bytes() <= 1.01 * said.high  # of eight choices; CuPy makes one more
 
 
-@pytest.mark.parametrize("use", [*(frozenset({name}) for name in TABLE), *MANY], ids=lambda use: "+".join(sorted(use)))
+@pytest.mark.parametrize("use", [*(frozenset({name}) for name in BUILT), *MANY], ids=lambda use: "+".join(sorted(use)))
 def test_techniques(use: frozenset[str]):
     assert difference_on_gpu(lambda: train(use)) == ""

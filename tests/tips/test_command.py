@@ -39,6 +39,7 @@ def test_json_has_both_numbers_of_every_effect():
     assert ran.exit_code == 0
     first, second = json.loads(ran.stdout)
     assert (first["tip"], first["verdict"], len(second["cases"])) == ("sgd", "saves", 2)
+    assert (first["technique"], second["technique"]) == ("light_optimizers", None)
     for case in (*first["cases"], *second["cases"]):
         assert case["foretold_exactly"]
         for name in ("peak", "saved", "transient"):
@@ -60,6 +61,9 @@ def test_the_table_fits_its_terminal_and_keeps_its_numbers(columns: int):
 
 def test_one_tip_has_its_timelines_and_its_reason():
     ran = tips("--tip", "momentum")
+    text = " ".join(ran.stdout.split())
+    assert "lighter optimizers (optim.AdamW8bit" in text
+    assert "Lessons: tutorials/11_optimizers.py." in text
     assert "before: peak" in ran.stdout
     assert "after: peak" in ran.stdout
     assert "optimizer state -2.5" in ran.stdout

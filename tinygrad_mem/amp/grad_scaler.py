@@ -71,6 +71,9 @@ class GradScaler:
 
     Price: one pass over the gradients. On a GPU :meth:`step` waits for the flag, once an optimizer.
 
+    Do not use when: gradients are float32 or bfloat16, which do not underflow; or with ``optimizer_in_backward``, which has
+    used a gradient before all of them are known to be finite: :meth:`scale` raises.
+
     Args:
         device: ``"cuda"``, where there is a GPU or in a prediction, else a warning says that scaling is off; or ``"cpu"``.
         init_scale, growth_factor, backoff_factor, growth_interval: the scale, what multiplies it after so many windows without

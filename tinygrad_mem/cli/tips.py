@@ -15,6 +15,7 @@ import tinygrad_mem as tm
 
 from ..errors import ArgumentError, DeviceError
 from ..memory import Effect
+from ..techniques.catalogue import of_tip
 from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, reason, result_words, summary
@@ -126,6 +127,7 @@ def _show(rows: list[Row], console: Console) -> None:
         judged = verdict(results)
         console.print(Text(f"\n{tip.name}: ", "bold").append(judged.text, STYLES[judged.kind]))
         console.print(Text(f"They say: {tip.says}", "italic"))
+        console.print(Text(_of_the_catalogue(tip)))
         for result in results:
             if result.when:
                 console.print(Text(f"\n{result.when}", "bold"))
@@ -137,12 +139,23 @@ def _show(rows: list[Row], console: Console) -> None:
             console.print(Text(str(result.comparison) + "\n"))
 
 
+def _of_the_catalogue(tip: Tip) -> str:
+    """Say where the technique is that the tip measures, what it should save and what it costs."""
+    row = of_tip(tip.name)
+    if row is None:
+        return "No technique of the catalogue."
+    lessons = ", ".join(f"tutorials/{name}.py" for name in row.lessons)
+    parts = [f"{row.title} ({', '.join(row.use)}). Smaller: {row.memory}. Price: {row.price}. Numbers: {row.equal}."]
+    return " ".join([*parts, f"Lessons: {lessons}."] if lessons else parts)
+
+
 def _data(tip: Tip, results: list[Measured | Failed]) -> dict[str, Any]:
     """A tip as JSON."""
     judged = verdict(results)
     return {
         "tip": tip.name,
         "says": tip.says,
+        "technique": None if (row := of_tip(tip.name)) is None else row.name,
         "verdict": judged.kind,
         "text": judged.text,
         "cases": [_case(result) for result in results],

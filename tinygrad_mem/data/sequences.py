@@ -60,6 +60,12 @@ class BucketBatchSampler(_ByLength):
 
     Every index comes once a pass; the batch that is smaller than the others is the one of the longest sequences.
 
+    Memory: less padding over a pass. The batch of the longest sequences is as large as before, and with it the peak.
+
+    Price: a batch holds sequences of similar lengths, so it is less random.
+
+    Do not use when: the peak must fall: use :class:`TokenBatchSampler` or packed sequences.
+
     Args:
         lengths: of each sequence of the dataset.
         shuffle: equal lengths and the order of the batches are drawn anew each pass; else shortest first.
@@ -90,6 +96,12 @@ class TokenBatchSampler(_ByLength):
     """Batches whose padded size, sequences times the longest of them, is at most ``max_tokens``: memory is the same for all.
 
     Every index comes once a pass.
+
+    Memory: the activations of at most ``max_tokens`` places, whatever the lengths.
+
+    Price: batches have different numbers of sequences: weight their losses by them.
+
+    Do not use when: a layer needs batches of one size.
 
     Args:
         lengths: of each sequence of the dataset.
@@ -156,6 +168,12 @@ class PadCollate:
 
     Samples are sequences, or tuples or dicts of sequences and of what :func:`default_collate` takes: each sequence of tokens
     (a list, an array or a tensor with at least one axis) becomes a :class:`Padded`.
+
+    Memory: activations of ``batch_size * longest of the batch`` places instead of ``batch_size * longest of the dataset``.
+
+    Price: batches have different shapes, so the pool may hold pieces of several sizes (lesson 12).
+
+    Do not use when: all sequences have one length: nothing becomes smaller.
 
     Args:
         padding_value: what stands behind the shorter ones: -100 for labels that a loss is to ignore.

@@ -121,6 +121,12 @@ def scaled_dot_product_attention(
 
     Saves: query, key, value, the mask, the output, and one number a row. No mask of dropout: it is drawn again.
 
+    Memory: one number for each query row, instead of two matrices of (L, S) for each head.
+
+    Price: the scores are computed again in backward.
+
+    Do not use when: the scores themselves are wanted, to look at or to change between the product and the softmax.
+
     Raises:
         ShapeError: shapes that do not fit, or both a mask and ``is_causal``.
         DTypeError: different dtypes, or a mask of another one.

@@ -20,6 +20,10 @@ class Adafactor(Optimizer):
     the axes before the last two; as much as itself for a vector (``variance``). 4096 x 4096: 32 KiB, where Adam has 128 MiB.
     A step wants a workspace of 8 bytes a matrix of the largest parameter, and 8 KiB.
 
+    Price: several passes over each gradient, one of them for the means of its rows and columns. It is another rule than Adam's.
+
+    Do not use when: most parameters are vectors, of which it keeps as much as RMSprop; or a rate tuned for Adam must hold.
+
     Args:
         params: parameters or groups.
         lr, beta2_decay, eps, d, weight_decay, maximize: as in PyTorch, whose numbers these are. ``lr`` is the largest step

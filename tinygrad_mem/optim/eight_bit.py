@@ -61,6 +61,10 @@ class Adam8bit(_Bytes, Adam):
     Memory: ``2 * n + 8 * ceil(n / block_size)`` bytes for n parameters, whatever their dtype: 2.004 each, where Adam has 8.
     Parameters below ``min_8bit_size`` elements (biases, norms) have float32 moments, as :class:`Adam`.
 
+    Price: each step unpacks and packs the moments. Each is stored to 8 bits, so the updates are noisier than Adam's.
+
+    Do not use when: most parameters are embeddings, unless they have a group of their own (next paragraph).
+
     The stable-embedding rule: rows of an embedding see gradients now and then, of very different sizes, and 8 bits hurt
     there. Give its weight a group of its own with ``"optim_bits": 32``, and put a layer norm behind it.
 
@@ -129,7 +133,10 @@ class Adam8bit(_Bytes, Adam):
 
 
 class AdamW8bit(Adam8bit):
-    """:class:`Adam8bit` whose weight decay shrinks the parameter directly, past the moments."""
+    """:class:`Adam8bit` whose weight decay shrinks the parameter directly, past the moments.
+
+    Memory: as :class:`Adam8bit`. Price: as :class:`Adam8bit`. Do not use when: as :class:`Adam8bit`.
+    """
 
     def __init__(
         self,
@@ -153,6 +160,10 @@ class SGD8bit(_Bytes, SGD):
     """SGD with momentum whose momentum is a byte a number, as in :class:`Adam8bit` (``state1``, ``absmax1``).
 
     Memory: ``n + 4 * ceil(n / block_size)`` bytes for n parameters: 1.002 each, where SGD with momentum has 4.
+
+    Price: each step unpacks and packs the momentum, which is stored to 8 bits.
+
+    Do not use when: there is no momentum: plain SGD keeps nothing. For embeddings see :class:`Adam8bit`.
 
     Args:
         params: parameters or groups.

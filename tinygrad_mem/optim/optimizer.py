@@ -45,6 +45,8 @@ class Optimizer:
     is the truth and the copy its finer digits: where somebody wrote the parameter since (``load_state_dict``, a clamp), the
     copy takes over what was written, element by element, before the next update. Float32 and wider parameters have no copy.
     Gradients are the parameter's dtype, or float32 where ``parameter.grad_dtype`` says so.
+    Memory: what the rule keeps (see each subclass), and 4 bytes for each parameter that has a master weight.
+    Price: one rounding of each parameter a step. Do not use when: parameters are float32: they have no copy.
 
     Args:
         params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of their own.

@@ -11,11 +11,11 @@ from .plan import plan as plan
 from .runs import Point as Point
 from .techniques import LEVELS as LEVELS
 from .techniques import Accumulation as Accumulation
+from .techniques import Applied as Applied
 from .techniques import Autocast as Autocast
 from .techniques import Compression as Compression
 from .techniques import InBackward as InBackward
 from .techniques import InPlace as InPlace
 from .techniques import Offload as Offload
 from .techniques import Recompute as Recompute
-from .techniques import Technique as Technique
 from .times import Times as Times

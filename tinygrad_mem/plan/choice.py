@@ -14,7 +14,7 @@ from ..interrupts import context
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from ..techniques import accumulate
-from .techniques import KINDS, LEVELS, Accumulation, Recompute, Technique, reason_against
+from .techniques import KINDS, LEVELS, Accumulation, Applied, Recompute, reason_against
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Choice:
         ArgumentError: two of them cannot be used together, or one is there twice.
     """
 
-    techniques: tuple[Technique, ...] = ()
+    techniques: tuple[Applied, ...] = ()
 
     def __post_init__(self) -> None:
         for a, b in combinations(self.techniques, 2):
@@ -43,7 +43,7 @@ class Choice:
 
     @property
     def numbers(self) -> str:
-        """What they do to numbers: see :class:`Technique`."""
+        """What they do to numbers: see :class:`Applied`."""
         return max((technique.numbers for technique in self.techniques), key=LEVELS.index, default=LEVELS[0])
 
     @property

@@ -14,13 +14,13 @@ from .runs import Point, Recipe, Runs
 from .techniques import (
     LEVELS,
     Accumulation,
+    Applied,
     Autocast,
     Compression,
     InBackward,
     InPlace,
     Offload,
     Recompute,
-    Technique,
     reason_against,
 )
 from .times import Call, Heard, Times
@@ -32,7 +32,7 @@ NEAR = 1.1  # times a budget: from a smallest peak beyond it on, nothing else is
 ALIKE = 0.998  # of a peak: what saves less is not worth a row
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 BITS = (8, 4, 2)
-Series = list[tuple[Technique, ...]]
+Series = list[tuple[Applied, ...]]
 
 
 class Search(Runs):
@@ -52,9 +52,9 @@ class Search(Runs):
         self.plain = self.point(Choice())
 
     @cached_property
-    def free(self) -> tuple[Technique, ...]:
+    def free(self) -> tuple[Applied, ...]:
         """What takes no time and changes no number."""
-        found: list[Technique] = []
+        found: list[Applied] = []
         if InPlace.name in self.allow:
             writable = Writable()
             self.look(Choice(), writable.watch, writable)
@@ -78,12 +78,12 @@ class Search(Runs):
         with dry_run():
             return len(self.recipe.batch()[1])
 
-    def choices(self, base: tuple[Technique, ...]) -> list[Choice]:
+    def choices(self, base: tuple[Applied, ...]) -> list[Choice]:
         """All ways to recompute, with ``base`` and what is free with it, the cheapest first."""
         free = [each for each in self.free if not any(reason_against(each, other) for other in base)]
         return [Choice((*recompute, *free, *base)) for _, _, recompute in self._recomputing(base)]
 
-    def _recomputing(self, base: tuple[Technique, ...]) -> list[tuple[int, float, tuple[Recompute, ...]]]:
+    def _recomputing(self, base: tuple[Applied, ...]) -> list[tuple[int, float, tuple[Recompute, ...]]]:
         """Ways to recompute, the cheapest first, each with a lower peak than those before by the chains' own costs.
 
         They depend on the batch's size. What else there is in ``base`` makes all that is kept smaller alike.
@@ -140,7 +140,7 @@ class Search(Runs):
                 return choice
         return best
 
-    def _shrinking(self, series: Series) -> Iterator[tuple[Technique, ...]]:
+    def _shrinking(self, series: Series) -> Iterator[tuple[Applied, ...]]:
         """The sets of a series, until one needs no less than the one before it."""
         least = float("inf")
         for base in series:
@@ -160,7 +160,7 @@ class Search(Runs):
         fitting = [best, *(choice for choice in known if self.known_to_fit(choice, budget))]
         return min(fitting, key=lambda c: (round(self.point(c).time / self.plain.time, 3), len(c.names)))
 
-    def _fitting(self, base: tuple[Technique, ...], budget: int, best: Choice | None) -> Choice | None:
+    def _fitting(self, base: tuple[Applied, ...], budget: int, best: Choice | None) -> Choice | None:
         """The cheapest way to recompute with ``base`` that fits; ``None`` where none does, or ``best`` is as fast."""
         ordered = self.choices(base)
         if _packs(base):
@@ -221,7 +221,7 @@ class Search(Runs):
         return min(self.points.values(), key=lambda point: (point.peak, point.time))
 
 
-def _packs(base: tuple[Technique, ...]) -> bool:
+def _packs(base: tuple[Applied, ...]) -> bool:
     """Whether what is kept is elsewhere or small: what is recomputed lies here, whole, and recomputing more may need more."""
     return any(isinstance(each, (Offload, Compression)) for each in base)
 

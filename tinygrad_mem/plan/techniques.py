@@ -1,9 +1,10 @@
-"""What plans are made of: a technique has a name, says what it does to numbers, and changes a training step."""
+"""How the planner applies each technique to a training step. What a technique costs stands in the catalogue."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..amp import GradScaler, autocast
@@ -11,36 +12,39 @@ from ..dtypes import float16
 from ..errors import ArgumentError
 from ..nn import Module, ModuleList, Sequential
 from ..recompute import Schedule, checkpoint_wrapper, scheduled
-from ..techniques import compressed, optimizer_in_backward, save_on_cpu
+from ..techniques import TABLE, catalogue, compressed, optimizer_in_backward, save_on_cpu
+from ..techniques.catalogue import LEVELS
 
 if TYPE_CHECKING:
     from .choice import TrainingStep
 
 
-class Technique:
-    """One thing that a training step does to need less memory; nothing, unless a subclass says otherwise.
+class Applied:
+    """A technique as it is applied to one training step. A subclass overrides what it needs; the base changes nothing.
 
     Attributes:
-        name: by which it is allowed.
-        numbers: ``"identical"``: each is what it is in a plain step, bit for bit; ``"close"``: sums round differently (with
-            batch norm statistics are others, with dropout masks); ``"approximate"``: they are noisier than that.
-        not_with: names of those that it cannot be used with, and why.
+        rows: the rows of the catalogue (``techniques.TABLE``) that it stands for; ``name`` is the first.
+        numbers: how near the numbers are to those of a plain step: the worst of its rows.
     """
 
+    rows: ClassVar[tuple[str, ...]]
     name: ClassVar[str]
-    numbers: ClassVar[str] = "identical"
-    not_with: ClassVar[dict[str, str]] = {}
+    numbers: ClassVar[str]
+
+    def __init_subclass__(cls) -> None:
+        cls.name = cls.rows[0]
+        cls.numbers = max((TABLE[row].numbers for row in cls.rows), key=LEVELS.index)
 
     def prepare(self, step: TrainingStep) -> None:
         """Change the step before its first run."""
 
     def region(self) -> AbstractContextManager[Any]:
-        """Where forward and loss run, entered in each step."""
+        """Return the block that forward and loss run in, entered in each step."""
         return nullcontext()
 
 
 @dataclass(frozen=True)
-class Recompute(Technique):
+class Recompute(Applied):
     """Parts of one chain of modules are recomputed.
 
     Attributes:
@@ -52,7 +56,7 @@ class Recompute(Technique):
     path: str
     items: tuple[Any, ...]
     sizes: tuple[int, ...]
-    name = "recompute"
+    rows = ("recompute",)
 
     def prepare(self, step: TrainingStep) -> None:
         """Let the chain run by its schedule from now on; it is the same object with the same modules."""
@@ -74,7 +78,7 @@ class Recompute(Technique):
 
 
 @dataclass(frozen=True)
-class InPlace(Technique):
+class InPlace(Applied):
     """Activations write over their input, where nobody else wants it: one array of their size less while they run.
 
     Attributes:
@@ -82,7 +86,7 @@ class InPlace(Technique):
     """
 
     paths: tuple[str, ...]
-    name = "inplace_activations"
+    rows = ("inplace_activations",)
 
     def prepare(self, step: TrainingStep) -> None:
         for path in self.paths:
@@ -96,14 +100,10 @@ class InPlace(Technique):
 
 
 @dataclass(frozen=True)
-class InBackward(Technique):
+class InBackward(Applied):
     """The optimizer steps in backward."""
 
-    name = "in_backward"
-    not_with: ClassVar = {
-        "accumulation": "a gradient is complete after the last part only",
-        "autocast": "gradients are scaled until all of them are known to be finite",
-    }
+    rows = ("in_backward",)
 
     def prepare(self, step: TrainingStep) -> None:
         step.in_backward = optimizer_in_backward(step.optimizer)
@@ -113,11 +113,10 @@ class InBackward(Technique):
 
 
 @dataclass(frozen=True)
-class Offload(Technique):
+class Offload(Applied):
     """What is saved for backward waits in the host's memory."""
 
-    name = "offload"
-    not_with: ClassVar = {"compression": "one of the two gets what is saved"}
+    rows = ("offload",)
 
     def region(self) -> AbstractContextManager[Any]:
         return save_on_cpu(pin_memory=True)
@@ -127,12 +126,11 @@ class Offload(Technique):
 
 
 @dataclass(frozen=True)
-class Accumulation(Technique):
+class Accumulation(Applied):
     """The batch is split into ``parts``, one after another."""
 
     parts: int
-    name = "accumulation"
-    numbers = "close"
+    rows = ("accumulation",)
 
     def prepare(self, step: TrainingStep) -> None:
         step.parts = self.parts
@@ -142,12 +140,11 @@ class Accumulation(Technique):
 
 
 @dataclass(frozen=True)
-class Autocast(Technique):
+class Autocast(Applied):
     """Products in float16, and the loss scaled, on ``device``."""
 
     device: str
-    name = "autocast"
-    numbers = "approximate"
+    rows = ("autocast", "loss_scaling")
 
     def prepare(self, step: TrainingStep) -> None:
         step.scaler = GradScaler(self.device)
@@ -160,12 +157,11 @@ class Autocast(Technique):
 
 
 @dataclass(frozen=True)
-class Compression(Technique):
+class Compression(Applied):
     """What is saved for backward is kept in ``bits`` an element."""
 
     bits: int
-    name = "compression"
-    numbers = "approximate"
+    rows = ("compression",)
 
     def region(self) -> AbstractContextManager[Any]:
         return compressed(self.bits)
@@ -174,18 +170,18 @@ class Compression(Technique):
         return f"saved in {self.bits} bits"
 
 
-KINDS: tuple[type[Technique], ...] = (Recompute, InPlace, InBackward, Offload, Accumulation, Autocast, Compression)
-LEVELS = ("identical", "close", "approximate")
+KINDS: tuple[type[Applied], ...] = (Recompute, InPlace, InBackward, Offload, Accumulation, Autocast, Compression)
 
 
 def names(level: str) -> tuple[str, ...]:
-    """Of the techniques whose numbers are as near to a plain step's as ``level``, or nearer."""
+    """Return the techniques whose numbers are as near to a plain step's as ``level``, or nearer."""
     return tuple(kind.name for kind in KINDS if LEVELS.index(kind.numbers) <= LEVELS.index(level))
 
 
-def reason_against(a: type[Technique] | Technique, b: type[Technique] | Technique) -> str | None:
-    """Why the two cannot be used together; ``None`` where they can."""
-    return a.not_with.get(b.name) or b.not_with.get(a.name)
+def reason_against(a: type[Applied] | Applied, b: type[Applied] | Applied) -> str | None:
+    """Say why the two cannot be used together; ``None`` if they can."""
+    reasons = (catalogue.reason_against(one, other) for one, other in product(a.rows, b.rows))
+    return next((reason for reason in reasons if reason), None)
 
 
 def _part(model: Module, path: str, expected: str) -> Module:

@@ -1,9 +1,11 @@
-"""What makes a training step smaller: each technique a small module of its own, built from hooks that a reader knows already.
+"""Techniques that make a training step smaller, a small module each, built from hooks on saved tensors and gradients.
 
-``TABLE`` says of each what it does, what it costs, whether the numbers stay the same, and where it is.
+``TABLE`` is the catalogue: what each technique saves, what it costs, and whether the numbers stay the same.
 """
 
 from .accumulation import accumulate as accumulate
+from .catalogue import TABLE as TABLE
+from .catalogue import Technique as Technique
 from .chunking import chunked as chunked
 from .compression import compressed as compressed
 from .in_backward import optimizer_in_backward as optimizer_in_backward
@@ -14,5 +16,3 @@ from .reversible import ReversibleBlock as ReversibleBlock
 from .reversible import ReversibleSequential as ReversibleSequential
 from .selection import labelled_positions as labelled_positions
 from .selection import select_labelled as select_labelled
-from .table import TABLE as TABLE
-from .table import Technique as Technique

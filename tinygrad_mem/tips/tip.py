@@ -83,7 +83,7 @@ class Tip:
     """What a list says, and what it is tried on.
 
     Attributes:
-        name: of the technique in ``techniques.TABLE``, where there is one.
+        name: by which ``--tip`` finds it; the row of ``techniques.TABLE`` that it measures lists it under ``tips``.
         says: the advice, in near words.
         cases: the conditions that it is tried under.
         scene: network and batch, unless the user names others.

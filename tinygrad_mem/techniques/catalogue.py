@@ -1,0 +1,253 @@
+"""The catalogue of techniques: one row each. The planner, the tips and the tables of the two READMEs are derived from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+LEVELS = ("identical", "close", "approximate")
+"""How near the numbers are to those of a plain step: the same bits; other rounding; noisier than that."""
+
+
+@dataclass(frozen=True)
+class Technique:
+    """One way to need less memory.
+
+    Attributes:
+        name: the key in ``TABLE``.
+        title: the name in words.
+        use: public names, from ``tinygrad_mem`` on.
+        memory: what becomes smaller, and by how much.
+        price: what it costs.
+        numbers: one of ``LEVELS``.
+        equal: how the numbers compare with those of a plain step, in words.
+        lessons: file names in ``tutorials/``, without ``.py``.
+        tips: names of the tips that measure it.
+        pytorch: what PyTorch has for it, from ``torch`` on; "" if it has nothing.
+        tests: the file of its tests, from ``tests/`` on; "" for ``techniques/test_NAME.py``.
+        not_with: name of another technique -> why the two cannot be used together. One of the two rows says so.
+    """
+
+    name: str
+    title: str
+    use: tuple[str, ...]
+    memory: str
+    price: str
+    numbers: str
+    equal: str
+    lessons: tuple[str, ...]
+    tips: tuple[str, ...]
+    pytorch: str = ""
+    tests: str = ""
+    not_with: dict[str, str] = field(default_factory=dict, hash=False)
+
+
+_ROWS = (
+    Technique(
+        "recompute",
+        "recompute",
+        ("utils.checkpoint.checkpoint", "utils.checkpoint.checkpoint_sequential"),
+        "a checkpointed function keeps only its inputs; n equal layers in sqrt(n) segments keep 2 sqrt(n) results instead of n",
+        "at most one more forward",
+        "identical",
+        "bit for bit",
+        ("08_recompute_segments", "09_recompute_chains", "10_recompute_right"),
+        ("checkpoint", "checkpoint_sequential", "optimal_checkpoints"),
+        pytorch="utils.checkpoint.checkpoint",
+    ),
+    Technique(
+        "in_backward",
+        "optimizer in backward",
+        ("techniques.optimizer_in_backward",),
+        "one gradient at a time instead of all",
+        "a call of the optimizer for each parameter",
+        "identical",
+        "bit for bit",
+        ("11_optimizers",),
+        ("in_backward",),
+        pytorch="Tensor.register_post_accumulate_grad_hook",
+        not_with={
+            "accumulation": "a gradient is complete only after the last part of the batch",
+            "loss_scaling": "gradients are scaled until all of them are known to be finite",
+        },
+    ),
+    Technique(
+        "offload",
+        "offload",
+        ("autograd.graph.save_on_cpu",),
+        "what is saved for backward lies in the host's memory; the device holds what the running op uses",
+        "two copies between device and host",
+        "identical",
+        "bit for bit",
+        (),
+        ("offload",),
+        pytorch="autograd.graph.save_on_cpu",
+        not_with={"compression": "one of the two, the inner block, gets what is saved"},
+    ),
+    Technique(
+        "inplace_activations",
+        "activations in place",
+        ("nn.ReLU",),
+        "one array of the activation's size in forward; nothing in backward",
+        "nothing; refused where backward needs the input",
+        "identical",
+        "bit for bit",
+        ("02_in_place",),
+        ("inplace_activation", "inplace_operators"),
+        pytorch="nn.ReLU",
+        tests="autograd/test_inplace.py",
+    ),
+    Technique(
+        "accumulation",
+        "accumulation",
+        ("techniques.accumulate",),
+        "activations of one micro-batch instead of the batch: 1 / k; all gradients stay",
+        "more and smaller kernels",
+        "close",
+        "rounding of sums; batch norm sees the parts",
+        ("04_batch_and_accumulation",),
+        ("split_batch", "accumulation"),
+    ),
+    Technique(
+        "chunking",
+        "loss in tiles",
+        ("nn.functional.linear_cross_entropy", "techniques.chunked"),
+        "the scores of one tile instead of all scores and their gradient",
+        "the scores are computed again in backward",
+        "close",
+        "rounding of sums",
+        ("15_long_sequences",),
+        ("chunking",),
+        pytorch="nn.functional.linear_cross_entropy",
+    ),
+    Technique(
+        "selection",
+        "labelled positions only",
+        ("techniques.select_labelled",),
+        "logits of the positions that have a label instead of all",
+        "a gather, and a scatter in backward",
+        "close",
+        "rounding of sums",
+        ("15_long_sequences",),
+        ("selection",),
+    ),
+    Technique(
+        "attention",
+        "attention without scores",
+        ("nn.functional.scaled_dot_product_attention",),
+        "one number a query row instead of one a pair of positions",
+        "the scores are computed again in backward",
+        "close",
+        "rounding of sums",
+        ("15_long_sequences",),
+        ("attention",),
+        pytorch="nn.functional.scaled_dot_product_attention",
+        tests="ops/test_attention.py",
+    ),
+    Technique(
+        "padding",
+        "less padding",
+        ("utils.data.PadCollate", "utils.data.BucketBatchSampler", "utils.data.TokenBatchSampler"),
+        "activations of the tokens that are there; padding takes as much as tokens",
+        "batches of other shapes; order within an epoch",
+        "close",
+        "rounding of sums",
+        ("14_padding",),
+        ("dynamic_padding", "packed_sequences"),
+        tests="data/test_sequences.py",
+    ),
+    Technique(
+        "inplace",
+        "batch norm and activation in place",
+        ("techniques.InPlaceABN",),
+        "one array instead of two for each pair of batch norm and activation",
+        "a division an element in backward",
+        "close",
+        "rounding of an inverse: about ulp(y) / abs(weight)",
+        ("13_leaner_models",),
+        ("inplace",),
+    ),
+    Technique(
+        "reversible",
+        "reversible blocks",
+        ("techniques.ReversibleSequential",),
+        "blocks keep nothing: activations do not grow with depth",
+        "one more forward",
+        "close",
+        "rounding of the way back, which adds up over depth",
+        ("13_leaner_models",),
+        ("reversible",),
+    ),
+    Technique(
+        "autocast",
+        "autocast",
+        ("amp.autocast",),
+        "activations that products save: half; added: a copy in half precision of each weight that a product uses",
+        "a pass over each weight a step, and over each activation that changes its dtype",
+        "approximate",
+        "products in float16 or bfloat16, sums in float32",
+        ("07_half_precision_autocast",),
+        ("autocast", "float32_sums"),
+        pytorch="amp.autocast",
+        tests="amp/test_autocast.py",
+    ),
+    Technique(
+        "loss_scaling",
+        "loss scaling",
+        ("amp.GradScaler",),
+        "nothing by itself: float16 gradients no longer underflow; added: one number",
+        "one pass over the gradients; steps whose gradients overflow are skipped",
+        "approximate",
+        "powers of two cancel out; skipped steps",
+        ("05_half_precision_loss_scaling",),
+        ("static_loss_scale", "dynamic_loss_scale"),
+        pytorch="amp.GradScaler",
+        tests="amp/test_grad_scaler.py",
+    ),
+    Technique(
+        "master_weights",
+        "float16 with master weights",
+        ("optim.Optimizer",),
+        "parameters, gradients and activations: half; added: 4 bytes a parameter for the float32 copy",
+        "a pass that rounds each parameter once",
+        "approximate",
+        "forward and backward in float16 or bfloat16, updates in float32",
+        ("06_half_precision_master_weights",),
+        ("half", "master_weights"),
+        tests="optim/test_masters.py",
+    ),
+    Technique(
+        "light_optimizers",
+        "lighter optimizers",
+        ("optim.AdamW8bit", "optim.SGD8bit", "optim.Adafactor"),
+        "optimizer state: Adam's 8 bytes a parameter become 2.004; Adafactor keeps a row and a column of each matrix",
+        "quantizing the state in each step",
+        "approximate",
+        "another rule, stated in the docstring",
+        ("11_optimizers",),
+        ("momentum", "sgd", "half_states", "eight_bit", "adafactor"),
+        pytorch="optim.Adafactor",
+        tests="optim/test_eight_bit.py",
+    ),
+    Technique(
+        "compression",
+        "compressed activations",
+        ("techniques.compressed",),
+        "saved activations in 16, 8, 4 or 2 bits an element, and 8 bytes a group",
+        "a pass over them in forward and one in backward",
+        "approximate",
+        "noise in gradients: right on average, within a group's range / (2**bits - 1)",
+        ("17_your_own",),
+        ("compression",),
+    ),
+)
+TABLE = {row.name: row for row in _ROWS}
+
+
+def reason_against(a: str, b: str) -> str | None:
+    """Why techniques ``a`` and ``b`` cannot be used together; ``None`` if they can."""
+    return TABLE[a].not_with.get(b) or TABLE[b].not_with.get(a)
+
+
+def of_tip(tip: str) -> Technique | None:
+    """The technique that a tip measures; ``None`` if the tip is about something else."""
+    return next((row for row in _ROWS if tip in row.tips), None)
