@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import settings
 
 try:
     import torch
@@ -21,6 +20,7 @@ from tinygrad_mem import interrupts, scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.memory import alive, census
 
+from . import profiles
 from .emulated.device import Device
 from .emulated.plugin import CudaHalf
 from .reliability import Counts
@@ -42,8 +42,6 @@ if torch is None:
     sys.meta_path.append(_Skip)  # type: ignore[arg-type]
 else:
     torch.set_num_threads(1)
-settings.register_profile("tinygrad_mem", deadline=None, max_examples=30, derandomize=True)
-settings.load_profile("tinygrad_mem")
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -52,10 +50,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--write-reliability", action="store_true", help="write the counts of a whole run into docs/reliability.md"
     )
+    parser.addoption("--thorough", action="store_true", help="try everything, not only what a change can break")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Find a device for the tests marked ``cuda``. The process that prints the result also adds up what the tests tried."""
+    profiles.load(config.getoption("thorough"))
+    config.pluginmanager.register(profiles.Quick(config), "quick")
     config.pluginmanager.register(CudaHalf(config), "cuda_half")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Counts(config))

@@ -18,6 +18,7 @@ import tinygrad_mem as tm
 from tests.amp.test_cache import rounded
 from tests.case import values
 from tests.memory.test_predict import assert_foretold
+from tests.profiles import examples
 from tests.witness import numpy_allocations
 from tinygrad_mem import amp, memory, nn, optim
 from tinygrad_mem.amp import grad_scaler
@@ -120,7 +121,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(OPTIONS, st.lists(commands, max_size=30))
 def test_every_step_is_pytorchs(options: dict, program: list):
     ours, theirs = Machine(tm, options), Machine(torch, options)

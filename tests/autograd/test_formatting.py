@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 
 
 def _same(values):
@@ -22,7 +23,7 @@ def _same(values):
         hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=9),
     )
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_any_values(values):
     _same(values)
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tinygrad_mem.autograd.shape import root_of
 
 POOL = tm.device("cpu").pool
@@ -76,7 +77,7 @@ def run(library, shapes: list, steps: list) -> tuple[list, list]:
     return leaves, [v for v in values if v.requires_grad]
 
 
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(programs)
 def test_gradients_are_pytorchs(program):
     shapes, steps = program
@@ -97,7 +98,7 @@ def test_gradients_are_pytorchs(program):
             np.testing.assert_allclose(m.grad.numpy(), t.grad.numpy(), rtol=1e-9, atol=1e-10)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(programs)
 def test_every_gradient_has_memory_of_its_own_and_nothing_is_left(program):
     shapes, steps = program
@@ -163,7 +164,7 @@ def run_writing(library, shapes: list, steps: list) -> list:
     return [t.detach().numpy().copy() for t in values] + [x.grad.numpy() for x in leaves if x.grad is not None]
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(writing_programs)
 def test_in_place_writes_give_pytorchs_gradients_or_are_refused_as_there(program):
     mine, theirs = run_writing(tm, *program), run_writing(torch, *program)

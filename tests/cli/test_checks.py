@@ -116,8 +116,8 @@ def test_bytes_that_were_not_predicted_are_named(monkeypatch: pytest.MonkeyPatch
 
 def test_an_offload_that_moves_nothing_is_named(monkeypatch: pytest.MonkeyPatch, here: Any):
     monkeypatch.setattr(checks, "save_on_cpu", lambda pin_memory: nullcontext())
-    (problem,) = checks.of_offload(here)
-    assert problem.startswith("offload: the peak is ")
+    first, *_ = checks.of_offload(here)  # the first time on a device it also says that the host had none
+    assert first.startswith("offload: the peak is ")
 
 
 def test_a_limit_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch, here: Any):

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tinygrad_mem import scope
 from tinygrad_mem.devices import Pool, round_up
 from tinygrad_mem.errors import OutOfMemoryError
@@ -106,7 +107,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(steps)
 def test_the_pool_is_the_model(program):
     pools, model = [Pool("cpu"), Pool("meta", reserve=False)], Model()
@@ -150,7 +151,7 @@ def test_the_pool_is_the_model(program):
         assert pool.total_bytes() == pool.n_free_blocks() == 0
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 5)), max_size=40))
 def test_live_blocks_never_overlap(requests):
     pool, live = Pool("cpu"), []

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import values
+from tests.profiles import examples
 
 RNG = np.random.default_rng(0)
 LOC, SCALE = RNG.standard_normal((3, 1)), RNG.uniform(0.5, 2, (4,))
@@ -196,7 +197,7 @@ def test_infinite_divergences_are_pytorchs():
 
 
 @given(st.floats(0.05, 0.95), st.integers(0, 2**32))
-@settings(max_examples=5)
+@settings(max_examples=examples(5))
 def test_draws_have_the_distribution(p: float, seed: int):
     """Each share or mean of 4,000 draws lies within 5 standard deviations, and the same seed gives the same draws."""
     D, n = tm.distributions, 4000

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
@@ -74,7 +74,6 @@ def assert_rounded(x: np.ndarray, found: np.ndarray) -> None:
     assert (found[nan] & 0x7FFF > 0x7F80).all(), "nan stays nan"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 70_000))
 def test_any_float_is_rounded_to_the_nearest_as_pytorch_does(seed: int, length: int):
     x = np.random.default_rng(seed).integers(0, 2**32, length, dtype=np.uint32).view(np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
@@ -52,7 +52,6 @@ def test_between_any_two_halves_the_nearer_one_is_found():
     assert_same_bits(narrowed(x), numpy_cast(x, np.float16))
 
 
-@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 70_000))
 def test_any_bits_of_any_length(seed: int, length: int):
     x = np.random.default_rng(seed).integers(0, 2**32, length, dtype=np.uint32).view(np.float32)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.networks import WORKLOADS
+from tests.profiles import examples
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Category, Kind
@@ -290,7 +291,7 @@ def check_sums(track: memory.Track, used: list[int]) -> None:
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(programs, st.booleans())
 def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: list, before: bool):
     here, pool = device(where), device(where).pool
@@ -316,7 +317,7 @@ def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: li
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(work=st.lists(programs, min_size=2, max_size=4))
 def test_threads_lose_no_event(where: str, work: list):
     pool = device(where).pool
@@ -401,7 +402,7 @@ def live_bytes_by_numpy(program: list, monkeypatch: pytest.MonkeyPatch) -> list[
     return found
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(25), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(program=programs)
 def test_an_independent_witness_agrees(program: list, monkeypatch: pytest.MonkeyPatch):
     """NumPy's own count of what it hands out is, after every step, the tracker's of the same program."""

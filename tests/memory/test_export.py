@@ -22,6 +22,7 @@ import tinygrad_mem as tm
 from tests.memory.test_exact import Program, programs
 from tests.memory.test_log import row, write
 from tests.networks import WORKLOADS
+from tests.profiles import examples
 from tinygrad_mem import interrupts, memory
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.errors import FileFormatError
@@ -60,7 +61,7 @@ def answers(track: Track) -> list[Any]:
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(programs, st.booleans(), st.sampled_from([".json", ".json.gz"]))
 def test_what_is_read_back_answers_as_the_live_track(tmp_path_factory: Any, where: str, program: list, before: bool, end: str):
     with device(where):
@@ -268,7 +269,7 @@ def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path):
     refused(tmp_path / "cut.json", whole[: whole.rindex(b"]}")], "is not whole: it ends after 3 of 3 events")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_a_damaged_file_is_refused_or_is_a_track_of_other_numbers(tmp_path_factory: Any, data: Any):
     folder = tmp_path_factory.mktemp("damaged")

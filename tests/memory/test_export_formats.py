@@ -23,6 +23,7 @@ from tests.memory.test_exact import Program, programs
 from tests.memory.test_export import events
 from tests.memory.test_log import row, write
 from tests.networks import WORKLOADS
+from tests.profiles import examples
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.memory import Category, Kind, Log, Track
@@ -84,7 +85,7 @@ def check_table(track: Track) -> None:
     assert max((int(r["used"]) for r in rows), default=0) == (track.peak if len(timeline) else 0)
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(programs, st.booleans())
 def test_the_tables_sums_are_the_tracks(program: list, before: bool):
     check_table(random_track("cpu", program, before))
@@ -163,7 +164,7 @@ def check_trace(track: Track) -> None:
     list(slices(found))
 
 
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(programs, st.booleans())
 def test_the_traces_counters_are_the_timeline(program: list, before: bool):
     check_trace(random_track("cpu", program, before))
@@ -301,7 +302,7 @@ def check_snapshot(track: Track) -> dict:
 
 
 @pytest.mark.parametrize("where", ["cpu", "meta"])
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(programs, st.booleans())
 def test_the_page_shows_the_tracks_curve_and_every_block_in_its_segment(where: str, program: list, before: bool):
     check_snapshot(random_track(where, program, before))

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests import networks
+from tests.profiles import examples
 from tinygrad_mem import memory, nn, techniques
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DataDependenceError, DeviceError
@@ -117,7 +118,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25))
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=1, max_size=8),
     width=st.integers(1, 300),
@@ -146,7 +147,7 @@ def test_random_networks(layers: list, width: int, batch: int, steps: int, optim
     assert_foretold(run)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30))
 @given(
     layers=st.lists(st.sampled_from(sorted(LAYERS)), min_size=2, max_size=8),
     width=st.integers(1, 200),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.memory.test_predict_threads import hurried, together
+from tests.profiles import examples
 from tinygrad_mem import memory, nn, recompute, scope, techniques
 from tinygrad_mem.memory.log import Kind
 from tinygrad_mem.utils.checkpoint import checkpoint
@@ -130,7 +131,7 @@ def tracked() -> list[int]:
     return found
 
 
-@settings(max_examples=25, phases=[Phase.generate])
+@settings(max_examples=examples(25), phases=[Phase.generate])
 @given(programs=st.lists(PROGRAMS, min_size=2, max_size=3))
 def test_each_is_as_alone(programs: list[Program]):
     meta, cpu = tm.device("meta"), tm.device("cpu")

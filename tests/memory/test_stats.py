@@ -13,6 +13,7 @@ import tinygrad_mem as tm
 from tests.devices.test_pool import Model
 from tests.interleave import interleavings
 from tests.networks import WORKLOADS
+from tests.profiles import examples
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Kind, Log, stats
@@ -161,7 +162,7 @@ class _Writer(scope.Listener):
         self.write(Kind.RESERVE if size > 0 else Kind.RELEASE, device, address, abs(size))
 
 
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(st.lists(st.tuples(st.sampled_from("mmmfe"), st.integers(0, 99)), max_size=60))
 def test_without_ties_a_replay_is_the_model(program: list):
     """Sizes that are all different leave nothing to choose: the replay reserves what the literal model of CuPy's rules does."""

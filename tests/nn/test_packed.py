@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import values
+from tests.profiles import examples
 from tinygrad_mem import memory, nn
 from tinygrad_mem.errors import DataDependenceError, NotOfferedError
 from tinygrad_mem.nn.utils import rnn as ours
@@ -51,7 +52,7 @@ def same_gradients(mine: list, other: list) -> None:
 
 
 @given(lengths, st.booleans(), st.integers(0, 2), st.integers(0, 2), st.sampled_from([(), (2,), (2, 3)]))
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_packed_and_padded_as_pytorch(sizes: list, batch_first: bool, beyond: int, longer: int, features: tuple):
     steps = max(sizes) + beyond
     x, y = both(((len(sizes), steps) if batch_first else (steps, len(sizes))) + features)
@@ -90,7 +91,7 @@ def test_sequences_as_pytorch(sizes: list, batch_first: bool, side: str):
 @given(
     st.sampled_from(KINDS), lengths, st.integers(1, 2), st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.data()
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_layers_as_pytorch(
     kind: str, sizes: list, layers: int, bias: bool, first: bool, ways: bool, given_states: bool, data: Any
 ):

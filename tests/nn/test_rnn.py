@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_bytes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
@@ -99,7 +100,7 @@ def test_recompute_lowers_the_peak(kind: str):
     st.integers(1, 2),
     st.integers(0, 6),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_gates_made_again_give_the_same(mode: str, lengths: list, ways: int, recompute: int):
     """Any lengths, chunks of any size: forward bit for bit, gradients to rounding."""
     sizes = tuple(sum(n > t for n in lengths) for t in range(max(lengths)))

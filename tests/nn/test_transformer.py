@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import values
 from tests.memory.test_predict import assert_foretold
+from tests.profiles import examples
 from tinygrad_mem import memory, nn
 from tinygrad_mem.nn import functional as F
 
@@ -56,7 +57,7 @@ def same_gradients(mine: Any, other: Any) -> None:
     itself=st.booleans(),
     extra=st.booleans(),
 )
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_masks_and_weights(data: Any, batch_first: bool, need_weights: bool, average: bool, itself: bool, extra: bool):
     mine, other = both("MultiheadAttention", 6, 3, batch_first=batch_first, add_bias_kv=extra, add_zero_attn=extra)
     count, rows = 2, 4

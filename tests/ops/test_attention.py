@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
+from tests.profiles import examples
 from tinygrad_mem import memory, nn
 from tinygrad_mem.kernels.numpy import attention_tiles, threads
 from tinygrad_mem.nn import functional as F
@@ -31,7 +32,7 @@ tokens = st.sampled_from([1, 2, 7, 64, 129, 200]) | st.integers(0, 40)
 
 
 @given(data=st.data(), dtype=st.sampled_from(["float64", "float32"]))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_as_pytorch(data: Any, dtype: str):
     lead = data.draw(st.sampled_from([(), (3,), (2, 3), (1, 4), (2, 1, 2)]))
     rows, columns = data.draw(tokens), data.draw(tokens)

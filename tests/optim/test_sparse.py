@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import values
+from tests.profiles import examples
 from tinygrad_mem import memory, nn, optim
 from tinygrad_mem.autograd.sparse import SparseTensor
 from tinygrad_mem.devices import device
@@ -169,7 +170,7 @@ RULES = [
 
 @pytest.mark.parametrize(("rule", "options"), RULES, ids=str)
 @given(steps=st.lists(indices, min_size=1, max_size=4))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_steps_as_pytorch(rule: str, options: dict, steps: list):
     ours, theirs = tables()
     mine, other = getattr(optim, rule)([ours], **options), getattr(torch.optim, rule)([theirs], **options)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.profiles import examples
 from tinygrad_mem.errors import ArgumentError
 from tinygrad_mem.recompute import Schedule, Stage, chain, front, revolve, sqrt, uniform
 from tinygrad_mem.recompute.schedule import Items
@@ -53,7 +54,7 @@ def stage(draw: st.DrawFn) -> Stage:
 
 
 @given(st.lists(stage(), min_size=1, max_size=6), st.integers(0, 120))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_no_schedule_is_better(stages: list[Stage], budget: int):
     schedules = [Schedule(items, stages) for items in all_schedules(len(stages))]
     best: list[tuple[int, float]] = []

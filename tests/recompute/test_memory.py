@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.recompute.test_checkpoint import BLOCKS, cut, nested, network
 from tinygrad_mem import memory, nn
@@ -133,7 +134,7 @@ def test_never_above_pytorch_with_the_same_technique(kind: str, how: str):
     assert 0.4 * theirs <= ours <= theirs, f"ours {ours:,}, PyTorch {theirs:,}"
 
 
-@settings(max_examples=6)
+@settings(max_examples=examples(6))
 @given(st.lists(st.sampled_from(sorted(BLOCKS)), min_size=1, max_size=6), st.data())
 def test_meta_predicts_the_cpu_used_and_reserved(names: list[str], data: Any):
     tree = cut(list(range(len(names))), data.draw, 2)

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import NO_BATCH_NORM, Plan
@@ -52,7 +53,7 @@ def assert_close(ours: list[np.ndarray], theirs: list[np.ndarray], tolerance: fl
 
 
 @given(training.plans(WHOLE), st.integers(1, 6))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_a_batch_in_parts_has_the_gradient_of_the_batch(plan: Plan, steps: int):
     model, (x, y) = plan.model(), plan.batches()[0]
     loss = training.loss_of(model, x, y)
@@ -68,7 +69,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_batch(plan: Plan, steps: int):
 
 
 @given(training.plans())
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_a_window_of_one_is_a_plain_step_bit_for_bit(plan: Plan):
     model = plan.model()
     optimizer, losses = plan.rule(model), []
@@ -84,7 +85,7 @@ def test_a_window_of_one_is_a_plain_step_bit_for_bit(plan: Plan):
 
 
 @given(training.plans(), st.integers(1, 5))
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 def test_equal_weights_are_plain_backwards_scaled_once_bit_for_bit(plan: Plan, steps: int):
     batches = [plan.batches()[0]] * steps
     model = plan.model()

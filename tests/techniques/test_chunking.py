@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tinygrad_mem import memory, nn
@@ -51,7 +52,7 @@ def results(
     smoothing=st.sampled_from([0.0, 0.1, 1.0]),
     reduction=st.sampled_from(["mean", "sum", "none"]),
 )
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_equal_to_the_two_functions_and_to_pytorch(sizes, tile, flags, ignored, smoothing, reduction):
     """In float64 to 1e-10, whatever the tile, with ignored targets, smoothing, weights, biases and each reduction."""
     arrays, target = problem(*sizes, bias=flags[0], ignored=min(ignored, max(sizes[0] - 1, 0)))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import Plan
@@ -37,7 +38,7 @@ def round_trip(x: np.ndarray, bits: int, group: int, call: int = 0) -> np.ndarra
     st.integers(1, 3000), st.sampled_from([8, 4, 2]), st.sampled_from([8, 64, 256]), st.sampled_from(["f4", "f8", "f2"]),
     st.integers(0, 99),
 )  # fmt: skip
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 def test_each_value_is_within_a_step(size: int, bits: int, group: int, dtype: str, seed: int):
     x = (np.random.default_rng(seed).standard_normal(size) * 10.0 ** (seed % 5 - 2)).astype(dtype)
     found = round_trip(x, bits, group)
@@ -73,7 +74,7 @@ CALM = [name for name in training.LAYERS if "norm" not in name]  # a norm of two
 
 
 @given(training.plans(CALM), st.sampled_from([16, 8]))
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 def test_equal_within_tolerance_and_generators_where_they_stood(plan: Plan, bits: int):
     """Losses of the first step are those of a plain one; gradients are near."""
     plan = Plan(plan.layers, plan.width, plan.batch, 1, "SGD")

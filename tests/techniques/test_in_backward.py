@@ -13,6 +13,7 @@ import torch
 from hypothesis import given, settings
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import Plan
@@ -40,7 +41,7 @@ def train(plan: Plan, *, in_backward: bool) -> list:
 
 
 @given(training.plans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_equal_to_a_plain_step_bit_for_bit(plan: Plan):
     training.assert_identical(train(plan, in_backward=True), train(plan, in_backward=False))
 

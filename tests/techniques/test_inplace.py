@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tinygrad_mem import memory, nn
@@ -36,7 +37,7 @@ def block(norm: Callable[[int], nn.Module], channels: int = 8) -> nn.Module:
 
 
 @given(st.integers(1, 6), st.integers(2, 9), st.sampled_from(["float64", "float32"]), st.floats(0.05, 2.0), st.integers(0, 9))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_equal_to_the_pair_within_rounding(channels: int, batch: int, dtype: str, slope: float, seed: int):
     """In float64 to 1e-9; in float32 by the rounding of an inverse. Statistics and outputs of training are bit for bit."""
     rng = np.random.default_rng(seed)

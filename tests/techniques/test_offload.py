@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import Plan
@@ -29,7 +30,7 @@ def host() -> Pool:
 
 
 @given(training.plans(), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_equal_to_a_plain_step_bit_for_bit(plan: Plan, pinned: bool):
     training.assert_identical(training.train(plan, lambda: save_on_cpu(pin_memory=pinned)), training.train(plan))
     assert host().used_bytes() == 0, "nothing is left on the host"

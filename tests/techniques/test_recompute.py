@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import Plan
@@ -26,7 +27,7 @@ from tinygrad_mem.utils.checkpoint import checkpoint, checkpoint_sequential
 
 
 @given(training.plans(), st.integers(1, 4))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_identical_to_a_plain_step(plan: Plan, segments: int):
     """Losses, gradients, parameters, buffers, optimizer state, generators."""
 

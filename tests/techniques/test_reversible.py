@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
+from tests.profiles import examples
 from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tinygrad_mem import memory, nn
@@ -36,7 +37,7 @@ def blocks(names: list[str], width: int, *, tied: bool = False) -> list[Reversib
 
 
 @given(st.lists(st.tuples(*[st.sampled_from(sorted(PARTS))] * 2), min_size=1, max_size=4), st.integers(1, 6), st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_equal_to_ordinary_blocks(pairs: list, width: int, tied: bool):
     """In float64: outputs, statistics and generators bit for bit, gradients to 1e-9."""
     names = [name for pair in pairs for name in pair]

@@ -1,0 +1,97 @@
+"""What ``-m quick`` and ``--thorough`` choose, and that the list of slow tests names tests."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from . import profiles
+
+pytest_plugins = ["pytester"]
+
+ROOT = Path(__file__).parents[1]
+SUITE = """
+import time
+import pytest
+from hypothesis import given, settings, strategies as st
+from tests.profiles import every, examples, some
+
+@pytest.mark.parametrize("row", range(20))
+def test_table(row):
+    pass
+
+def test_slow():
+    end = time.process_time() + 0.2
+    while time.process_time() < end:
+        pass
+
+@pytest.mark.cuda
+def test_of_a_gpu():
+    pass
+
+@pytest.mark.parametrize("size", some("abc", "b"))
+def test_sizes(size):
+    pass
+
+tried = []
+
+@settings(max_examples=examples(5))
+@given(st.integers())
+def test_examples(number):
+    tried.append(number)
+
+def test_how_many():
+    assert len(tried) == examples(5) == 50 // every(10)
+"""
+
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A suite of these tests, with a list of slow ones of its own, which is empty."""
+    pytester.makeconftest(
+        f"""
+        import pathlib, sys
+        sys.path.insert(0, {str(ROOT)!r})
+        from tests import profiles
+        profiles.SLOW = pathlib.Path({str(pytester.path / "slow.txt")!r})
+
+        def pytest_addoption(parser):
+            parser.addoption("--write-reliability", action="store_true")
+            parser.addoption("--thorough", action="store_true")
+
+        def pytest_configure(config):
+            config.addinivalue_line("markers", "cuda: x")
+            config.addinivalue_line("markers", "quick: x")
+            profiles.load(config.getoption("thorough"))
+            config.pluginmanager.register(profiles.Quick(config))
+        """
+    )
+    (pytester.path / "slow.txt").write_text("")
+    pytester.makepyfile(test_suite=SUITE)
+    return pytester
+
+
+def test_the_profiles(suite: pytest.Pytester):
+    """Quick is a case of each function that is not slow; thorough is all cases, and more random examples."""
+    usual = suite.runpytest_subprocess("-p", "no:xdist", "--write-reliability")
+    usual.assert_outcomes(passed=25)
+    usual.stdout.fnmatch_lines(["profile of the tests: usual*"])
+    assert (suite.path / "slow.txt").read_text() == "test_suite.py::test_slow\n"
+
+    quick = suite.runpytest_subprocess("-p", "no:xdist", "-m", "quick", "-v", "-k", "not how_many")
+    quick.assert_outcomes(passed=3, deselected=22)
+    assert "test_slow" not in quick.stdout.str()
+    assert len(re.findall(r"test_table\[\d+\] PASSED", quick.stdout.str())) == 1
+
+    thorough = suite.runpytest_subprocess("-p", "no:xdist", "--thorough")
+    thorough.assert_outcomes(passed=27)
+    thorough.stdout.fnmatch_lines(["profile of the tests: thorough"])
+
+
+def test_the_list_of_slow_tests_names_tests():
+    for line in profiles.SLOW.read_text(encoding="utf-8").splitlines():
+        path, _, name = line.partition("::")
+        there = (ROOT / path).exists() and f"def {name}(" in (ROOT / path).read_text(encoding="utf-8")
+        assert there, f"{line} is no test: take it out of {profiles.SLOW.name}"
