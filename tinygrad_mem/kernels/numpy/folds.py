@@ -22,7 +22,8 @@ from .tiles import blocks as _blocks
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 ONES = {np.dtype(t): np.ones(1 << 12, t) for t in (np.float32, np.float64)}  # for sums by matrix product
-RUN = 1024  # elements that one product sums: as accurate as adding pairs
+RUN = 1024  # elements of a line that one product sums: as accurate as adding pairs
+_SHORT, _FEW = 256, 64  # rows that one product sums of so few columns: it adds those in a row
 
 
 def scaled_sum(x, axes, scale, out):
@@ -35,9 +36,19 @@ def scaled_sum(x, axes, scale, out):
     elif not axes:
         np.copyto(out, x, casting="unsafe")
     elif x.size < 1024 or not _fast_sum(x, axes, out):
-        np.add.reduce(x, axis=axes, dtype=out.dtype, keepdims=True, out=out)
+        _sum_plainly(x, axes, out)
     if scale != 1.0:
         np.multiply(out, scale, out=out)
+
+
+def _sum_plainly(x, axes, out):
+    """Sums by NumPy. It adds columns in a row: long ones of float32 are added in float64."""
+    if x.dtype != np.float32 or out.dtype != np.float32 or x.size <= RUN * out.size or out.size > _TILE // 2:
+        np.add.reduce(x, axis=axes, dtype=out.dtype, keepdims=True, out=out)
+        return
+    total = _scratch(out.shape, np.float64, 3, 4)
+    np.add.reduce(x, axis=axes, dtype=np.float64, keepdims=True, out=total)
+    np.copyto(out, total, casting="unsafe")
 
 
 def _half(x, axes, scale, out):
@@ -56,8 +67,11 @@ def _half(x, axes, scale, out):
 
 def _fast_sum(x, axes, out):
     """Sums of contiguous x over neighbouring axes, through BLAS or on several cores; whether it was done."""
-    if x.dtype != out.dtype or x.dtype not in ONES or not (x.flags.c_contiguous and out.flags.c_contiguous):
+    if x.dtype != out.dtype or x.dtype not in ONES or not out.flags.c_contiguous:
         return False
+    if not x.flags.c_contiguous:
+        turned = x.ndim == 2 and x.T.flags.c_contiguous and len(axes) == 1
+        return turned and _fast_sum(x.T, (1 - axes[0],), out.T)
     first, last = min(axes), max(axes)
     if last - first + 1 != len(axes):
         return _sum_apart(x, sorted(axes), out)
@@ -68,37 +82,68 @@ def _fast_sum(x, axes, out):
         return _sum_rows(x.reshape(rows, n), out.reshape(rows))
     if n * columns < 64:
         return False
-    x, out = x.reshape(rows, n, columns), out.reshape(rows, columns)
-    ones = ONES[x.dtype]
-    if n <= ones.size:
-        _matmul(ones[:n], x, out)
-        return True
-    for i in range(rows):
-        for j in range(0, n, ones.size):
-            part = x[i, j : j + ones.size]
-            if j == 0:
-                _matmul(ones[: len(part)], part, out[i])
-                continue
-            for k in range(0, columns, _TILE):  # what comes after the first rows is added through scratch
-                piece = _scratch((min(_TILE, columns - k),), x.dtype, 2, 4)
-                _matmul(ones[: len(part)], part[:, k : k + _TILE], piece)
-                np.add(out[i, k : k + _TILE], piece, out=out[i, k : k + _TILE])
+    _sum_columns(x.reshape(rows, n, columns), out.reshape(rows, columns))
     return True
+
+
+def _sum_columns(x, out):
+    """The sums of columns: of runs by matrix product, and of the runs in float64."""
+    _, n, columns = x.shape
+    ones = ONES[x.dtype][: _SHORT if columns < _FEW else RUN]
+    if n <= len(ones):
+        _matmul(ones[:n], x, out)
+        return
+    width = min(columns, _TILE // 2)
+    rows = max(_TILE // 2 // width, 1) * len(ones)
+    for part, result in zip(x, out, strict=True):
+        for k in range(0, columns, width):
+            cut = slice(k, k + width)
+            total, more = _scratch((2, len(result[cut])), np.float64, 3, 4)
+            total.fill(0)
+            for j in range(0, n, rows):
+                _column_sums(part[j : j + rows, cut], ones, more)
+                np.add(total, more, out=total)
+            np.copyto(result[cut], total, casting="unsafe")
+
+
+def _column_sums(x, ones, out):
+    """out, of float64 = the sums of the columns of x: as many runs as fit the scratch."""
+    runs, rest = divmod(len(x), len(ones))
+    sums = _scratch((runs + (rest > 0), x.shape[1]), x.dtype, 2, 4)
+    if runs:
+        _matmul(ones, x[: len(x) - rest].reshape(runs, len(ones), -1), sums[:runs])
+    if rest:
+        _matmul(ones[:rest], x[len(x) - rest :], sums[runs])
+    np.add.reduce(sums, axis=0, dtype=np.float64, out=out)
 
 
 def _sum_apart(x, axes, out):
-    """Sums over axes with others between: over the last run of axes first, where what is left fits the scratch."""
-    at = len(axes) - 1
-    while axes[at - 1] == axes[at] - 1:
-        at -= 1
-    inner = tuple(axes[at:])
+    """Sums over axes with others between: over the last or the first run of them before the rest, where what is left fits."""
+    if axes[-1] != x.ndim - 1:
+        axes = axes[::-1]
+    inner = _run_of(axes)
     shape = tuple(1 if a in inner else n for a, n in enumerate(x.shape))
-    if axes[-1] != x.ndim - 1 or _prod(shape) > _TILE // 2:
-        return False
+    if _prod(shape) > _TILE // 2:
+        inner = _run_of(axes[::-1])
+        shape = tuple(1 if a in inner else n for a, n in enumerate(x.shape))
+        if _prod(shape) > _TILE // 2:
+            return False
     left = _scratch(shape, x.dtype, 1, 4)
     scaled_sum(x, inner, 1.0, left)
-    np.add.reduce(left, axis=tuple(axes[:at]), keepdims=True, out=out)
+    rest = tuple(a for a in axes if a not in inner)
+    if max(rest) - min(rest) < len(rest):
+        scaled_sum(left, rest, 1.0, out)
+    else:  # it would use the scratch of ``left``
+        _sum_plainly(left, rest, out)
     return True
+
+
+def _run_of(axes):
+    """The last of ``axes``, and those before it that are its neighbours."""
+    at = len(axes) - 1
+    while at and abs(axes[at - 1] - axes[at]) == 1:
+        at -= 1
+    return tuple(sorted(axes[at:]))
 
 
 def _sum_all(flat, out):
@@ -174,7 +219,7 @@ def fold(x, axes, term, out, wide=None):
             if max(axes) - min(axes) < len(axes):  # else it would use the scratch of ``partial``
                 scaled_sum(tile, axes, 1.0, partial)
             else:
-                np.add.reduce(tile, axis=axes, keepdims=True, out=partial)
+                _sum_plainly(tile, axes, partial)
             np.add(target, partial, out=target, casting="unsafe")
 
     over_parts(x, axes, add)

@@ -63,10 +63,10 @@ def stat(x, wide, slot):
 
 
 def sum_lines(tile, total):
-    """total += the sums of the lines of ``tile``: of runs, by matrix product where nothing has to be cast."""
-    ones = _ONES.get(total.dtype) if tile.dtype == total.dtype else None
+    """total += the sums of the lines of ``tile``: of runs, by matrix product where nothing has to be widened."""
+    ones = _ONES.get(tile.dtype) if tile.dtype.itemsize <= total.dtype.itemsize else None
     step = _RUN if ones is not None else tile.shape[1] if tile.shape[2] == 1 else 256
-    more = stat(tile, total.dtype, 5)
+    more = stat(tile, total.dtype if ones is None else tile.dtype, 5)
     for i in range(0, tile.shape[1], step):
         run = tile[:, i : i + step]
         if ones is None:

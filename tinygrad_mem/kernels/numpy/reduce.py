@@ -7,6 +7,7 @@ from math import prod as _prod
 import numpy as np
 
 from ...dtypes import arithmetic as _arithmetic
+from .folds import RUN as _RUN
 from .folds import at as _at
 from .folds import each as _each
 from .folds import extreme as _extreme
@@ -277,10 +278,14 @@ def _dot(x, out):
     if out.size != 1 or x.size == 0 or x.dtype.char not in "fd" or x.dtype != out.dtype or not x.flags.c_contiguous:
         return False
     flat, total = x.reshape(-1), 0.0
-    for i in range(0, flat.size, 1 << 16):
-        part = flat[i : i + (1 << 16)]
-        total += float(np.dot(part, part))
-    out.fill(total)
+    whole = flat.size // _RUN * _RUN
+    lines = flat[:whole].reshape(-1, _RUN)
+    for i in range(0, len(lines), 64):
+        part = lines[i : i + 64]
+        squares = _scratch((len(part),), x.dtype, 0, 4)
+        np.vecdot(part, part, out=squares)
+        total += float(np.add.reduce(squares))
+    out.fill(total + float(np.dot(flat[whole:], flat[whole:])))
     return True
 
 

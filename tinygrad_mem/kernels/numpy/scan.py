@@ -156,8 +156,10 @@ def logcumsumexp(x, axis, out):
 
 def logcumsumexp_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
-    if _is_half(out.dtype):
-        _logcumsumexp_backward_of_halves(*[np.moveaxis(a, axis, -1) for a in (gy, x, y, out)])
+    if out.dtype.itemsize < 8:
+        wide = np.float32 if _is_half(out.dtype) else np.float64
+        gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))
+        _logcumsumexp_backward_wide(gy, x, y, wide, out)
         return
     turn = [_mirrored(a, axis, True) for a in (work, out)]
     for sign in (1, -1):
@@ -176,20 +178,21 @@ def logcumsumexp_backward(gy, x, y, axis, work, out):
             np.subtract(out, work, out=out)
 
 
-def _logcumsumexp_backward_of_halves(gy, x, y, out):
-    """:func:`logcumsumexp_backward` along the last axis in float32 tiles, from the end; each goes on where the last ended."""
+def _logcumsumexp_backward_wide(gy, x, y, wide, out):
+    """:func:`logcumsumexp_backward` along the last axis in ``wide`` tiles, from the end; each goes on where the last ended."""
     n = x.shape[-1]
+    signs = [sign for sign, least in ((1, gy.max(initial=0)), (-1, -gy.min(initial=0))) if not least <= 0]
     for block in _blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
-        last = [_scratch((*x[block].shape[:-1], 1), np.float32, k, 6) for k in (0, 1)]
+        last = [_scratch((*x[block].shape[:-1], 1), wide, k, 6) for k in (0, 1)]
         for sums in last:
             sums.fill(-np.inf)
         for stop in range(n, 0, -_TILE):
             cut = (..., slice(max(stop - _TILE, 0), stop))
             g, xs, ys, target = (a[block][cut][..., ::-1] for a in (gy, x, y, out))
-            terms, total, result = (_scratch(g.shape, np.float32, k, 6) for k in (2, 3, 4))
+            terms, total, result = (_scratch(g.shape, wide, k, 6) for k in (2, 3, 4))
             result.fill(0)
-            for sign, sums in zip((1, -1), last, strict=True):
-                np.multiply(g, sign, out=terms, dtype=np.float32)
+            for sign, sums in zip(signs, last, strict=False):
+                np.multiply(g, sign, out=terms, dtype=wide)
                 np.maximum(terms, 0, out=terms)
                 np.log(terms, out=terms)
                 np.subtract(terms, ys, out=terms)

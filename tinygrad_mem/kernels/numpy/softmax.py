@@ -43,6 +43,7 @@ def _statistics(part, wide):
     return top, total
 
 
+_LONG = 1 << 14  # classes beyond which the sums of runs are added in float64
 _CALM, _LEAST = 16.0, 1e-6  # the largest of a tile, and the least sum of a line, with which e**x is summed as it is
 
 
@@ -59,11 +60,14 @@ def softmax(x, out):
 
     def add_up(part, target, top, total):
         """total = the sums of the powers, which stay in target where that has the wide dtype."""
-        total.fill(0)
+        sums = total if part.shape[1] <= _LONG else _stat(part, np.float64, 4)
+        sums.fill(0)
         for piece in _pieces(part):
             tile = _tile(target[:, piece], wide, 0)
             powers(part[:, piece], top, tile)
-            _sum_lines(tile, total)
+            _sum_lines(tile, sums)
+        if sums is not total:
+            np.copyto(total, sums, casting="unsafe")
 
     def run(a, b):
         part, target, total, top = x[a, :, b], out[a, :, b], _stat(x[a, :, b], wide, 3), None
