@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from . import absent as _absent
+
 
 def _log_api_usage_once(name: str) -> None:
     """Nothing: no use is logged."""
@@ -21,7 +23,4 @@ class DisableTorchFunctionSubclass:
         return None
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"_C.{name} is not offered: torch._C is PyTorch's own C++; use the public function that calls it")
+__getattr__ = _absent.refuses("_C")

@@ -8,6 +8,7 @@ from math import pi as pi
 
 from numpy import newaxis as newaxis
 
+from . import absent as _absent
 from . import autograd as autograd
 from . import functional as functional
 from . import linalg as linalg
@@ -472,8 +473,4 @@ from .jit import _assert as _assert
 from .utils.dlpack import from_dlpack as from_dlpack
 from .utils.from_torch import from_torch as from_torch
 
-
-def __getattr__(name: str) -> object:
-    from .absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name))
+__getattr__ = _absent.refuses("")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from . import absent as _absent
 from .cuda import device_count as device_count
 from .cuda import empty_cache as empty_cache
 from .cuda import is_available as is_available
@@ -16,7 +15,4 @@ def current_accelerator(check_available: bool = False) -> Device | None:
     return Device("cuda") if is_available() else None
 
 
-def __getattr__(name: str) -> Any:
-    from .absent import lacking
-
-    raise lacking(name, f"accelerator.{name} is not offered: ask cuda.{name}, or memory.track() for bytes")
+__getattr__ = _absent.refuses("accelerator")

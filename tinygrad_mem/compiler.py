@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
+from . import absent as _absent
 from .absent import say_once
 
 F = TypeVar("F")
@@ -66,7 +67,4 @@ def reset() -> None:
     """Nothing: no compiled code is kept."""
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"compiler.{name} is not offered: leave it out: operations run as they are written")
+__getattr__ = _absent.refuses("compiler")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from . import absent as _absent
 from .errors import NotOfferedError
 
 
@@ -67,7 +68,4 @@ class _Refused:
 globals().update({name: _Refused(name) for name in _TALK.split()})
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"distributed.{name} is not offered: one process computes here")
+__getattr__ = _absent.refuses("distributed")

@@ -7,6 +7,7 @@ import re
 from typing import Any
 from urllib.parse import urlparse as urlparse
 
+from . import absent as _absent
 from .errors import NotOfferedError
 
 _BY_HAND = "download the weights yourself, convert them to safetensors, and load() them; build the model without pretrained"
@@ -67,7 +68,4 @@ HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")
 """Finds the digits of a checksum in the name of a file."""
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"hub.{name} is not offered: {_BY_HAND}")
+__getattr__ = _absent.refuses("hub")

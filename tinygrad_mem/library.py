@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from . import absent as _absent
 from .autograd import is_grad_enabled
 from .errors import NotOfferedError
 
@@ -48,7 +49,4 @@ def register_autograd(op: Any, backward: Any, /, **options: Any) -> None:
     _ruled.add(getattr(op, "name", op))
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"library.{name} is not offered: write the function with tensor operations, or as an autograd.Function")
+__getattr__ = _absent.refuses("library")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from . import absent as _absent
 from .autograd import Tensor
 from .errors import NotOfferedError, ShapeError
 from .functional import linalg as _linalg
@@ -63,7 +64,4 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
     return _linalg.chain_matmul(*tensors)
 
 
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"linalg.{name} is not offered: use numpy.linalg on tensor.detach().numpy()")
+__getattr__ = _absent.refuses("linalg")

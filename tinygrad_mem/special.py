@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import absent as _absent
 from .functional.choose import xlogy as xlogy
 from .functional.reduce import logsumexp as logsumexp
 from .functional.softmax import log_softmax as log_softmax
@@ -14,8 +15,4 @@ from .functional.unary import expm1 as expm1
 from .functional.unary import log1p as log1p
 from .functional.unary import round as round
 
-
-def __getattr__(name: str) -> object:
-    from .absent import lacking
-
-    raise lacking(name, f"special.{name} is not offered: use scipy.special on tensor.detach().numpy()")
+__getattr__ = _absent.refuses("special")

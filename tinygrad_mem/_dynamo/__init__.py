@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from .. import absent as _absent
 from ..compiler import allow_in_graph as allow_in_graph
 from ..compiler import assume_constant_result as assume_constant_result
 from ..compiler import disable as disable
@@ -26,7 +27,4 @@ def mark_static_address(t: Any, guard: bool = True) -> None:
     """Nothing: there is no graph."""
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"_dynamo.{name} is not offered: leave it out: operations run as they are written")
+__getattr__ = _absent.refuses("_dynamo")

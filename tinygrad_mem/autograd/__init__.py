@@ -1,5 +1,6 @@
 """The tape, the engine that walks it, and the tensor: ``tinygrad_mem.autograd`` has PyTorch's names."""
 
+from .. import absent as _absent
 from . import graph as graph
 from .backward import backward as backward
 from .backward import grad as grad
@@ -20,18 +21,4 @@ from .tape import Node as Node
 from .tape import apply as apply
 from .tensor import Tensor as Tensor
 
-_INSTEAD = {
-    "detect_anomaly": "gradcheck() finds a wrong backward; a saved tensor that was overwritten is always told",
-    "set_detect_anomaly": "gradcheck() finds a wrong backward; a saved tensor that was overwritten is always told",
-    "forward_ad": "use backward()",
-    "functional": "call autograd.grad() for each output",
-    "profiler": "memory.track() tells bytes by op and by line",
-}
-
-
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    if name in _INSTEAD:
-        raise lacking(name, f"autograd.{name} is not offered: {_INSTEAD[name]}")
-    raise lacking(name, f"module 'tinygrad_mem.autograd' has no attribute {name!r}")
+__getattr__ = _absent.refuses("autograd")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from .. import absent as _absent
 from ..devices import cuda_problem
 from ..devices import device as Device
 from ..errors import DeviceError, NotOfferedError
@@ -143,10 +144,4 @@ def synchronize(device: Any = None) -> None:
     Device("cuda" if device is None else device).synchronize()
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    instead = {"device": "name it: zeros(2, device='cuda:1')"}
-    instead |= dict.fromkeys(("stream", "current_stream", "default_stream"), "leave it out: all runs on one stream")
-    offered = "there are cuda.is_available, cuda.synchronize, cuda.memory_allocated, ..., and memory.track() for bytes"
-    raise lacking(name, f"cuda.{name} is not offered: {instead.get(name, 'leave it out')}; {offered}")
+__getattr__ = _absent.refuses("cuda")

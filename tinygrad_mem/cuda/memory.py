@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Any
 
+from .. import absent as _absent
 from .. import scope
 from ..devices import cuda_problem
 from ..devices import device as Device
@@ -96,7 +97,4 @@ def empty_cache() -> None:
         Device("cuda", index).pool.free_all_blocks()
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"cuda.memory.{name} is not offered: use memory.track(), whose export() writes snapshots")
+__getattr__ = _absent.refuses("cuda.memory")

@@ -1,5 +1,6 @@
 """``torch.distributions``: random variables that can be drawn, and whose densities have gradients."""
 
+from .. import absent as _absent
 from ..errors import NotOfferedError
 from . import bernoulli as bernoulli
 from . import categorical as categorical
@@ -42,7 +43,4 @@ class _Refused(Distribution):
 globals().update({name: type(name, (_Refused,), {"__doc__": "Not offered."}) for name in _OTHERS.split()})
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"distributions.{name} is not offered: write the density")
+__getattr__ = _absent.refuses("distributions")

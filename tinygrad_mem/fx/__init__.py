@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from .. import absent as _absent
 from . import graph as graph  # pyright: ignore
 from . import graph_module as graph_module
 from . import node as node
@@ -26,7 +27,4 @@ def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
     return fn_or_name
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"fx.{name} is not offered: leave it out: operations run as they are written")
+__getattr__ = _absent.refuses("fx")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, TypeVar
 
+from .. import absent as _absent
 from ..nn.module import Module
 from . import annotations as annotations  # pyright: ignore
 
@@ -77,7 +78,4 @@ def _assert(condition: Any, message: str) -> None:
         raise AssertionError(message)
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"jit.{name} is not offered: leave it out: operations run as they are written")
+__getattr__ = _absent.refuses("jit")

@@ -1,5 +1,7 @@
 """Layers, containers, parameters: ``torch.nn``'s names."""
 
+from .. import absent as _absent
+
 # the public names, nothing else
 from . import attention as attention
 from . import common_types as common_types
@@ -150,9 +152,4 @@ from .transformer import TransformerDecoderLayer as TransformerDecoderLayer
 from .transformer import TransformerEncoder as TransformerEncoder
 from .transformer import TransformerEncoderLayer as TransformerEncoderLayer
 
-
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-    from .absent import why_absent
-
-    raise lacking(name, why_absent(name))
+__getattr__ = _absent.refuses("nn")

@@ -1,5 +1,7 @@
 """``torch.nn.functional``'s names."""
 
+from .. import absent as _absent
+
 # --- activations
 from ..functional.activation import *  # noqa: F403
 
@@ -90,9 +92,4 @@ from ..functional.sample import grid_sample as grid_sample
 # --- softmax
 from ..functional.softmax import *  # noqa: F403
 
-
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-    from .absent import why_absent
-
-    raise lacking(name, why_absent(name, "nn.functional"))
+__getattr__ = _absent.refuses("nn.functional")

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import absent as _absent
 from ..autograd import inplace
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
@@ -269,7 +270,4 @@ orthogonal = _deprecated(orthogonal_)
 sparse = _deprecated(sparse_)
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name, "nn.init"))
+__getattr__ = _absent.refuses("nn.init")

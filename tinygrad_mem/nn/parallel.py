@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import absent as _absent
 from ..devices import device as Device
 from ..errors import NotOfferedError
 from .module import Module
@@ -44,7 +45,4 @@ class DistributedDataParallel(Module):
         raise NotOfferedError("nn.parallel.DistributedDataParallel: one process computes here: call the module itself")
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"nn.parallel.{name} is not offered: one process computes here: call the module itself")
+__getattr__ = _absent.refuses("nn.parallel")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import absent as _absent
 from . import symbolic_helper as symbolic_helper
 from . import symbolic_opset11 as symbolic_opset11
 
@@ -17,7 +18,4 @@ def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_vers
     """Nothing: nothing is exported, so nobody asks how."""
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking
-
-    raise lacking(name, f"onnx.{name} is not offered: leave it out: operations run as they are written")
+__getattr__ = _absent.refuses("onnx")

@@ -17,6 +17,7 @@ bfloat16 take what float16 ones do.
 | `Adafactor` | 4 * (n + m) / (n * m) |
 """
 
+from .. import absent as _absent
 from . import lr_scheduler as lr_scheduler
 from .adafactor import Adafactor as Adafactor
 from .adam import Adam as Adam
@@ -34,8 +35,4 @@ from .eight_bit import SGD8bit as SGD8bit
 from .optimizer import Optimizer as Optimizer
 from .sgd import SGD as SGD
 
-
-def __getattr__(name: str) -> object:
-    from ..absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name, "optim"))
+__getattr__ = _absent.refuses("optim")

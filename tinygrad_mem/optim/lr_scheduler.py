@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from .. import absent as _absent
 from . import loading
 from .cycles import CosineAnnealingWarmRestarts as CosineAnnealingWarmRestarts
 from .cycles import CyclicLR as CyclicLR
@@ -223,7 +224,4 @@ class MultiplicativeLR(LambdaLR):
         return [rate * f(self.last_epoch) for rate, f in zip(self._rates(), self.lr_lambdas, strict=True)]
 
 
-def __getattr__(name: str) -> object:
-    from ..absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name, "optim.lr_scheduler"))
+__getattr__ = _absent.refuses("optim.lr_scheduler")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import absent as _absent
 from ...errors import NotOfferedError
 from ...nn.module import Module
 
@@ -64,7 +65,4 @@ class _Refused:
 globals().update({name: _Refused(name) for name in _REFUSED.split()})
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(name, f"ao.quantization.{name} is not offered: {_WHOLE}")
+__getattr__ = _absent.refuses("ao.quantization")

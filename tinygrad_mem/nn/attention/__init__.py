@@ -7,6 +7,7 @@ import enum
 from collections.abc import Iterator
 from typing import Any
 
+from ... import absent as _absent
 from . import varlen as varlen
 
 
@@ -34,7 +35,4 @@ def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[None]:
     yield
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(name, f"nn.attention.{name} is not offered: use nn.functional.scaled_dot_product_attention with a mask")
+__getattr__ = _absent.refuses("nn.attention")

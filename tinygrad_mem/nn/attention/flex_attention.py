@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import absent as _absent
 from ...errors import NotOfferedError
 
 _DEFAULT_SPARSE_BLOCK_SIZE = 128
@@ -39,7 +40,4 @@ or_masks = _Refused("or_masks")
 noop_mask = _Refused("noop_mask")
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(name, f"nn.attention.flex_attention.{name} is not offered: {_INSTEAD}")
+__getattr__ = _absent.refuses("nn.attention.flex_attention")

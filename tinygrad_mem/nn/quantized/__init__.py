@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ... import absent as _absent
 from ...autograd.tensor import Tensor
 from ...functional import activation, elementwise, join, linalg
 from ..linear import Identity
@@ -57,7 +58,4 @@ class FloatFunctional(Module):
         return self.activation_post_process(linalg.matmul(x, y))
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(name, f"nn.quantized.{name} is not offered: there are no quantized or packed numbers: use half()")
+__getattr__ = _absent.refuses("nn.quantized")

@@ -1,5 +1,6 @@
 """``torch.nn.utils``'s names: clipping gradients, all parameters as one vector, packed sequences, weight normalisation."""
 
+from ... import absent as _absent
 from . import fusion as fusion
 from . import parametrizations as parametrizations
 from . import parametrize as parametrize
@@ -19,8 +20,4 @@ from .vector import vector_to_parameters as vector_to_parameters
 from .weight_norm import remove_weight_norm as remove_weight_norm
 from .weight_norm import weight_norm as weight_norm
 
-
-def __getattr__(name: str) -> object:
-    from ...absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name, "nn.utils"))
+__getattr__ = _absent.refuses("nn.utils")

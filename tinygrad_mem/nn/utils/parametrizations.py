@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from ... import absent as _absent
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError
 from ..module import Module
@@ -58,10 +59,4 @@ def spectral_norm(
     return register_parametrization(module, name, part)
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(
-        name,
-        f"nn.utils.parametrizations.{name} is not offered: write it as a module for parametrize.register_parametrization()",
-    )
+__getattr__ = _absent.refuses("nn.utils.parametrizations")

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, TypeVar
 
+from ... import absent as _absent
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
 from ...errors import ArgumentError
@@ -127,7 +128,4 @@ def cached() -> Iterator[None]:
     yield
 
 
-def __getattr__(name: str) -> object:
-    from ...absent import lacking
-
-    raise lacking(name, f"nn.utils.parametrize.{name} is not offered: use register_parametrization()")
+__getattr__ = _absent.refuses("nn.utils.parametrize")

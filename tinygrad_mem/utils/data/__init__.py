@@ -1,5 +1,6 @@
 """``tinygrad_mem.data`` under PyTorch's name."""
 
+from ... import absent as _absent
 from ...data.collate import default_collate as default_collate
 from ...data.collate import default_convert as default_convert
 from ...data.dataset import ChainDataset as ChainDataset
@@ -35,8 +36,4 @@ from . import dataset as dataset
 from . import distributed as distributed
 from . import sampler as sampler
 
-
-def __getattr__(name: str) -> object:
-    from ...absent import lacking, why_absent
-
-    raise lacking(name, why_absent(name, "utils.data"))
+__getattr__ = _absent.refuses("utils.data")
