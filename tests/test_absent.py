@@ -113,8 +113,7 @@ def known(node: ast.expr) -> bool:
 
 @pytest.mark.parametrize("code", CODE)
 def test_what_an_answer_names_exists(code: str):
-    tree = ast.parse(code, mode="eval")
-    for node in ast.walk(tree):
+    for node in ast.walk(ast.parse(code)):
         if isinstance(node, (ast.Name, ast.Attribute)):
             assert known(node), ast.unparse(node)
 

@@ -22,7 +22,7 @@ _MARGIN = "write `(margin - x.gather(1, t) + x).clamp(min=0)`"
 _ONE_PROCESS = "one process computes here: leave it out"
 _REAL = "tensors are real: keep real and imaginary parts as two tensors"
 _ROTARY = (
-    "tensors are real; for rotary embeddings turn pairs of numbers by an angle: a, b = `x[..., 0::2]`, `x[..., 1::2]`; "
+    "tensors are real; for rotary embeddings turn pairs of numbers by an angle: `a, b = x[..., 0::2], x[..., 1::2]`; "
     "`stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)`, where cos and sin are those of the angles"
 )
 _SPECIAL = "use `scipy.special` on `tensor.detach().numpy()`"
