@@ -6,6 +6,8 @@ import ast
 import inspect
 import subprocess
 import sys
+from fnmatch import fnmatch
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +86,10 @@ SAME_RANK = {
 }  # in this direction only
 PUBLIC_FACE = ("cli", "models", "tips")  # they are users: ``from .. import nn`` is theirs
 LONGEST_FILE, LONGEST_FUNCTION = 420, 80
-LONG_FILES: dict[str, str] = {"__init__.py": "the public names, one a line"}
+LONG_FILES: dict[str, str] = {
+    "__init__.py": "the public names, one a line",
+    "autograd/core.py": "the core is one file, to be read from top to bottom",
+}
 LONG_FUNCTIONS: dict[str, str] = {}
 
 
@@ -150,6 +155,90 @@ def test_the_test_sees_an_import_that_runs_upwards():
         ast.parse("def f():\n    from ..autograd.tensor import Tensor\nif TYPE_CHECKING:\n    from ..nn import Module")
     )
     assert visitor.found == [(2, ("autograd", "tensor"))]
+
+
+BACK = {
+    "autograd/tensor functional/methods/__init__": "for type checkers: the methods that are put on Tensor",
+    "functional/creation functional/convert": "as_tensor(tensor) is tensor.to()",
+    "functional/choose functional/index": "where(condition) is nonzero(condition)",
+    "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
+    "devices/random devices/base": "a generator has a device, a device has its generator",
+    "nn/hooks nn/module": "for type checkers: the module whose hooks these are",
+    "nn/state nn/module": "for type checkers: the module whose state this is",
+    "nn/tree nn/module": "for type checkers: a tree's children are modules",
+    "optim/rows optim/optimizer": "for type checkers: the optimizer whose rows these are",
+    "plan/techniques plan/choice": "for type checkers: the training step that a technique acts on",
+    "plan/plan plan/show": "a plan shows itself",
+    "memory/compare memory/track": "for type checkers: the tracks that are compared",
+    "memory/compare memory/render/terminal": "a comparison shows itself",
+    "memory/track memory/render/*": "a track shows itself",
+}
+"""Imports (file, file) that lead back to where one came from. Without them no file imports in a circle; add none."""
+
+
+def resolved(parts: tuple[str, ...], modules: dict) -> tuple[str, ...] | None:
+    """The file that an import of ``parts`` reads."""
+    return parts if parts in modules else (*parts, "__init__") if (*parts, "__init__") in modules else None
+
+
+def reads(here: tuple[str, ...], text: str, modules: dict) -> set:
+    """The files of ours that a file imports from."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom):
+            named = tuple(node.module.split(".")) if node.module else ()
+            if not node.level and named[:1] != ("tinygrad_mem",):
+                continue
+            base = here[: len(here) - node.level] + named if node.level else named[1:]
+            found |= {resolved((*base, alias.name), modules) or resolved(base, modules) for alias in node.names}
+    return found - {None, here}
+
+
+def test_files_do_not_import_in_circles():
+    modules = {path.relative_to(ROOT).with_suffix("").parts: path for path in MODULES}
+    graph, used = {}, set()
+    for here, path in modules.items():
+        name, graph["/".join(here)] = "/".join(here), set()
+        for there in {"/".join(parts) for parts in reads(here, path.read_text(encoding="utf-8"), modules)}:
+            rows = {row for row in BACK if fnmatch(name, row.split()[0]) and fnmatch(there, row.split()[1])}
+            used |= rows
+            if not rows:
+                graph[name].add(there)
+    list(TopologicalSorter(graph).static_order())  # CycleError names a circle
+    assert used == set(BACK), "these imports are gone: take their rows away"
+
+
+def public_functions() -> list:
+    """(where, name, function) of all functions that users call, methods of tensors among them."""
+    import tinygrad_mem as tm
+
+    homes = {
+        "tinygrad_mem": tm,
+        "nn.functional": tm.nn.functional,
+        "Tensor": tm.Tensor,
+        "linalg": tm.linalg,
+        "special": tm.special,
+    }
+    return [
+        (where, name, function)
+        for where, home in homes.items()
+        for name in dir(home)
+        if not name.startswith("_") and inspect.isfunction(function := inspect.getattr_static(home, name))
+    ]
+
+
+def test_a_public_function_stands_where_its_name_is():
+    """``grep "def NAME("`` finds it, in the file that it says it is from. No function is made by another one."""
+    texts: dict[str, str] = {}
+    lost = []
+    for where, name, function in public_functions():
+        module = function.__module__
+        if module not in texts:
+            texts[module] = Path(sys.modules[module].__file__ or "").read_text(encoding="utf-8")
+        if f"def {function.__name__}(" not in texts[module]:
+            lost.append(f"{where}.{name}: no def {function.__name__} in {module}")
+    assert lost == []
+    assert len(texts) > 20
 
 
 def test_contributing_has_the_same_ranks():

@@ -14,7 +14,7 @@ _HEARS |= {"POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
 _HEARS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _FINALISERS = {
     "tinygrad_mem.devices.pool.__del__",
-    "tinygrad_mem.autograd.tape.__del__",
+    "tinygrad_mem.autograd.saved.__del__",
     "tinygrad_mem.memory.listener.<lambda>",
 }
 

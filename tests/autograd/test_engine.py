@@ -12,7 +12,7 @@ import torch
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory
-from tinygrad_mem.autograd import Function, engine
+from tinygrad_mem.autograd import Function, core
 from tinygrad_mem.devices import round_up
 from tinygrad_mem.errors import DTypeError, GraphError, ShapeError
 
@@ -60,13 +60,13 @@ def test_a_chain_of_100_000_ops_forward_backward_and_free(no_gc):
 
 def count_steps(monkeypatch) -> list:
     steps: list = []
-    original = engine._step
+    original = core.Walk._step
 
-    def counted(node, *rest, **options):
+    def counted(walk, node):
         steps.append(node.op.__name__)
-        return original(node, *rest, **options)
+        return original(walk, node)
 
-    monkeypatch.setattr(engine, "_step", counted)
+    monkeypatch.setattr(core.Walk, "_step", counted)
     return steps
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, scope
-from tinygrad_mem.autograd import engine, saved, tape
+from tinygrad_mem.autograd import core, gradient_hooks, gradients, saved
 from tinygrad_mem.ops import base, elementwise
 from tinygrad_mem.scope import local
 
@@ -60,7 +60,7 @@ def run() -> np.ndarray:
 @pytest.mark.parametrize(("visit", "every"), [("op", 1), ("step", 5), ("track", 37)])
 def test_a_visit_between_the_bytecodes_of_an_op_and_its_backward(visit, every, reliability):
     expected, visitor = run(), Visitor()
-    with visited(getattr(visitor, visit), tape, engine, saved, elementwise, base, every=every) as where:
+    with visited(getattr(visitor, visit), core, gradient_hooks, gradients, saved, elementwise, base, every=every) as where:
         found = run()
     np.testing.assert_array_equal(found, expected)
     assert scope.listeners == ()

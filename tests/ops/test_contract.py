@@ -17,7 +17,7 @@ from tests.foretold import difference
 from tests.ops.cases import CASES
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
-from tinygrad_mem.autograd.tape import Node
+from tinygrad_mem.autograd.core import Node
 from tinygrad_mem.devices import device
 from tinygrad_mem.kernels.uncounted import ALLOWED
 from tinygrad_mem.ops.base import Op

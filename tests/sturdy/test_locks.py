@@ -153,12 +153,12 @@ def test_two_orders_are_found():
     book = Book()
     with noted(book):
         from tinygrad_mem import interrupts
-        from tinygrad_mem.autograd import accumulation
+        from tinygrad_mem.autograd import core
 
-        with accumulation._accumulating, interrupts.lock, interrupts.lock:
+        with core._accumulating, interrupts.lock, interrupts.lock:
             pass
         assert circle(book.edges) == []
-        with interrupts.lock, accumulation._accumulating:
+        with interrupts.lock, core._accumulating:
             pass
     (first, second) = circle(book.edges)
     assert {first.split(" at ")[0], second.split(" at ")[0]} == {"_accumulating -> lock", "lock -> _accumulating"}

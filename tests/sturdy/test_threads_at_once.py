@@ -16,7 +16,7 @@ import pytest
 import tinygrad_mem as tm
 from tests.interleave import interleavings
 from tinygrad_mem import interrupts, nn
-from tinygrad_mem.autograd import accumulation, hooks, saved
+from tinygrad_mem.autograd import core, hooks, storage
 from tinygrad_mem.devices import Generator, base, device, random
 from tinygrad_mem.kernels.numpy import blas, threads
 from tinygrad_mem.memory import uncounted
@@ -27,7 +27,7 @@ PACKAGE = Path(tm.__file__).parent
 
 def _handles() -> tuple:
     kept: dict = {}
-    return lambda: hooks.RemovableHandle(kept).key, lambda: hooks.RemovableHandle(kept).key, lambda a, b: a != b
+    return lambda: hooks.RemovableHandle(kept, None).key, lambda: hooks.RemovableHandle(kept, None).key, lambda a, b: a != b
 
 
 def _numbers() -> tuple:
@@ -41,9 +41,9 @@ def _storages() -> tuple:
 
 
 def _versions() -> tuple:
-    storage = saved.Storage()
-    write = lambda: storage.written("op")  # noqa: E731
-    return write, write, lambda a, b: storage.version == 2
+    memory = storage.Storage()
+    write = lambda: memory.written("op")  # noqa: E731
+    return write, write, lambda a, b: memory.version == 2
 
 
 def _seeds() -> tuple:
@@ -58,7 +58,7 @@ def _tickets() -> tuple:
 
 def _gradients() -> tuple:
     leaf = tm.ones(2, requires_grad=True)
-    add = lambda: accumulation.accumulate(leaf, tm.ones(2).array, owned=False)  # noqa: E731
+    add = lambda: core.accumulate(leaf, tm.ones(2).array, owned=False)  # noqa: E731
     return add, add, lambda a, b: leaf.grad.tolist() == [2, 2]
 
 
@@ -129,11 +129,11 @@ def _late() -> tuple:
 SHARED: dict[str, tuple[Callable[[], tuple], Any]] = {
     "keys of hooks": (_handles, hooks),
     "numbers of nodes": (_numbers, interrupts),
-    "a tensor's storage": (_storages, saved),
-    "versions": (_versions, saved),
+    "a tensor's storage": (_storages, storage),
+    "versions": (_versions, storage),
     "a seed set while numbers are drawn": (_seeds, random),
     "tickets of random numbers": (_tickets, random),
-    "gradients of one leaf": (_gradients, accumulation),
+    "gradients of one leaf": (_gradients, core),
     "tiles of a kernel": (_takers, interrupts),
     "the workers": (_workers, threads),
     "a job": (_jobs, threads),

@@ -17,8 +17,8 @@ from tests.pytorch_memory import pytorch_peak
 from tests.techniques import training
 from tests.techniques.training import Plan
 from tinygrad_mem import memory, nn
+from tinygrad_mem.autograd.core import apply
 from tinygrad_mem.autograd.shape import address_of
-from tinygrad_mem.autograd.tape import apply
 from tinygrad_mem.devices import device, round_up
 from tinygrad_mem.errors import ArgumentError, GraphError
 from tinygrad_mem.ops.quantize import Dequantize, Quantize

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from .. import scope
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device

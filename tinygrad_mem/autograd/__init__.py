@@ -1,9 +1,11 @@
-"""The tape, the engine that walks it, and the tensor: ``tinygrad_mem.autograd`` has PyTorch's names."""
+"""The tensor, the tape and backward (``core.py``): ``tinygrad_mem.autograd`` has PyTorch's names."""
 
 from .. import absent as _absent
 from . import graph as graph
 from .backward import backward as backward
 from .backward import grad as grad
+from .core import Node as Node
+from .core import apply as apply
 from .function import Function as Function
 from .function import FunctionContext as FunctionContext
 from .function import Variable as Variable
@@ -17,8 +19,6 @@ from .grad_mode import set_grad_enabled as set_grad_enabled
 from .gradcheck import gradcheck as gradcheck
 from .inplace import apply_ as apply_
 from .shape import Size as Size
-from .tape import Node as Node
-from .tape import apply as apply
 from .tensor import Tensor as Tensor
 
 __getattr__ = _absent.refuses("autograd")

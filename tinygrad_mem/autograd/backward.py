@@ -9,8 +9,9 @@ from .. import scope
 from ..dtypes import FLOATING
 from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
 from ..ops.base import Rows
-from . import engine
-from .accumulation import accumulate, copy
+from . import core
+from .core import accumulate
+from .gradients import copy
 from .sparse import SparseTensor
 from .tensor import Tensor
 
@@ -91,15 +92,44 @@ def backward(
         raise
 
 
+class BackwardMethod:
+    """``Tensor.backward``: the table of methods puts it on tensors."""
+
+    def backward(
+        self: Any,
+        gradient: Tensor | None = None,
+        retain_graph: bool | None = None,
+        create_graph: bool = False,
+        inputs: Any = None,
+    ) -> None:
+        """Add the gradient of this tensor to the ``grad`` of every leaf that it was made from.
+
+        Args:
+            gradient: the gradient of this tensor; may be left out for a tensor of one element.
+            retain_graph: keep what the graph saved, so that backward can be called again.
+            create_graph: not offered; see the error.
+            inputs: accumulate into these only.
+
+        Raises:
+            GraphError: it requires no gradient, has several elements and no ``gradient``, was walked before, or second
+                order was asked.
+        """
+        try:
+            backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+        except BaseException:
+            del self, gradient  # the traceback refers to this frame: it must not keep the graph
+            raise
+
+
 def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> None:
     roots = _roots(tensors, grads)
     if inputs is None:
-        engine.run(roots, keep_graph=retain_graph)
+        core.run(roots, keep_graph=retain_graph)
         return
     chosen = _sequence(inputs)
     if not chosen:
         raise GraphError("backward: inputs is empty; leave it out to accumulate into every leaf")
-    found = engine.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
+    found = core.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     for tensor, grad in zip(chosen, found, strict=True):
         if grad is not None:
             accumulate(tensor, grad, owned=False)
@@ -153,7 +183,7 @@ def _or_zeros(grad: Tensor | None, of: Tensor) -> Tensor:
 
 def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_unused: bool) -> tuple[Tensor | None, ...]:
     roots = _roots(outputs, grads)
-    found = engine.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
+    found = core.run(roots, keep_graph=retain_graph, inputs=[_edge(t) for t in chosen])
     if not allow_unused and any(g is None for g in found):
         raise GraphError(
             "One of the differentiated Tensors appears to not have been used in the graph. "

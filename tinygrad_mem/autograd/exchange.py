@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -16,14 +16,11 @@ from .pickling import Memory, rebuild
 from .shape import Shaped, address_of
 from .unknown import Unknown
 
-if TYPE_CHECKING:
-    from .tensor import Tensor
-
 
 class Exchange(Shaped):
     """What reads the values."""
 
-    _grad: Tensor | None
+    _grad: Any
     _storage: Any
     _requires_grad: bool
     _node: Any
@@ -141,7 +138,7 @@ class Exchange(Shaped):
         return object.__format__(self, spec) if self.array.ndim or self.is_meta else format(self.item(), spec)
 
     def __repr__(self) -> str:
-        return format_tensor(self)  # type: ignore[arg-type]
+        return format_tensor(self)
 
     def __reduce_ex__(self, protocol: Any) -> tuple:
         if self._node is not None:
@@ -150,7 +147,7 @@ class Exchange(Shaped):
             )
         return rebuild, (type(self), *Memory.of(self.array, self.device), self._requires_grad, _extra(self))
 
-    def __deepcopy__(self, memo: dict) -> Tensor:
+    def __deepcopy__(self, memo: dict) -> Self:
         if id(self) in memo:
             return memo[id(self)]
         copy = self._deepcopy(memo)
@@ -158,7 +155,7 @@ class Exchange(Shaped):
             copy.grad = self._grad.__deepcopy__(memo)
         return copy
 
-    def _deepcopy(self, memo: dict) -> Tensor:
+    def _deepcopy(self, memo: dict) -> Self:
         """The copy, without the gradient; what shares memory here shares it there."""
         _, (kind, memory, *rest) = self.__reduce_ex__(4)
         copy = memo[id(self)] = rebuild(kind, deepcopy(memory, memo), *rest)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..dtypes import get_default_dtype, is_floating
 
-if TYPE_CHECKING:
-    from .tensor import Tensor
-
 _LINE, _EDGE, _MANY = 80, 3, 1000  # columns; items shown at each end of a tensor of more elements than many
 _INDENT = len("tensor(")
 
 
-def format_tensor(tensor: Tensor) -> str:
+def format_tensor(tensor: Any) -> str:
     """``tensor([[1., 2.]], device='cuda:0', requires_grad=True)``; on meta, the size instead of values."""
     shape = tuple(tensor.array.shape)
     tail = [f"device='{tensor.device}'"] if tensor.device.type != "cpu" else []

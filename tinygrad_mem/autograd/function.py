@@ -16,7 +16,7 @@ from .. import scope
 from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
-from . import saved, tape
+from . import core, saved
 from .grad_mode import no_grad
 from .sharing import Sharing
 from .tensor import Tensor
@@ -80,7 +80,7 @@ class FunctionContext:
         return self.saved_tensors
 
 
-class FunctionNode(tape.Node):
+class FunctionNode(core.Node):
     """The node of a :class:`Function`."""
 
     ctx: FunctionContext
@@ -280,7 +280,7 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
         raise NotOfferedError(f"{cls.__name__}: outputs on several devices are not offered; use a Function for each")
     node = FunctionNode(tensors[0].device, ctx.needs_input_grad)
     node.op, node.ctx = cls._rule, ctx
-    node.edges, node.sequence = tuple(edges), tape.next_sequence()
+    node.edges, node.sequence = tuple(edges), core.next_sequence()
     node.is_tensor = tuple([isinstance(x, Tensor) for x in args])
     none = ((), np.dtype(np.bool_))
     node.shapes = tuple([(r.array.shape, r.array.dtype) if isinstance(r, Tensor) else none for r in results])

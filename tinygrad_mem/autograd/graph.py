@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..interrupts import covered
 from ..scope import local
-from .tape import Node as Node
+from .core import Node as Node
 from .tensor import Tensor
 
 if TYPE_CHECKING:  # it lives further up, and puts itself here

@@ -1,6 +1,8 @@
-"""What registering a hook gives back."""
+"""The handle of a registered hook."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..interrupts import counter
 
@@ -8,13 +10,14 @@ _next_key = counter(0)
 
 
 class RemovableHandle:
-    """What registering a hook returns; ``remove()`` takes the hook away, and so does leaving it as a context."""
+    """Registers ``hook`` in ``hooks``; ``remove()`` takes it away again, and so does leaving the handle as a context."""
 
     __slots__ = ("_hooks", "key")
 
-    def __init__(self, hooks: dict) -> None:
+    def __init__(self, hooks: dict, hook: Any) -> None:
         self._hooks = hooks
         self.key = _next_key()
+        hooks[self.key] = hook
 
     def remove(self) -> None:
         """Take the hook away; a second time does nothing."""

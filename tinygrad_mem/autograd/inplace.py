@@ -11,9 +11,8 @@ from ..errors import GraphError
 from ..ops.base import Context, Op
 from ..scope import local
 from .capsule import FOREIGN, admitted
-from .saved import remember
+from .core import Node, connect, next_sequence, observed, one_device, remember
 from .shape import address_of
-from .tape import Node, connect, next_sequence, observed, one_device, run_backward
 from .tensor import Tensor
 
 
@@ -153,7 +152,7 @@ class CopySlices(Op):
         copy = ctx.empty_like(part)
         ctx.kernels.copy(part, out=copy)
         inner.open(ctx.keeps_graph)
-        grads = run_backward(inner, copy, owned=True)
+        grads = inner.run_backward(copy, owned=True)
         if not ctx.keeps_graph:
             inner.close()
         if ctx.needs[0]:

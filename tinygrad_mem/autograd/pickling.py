@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ..devices import device as Device
-from .saved import Storage
 from .shape import address_of, root_of
-
-if TYPE_CHECKING:
-    from .tensor import Tensor
+from .storage import Storage
 
 
 class Memory:
@@ -74,7 +71,7 @@ def _load(values: Any, shape: tuple, dtype: np.dtype, device: str) -> Memory:
 
 def rebuild(
     kind: type, memory: Memory, offset: int, shape: tuple, strides: tuple, dtype: np.dtype, requires_grad: bool, extra: dict
-) -> Tensor:
+) -> Any:
     """A tensor over ``memory``."""
     tensor = object.__new__(kind)
     tensor.device = memory.device

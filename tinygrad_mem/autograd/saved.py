@@ -1,81 +1,20 @@
-"""What a node keeps for its backward: plain arrays, with the versions that they had, or what a hook packed.
+"""What users and trackers see of saved arrays: what saved-tensor hooks made of them, and when a node lets go of them.
 
-Whoever writes in place counts it on the :class:`Storage`, so that a view's write is seen as well. While somebody listens, a
-node's saved arrays are a :class:`Kept`, which says when it lets go.
+A node without hooks keeps plain arrays in a dict, and nothing here runs. While somebody listens, the dict is a :class:`Kept`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from .. import scope
 from ..errors import GraphError
-from ..interrupts import lock
 from ..scope import local
-
-if TYPE_CHECKING:
-    from .tape import Node
-
-
-class Storage:
-    """The identity of a piece of memory that tensors share: how often it was written in place, and by which op."""
-
-    version = 0
-    writer = ""
-    constant: Any = None  # in a dry run, what the program wrote here itself: the version it holds for, address, bytes
-
-    def written(self, by: str) -> None:
-        """Somebody wrote the memory."""
-        with lock:  # a signal's handler may write too
-            self.version += 1
-            self.writer = by
-
-    @staticmethod
-    def of(tensor: Any) -> Storage:
-        """The tensor's, which is made when somebody first asks: one, though two threads ask at once."""
-        if tensor._storage is None:
-            with lock:
-                if tensor._storage is None:
-                    tensor._storage = Storage()
-        return tensor._storage
+from .storage import Storage
+from .tensor import Tensor
 
 
-def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
-    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it.
-
-    Under hooks also for a node that saved nothing: a checkpoint counts the ops that its function records.
-    """
-    versions = []
-    hooks = local.saved_hooks
-    if hooks:
-        local.recorded += 1
-        if not node.saved:
-            return
-    node.remembers = True
-    for name, array in node.saved.items():
-        owner = None
-        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
-            if isinstance(tensor, _Tensor) and tensor.array is array:
-                owner = tensor
-                if tensor._inference:
-                    raise GraphError(
-                        f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode."
-                    )
-                break
-        if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
-            mine = any(owner is t for t in outputs)
-            place = None if owner is None or mine else next((i for i, x in enumerate(inputs) if x is owner), None)
-            node.saved[name] = pack(hooks[-1], (node, name, place), shown(owner, mine, array, node.device))
-            node.packed = True
-        elif owner is not None:
-            storage = owner._storage or Storage.of(owner)
-            versions.append((name, storage, storage.version))
-    node.versions = versions
-    if scope.listeners:
-        tell_saved(node)
-
-
-def tell_saved(node: Node) -> None:
+def tell_saved(node: Any) -> None:
     """Tell listeners what ``node`` keeps; they will hear when it is let go."""
     Kept.of(node)
     for name, array in node.kept():
@@ -90,7 +29,7 @@ class Kept(dict):
     op: str
 
     @staticmethod
-    def of(node: Node) -> None:
+    def of(node: Any) -> None:
         """Let ``node`` keep what it saved in one of these."""
         if type(node.saved) is not Kept:
             node.saved = Kept(node.saved)
@@ -117,7 +56,7 @@ def contents(value: Any) -> list:
     if not isinstance(value, Packed):
         return [value]
     content = value.content
-    return [t.array for t in (content if isinstance(content, (tuple, list)) else (content,)) if isinstance(t, _Tensor)]
+    return [t.array for t in (content if isinstance(content, (tuple, list)) else (content,)) if isinstance(t, Tensor)]
 
 
 class Packed:
@@ -141,7 +80,7 @@ class Packed:
             tensor = self.unpack(self.content)
         finally:
             local.saved_hooks = before
-        if not isinstance(tensor, _Tensor):
+        if not isinstance(tensor, Tensor):
             raise TypeError(f"saved_tensors_hooks: unpack must return a tensor, found {type(tensor).__name__}")
         array = tensor.array
         if array.shape != self.shape or array.dtype != self.dtype or tensor.device is not self.device:
@@ -160,7 +99,7 @@ def shown(owner: Any, mine: bool, array: Any, device: Any) -> Any:
         mine: the owner is an output of the node that saves it; to keep it would be a cycle.
     """
     if owner is None:
-        return _Tensor._wrap(array, device)
+        return Tensor._wrap(array, device)
     Storage.of(owner)  # by which a hook knows it again, and tells it from a buffer that an op made for itself
     root = owner if owner._view is None else owner._view.base
     return owner if root.is_leaf and not mine else owner.detach()
@@ -177,7 +116,7 @@ def pack(hooks: tuple, saving: tuple, tensor: Any) -> Packed:
         local.saved_hooks, local.saving = before
 
 
-def unpack(node: Node) -> None:
+def unpack(node: Any) -> None:
     """Let ``node`` have arrays in the place of what hooks packed.
 
     Where the graph is not kept, each packed thing is let go as soon as it is an array again, so that the op's backward holds
@@ -196,6 +135,3 @@ def unpack(node: Node) -> None:
         raise
     if scope.listeners:
         tell_saved(node)
-
-
-_Tensor: Any = None  # set by tensor.py

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 import weakref
 
-from . import tape
-from .accumulation import copy
+from .core import Node
+from .gradients import copy
 from .shape import root_of
 
 
@@ -28,7 +28,7 @@ class Sharing:
         """Note tensors that are about to be forgotten: who is still there later is kept by the user."""
         self.tensors.extend(weakref.ref(t) for t in tensors if t is not None)
 
-    def own(self, result: list, node: tape.Node) -> tuple:
+    def own(self, result: list, node: Node) -> tuple:
         """The arrays of ``result``, copied where somebody else sees them; forgets the tensors."""
         arrays = [None if r is None or edge is None else r.array for r, edge in zip(result, node.edges, strict=True)]
         refs = [None if r is None else weakref.ref(r) for r in result]

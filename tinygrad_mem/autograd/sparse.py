@@ -1,21 +1,21 @@
 """Gradients of a few rows of a table: which rows, and their values, instead of an array of the table's size.
 
-``torch.sparse_coo`` with one sparse dimension, as far as a gradient needs it. The engine carries :class:`Rows` of raw arrays;
-a leaf's ``grad`` is a :class:`SparseTensor`, which is no :class:`Tensor`: functions of tensors refuse it.
+``torch.sparse_coo`` with one sparse dimension, as far as a gradient needs it. The engine carries
+:class:`~tinygrad_mem.ops.base.Rows` of raw arrays; a leaf's ``grad`` is a :class:`SparseTensor`, which is no :class:`Tensor`:
+functions of tensors refuse it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import scope
 from ..errors import ShapeError
 from ..ops.base import Rows
-
-if TYPE_CHECKING:
-    from .tensor import Tensor
+from .gradients import add_rows, copy_rows, dense, join_rows
+from .tensor import Tensor
 
 _INT64 = np.dtype(np.int64)
 
@@ -39,8 +39,6 @@ class SparseTensor:
         self._hold(rows, of)
 
     def _hold(self, rows: Rows, of: Tensor | None = None) -> None:
-        from .tensor import Tensor
-
         self.rows = rows
         self._parts = Tensor._wrap(rows.index, self.device), Tensor._wrap(rows.values, self.device)
         for listener in scope.listeners:
@@ -141,14 +139,10 @@ class SparseTensor:
 
     def to_dense(self) -> Tensor:
         """An array of the table's size."""
-        from .tensor import Tensor
-
         return Tensor._wrap(scope.run(dense, self.device, self.rows), self.device)
 
     def summed(self) -> Tensor:
         """Values (n, features) whose norm is that of the whole: of a row that is named again, 0 but for the first time."""
-        from .tensor import Tensor
-
         first = self.device.empty(self.rows.index.shape, _INT64)
         values = self.device.empty(self.rows.values.shape, self.dtype)
         scope.run(self.device.kernels.sum_rows, self.rows.index, self.rows.values, first, values)
@@ -162,7 +156,7 @@ class SparseTensor:
 
     def clone(self) -> SparseTensor:
         """A copy with memory of its own."""
-        made = SparseTensor(_owned(self.device, self.rows), self.device)
+        made = SparseTensor(copy_rows(self.device, self.rows), self.device)
         made._coalesced = self._coalesced
         return made
 
@@ -177,6 +171,19 @@ class SparseTensor:
         self._coalesced = True
         return self
 
+    def become_grad_of(self, leaf: Tensor) -> None:
+        """What ``leaf.grad = self`` does.
+
+        Raises:
+            ShapeError: it has another shape, dtype or device.
+        """
+        if self.shape != leaf.array.shape or self.device is not leaf.device or self.dtype != leaf._dtype_of_grad(self):
+            raise ShapeError(
+                f"assigned grad has data of a different size, type or device: expected {list(leaf.shape)}, {leaf.dtype} on "
+                f"{leaf.device}, found {list(self.shape)}, {self.dtype} on {self.device}"
+            )
+        leaf._grad = self  # type: ignore[assignment]
+
     def __repr__(self) -> str:
         return f"SparseTensor(shape={list(self.shape)}, rows={self._nnz()}, dtype={self.dtype}, device={self.device})"
 
@@ -186,79 +193,17 @@ def parts(grad: Any) -> tuple[Tensor, ...]:
     return grad._parts if isinstance(grad, SparseTensor) else (grad,)
 
 
-def dense(device: Any, rows: Rows) -> Any:
-    """The array that ``rows`` stands for."""
-    out = device.empty(rows.shape, rows.dtype)
-    device.kernels.fill(0, out=out)
-    device.kernels.add_rows(rows.values, rows.index, out)
-    return out
-
-
-def _copied(device: Any, array: Any, dtype: np.dtype | None = None) -> Any:
-    out = device.empty(array.shape, dtype or array.dtype)
-    device.kernels.copy(array, out=out)
-    return out
-
-
-def _owned(device: Any, rows: Rows) -> Rows:
-    """A copy; the indices of a gradient are always its own."""
-    return Rows(rows.index, _copied(device, rows.values), rows.shape)
-
-
-def _joined(device: Any, first: Rows, second: Rows) -> Rows:
-    """The one behind the other."""
-    count = len(first.index) + len(second.index)
-    made = Rows(device.empty((count,), _INT64), device.empty((count, first.shape[1]), first.dtype), first.shape)
-    cut = len(first.index)
-    for part, index, values in ((first, made.index[:cut], made.values[:cut]), (second, made.index[cut:], made.values[cut:])):
-        device.kernels.copy(part.index, out=index)
-        device.kernels.copy(part.values, out=values)
-    return made
-
-
-def _added(device: Any, array: Any, owned: bool, rows: Rows) -> Any:
-    """``array`` and ``rows``, in the array where that is ours."""
-    out = array if owned else _copied(device, array)
-    device.kernels.add_rows(rows.values, rows.index, out)
-    return out
-
-
-def arrived(
-    device: Any, present: Any, present_owned: bool, grad: Any, owned: bool, dtype: np.dtype, leaf: bool
-) -> tuple[Any, bool]:
-    """What ``grad`` adds up to with what is there, where either is rows; on its way to an op, it is dense.
-
-    Returns:
-        The sum, and whether it is the engine's alone.
-    """
-    if type(grad) is Rows and grad.dtype != dtype:
-        grad, owned = Rows(grad.index, _copied(device, grad.values, dtype), grad.shape), True
-    if type(grad) is Rows and not leaf:
-        grad, owned = dense(device, grad), True
-    if present is None:
-        return grad, owned
-    if type(present) is Rows:
-        if type(grad) is Rows:
-            return _joined(device, present, grad), True
-        return _added(device, grad, owned, present), True
-    if type(grad) is Rows:
-        return _added(device, present, present_owned, grad), True
-    out = present if present_owned else _copied(device, present)
-    device.kernels.add(present, grad, out=out)
-    return out, True
-
-
-def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
+def accumulate_rows(leaf: Tensor, grad: Any, owned: bool) -> None:
     """Add to ``leaf.grad`` where it, or what is added, is sparse: rows to rows by joining them, else it becomes dense."""
     device, present = leaf.device, leaf._grad
     if present is None:
-        leaf._grad = SparseTensor(grad if owned else _owned(device, grad), device, leaf)  # type: ignore[assignment]
+        leaf._grad = SparseTensor(grad if owned else copy_rows(device, grad), device, leaf)  # type: ignore[assignment]
     elif isinstance(present, SparseTensor):
         if type(grad) is Rows:
-            present._hold(_joined(device, present.rows, grad), leaf)
+            present._hold(join_rows(device, present.rows, grad), leaf)
             present._coalesced = False
         else:
-            leaf._take_grad(_added(device, grad, owned, present.rows))
+            leaf._take_grad(add_rows(device, grad, owned, present.rows))
     else:
-        _added(device, present.array, True, grad)
+        add_rows(device, present.array, True, grad)
         present.storage.written("backward")

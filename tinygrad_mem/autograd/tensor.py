@@ -1,12 +1,11 @@
 """The tensor: an array of a device, and its place on the tape.
 
-This class knows no op. The methods that compute (``t.add``, ``t.sum``, ``t + u``) are the functions of
-``tinygrad_mem.functional``; the table in ``functional/methods`` puts them here.
+This class knows no op and no engine. The methods that compute (``t.add``, ``t.sum``, ``t + u``) are the functions of
+``tinygrad_mem.functional``, and ``t.backward`` is that of ``backward.py``: the table in ``functional/methods`` puts them here.
 """
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -20,11 +19,10 @@ from ..dtypes import FLOATING
 from ..errors import DTypeError, GraphError, ShapeError
 from ..interrupts import context
 from ..scope import local
-from . import saved, tape
 from .capsule import on_host
 from .exchange import Exchange
 from .hooks import RemovableHandle
-from .sparse import SparseTensor
+from .storage import Storage
 
 if TYPE_CHECKING:
     from ..functional.methods import Methods as _Base  # what type checkers know
@@ -48,10 +46,10 @@ class Tensor(Exchange, _Base):
     _grad: Tensor | None = None
     _grad_dtype: Any = ...  # the tensor's own
     _requires_grad = False
-    _node: tape.Node | None = None
+    _node: Any = None  # the node that made it: core.Node
     _index = 0
-    _view: tape.View | None = None
-    _storage: saved.Storage | None = None
+    _view: Any = None  # how it came about as a view of another: core.View
+    _storage: Storage | None = None
     _hooks: dict | None = None
     _post_accumulate: dict | None = None
     _stepped_in_backward: Any = None  # the hooks of an optimizer that takes its gradient as it arrives: none is left after
@@ -86,9 +84,9 @@ class Tensor(Exchange, _Base):
         return Device("cpu")
 
     @property
-    def storage(self) -> saved.Storage:
+    def storage(self) -> Storage:
         """The identity and version of the memory, shared by all views of it."""
-        return self._storage or saved.Storage.of(self)
+        return self._storage or Storage.of(self)
 
     @property
     def _version(self) -> int:
@@ -136,7 +134,7 @@ class Tensor(Exchange, _Base):
         return self.grad_fn is None
 
     @property
-    def grad_fn(self) -> tape.Node | None:
+    def grad_fn(self) -> Any:
         """The node that made it, ``None`` for a leaf."""
         if self._view is not None:
             self.edge()
@@ -166,18 +164,8 @@ class Tensor(Exchange, _Base):
 
         A view whose base was written in place since is connected again, through the base's new node.
         """
-        view = self._view
-        if view is not None and (base := view.base._former())._node is not view.root_node:
-            fresh = base
-            before, local.grad_enabled = local.grad_enabled, True
-            try:
-                for op, others, params in view.chain():
-                    fresh = tape.apply(op, fresh, *others, **params)
-            finally:
-                local.grad_enabled = before
-            with self._retained_anew():
-                self._node, self._index, self._requires_grad = fresh._node, fresh._index, fresh._requires_grad
-            view.root_node = base._node
+        if self._view is not None:
+            self._view.connect(self)
         if self._node is not None:
             return self._node, self._index
         return self, 0
@@ -190,10 +178,10 @@ class Tensor(Exchange, _Base):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if value is not None:
-            if isinstance(value, SparseTensor):
-                self._take_sparse(value)
-                return
             if not isinstance(value, Tensor):
+                if hasattr(value, "become_grad_of"):  # a SparseTensor
+                    value.become_grad_of(self)
+                    return
                 raise TypeError(f"grad: expected a Tensor or None, found {type(value).__name__}")
             if value is self:
                 raise GraphError("can't assign Variable as its own grad")
@@ -247,45 +235,10 @@ class Tensor(Exchange, _Base):
         kept = self._grad_dtype
         return self.array.dtype if kept is ... else grad.dtype if kept is None else kept
 
-    def _take_sparse(self, value: SparseTensor) -> None:
-        if value.shape != self.array.shape or value.device is not self.device or value.dtype != self._dtype_of_grad(value):
-            raise ShapeError(
-                f"assigned grad has data of a different size, type or device: expected {list(self.shape)}, {self.dtype} on "
-                f"{self.device}, found {list(value.shape)}, {value.dtype} on {value.device}"
-            )
-        self._grad = value  # type: ignore[assignment]
-
     def _take_grad(self, array: Any) -> None:
         self._grad = Tensor._wrap(array, self.device)
         for listener in scope.listeners:
             listener.role(array, "GRADIENT", self, self)
-
-    def backward(
-        self,
-        gradient: Tensor | None = None,
-        retain_graph: bool | None = None,
-        create_graph: bool = False,
-        inputs: Any = None,
-    ) -> None:
-        """Add the gradient of this tensor to the ``grad`` of every leaf that it was made from.
-
-        Args:
-            gradient: the gradient of this tensor; may be left out for a tensor of one element.
-            retain_graph: keep what the graph saved, so that backward can be called again.
-            create_graph: not offered; see the error.
-            inputs: accumulate into these only.
-
-        Raises:
-            GraphError: it requires no gradient, has several elements and no ``gradient``, was walked before, or second
-                order was asked.
-        """
-        from .backward import backward
-
-        try:
-            backward(self, gradient, retain_graph, create_graph, inputs=inputs)
-        except BaseException:
-            del self, gradient  # the traceback refers to this frame: it must not keep the graph
-            raise
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Call ``hook(grad)`` whenever this tensor's gradient is known; what it returns, if anything, takes its place.
@@ -299,14 +252,8 @@ class Tensor(Exchange, _Base):
         if target is self:
             if self._hooks is None:
                 self._hooks = {}
-            hooks = self._hooks
-        else:
-            if target.hooks is None:
-                target.hooks = {}
-            hooks = target.hooks.setdefault(index, {})
-        handle = RemovableHandle(hooks)
-        hooks[handle.key] = hook
-        return handle
+            return RemovableHandle(self._hooks, hook)
+        return RemovableHandle(target.own_hooks().of_outputs.setdefault(index, {}), hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
         """Call ``hook(leaf)`` each time backward has added to ``leaf.grad``: an optimizer may step here and free it.
@@ -320,9 +267,7 @@ class Tensor(Exchange, _Base):
             raise GraphError("post accumulate grad hooks cannot be registered on non-leaf tensors")
         if self._post_accumulate is None:
             self._post_accumulate = {}
-        handle = RemovableHandle(self._post_accumulate)
-        self._post_accumulate[handle.key] = hook
-        return handle
+        return RemovableHandle(self._post_accumulate, hook)
 
     def retain_grad(self) -> None:
         """Keep the gradient of this non-leaf tensor in ``grad``.
@@ -340,13 +285,11 @@ class Tensor(Exchange, _Base):
     @context
     def _retained_anew(self) -> Iterator[None]:
         """Inside, the tensor may be hung on another node: what it retains is the gradient of its newest value."""
-        if self._retains_grad and self._node is not None and self._node.retained is not None:
-            self._node.retained.pop(self._index, None)
+        if self._retains_grad and self._node is not None and self._node.hooks is not None:
+            self._node.hooks.retained.pop(self._index, None)
         yield
         if self._retains_grad and self._node is not None:
-            if self._node.retained is None:
-                self._node.retained = {}
-            self._node.retained[self._index] = weakref.ref(self)
+            self._node.own_hooks().retained[self._index] = weakref.ref(self)
 
     @property
     def retains_grad(self) -> bool:
@@ -383,8 +326,3 @@ class Tensor(Exchange, _Base):
         self.array, self.device, self._storage = value.array, value.device, value.storage
         for listener in scope.listeners:
             listener.moved(self)
-
-
-tape._Tensor = saved._Tensor = Tensor
-for _base in Tensor.__mro__[1:-1]:  # their annotations name it, and typing.get_type_hints looks where they are written
-    vars(sys.modules[_base.__module__]).setdefault("Tensor", Tensor)

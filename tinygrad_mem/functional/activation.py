@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops

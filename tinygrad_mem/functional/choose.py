@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import choose as ops

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError
 from ..ops import compare as ops
@@ -13,43 +11,99 @@ from .elementwise import Number, add, mul, sub
 from .unary import abs
 
 
-def _compare(kernel: str, symbol: str) -> Any:
-    def function(input: Tensor | Number, other: Tensor | Number) -> Tensor:
-        return apply(ops.Compare, input, other, kernel=kernel)
-
-    function.__name__ = function.__qualname__ = kernel
-    function.__doc__ = f"``input {symbol} other``, elementwise: bool. No gradient."
-    return function
+def eq(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input == other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="equal")
 
 
-eq = _compare("equal", "==")
-ne = _compare("not_equal", "!=")
-lt = _compare("less", "<")
-le = _compare("less_equal", "<=")
-gt = _compare("greater", ">")
-ge = _compare("greater_equal", ">=")
-logical_and = _compare("logical_and", "and")
-logical_or = _compare("logical_or", "or")
-logical_xor = _compare("logical_xor", "xor")
+def ne(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input != other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="not_equal")
 
 
-def _bitwise(kernel: str, symbol: str) -> Any:
-    def function(input: Tensor | int, other: Tensor | int) -> Tensor:
-        return apply(ops.Bitwise, input, other, kernel=kernel)
-
-    def function_(input: Tensor, other: Tensor | int) -> Tensor:
-        return apply_(ops.Bitwise, input, other, kernel=kernel)
-
-    function.__doc__ = f"``input {symbol} other`` of integers or bools. No gradient."
-    function_.__doc__ = f"``input {symbol}= other``."
-    return function, function_
+def lt(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input < other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="less")
 
 
-bitwise_and, bitwise_and_ = _bitwise("bitwise_and", "&")
-bitwise_or, bitwise_or_ = _bitwise("bitwise_or", "|")
-bitwise_xor, bitwise_xor_ = _bitwise("bitwise_xor", "^")
-bitwise_left_shift, bitwise_left_shift_ = _bitwise("left_shift", "<<")
-bitwise_right_shift, bitwise_right_shift_ = _bitwise("right_shift", ">>")
+def le(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input <= other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="less_equal")
+
+
+def gt(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input > other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="greater")
+
+
+def ge(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input >= other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="greater_equal")
+
+
+def logical_and(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input and other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="logical_and")
+
+
+def logical_or(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input or other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="logical_or")
+
+
+def logical_xor(input: Tensor | Number, other: Tensor | Number) -> Tensor:
+    """``input xor other``, elementwise: bool. No gradient."""
+    return apply(ops.Compare, input, other, kernel="logical_xor")
+
+
+def bitwise_and(input: Tensor | int, other: Tensor | int) -> Tensor:
+    """``input & other`` of integers or bools. No gradient."""
+    return apply(ops.Bitwise, input, other, kernel="bitwise_and")
+
+
+def bitwise_and_(input: Tensor, other: Tensor | int) -> Tensor:
+    """``input &= other``."""
+    return apply_(ops.Bitwise, input, other, kernel="bitwise_and")
+
+
+def bitwise_or(input: Tensor | int, other: Tensor | int) -> Tensor:
+    """``input | other`` of integers or bools. No gradient."""
+    return apply(ops.Bitwise, input, other, kernel="bitwise_or")
+
+
+def bitwise_or_(input: Tensor, other: Tensor | int) -> Tensor:
+    """``input |= other``."""
+    return apply_(ops.Bitwise, input, other, kernel="bitwise_or")
+
+
+def bitwise_xor(input: Tensor | int, other: Tensor | int) -> Tensor:
+    """``input ^ other`` of integers or bools. No gradient."""
+    return apply(ops.Bitwise, input, other, kernel="bitwise_xor")
+
+
+def bitwise_xor_(input: Tensor, other: Tensor | int) -> Tensor:
+    """``input ^= other``."""
+    return apply_(ops.Bitwise, input, other, kernel="bitwise_xor")
+
+
+def bitwise_left_shift(input: Tensor | int, other: Tensor | int) -> Tensor:
+    """``input << other`` of integers or bools. No gradient."""
+    return apply(ops.Bitwise, input, other, kernel="left_shift")
+
+
+def bitwise_left_shift_(input: Tensor, other: Tensor | int) -> Tensor:
+    """``input <<= other``."""
+    return apply_(ops.Bitwise, input, other, kernel="left_shift")
+
+
+def bitwise_right_shift(input: Tensor | int, other: Tensor | int) -> Tensor:
+    """``input >> other`` of integers or bools. No gradient."""
+    return apply(ops.Bitwise, input, other, kernel="right_shift")
+
+
+def bitwise_right_shift_(input: Tensor, other: Tensor | int) -> Tensor:
+    """``input >>= other``."""
+    return apply_(ops.Bitwise, input, other, kernel="right_shift")
 
 
 def bitwise_not(input: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError
@@ -63,32 +63,37 @@ def _padding(name: str, padding: Any, axes: int, weight: Tensor, stride: tuple, 
     return tuple((t // 2, t - t // 2) for t in totals)
 
 
-_LETTERS = {1: ("L", "K"), 2: ("H, W", "K, L"), 3: ("D, H, W", "J, K, L")}
+def _conv(
+    name: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: str | Sizes,
+    dilation: Sizes,
+    groups: int,
+) -> Tensor:
+    """A convolution over as many axes as ``name`` says."""
+    axes = int(name[-2])
+    unbatched = _check(name, axes, input, weight, groups)
+    stride = _sizes(name, "stride", stride, axes, 1)
+    dilation = _sizes(name, "dilation", dilation, axes, 1)
+    pads = _padding(name, padding, axes, weight, stride, dilation)
+    x = shape.unsqueeze(input, 0) if unbatched else input
+    y = apply(ops.Conv, x, weight, bias, stride=stride, padding=pads, dilation=dilation, groups=groups)
+    return shape.squeeze(y, 0) if unbatched else y
 
 
-def _conv(axes: int) -> Any:
-    name = f"conv{axes}d"
-
-    def conv(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Sizes = 1,
-        padding: str | Sizes = 0,
-        dilation: Sizes = 1,
-        groups: int = 1,
-    ) -> Tensor:
-        unbatched = _check(name, axes, input, weight, groups)
-        stride = _sizes(name, "stride", stride, axes, 1)
-        dilation = _sizes(name, "dilation", dilation, axes, 1)
-        pads = _padding(name, padding, axes, weight, stride, dilation)
-        x = shape.unsqueeze(input, 0) if unbatched else input
-        y = apply(ops.Conv, x, weight, bias, stride=stride, padding=pads, dilation=dilation, groups=groups)
-        return shape.squeeze(y, 0) if unbatched else y
-
-    conv.__name__ = conv.__qualname__ = name
-    space, taps = _LETTERS[axes]
-    conv.__doc__ = f"""Cross-correlation of (N, C, {space}) with (O, C / groups, {taps}); ``padding`` may be "same" or "valid".
+def conv1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of (N, C, L) with (O, C / groups, K); ``padding`` may be "same" or "valid".
 
     Saves: input (for the weight's gradient) and weight (for the input's).
 
@@ -96,45 +101,91 @@ def _conv(axes: int) -> Any:
         ShapeError: channels, groups, bias or sizes do not fit.
         DTypeError: the dtypes differ, or are not floating.
     """
-    return conv
+    return _conv("conv1d", input, weight, bias, stride, padding, dilation, groups)
 
 
-conv1d, conv2d, conv3d = _conv(1), _conv(2), _conv(3)
+def conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of (N, C, H, W) with (O, C / groups, K, L); ``padding`` may be "same" or "valid".
+
+    Saves: input (for the weight's gradient) and weight (for the input's).
+
+    Raises:
+        ShapeError: channels, groups, bias or sizes do not fit.
+        DTypeError: the dtypes differ, or are not floating.
+    """
+    return _conv("conv2d", input, weight, bias, stride, padding, dilation, groups)
 
 
-def _conv_transpose(axes: int) -> Any:
-    name = f"conv_transpose{axes}d"
+def conv3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: str | Sizes = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Cross-correlation of (N, C, D, H, W) with (O, C / groups, J, K, L); ``padding`` may be "same" or "valid".
 
-    def conv_transpose(
-        input: Tensor,
-        weight: Tensor,
-        bias: Tensor | None = None,
-        stride: Sizes = 1,
-        padding: Sizes = 0,
-        output_padding: Sizes = 0,
-        groups: int = 1,
-        dilation: Sizes = 1,
-    ) -> Tensor:
-        unbatched = _check(name, axes, input, weight, groups)
-        options: dict[str, Any] = {
-            "stride": _sizes(name, "stride", stride, axes, 1),
-            "padding": _sizes(name, "padding", padding, axes, 0),
-            "output_padding": _sizes(name, "output_padding", output_padding, axes, 0),
-            "dilation": _sizes(name, "dilation", dilation, axes, 1),
-        }
-        for e, s, d in zip(options["output_padding"], options["stride"], options["dilation"], strict=True):
-            if e >= s and e >= d:
-                raise ShapeError(
-                    f"{name}: output padding must be smaller than either stride or dilation, but got output_padding {e}, "
-                    f"stride {s}, dilation {d}"
-                )
-        x = shape.unsqueeze(input, 0) if unbatched else input
-        y = apply(ops.ConvTranspose, x, weight, bias, groups=groups, **options)
-        return shape.squeeze(y, 0) if unbatched else y
+    Saves: input (for the weight's gradient) and weight (for the input's).
 
-    conv_transpose.__name__ = conv_transpose.__qualname__ = name
-    space, taps = _LETTERS[axes]
-    conv_transpose.__doc__ = f"""The gradient of :func:`conv{axes}d` as a function: (N, C, {space}), (C, O / groups, {taps}).
+    Raises:
+        ShapeError: channels, groups, bias or sizes do not fit.
+        DTypeError: the dtypes differ, or are not floating.
+    """
+    return _conv("conv3d", input, weight, bias, stride, padding, dilation, groups)
+
+
+def _conv_transpose(
+    name: str,
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: Sizes,
+    padding: Sizes,
+    output_padding: Sizes,
+    groups: int,
+    dilation: Sizes,
+) -> Tensor:
+    """A transposed convolution over as many axes as ``name`` says."""
+    axes = int(name[-2])
+    unbatched = _check(name, axes, input, weight, groups)
+    options: dict[str, Any] = {
+        "stride": _sizes(name, "stride", stride, axes, 1),
+        "padding": _sizes(name, "padding", padding, axes, 0),
+        "output_padding": _sizes(name, "output_padding", output_padding, axes, 0),
+        "dilation": _sizes(name, "dilation", dilation, axes, 1),
+    }
+    for e, s, d in zip(options["output_padding"], options["stride"], options["dilation"], strict=True):
+        if e >= s and e >= d:
+            raise ShapeError(
+                f"{name}: output padding must be smaller than either stride or dilation, but got output_padding {e}, "
+                f"stride {s}, dilation {d}"
+            )
+    x = shape.unsqueeze(input, 0) if unbatched else input
+    y = apply(ops.ConvTranspose, x, weight, bias, groups=groups, **options)
+    return shape.squeeze(y, 0) if unbatched else y
+
+
+def conv_transpose1d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The gradient of :func:`conv1d` as a function: (N, C, L), (C, O / groups, K).
 
     Saves: input (for the weight's gradient) and weight (for the input's).
 
@@ -142,10 +193,49 @@ def _conv_transpose(axes: int) -> Any:
         ShapeError: channels, groups, bias, output_padding or sizes do not fit.
         DTypeError: the dtypes differ, or are not floating.
     """
-    return conv_transpose
+    return _conv_transpose("conv_transpose1d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
-conv_transpose1d, conv_transpose2d, conv_transpose3d = _conv_transpose(1), _conv_transpose(2), _conv_transpose(3)
+def conv_transpose2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The gradient of :func:`conv2d` as a function: (N, C, H, W), (C, O / groups, K, L).
+
+    Saves: input (for the weight's gradient) and weight (for the input's).
+
+    Raises:
+        ShapeError: channels, groups, bias, output_padding or sizes do not fit.
+        DTypeError: the dtypes differ, or are not floating.
+    """
+    return _conv_transpose("conv_transpose2d", input, weight, bias, stride, padding, output_padding, groups, dilation)
+
+
+def conv_transpose3d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sizes = 1,
+    padding: Sizes = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
+) -> Tensor:
+    """The gradient of :func:`conv3d` as a function: (N, C, D, H, W), (C, O / groups, J, K, L).
+
+    Saves: input (for the weight's gradient) and weight (for the input's).
+
+    Raises:
+        ShapeError: channels, groups, bias, output_padding or sizes do not fit.
+        DTypeError: the dtypes differ, or are not floating.
+    """
+    return _conv_transpose("conv_transpose3d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:

@@ -6,8 +6,8 @@ import builtins
 from typing import Any
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import ArgumentTypeError, DeviceError

@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import DeviceError, ShapeError
 from ..ops import convert

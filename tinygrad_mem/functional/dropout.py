@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 import warnings
 
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..ops import addcmul as three

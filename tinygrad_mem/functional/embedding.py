@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import embedding as ops

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError, ShapeError
 from ..ops import index as ops

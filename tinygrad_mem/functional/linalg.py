@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import linalg as ops

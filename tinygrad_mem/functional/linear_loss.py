@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linear_loss as ops

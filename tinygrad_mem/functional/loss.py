@@ -10,7 +10,7 @@ import math
 import warnings
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import int64, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError

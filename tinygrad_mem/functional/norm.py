@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError

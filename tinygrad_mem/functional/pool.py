@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import int64, is_floating
 from ..errors import DTypeError, ShapeError
@@ -28,7 +28,7 @@ def _tuple(value: Any, n: int, name: str) -> tuple[int, ...]:
     return made
 
 
-def _planes(input: Tensor, n: int, name: str) -> Tensor:
+def planes(input: Tensor, n: int, name: str) -> Tensor:
     """Batch and channels folded into one dimension."""
     if input.ndim not in (n + 1, n + 2) or 0 in input.shape[-n:]:
         raise ShapeError(
@@ -37,7 +37,8 @@ def _planes(input: Tensor, n: int, name: str) -> Tensor:
     return input.reshape(math.prod(input.shape[:-n]), *input.shape[-n:])
 
 
-def _unfolded(output: Tensor, input: Tensor, n: int) -> Tensor:
+def unfolded(output: Tensor, input: Tensor, n: int) -> Tensor:
+    """Batch and channels as they were in ``input``."""
     return output.reshape(*input.shape[:-n], *output.shape[1:])
 
 
@@ -84,137 +85,162 @@ def _sees_nothing(sizes: tuple[int, ...], outs: tuple[int, ...], geometry: tuple
     )
 
 
-def _max_pool(n: int) -> Any:
-    def max_pool(
-        input: Tensor,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        dilation: Sizes = 1,
-        ceil_mode: bool = False,
-        return_indices: bool = False,
-    ) -> Any:
-        if 0 in input.shape[-n - 1 :]:
-            raise ShapeError(f"max_pool{n}d: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
-        x = _planes(input, n, f"max_pool{n}d")
-        outs, geometry = _geometry(input, n, f"max_pool{n}d", kernel_size, stride, padding, dilation, ceil_mode)
-        if (return_indices or input.requires_grad) and _sees_nothing(x.shape[1:], outs, geometry):
-            raise ShapeError(
-                f"max_pool{n}d: a window of input size {list(input.shape)} sees only padding: it has no index and no gradient; "
-                "use less padding or dilation, or a larger input"
-            )
-        if not return_indices:
-            return _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
-        out, positions = apply(ops.MaxPool, x, outs=outs, geometry=geometry, positions=True)
-        return _unfolded(out, input, n), _unfolded(positions, input, n)
+def _max_pool(
+    n: int,
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Any,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    return_indices: bool,
+) -> Any:
+    name = f"max_pool{n}d"
+    if 0 in input.shape[-n - 1 :]:
+        raise ShapeError(f"{name}: Expected non-zero sizes but for the batch's, found {list(input.shape)}")
+    x = planes(input, n, name)
+    outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, dilation, ceil_mode)
+    if (return_indices or input.requires_grad) and _sees_nothing(x.shape[1:], outs, geometry):
+        raise ShapeError(
+            f"{name}: a window of input size {list(input.shape)} sees only padding: it has no index and no gradient; "
+            "use less padding or dilation, or a larger input"
+        )
+    if not return_indices:
+        return unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
+    out, positions = apply(ops.MaxPool, x, outs=outs, geometry=geometry, positions=True)
+    return unfolded(out, input, n), unfolded(positions, input, n)
 
-    max_pool.__name__ = max_pool.__qualname__ = f"max_pool{n}d"
-    max_pool.__doc__ = f"""The largest of each window over the last {n} dimension(s); (N, C, ...) or (C, ...).
+
+def max_pool1d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest of each window over the last dimension; (N, C, ...) or (C, ...).
 
     Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
 
     Raises:
         ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
     """
-    return max_pool
+    return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-max_pool1d, max_pool2d, max_pool3d = _max_pool(1), _max_pool(2), _max_pool(3)
+def max_pool2d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest of each window over the last 2 dimensions; (N, C, ...) or (C, ...).
+
+    Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
+
+    Raises:
+        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
+    """
+    return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
-def _avg_pool(n: int) -> Any:
-    def avg_pool(
-        input: Tensor,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        ceil_mode: bool = False,
-        count_include_pad: bool = True,
-        divisor_override: int | None = None,
-    ) -> Tensor:
-        if divisor_override == 0:
-            raise ShapeError("divisor must be not zero")
-        if not is_floating(input.dtype):
-            raise DTypeError(f'"avg_pool{n}d" not implemented for {input.dtype}: convert it with .float()')
-        x = _planes(input, n, f"avg_pool{n}d")
-        outs, geometry = _geometry(input, n, f"avg_pool{n}d", kernel_size, stride, padding, 1, ceil_mode)
-        out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=count_include_pad, divisor=divisor_override)
-        return _unfolded(out, input, n)
+def max_pool3d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest of each window over the last 3 dimensions; (N, C, ...) or (C, ...).
 
-    avg_pool.__name__ = avg_pool.__qualname__ = f"avg_pool{n}d"
-    avg_pool.__doc__ = f"""The mean of each window over the last {n} dimension(s); (N, C, ...) or (C, ...). Saves nothing.
+    Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
+
+    Raises:
+        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
+    """
+    return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+
+
+def _avg_pool(
+    n: int,
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Any,
+    padding: Sizes,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor_override: int | None,
+) -> Tensor:
+    name = f"avg_pool{n}d"
+    if divisor_override == 0:
+        raise ShapeError("divisor must be not zero")
+    if not is_floating(input.dtype):
+        raise DTypeError(f'"{name}" not implemented for {input.dtype}: convert it with .float()')
+    x = planes(input, n, name)
+    outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, 1, ceil_mode)
+    out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=count_include_pad, divisor=divisor_override)
+    return unfolded(out, input, n)
+
+
+def avg_pool1d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over the last dimension; (N, C, ...) or (C, ...). Saves nothing.
 
     Raises:
         ShapeError: sizes that do not fit, or a divisor of 0.
         DTypeError: the input is not floating.
     """
-    return avg_pool
+    return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-avg_pool1d, avg_pool2d, avg_pool3d = _avg_pool(1), _avg_pool(2), _avg_pool(3)
+def avg_pool2d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over the last 2 dimensions; (N, C, ...) or (C, ...). Saves nothing.
 
-
-def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
-    wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
-    wanted = wanted * n if len(wanted) == 1 else wanted
-    if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
-        raise ShapeError(f"{name}: output_size must be one number or {n} of them, none negative, found {output_size}")
-    return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
-
-
-def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's.
-
-    ``None`` also for few large cells (global pooling): those are one reduction each.
+    Raises:
+        ShapeError: sizes that do not fit, or a divisor of 0.
+        DTypeError: the input is not floating.
     """
-    sizes = input.shape[-n:]
-    if any(o == 0 or s % o for s, o in zip(sizes, outs, strict=True)):
-        return None
-    kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
-    return kernel if math.prod(kernel) <= math.prod(outs) else None
+    return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
-def _adaptive_avg_pool(n: int) -> Any:
-    def adaptive_avg_pool(input: Tensor, output_size: Any) -> Tensor:
-        x = _planes(input, n, f"adaptive_avg_pool{n}d")
-        outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
-        kernel = _even(input, outs, n)
-        if kernel is not None:
-            geometry = (kernel, kernel, (0,) * n, (1,) * n)
-            out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
-        else:
-            out = apply(ops.AdaptiveAvgPool, x, outs=outs)
-        return _unfolded(out, input, n)
+def avg_pool3d(
+    input: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Tensor:
+    """The mean of each window over the last 3 dimensions; (N, C, ...) or (C, ...). Saves nothing.
 
-    adaptive_avg_pool.__name__ = adaptive_avg_pool.__qualname__ = f"adaptive_avg_pool{n}d"
-    adaptive_avg_pool.__doc__ = f"""The mean of each of ``output_size`` cells over the last {n} dimension(s). Saves nothing."""
-    return adaptive_avg_pool
-
-
-adaptive_avg_pool1d, adaptive_avg_pool2d, adaptive_avg_pool3d = (_adaptive_avg_pool(n) for n in (1, 2, 3))
-
-
-def _adaptive_max_pool(n: int) -> Any:
-    def adaptive_max_pool(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-        x = _planes(input, n, f"adaptive_max_pool{n}d")
-        outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
-        kernel = _even(input, outs, n)
-        if kernel is not None and not return_indices:
-            geometry = (kernel, kernel, (0,) * n, (1,) * n)
-            return _unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
-        out, index = apply(ops.AdaptiveMaxPool, x, outs=outs)
-        out = _unfolded(out, input, n)
-        return (out, _unfolded(index, input, n)) if return_indices else out
-
-    adaptive_max_pool.__name__ = adaptive_max_pool.__qualname__ = f"adaptive_max_pool{n}d"
-    adaptive_max_pool.__doc__ = f"""The largest of each of ``output_size`` cells over the last {n} dimension(s).
-
-    Saves: one byte an output where the sizes are multiples, else the int64 positions.
+    Raises:
+        ShapeError: sizes that do not fit, or a divisor of 0.
+        DTypeError: the input is not floating.
     """
-    return adaptive_max_pool
-
-
-adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (_adaptive_max_pool(n) for n in (1, 2, 3))
+    return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def _unpooled_sizes(input: Tensor, n: int, kernel: tuple, step: tuple, pad: tuple, output_size: Any) -> tuple[int, ...]:
@@ -233,66 +259,107 @@ def _unpooled_sizes(input: Tensor, n: int, kernel: tuple, step: tuple, pad: tupl
     return sizes
 
 
-def _max_unpool(n: int) -> Any:
+def _max_unpool(
+    n: int, input: Tensor, indices: Tensor, kernel_size: Sizes, stride: Any, padding: Sizes, output_size: Any
+) -> Tensor:
     name = f"max_unpool{n}d"
+    kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
+    step = kernel if stride is None else _tuple(stride, n, f"{name}: stride")
+    if indices.dtype != int64:
+        raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
+    if indices.shape != input.shape:
+        raise ShapeError(
+            f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
+            "take both from the same pooling"
+        )
+    sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
+    x = planes(input, n, name)
+    flat, places = x.reshape(x.size(0), -1), indices.reshape(x.size(0), -1)
+    whole = creation.zeros(x.size(0), math.prod(sizes), dtype=input.dtype, device=input.device)
+    return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
-    def max_unpool(
-        input: Tensor,
-        indices: Tensor,
-        kernel_size: Sizes,
-        stride: Sizes | None = None,
-        padding: Sizes = 0,
-        output_size: Sequence[int] | None = None,
-    ) -> Tensor:
-        kernel = _tuple(kernel_size, n, f"{name}: kernel_size")
-        step = kernel if stride is None else _tuple(stride, n, f"{name}: stride")
-        if indices.dtype != int64:
-            raise DTypeError(f"elements in indices should be type int64 but got: {indices.dtype}")
-        if indices.shape != input.shape:
-            raise ShapeError(
-                f"{name}: expected indices of the input's shape {list(input.shape)}, found {list(indices.shape)}: "
-                "take both from the same pooling"
-            )
-        sizes = _unpooled_sizes(input, n, kernel, step, _tuple(padding, n, f"{name}: padding"), output_size)
-        planes = _planes(input, n, name)
-        flat, places = planes.reshape(planes.size(0), -1), indices.reshape(planes.size(0), -1)
-        whole = creation.zeros(planes.size(0), math.prod(sizes), dtype=input.dtype, device=input.device)
-        return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
-    max_unpool.__name__ = max_unpool.__qualname__ = name
-    max_unpool.__doc__ = f"""The values of a max_pool{n}d back at their ``indices``, 0 elsewhere. Saves: the indices.
+def max_unpool1d(
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Tensor:
+    """The values of a max_pool1d back at their ``indices``, 0 elsewhere. Saves: the indices.
 
     Raises:
         ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
         DTypeError: the indices are not int64.
         DimensionError: an index outside of the output.
     """
-    return max_unpool
+    return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
-max_unpool1d, max_unpool2d, max_unpool3d = _max_unpool(1), _max_unpool(2), _max_unpool(3)
+def max_unpool2d(
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Tensor:
+    """The values of a max_pool2d back at their ``indices``, 0 elsewhere. Saves: the indices.
+
+    Raises:
+        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
+        DTypeError: the indices are not int64.
+        DimensionError: an index outside of the output.
+    """
+    return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
-def _lp_pool(n: int) -> Any:
-    def lp_pool(
-        input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-    ) -> Tensor:
-        kernel = _tuple(kernel_size, n, f"lp_pool{n}d: kernel_size")
-        if math.isinf(norm_type):
-            sign = math.copysign(1, norm_type)
-            size = elementwise.mul(unary.abs(input), sign)
-            return elementwise.mul(_MAX[n](size, kernel, stride, 0, 1, ceil_mode), sign)
-        mean = _AVG[n](elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode)
-        mean = elementwise.mul(unary.sign(mean), relu(unary.abs(mean)))  # a sum of 0 has the gradient 0, not nan
-        return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
+def max_unpool3d(
+    input: Tensor,
+    indices: Tensor,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Tensor:
+    """The values of a max_pool3d back at their ``indices``, 0 elsewhere. Saves: the indices.
 
-    lp_pool.__name__ = lp_pool.__qualname__ = f"lp_pool{n}d"
-    lp_pool.__doc__ = (
-        f"""The ``norm_type``-norm of each window over the last {n} dimension(s). Saves: the input and the sums."""
-    )
-    return lp_pool
+    Raises:
+        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
+        DTypeError: the indices are not int64.
+        DimensionError: an index outside of the output.
+    """
+    return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
 
-_MAX = {1: max_pool1d, 2: max_pool2d, 3: max_pool3d}
-_AVG = {1: avg_pool1d, 2: avg_pool2d, 3: avg_pool3d}
-lp_pool1d, lp_pool2d, lp_pool3d = _lp_pool(1), _lp_pool(2), _lp_pool(3)
+def _lp_pool(n: int, input: Tensor, norm_type: float, kernel_size: Sizes, stride: Any, ceil_mode: bool) -> Tensor:
+    kernel = _tuple(kernel_size, n, f"lp_pool{n}d: kernel_size")
+    if math.isinf(norm_type):
+        sign = math.copysign(1, norm_type)
+        size = elementwise.mul(unary.abs(input), sign)
+        return elementwise.mul(_max_pool(n, size, kernel, stride, 0, 1, ceil_mode, False), sign)
+    mean = _avg_pool(n, elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode, True, None)
+    mean = elementwise.mul(unary.sign(mean), relu(unary.abs(mean)))  # a sum of 0 has the gradient 0, not nan
+    return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
+
+
+def lp_pool1d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The ``norm_type``-norm of each window over the last dimension. Saves: the input and the sums."""
+    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool2d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The ``norm_type``-norm of each window over the last 2 dimensions. Saves: the input and the sums."""
+    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
+
+
+def lp_pool3d(
+    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
+) -> Tensor:
+    """The ``norm_type``-norm of each window over the last 3 dimensions. Saves: the input and the sums."""
+    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import convert

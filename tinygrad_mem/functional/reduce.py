@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import resize as ops

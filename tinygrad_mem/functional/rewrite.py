@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,60 +13,129 @@ from . import choose, compare, convert, elementwise, scan, unary
 from .elementwise import Number
 
 
-def _rewrites(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @functools.wraps(function)
-    def in_place(input: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if kwargs.get("dtype") is not None and as_dtype(kwargs["dtype"]) != input.dtype:
-            raise DTypeError(
-                f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {kwargs['dtype']} should match"
-            )
-        recorded = is_grad_enabled() and input.requires_grad
-        result = function(convert.clone(input) if recorded else input, *args, **kwargs)  # what it saves must stay
-        if result.shape != input.shape:
-            raise ShapeError(
-                f"output with shape {list(input.shape)} doesn't match the broadcast shape {list(result.shape)}: "
-                "an in-place op cannot grow its tensor; use the op that makes a new one"
-            )
-        if category(result.dtype) > category(input.dtype):
-            raise DTypeError(
-                f"result type {result.dtype} can't be cast to the desired output type {input.dtype}: "
-                "an in-place op keeps its tensor's dtype; use the op that makes a new one"
-            )
-        return convert.copy_(input, result)
-
-    in_place.__module__ = __name__
-    in_place.__doc__ = f"``input`` becomes ``{function.__name__}(input, ...)``; a second array of its size lives meanwhile."
-    return in_place
+def _rewrite(function: Callable[..., Tensor], input: Tensor, *args: Any, dtype: Any = None) -> Tensor:
+    """``input`` becomes ``function(input, *args)``."""
+    if dtype is not None and as_dtype(dtype) != input.dtype:
+        raise DTypeError(f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {dtype} should match")
+    recorded = is_grad_enabled() and input.requires_grad
+    result = function(convert.clone(input) if recorded else input, *args)  # what it saves must stay
+    if result.shape != input.shape:
+        raise ShapeError(
+            f"output with shape {list(input.shape)} doesn't match the broadcast shape {list(result.shape)}: "
+            "an in-place op cannot grow its tensor; use the op that makes a new one"
+        )
+    if category(result.dtype) > category(input.dtype):
+        raise DTypeError(
+            f"result type {result.dtype} can't be cast to the desired output type {input.dtype}: "
+            "an in-place op keeps its tensor's dtype; use the op that makes a new one"
+        )
+    return convert.copy_(input, result)
 
 
-floor_divide_ = _rewrites(elementwise.floor_divide)
-fmod_ = _rewrites(elementwise.fmod)
-frac_ = _rewrites(unary.frac)
-atan2_ = _rewrites(elementwise.atan2)
-xlogy_ = _rewrites(choose.xlogy)
-nan_to_num_ = _rewrites(choose.nan_to_num)
-clamp_min_ = _rewrites(choose.clamp_min)
-clamp_max_ = _rewrites(choose.clamp_max)
-cumprod_ = _rewrites(scan.cumprod)
-eq_ = _rewrites(compare.eq)
-ne_ = _rewrites(compare.ne)
-lt_ = _rewrites(compare.lt)
-le_ = _rewrites(compare.le)
-gt_ = _rewrites(compare.gt)
-ge_ = _rewrites(compare.ge)
-logical_and_ = _rewrites(compare.logical_and)
-logical_or_ = _rewrites(compare.logical_or)
-logical_xor_ = _rewrites(compare.logical_xor)
-logical_not_ = _rewrites(compare.logical_not)
-bitwise_not_ = _rewrites(compare.bitwise_not)
-_clamp_ = _rewrites(choose.clamp)
-_masked_fill_ = _rewrites(choose.masked_fill)
+def floor_divide_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`floor_divide`; a second array of its size lives meanwhile."""
+    return _rewrite(elementwise.floor_divide, input, other)
+
+
+def fmod_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`fmod`; a second array of its size lives meanwhile."""
+    return _rewrite(elementwise.fmod, input, other)
+
+
+def frac_(input: Tensor) -> Tensor:
+    """In-place :func:`frac`; a second array of its size lives meanwhile."""
+    return _rewrite(unary.frac, input)
+
+
+def atan2_(input: Tensor, other: Tensor) -> Tensor:
+    """In-place :func:`atan2`; a second array of its size lives meanwhile."""
+    return _rewrite(elementwise.atan2, input, other)
+
+
+def xlogy_(input: Tensor, other: Tensor) -> Tensor:
+    """In-place :func:`xlogy`; a second array of its size lives meanwhile."""
+    return _rewrite(choose.xlogy, input, other)
+
+
+def nan_to_num_(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    """In-place :func:`nan_to_num`; a second array of its size lives meanwhile."""
+    return _rewrite(choose.nan_to_num, input, nan, posinf, neginf)
+
+
+def clamp_min_(input: Tensor, min: Tensor | Number) -> Tensor:
+    """In-place :func:`clamp_min`; a second array of its size lives meanwhile."""
+    return _rewrite(choose.clamp_min, input, min)
+
+
+def clamp_max_(input: Tensor, max: Tensor | Number) -> Tensor:
+    """In-place :func:`clamp_max`; a second array of its size lives meanwhile."""
+    return _rewrite(choose.clamp_max, input, max)
+
+
+def cumprod_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
+    """In-place :func:`cumprod`; a second array of its size lives meanwhile."""
+    return _rewrite(scan.cumprod, input, dim, dtype=dtype)
+
+
+def eq_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`eq`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.eq, input, other)
+
+
+def ne_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`ne`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.ne, input, other)
+
+
+def lt_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`lt`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.lt, input, other)
+
+
+def le_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`le`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.le, input, other)
+
+
+def gt_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`gt`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.gt, input, other)
+
+
+def ge_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`ge`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.ge, input, other)
+
+
+def logical_and_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`logical_and`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.logical_and, input, other)
+
+
+def logical_or_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`logical_or`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.logical_or, input, other)
+
+
+def logical_xor_(input: Tensor, other: Tensor | Number) -> Tensor:
+    """In-place :func:`logical_xor`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.logical_xor, input, other)
+
+
+def logical_not_(input: Tensor) -> Tensor:
+    """In-place :func:`logical_not`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.logical_not, input)
+
+
+def bitwise_not_(input: Tensor) -> Tensor:
+    """In-place :func:`bitwise_not`; a second array of its size lives meanwhile."""
+    return _rewrite(compare.bitwise_not, input)
 
 
 def clamp_(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
     """In-place :func:`clamp`. For bounds that are tensors, a second array of its size lives meanwhile."""
     if isinstance(min, Tensor) or isinstance(max, Tensor):
-        return _clamp_(input, min, max)
+        return _rewrite(choose.clamp, input, min, max)
     return choose.clamp_by_numbers_(input, min, max)
 
 
@@ -75,4 +143,4 @@ def masked_fill_(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """In-place :func:`masked_fill`. For a value that is a tensor, a second array of its size lives meanwhile."""
     if not isinstance(value, Tensor):
         return choose.masked_fill_by_number_(input, mask, value)
-    return _masked_fill_(input, mask, choose.one_value("masked_fill_", value))
+    return _rewrite(choose.masked_fill, input, mask, choose.one_value("masked_fill_", value))

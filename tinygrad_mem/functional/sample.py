@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.tape import apply
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import sample as ops

@@ -6,8 +6,8 @@ import math
 from typing import Any
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DTypeError, ShapeError
 from ..ops import search as ops

@@ -7,8 +7,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
 from ..ops import convert

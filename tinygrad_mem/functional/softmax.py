@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from .. import dtypes
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..ops import softmax as ops
 from . import elementwise, unary

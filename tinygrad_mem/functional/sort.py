@@ -5,8 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops

@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.shape import root_of
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentTypeError, GraphError, ShapeError
 from ..ops import shape as ops

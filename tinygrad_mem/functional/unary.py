@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..autograd.core import apply
 from ..autograd.inplace import apply_
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..ops import unary as ops
 from .elementwise import div, div_, mul, mul_, sub
@@ -66,47 +66,264 @@ def frac(input: Tensor) -> Tensor:
     return sub(input, trunc(input))
 
 
-def _unary(op: type, formula: str, saved: str) -> tuple:
-    def function(input: Tensor) -> Tensor:
-        return apply(op, input)
-
-    def function_(input: Tensor) -> Tensor:
-        return apply_(op, input)
-
-    name = op.__name__.lower()
-    function.__name__ = function.__qualname__ = name
-    function_.__name__ = function_.__qualname__ = name + "_"
-    function.__doc__ = f"{formula}, elementwise; integers give the default dtype. Saves: {saved}."
-    function_.__doc__ = f"In-place :func:`{name}`."
-    return function, function_
+def exp(input: Tensor) -> Tensor:
+    """e**input, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Exp, input)
 
 
-exp, exp_ = _unary(ops.Exp, "e**input", "output")
-exp2, exp2_ = _unary(ops.Exp2, "2**input", "output")
-expm1, expm1_ = _unary(ops.Expm1, "e**input - 1", "output")
-log, log_ = _unary(ops.Log, "ln(input)", "input")
-log1p, log1p_ = _unary(ops.Log1p, "ln(1 + input)", "input")
-log2, log2_ = _unary(ops.Log2, "log2(input)", "input")
-log10, log10_ = _unary(ops.Log10, "log10(input)", "input")
-sqrt, sqrt_ = _unary(ops.Sqrt, "the square root", "output")
-rsqrt, rsqrt_ = _unary(ops.Rsqrt, "1 / sqrt(input)", "output")
-reciprocal, reciprocal_ = _unary(ops.Reciprocal, "1 / input", "output")
-sin, sin_ = _unary(ops.Sin, "the sine", "input")
-cos, cos_ = _unary(ops.Cos, "the cosine", "input")
-tan, tan_ = _unary(ops.Tan, "the tangent", "output")
-asin, asin_ = _unary(ops.Asin, "the inverse sine", "input")
-acos, acos_ = _unary(ops.Acos, "the inverse cosine", "input")
-atan, atan_ = _unary(ops.Atan, "the inverse tangent", "input")
-sinh, sinh_ = _unary(ops.Sinh, "the hyperbolic sine", "input")
-cosh, cosh_ = _unary(ops.Cosh, "the hyperbolic cosine", "input")
-tanh, tanh_ = _unary(ops.Tanh, "the hyperbolic tangent", "output")
-asinh, asinh_ = _unary(ops.Asinh, "the inverse hyperbolic sine", "input")
-acosh, acosh_ = _unary(ops.Acosh, "the inverse hyperbolic cosine", "input")
-atanh, atanh_ = _unary(ops.Atanh, "the inverse hyperbolic tangent", "input")
-sigmoid, sigmoid_ = _unary(ops.Sigmoid, "1 / (1 + e**-input)", "output")
-erf, erf_ = _unary(ops.Erf, "the error function", "input")
-erfc, erfc_ = _unary(ops.Erfc, "1 - erf(input)", "input")
-erfinv, erfinv_ = _unary(ops.Erfinv, "the inverse of the error function: inf at 1, nan beyond", "output")
+def exp_(input: Tensor) -> Tensor:
+    """In-place :func:`exp`."""
+    return apply_(ops.Exp, input)
+
+
+def exp2(input: Tensor) -> Tensor:
+    """2**input, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Exp2, input)
+
+
+def exp2_(input: Tensor) -> Tensor:
+    """In-place :func:`exp2`."""
+    return apply_(ops.Exp2, input)
+
+
+def expm1(input: Tensor) -> Tensor:
+    """e**input - 1, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Expm1, input)
+
+
+def expm1_(input: Tensor) -> Tensor:
+    """In-place :func:`expm1`."""
+    return apply_(ops.Expm1, input)
+
+
+def log(input: Tensor) -> Tensor:
+    """ln(input), elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Log, input)
+
+
+def log_(input: Tensor) -> Tensor:
+    """In-place :func:`log`."""
+    return apply_(ops.Log, input)
+
+
+def log1p(input: Tensor) -> Tensor:
+    """ln(1 + input), elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Log1p, input)
+
+
+def log1p_(input: Tensor) -> Tensor:
+    """In-place :func:`log1p`."""
+    return apply_(ops.Log1p, input)
+
+
+def log2(input: Tensor) -> Tensor:
+    """log2(input), elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Log2, input)
+
+
+def log2_(input: Tensor) -> Tensor:
+    """In-place :func:`log2`."""
+    return apply_(ops.Log2, input)
+
+
+def log10(input: Tensor) -> Tensor:
+    """log10(input), elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Log10, input)
+
+
+def log10_(input: Tensor) -> Tensor:
+    """In-place :func:`log10`."""
+    return apply_(ops.Log10, input)
+
+
+def sqrt(input: Tensor) -> Tensor:
+    """the square root, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Sqrt, input)
+
+
+def sqrt_(input: Tensor) -> Tensor:
+    """In-place :func:`sqrt`."""
+    return apply_(ops.Sqrt, input)
+
+
+def rsqrt(input: Tensor) -> Tensor:
+    """1 / sqrt(input), elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Rsqrt, input)
+
+
+def rsqrt_(input: Tensor) -> Tensor:
+    """In-place :func:`rsqrt`."""
+    return apply_(ops.Rsqrt, input)
+
+
+def reciprocal(input: Tensor) -> Tensor:
+    """1 / input, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Reciprocal, input)
+
+
+def reciprocal_(input: Tensor) -> Tensor:
+    """In-place :func:`reciprocal`."""
+    return apply_(ops.Reciprocal, input)
+
+
+def sin(input: Tensor) -> Tensor:
+    """the sine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Sin, input)
+
+
+def sin_(input: Tensor) -> Tensor:
+    """In-place :func:`sin`."""
+    return apply_(ops.Sin, input)
+
+
+def cos(input: Tensor) -> Tensor:
+    """the cosine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Cos, input)
+
+
+def cos_(input: Tensor) -> Tensor:
+    """In-place :func:`cos`."""
+    return apply_(ops.Cos, input)
+
+
+def tan(input: Tensor) -> Tensor:
+    """the tangent, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Tan, input)
+
+
+def tan_(input: Tensor) -> Tensor:
+    """In-place :func:`tan`."""
+    return apply_(ops.Tan, input)
+
+
+def asin(input: Tensor) -> Tensor:
+    """the inverse sine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Asin, input)
+
+
+def asin_(input: Tensor) -> Tensor:
+    """In-place :func:`asin`."""
+    return apply_(ops.Asin, input)
+
+
+def acos(input: Tensor) -> Tensor:
+    """the inverse cosine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Acos, input)
+
+
+def acos_(input: Tensor) -> Tensor:
+    """In-place :func:`acos`."""
+    return apply_(ops.Acos, input)
+
+
+def atan(input: Tensor) -> Tensor:
+    """the inverse tangent, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Atan, input)
+
+
+def atan_(input: Tensor) -> Tensor:
+    """In-place :func:`atan`."""
+    return apply_(ops.Atan, input)
+
+
+def sinh(input: Tensor) -> Tensor:
+    """the hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Sinh, input)
+
+
+def sinh_(input: Tensor) -> Tensor:
+    """In-place :func:`sinh`."""
+    return apply_(ops.Sinh, input)
+
+
+def cosh(input: Tensor) -> Tensor:
+    """the hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Cosh, input)
+
+
+def cosh_(input: Tensor) -> Tensor:
+    """In-place :func:`cosh`."""
+    return apply_(ops.Cosh, input)
+
+
+def tanh(input: Tensor) -> Tensor:
+    """the hyperbolic tangent, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Tanh, input)
+
+
+def tanh_(input: Tensor) -> Tensor:
+    """In-place :func:`tanh`."""
+    return apply_(ops.Tanh, input)
+
+
+def asinh(input: Tensor) -> Tensor:
+    """the inverse hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Asinh, input)
+
+
+def asinh_(input: Tensor) -> Tensor:
+    """In-place :func:`asinh`."""
+    return apply_(ops.Asinh, input)
+
+
+def acosh(input: Tensor) -> Tensor:
+    """the inverse hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Acosh, input)
+
+
+def acosh_(input: Tensor) -> Tensor:
+    """In-place :func:`acosh`."""
+    return apply_(ops.Acosh, input)
+
+
+def atanh(input: Tensor) -> Tensor:
+    """the inverse hyperbolic tangent, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Atanh, input)
+
+
+def atanh_(input: Tensor) -> Tensor:
+    """In-place :func:`atanh`."""
+    return apply_(ops.Atanh, input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + e**-input), elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Sigmoid, input)
+
+
+def sigmoid_(input: Tensor) -> Tensor:
+    """In-place :func:`sigmoid`."""
+    return apply_(ops.Sigmoid, input)
+
+
+def erf(input: Tensor) -> Tensor:
+    """the error function, elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Erf, input)
+
+
+def erf_(input: Tensor) -> Tensor:
+    """In-place :func:`erf`."""
+    return apply_(ops.Erf, input)
+
+
+def erfc(input: Tensor) -> Tensor:
+    """1 - erf(input), elementwise; integers give the default dtype. Saves: input."""
+    return apply(ops.Erfc, input)
+
+
+def erfc_(input: Tensor) -> Tensor:
+    """In-place :func:`erfc`."""
+    return apply_(ops.Erfc, input)
+
+
+def erfinv(input: Tensor) -> Tensor:
+    """the inverse of the error function: inf at 1, nan beyond, elementwise; integers give the default dtype. Saves: output."""
+    return apply(ops.Erfinv, input)
+
+
+def erfinv_(input: Tensor) -> Tensor:
+    """In-place :func:`erfinv`."""
+    return apply_(ops.Erfinv, input)
 
 
 def abs_(input: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..autograd.tape import Node
+from ..autograd.core import Node
 from ..autograd.tensor import Tensor
 from ..devices.pool import Block
 from ..nn.module import Module

@@ -4,6 +4,12 @@ from .. import absent as _absent
 
 # --- activations
 from ..functional.activation import *  # noqa: F403
+from ..functional.adaptive_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
+from ..functional.adaptive_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
+from ..functional.adaptive_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
+from ..functional.adaptive_pool import adaptive_max_pool1d as adaptive_max_pool1d
+from ..functional.adaptive_pool import adaptive_max_pool2d as adaptive_max_pool2d
+from ..functional.adaptive_pool import adaptive_max_pool3d as adaptive_max_pool3d
 
 # --- attention
 from ..functional.attention import scaled_dot_product_attention as scaled_dot_product_attention
@@ -62,12 +68,6 @@ from ..functional.norm import layer_norm as layer_norm
 from ..functional.norm import local_response_norm as local_response_norm
 from ..functional.norm import normalize as normalize
 from ..functional.norm import rms_norm as rms_norm
-from ..functional.pool import adaptive_avg_pool1d as adaptive_avg_pool1d
-from ..functional.pool import adaptive_avg_pool2d as adaptive_avg_pool2d
-from ..functional.pool import adaptive_avg_pool3d as adaptive_avg_pool3d
-from ..functional.pool import adaptive_max_pool1d as adaptive_max_pool1d
-from ..functional.pool import adaptive_max_pool2d as adaptive_max_pool2d
-from ..functional.pool import adaptive_max_pool3d as adaptive_max_pool3d
 from ..functional.pool import avg_pool1d as avg_pool1d
 from ..functional.pool import avg_pool2d as avg_pool2d
 from ..functional.pool import avg_pool3d as avg_pool3d

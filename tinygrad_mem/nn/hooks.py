@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..ops.base import Context, Op

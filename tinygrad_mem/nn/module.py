@@ -353,14 +353,11 @@ def _indent(text: str) -> str:
 
 
 def _add_hook(hooks: dict, entry: Any, prepend: bool) -> RemovableHandle:
-    handle = RemovableHandle(hooks)
-    if prepend:
-        later = dict(hooks)
-        hooks.clear()
-        hooks[handle.key] = entry
-        hooks.update(later)
-    else:
-        hooks[handle.key] = entry
+    later = dict(hooks) if prepend else {}
+    for key in later:
+        del hooks[key]
+    handle = RemovableHandle(hooks, entry)
+    hooks.update(later)
     return handle
 
 

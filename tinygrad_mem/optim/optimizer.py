@@ -282,15 +282,11 @@ class Optimizer:
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` before every step; it may answer with other ``(args, kwargs)``."""
-        handle = RemovableHandle(self._before)
-        self._before[handle.key] = hook
-        return handle
+        return RemovableHandle(self._before, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
         """Call ``hook(optimizer, args, kwargs)`` after every step."""
-        handle = RemovableHandle(self._after)
-        self._after[handle.key] = hook
-        return handle
+        return RemovableHandle(self._after, hook)
 
     # --- groups ---------------------------------------------------------------------------------------------------------
 

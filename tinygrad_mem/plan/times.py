@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import scope
-from ..autograd import engine
-from ..autograd.tape import apply
+from ..autograd import core
+from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..devices import device as Device
@@ -332,7 +332,7 @@ def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tu
                 x.grad = None
 
     def backward() -> None:
-        engine.run([roots.pop()] if roots else [], keep_graph=False)
+        core.run([roots.pop()] if roots else [], keep_graph=False)
 
     first, _, second = _seconds([forward, between, backward], device)
     return first, second

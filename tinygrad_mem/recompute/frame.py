@@ -14,9 +14,9 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from typing import Any, ClassVar, NamedTuple
 
 from .. import scope
+from ..autograd.core import Node, observed, remember
 from ..autograd.graph import saved_tensors_hooks
-from ..autograd.saved import Kept, Packed, remember
-from ..autograd.tape import Node, observed
+from ..autograd.saved import Kept, Packed
 from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError

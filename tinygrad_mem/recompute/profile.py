@@ -12,9 +12,9 @@ from itertools import pairwise
 from time import process_time
 from typing import Any
 
-from ..autograd import engine
+from ..autograd import core
+from ..autograd.core import apply
 from ..autograd.shape import root_of
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..devices import dry_run, round_up
@@ -197,7 +197,7 @@ class _Run:
             x = self._forward(k, partial(checkpoint, function) if recomputed else function, x)
         self._next()
         roots = [(x.edge(), x.device.empty(x.array.shape, x.array.dtype), True)]
-        engine.run(roots, keep_graph=False)
+        core.run(roots, keep_graph=False)
         self._next()
 
     def _forward(self, k: int, function: Callable[[Any], Any], x: Any) -> Any:
@@ -263,7 +263,7 @@ def _seconds(sequential: Sequential, sizes: tuple[int, ...], input: Tensor, loss
     grad = cpu.empty(x.array.shape, x.array.dtype)
     cpu.kernels.fill(1, out=grad)
     backward[0] = process_time()
-    engine.run([(x.edge(), grad, True)], keep_graph=False)
+    core.run([(x.edge(), grad, True)], keep_graph=False)
     backward.append(process_time())
     spent = [b - a for a, b in pairwise(backward)][::-1]
     return list(zip(forward, spent, strict=True))

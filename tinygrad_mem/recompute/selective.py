@@ -11,9 +11,9 @@ from enum import Enum
 from typing import Any
 
 from .. import scope
+from ..autograd.core import Node
 from ..autograd.saved import tell_saved
 from ..autograd.shape import root_of
-from ..autograd.tape import Node
 from ..errors import ArgumentError, CheckpointError, NotOfferedError
 from ..interrupts import covered
 from ..ops.base import Op

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..autograd.core import apply
 from ..autograd.grad_mode import no_grad
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.shape import address_of
-from ..autograd.tape import apply
 from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..dtypes import float16, is_floating

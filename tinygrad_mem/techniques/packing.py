@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from ..autograd.saved import Storage
+from ..autograd.storage import Storage
 from ..autograd.tensor import Tensor
 from ..errors import GraphError
 from ..nn.parameter import Parameter

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from tests.case import OpCase
-from tinygrad_mem.autograd.tape import apply
+from tinygrad_mem.autograd.core import apply
 from tinygrad_mem.ops.quantize import Dequantize, Quantize
 
 

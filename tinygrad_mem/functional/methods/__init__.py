@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...autograd.backward import BackwardMethod
 from ...autograd.tensor import Tensor
 from .. import convert, creation, index, join, linalg, random, rearrange, reduce, scan, search, shape, strided, write
 from .. import diagonal as diagonals
@@ -24,6 +25,10 @@ _NOT_METHODS = set(vars(type("Empty", (), {}))) | {"__hash__", "__firstlineno__"
 
 class Methods(Operators, Elementwise, InPlace):
     """Name -> function."""
+
+    # --- the tape
+
+    backward = BackwardMethod.backward
 
     # --- reductions
 

@@ -1,0 +1,623 @@
+"""The core: how an op is run and recorded, what is kept for backward, and how backward walks and frees it.
+
+Read it from top to bottom:
+
+- :class:`Node`: one recorded run of an op. It holds what the op saved, and drops it the moment its backward has run. It refers
+  to its inputs' nodes and never to the tensors that it made, so nothing here forms a reference cycle: memory falls when the
+  last reference goes.
+- :func:`apply`: run an op on tensors, and record it.
+- :class:`Walk`: one backward. Each node once, from the newest to the oldest, without recursion.
+- gradients: who owns their buffers, and how they arrive at leaves.
+
+Beside the core, each through one seam: views (``Tensor._view``), writes in place (``inplace.py``), hooks of users
+(``Node.hooks``, ``gradient_hooks.py``), saved-tensor hooks (``local.saved_hooks``, ``saved.py``), gradients that are no arrays
+(``PARTIAL``, ``gradients.py``), functions that users write (``function.py``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import weakref
+from collections import deque
+from threading import RLock
+from typing import Any
+
+from .. import scope
+from ..dtypes import FLOATING
+from ..errors import DeviceError, GraphError, let_go
+from ..interrupts import counter, may_wait
+from ..ops.base import Context, Op, Rows
+from ..scope import local, quiet_numpy
+from . import saved
+from .capsule import FOREIGN, admitted
+from .gradient_hooks import Inspectable, call_hooks, shown
+from .gradients import PARTIAL, add_partial, copy, memory_of, unbroadcast, whole
+from .shape import root_of
+from .sparse import SparseTensor, accumulate_rows
+from .storage import Storage
+from .tensor import Tensor
+
+_new = object.__new__
+next_sequence = counter(1)
+
+
+# --- the tape -----------------------------------------------------------------------------------------------------------
+
+
+class Node(Context, Inspectable):
+    """One recorded run of an op: the context of its forward, kept for its backward.
+
+    Attributes:
+        op: the op's class.
+        edges: for each input where its gradient goes, ``(node, output index)`` or ``(leaf tensor, 0)``; ``None`` for none.
+        shapes: (shape, dtype) of each output, by which gradients are checked and reduced.
+        sequence: position on the tape; backward walks from high to low.
+        versions: (name, storage, version) of each saved array that others can write.
+        remembers: whether forward saved anything: what saved nothing can be walked again, as in PyTorch.
+        module, line: where it ran forward, known only while somebody listens.
+    """
+
+    op: Any
+    shapes: tuple
+    sequence = 0
+    versions: Any = ()
+    remembers = False
+    freed = False
+    module = line = ""
+
+    def name(self) -> str:
+        """The name that PyTorch would give it, such as ``MulBackward0``."""
+        return f"{self.op.__name__}Backward0"
+
+    def open(self, keep: bool) -> None:
+        """Before backward: the saved arrays must be there, and must be what they were.
+
+        Raises:
+            GraphError: they were freed by an earlier backward, or overwritten in place.
+        """
+        if self.freed:
+            raise GraphError(
+                f"Trying to backward through the graph a second time: {self.name()} has already freed what it saved. "
+                "Specify retain_graph=True the first time if you need to backward again."
+            )
+        for name, storage, version in self.versions:
+            if storage.version != version:
+                raise GraphError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"{self.op.__name__} saved {name!r} at version {version}, {storage.writer} has written it since, it is "
+                    f"at version {storage.version}. Write into a clone(), or use the op that makes a new tensor."
+                )
+        self.keeps_graph = keep
+
+    def run_backward(self, *grads: Any, owned: bool) -> tuple:
+        """Call the op's backward, with packed arrays unpacked. Returns: always a tuple, one entry an input."""
+        packed = None
+        if self.packed:
+            packed = self.saved if self.keeps_graph else None
+            saved.unpack(self)
+        self.owns_grad = owned
+        try:
+            result = self.op.backward(self, *grads)
+        finally:
+            if packed is not None:
+                self.saved = packed
+        return result if type(result) is tuple else (result,)
+
+    def close(self) -> None:
+        """After backward: forget what was saved."""
+        self.saved = {}
+        self.versions = ()
+        self.freed = self.remembers
+
+    def kept(self) -> list[tuple[str, Any]]:
+        """What it keeps alive for its backward: (name, array); of what a hook packed, the tensors that the hook made."""
+        return [(name, array) for name, value in self.saved.copy().items() for array in saved.contents(value)]
+
+    def __repr__(self) -> str:
+        return f"<{self.name()}>"
+
+
+class View:
+    """How a differentiable view came about: the tensor at its root, the view that it was made of, and the last op."""
+
+    __slots__ = ("base", "before", "root_node", "step")
+
+    def __init__(self, source: Tensor, step: tuple) -> None:
+        self.before, self.step = source._view, step
+        self.base: Tensor = source if self.before is None else self.before.base
+        self.root_node = self.base._node
+
+    def chain(self) -> list[tuple]:
+        """The ops that lead from the root to the view, as (op, its other inputs, its parameters)."""
+        steps, view = [self.step], self.before
+        while view is not None:
+            steps.append(view.step)
+            view = view.before
+        return steps[::-1]
+
+    def connect(self, tensor: Tensor) -> None:
+        """Where the root was written in place since, connect ``tensor``, which is this view, through the root's new node."""
+        base = self.base._former()
+        if base._node is self.root_node:
+            return
+        fresh = base
+        before, local.grad_enabled = local.grad_enabled, True
+        try:
+            for op, others, params in self.chain():
+                fresh = apply(op, fresh, *others, **params)
+        finally:
+            local.grad_enabled = before
+        with tensor._retained_anew():
+            tensor._node, tensor._index, tensor._requires_grad = fresh._node, fresh._index, fresh._requires_grad
+        self.root_node = base._node
+
+
+# --- forward ------------------------------------------------------------------------------------------------------------
+
+
+def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
+    """Run ``op`` on tensors and constants; record it when an input requires a gradient and grad mode is on.
+
+    Returns:
+        A tensor, or a tuple of tensors where the op has several outputs.
+
+    Raises:
+        DeviceError: the tensors live on different devices.
+        whatever the op raises for shapes and dtypes; nothing was recorded or changed then.
+    """
+    arrays, needs, device = [], [], None
+    record, enabled = False, local.grad_enabled and op.differentiable
+    for x in inputs:
+        if isinstance(x, Tensor):
+            arrays.append(x.array)
+            if x.device is not device:
+                if device is not None:
+                    device, arrays = one_device(op, inputs)
+                    pairs = zip(inputs, arrays, strict=True)
+                    inputs = tuple([x if isinstance(x, Tensor) and x.device is device else a for x, a in pairs])
+                    return apply(op, *inputs, **params)
+                device = x.device
+            if enabled and (x._requires_grad or (x._view is not None and x.requires_grad)):
+                record = True
+                needs.append(True)
+            else:
+                needs.append(False)
+        else:
+            arrays.append(admitted(x) if isinstance(x, FOREIGN) else x)
+            needs.append(False)
+    if device is None:
+        device = local.default_device or Tensor.cpu_device()
+    node = _new(Node)
+    node.device = device
+    node.kernels = device.kernels
+    node.needs = tuple(needs)
+    node.saved = {}
+    node.op = op
+    try:
+        out = (observed if scope.listeners or device.index else local.run)(op.forward, node, *arrays, **params)
+    except BaseException as error:
+        if not scope.is_inside(error):
+            node.saved = {}
+            let_go(error)
+            raise
+        out = scope.run_inside(op.forward, node, *arrays, **params)
+    if type(out) is tuple:
+        outputs = tuple([Tensor._wrap(a, device) for a in out])
+        if record:
+            connect(node, inputs, outputs)
+    else:
+        outputs = _new(Tensor)
+        outputs.array = out
+        outputs.device = device
+        if record:
+            connect(node, inputs, (outputs,))
+    if op.view:
+        _share(op, inputs, params, outputs, enabled)
+    if not enabled and local.inference:
+        made: Any = outputs if type(out) is tuple else (outputs,)
+        for tensor in made:
+            tensor._inference = True
+    return outputs
+
+
+def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
+    """Run an op while somebody listens, so that allocations inside it bear its name; or on a GPU beyond the first."""
+    before = local.op, local.line, local.phase
+    try:
+        local.op = node.op.__name__
+        if scope.listeners:
+            node.module = local.module
+            if local.phase == "user" and True in node.needs:
+                local.phase = "forward"
+            for listener in scope.listeners:
+                listener.running(node, arrays, params)
+        with node.device.current():
+            return scope.run(forward, node, *arrays, **params)
+    finally:
+        local.op, local.line, local.phase = before
+
+
+def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) -> None:
+    """The result of a view op shares its source's storage, and remembers the way from the root to itself."""
+    source = inputs[0]
+    view._storage = source.storage
+    if enabled:
+        view._view = View(source, (op, inputs[1:], params))
+    else:
+        view._off_the_record = True
+
+
+def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
+    """All inputs on one device; a 0-d cpu tensor may meet tensors of another device, as a Python number."""
+    tensors = [x for x in inputs if isinstance(x, Tensor)]
+    devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} or {tensors[0].device}
+    if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
+        found = ", ".join(f"{list(x.shape)} on {x.device}{x.device.whose}" for x in tensors)
+        raise DeviceError(
+            f"{op.__name__}: Expected all tensors to be on the same device, found {found}. Move them with .to(device)."
+        )
+    (device,) = devices
+    arrays = [x.item() if isinstance(x, Tensor) and x.device is not device else x for x in inputs]
+    return device, [x.array if isinstance(x, Tensor) else x for x in arrays]
+
+
+def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
+    """Connect ``node`` to where the gradients of its inputs go, and the outputs to ``node``."""
+    edges = []
+    for x, need in zip(inputs, node.needs):  # noqa: B905 (on the path of every op: strict costs)
+        if not need:
+            edges.append(None)
+        elif x._view is not None:
+            edges.append(x.edge())
+        else:
+            edges.append((x, 0) if x._node is None else (x._node, x._index))
+    node.edges = tuple(edges)
+    node.sequence = next_sequence()
+    if node.saved or local.saved_hooks:
+        remember(node, inputs, outputs)
+    if len(outputs) == 1:
+        tensor = outputs[0]
+        array = tensor.array
+        node.shapes = ((array.shape, array.dtype),)
+        if array.dtype.kind in FLOATING:
+            tensor._node, tensor._requires_grad = node, True
+        return
+    node.shapes = tuple([(t.array.shape, t.array.dtype) for t in outputs])
+    for index, tensor in enumerate(outputs):
+        if tensor.array.dtype.kind in FLOATING:
+            tensor._node, tensor._index, tensor._requires_grad = node, index, True
+
+
+def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
+    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it.
+
+    Under hooks also for a node that saved nothing: a checkpoint counts the ops that its function records.
+    """
+    versions = []
+    hooks = local.saved_hooks
+    if hooks:
+        local.recorded += 1
+        if not node.saved:
+            return
+    node.remembers = True
+    for name, array in node.saved.items():
+        owner = None
+        for tensor in (*outputs, *inputs) if name in node.op.outputs else inputs:
+            if isinstance(tensor, Tensor) and tensor.array is array:
+                owner = tensor
+                if tensor._inference:
+                    raise GraphError(
+                        f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode."
+                    )
+                break
+        if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
+            mine = any(owner is t for t in outputs)
+            place = None if owner is None or mine else next((i for i, x in enumerate(inputs) if x is owner), None)
+            node.saved[name] = saved.pack(hooks[-1], (node, name, place), saved.shown(owner, mine, array, node.device))
+            node.packed = True
+        elif owner is not None:
+            storage = owner._storage or Storage.of(owner)
+            versions.append((name, storage, storage.version))
+    node.versions = versions
+    if scope.listeners:
+        saved.tell_saved(node)
+
+
+# --- backward -----------------------------------------------------------------------------------------------------------
+
+
+class Pending:
+    """Gradients on their way to one node or leaf: a buffer for each output, and whether the buffer is ours."""
+
+    __slots__ = ("grads", "owned", "waiting")
+
+    def __init__(self, outputs: int) -> None:
+        self.waiting = 0
+        self.grads: list[Any] = [None] * outputs
+        self.owned = [False] * outputs
+
+
+def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
+    """Send gradients from ``roots`` down the graph.
+
+    Args:
+        roots: ``(edge, gradient array, owned)`` for each root. An edge is ``(node, output index)`` or ``(leaf, 0)``.
+        keep_graph: keep what nodes saved, for another backward.
+        inputs: edges whose gradients are wanted; only the way to them is walked, and nothing is accumulated into leaves.
+
+    Returns:
+        With ``inputs``, one array (or ``None``) each; otherwise an empty list: leaves have got their gradients.
+    """
+    walk = Walk(keep_graph, inputs)
+    walk.begin(roots)
+    del roots  # the walk alone holds the gradients now
+    walk.finish()
+    return [] if inputs is None or walk.wanted is None else [walk.wanted[_key(edge)] for edge in inputs]
+
+
+def _key(edge: tuple) -> tuple:
+    return id(edge[0]), edge[1]
+
+
+class Walk:
+    """One backward. While it is under way, ``scope.local.walk`` is this.
+
+    A node is ready when all gradients that it waits for have arrived. Of those that are ready the newest comes first.
+
+    Attributes:
+        keeps_graph: what nodes saved is kept.
+        kept: whatever a hook keeps for the rest of the walk, under an object whose end is its end too.
+        wanted: (id of a node or leaf, output index) -> gradient, where only these are asked for; ``None``: all leaves'.
+        pending: id of a node or leaf that gradients will reach -> those that have arrived.
+        ready: heap of (-sequence, node).
+    """
+
+    __slots__ = ("keeps_graph", "kept", "pending", "ready", "wanted")
+
+    def __init__(self, keeps_graph: bool, inputs: list | None) -> None:
+        self.keeps_graph = keeps_graph
+        self.kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.wanted: dict | None = None if inputs is None else {_key(edge): None for edge in inputs}
+        self.pending: dict[int, Pending] = {}
+        self.ready: list[tuple[int, Node]] = []
+
+    def begin(self, roots: list) -> None:
+        """Find the way, and give the roots their gradients."""
+        self._count(roots)
+        for edge, grad, owned in roots:
+            self._deliver(edge, grad, owned)
+        for edge, _, _ in roots:
+            self._arrive(edge[0])
+
+    def finish(self) -> None:
+        """Walk all of the way."""
+        before = local.phase, local.op, local.module, local.line, local.walk
+        local.phase, local.walk = "backward", self
+        try:
+            with quiet_numpy():
+                while self.ready:
+                    self._step(heapq.heappop(self.ready)[1])
+        finally:
+            local.phase, local.op, local.module, local.line, local.walk = before
+            self.kept.clear()
+
+    def _count(self, roots: list) -> None:
+        """How many gradients each node and leaf that can be reached waits for; with ``wanted``, only on the way to those."""
+        seen: dict[int, Any] = {}
+        order: list[Node] = []
+        stack = [edge[0] for edge, _, _ in roots]
+        while stack:
+            target = stack.pop()
+            if id(target) in seen:
+                continue
+            seen[id(target)] = target
+            if isinstance(target, Node):
+                order.append(target)
+                stack.extend([edge[0] for edge in target.edges if edge is not None])
+        if self.wanted is None:
+            useful = seen
+        else:
+            useful = dict.fromkeys({key[0] for key in self.wanted} & seen.keys())
+            for node in sorted(order, key=_by_sequence):  # inputs come before what is made of them
+                if any(edge is not None and id(edge[0]) in useful for edge in node.edges):
+                    useful[id(node)] = None
+        pending = self.pending
+        for key, target in seen.items():
+            if key in useful:
+                pending[key] = Pending(len(target.shapes) if isinstance(target, Node) else 1)
+        for edge, _, _ in roots:
+            if id(edge[0]) in pending:
+                pending[id(edge[0])].waiting += 1
+        for node in order:
+            if id(node) in useful:
+                for edge in node.edges:
+                    if edge is not None and id(edge[0]) in pending:
+                        pending[id(edge[0])].waiting += 1
+
+    def _step(self, node: Node) -> None:
+        """One node: run its backward, free what it saved, send its gradients on."""
+        state = self.pending.pop(id(node))
+        grads, owned, hooks = state.grads, state.owned, node.hooks
+        if hooks is not None:
+            hooks.arrived(node, grads, owned, accumulate)
+        if self.wanted is not None and self._ends_at(node, grads, owned):
+            return
+        if hooks is not None and (hooks.before or hooks.after):
+            grads = hooks.call(hooks.before, node, grads)
+            owned = [False] * len(grads)  # what a hook has seen is no longer ours alone
+        node.open(self.keeps_graph)
+        if all(g is None for g in grads) or all(edge is None for edge in node.edges):
+            result: tuple = (None,) * len(node.edges)
+        else:
+            mine = owned[0] if len(owned) == 1 else all(owned)
+            local.op, local.module, local.line = node.op.__name__, node.module, node.line
+            if node.device.index:
+                with node.device.current():
+                    result = node.run_backward(*grads, owned=mine)
+            else:
+                result = node.run_backward(*grads, owned=mine)
+        if len(result) != len(node.edges):
+            raise GraphError(f"{node.name()} returned {len(result)} gradients for {len(node.edges)} inputs")
+        if not self.keeps_graph:
+            node.close()
+        if hooks is not None and hooks.after:
+            before = tuple([shown(g, node.device) for g in grads])
+            result = tuple(hooks.call(hooks.after, node, _in_shape(node, result), before))
+            del before
+            owned = [False] * len(result)
+        else:
+            owned = _ownership(grads, owned, result)
+        state.grads = grads = None  # type: ignore[assignment]  # what is not sent on is free from here
+        sent = list(result)
+        del result
+        for index, edge in enumerate(node.edges):
+            if edge is None:
+                continue
+            grad, sent[index] = sent[index], None
+            if grad is not None:
+                self._deliver(edge, grad, owned[index])
+                grad = None
+            self._arrive(edge[0])
+
+    def _ends_at(self, node: Node, grads: list, owned: list) -> bool:
+        """Take the gradients that are wanted of a node's outputs. Returns: nothing beyond the node is wanted."""
+        wanted: Any = self.wanted
+        for index, grad in enumerate(grads):
+            if grad is not None and (id(node), index) in wanted:
+                wanted[(id(node), index)] = grad if owned[index] else copy(node.device, grad)
+                owned[index] = False
+        return not any(edge is not None and id(edge[0]) in self.pending for edge in node.edges)
+
+    def _deliver(self, edge: tuple, grad: Any, owned: bool) -> None:
+        """Give a gradient to the node or leaf that it belongs to, in that one's shape and dtype, adding to what is there."""
+        target, index = edge
+        state = self.pending.get(id(target))
+        if state is None:
+            return  # nobody asked for it
+        device = target.device
+        if isinstance(target, Node):
+            shape, dtype = target.shapes[index]
+        else:
+            shape, dtype = target.array.shape, target._dtype_of_grad(grad)
+        if grad.shape != shape:
+            grad, owned = unbroadcast(device, grad, shape), True
+        present = state.grads[index]
+        if type(grad) in PARTIAL or type(present) in PARTIAL:
+            leaf = not isinstance(target, Node)
+            total = add_partial(device, present, state.owned[index], grad, owned, dtype, leaf)
+            state.grads[index], state.owned[index] = total
+            return
+        if grad.dtype != dtype:
+            grad, owned = copy(device, grad, dtype), True
+        if present is not None:
+            out = present if state.owned[index] else grad if owned else device.empty(shape, dtype)
+            device.kernels.add(present, grad, out=out)
+            grad, owned = out, True
+        state.grads[index], state.owned[index] = grad, owned
+
+    def _arrive(self, target: Any) -> None:
+        """One expected gradient was sent; when it was the last, a leaf takes its gradient and a node becomes ready."""
+        state = self.pending.get(id(target))
+        if state is None:
+            return
+        state.waiting -= 1
+        if state.waiting:
+            return
+        if isinstance(target, Node):
+            heapq.heappush(self.ready, (-target.sequence, target))
+            return
+        del self.pending[id(target)]
+        if state.grads[0] is None:
+            return
+        grad, owned = call_hooks(target._hooks, state.grads.pop(), state.owned[0], target.device)
+        if self.wanted is None:
+            accumulate(target, grad, owned)
+        elif (key := (id(target), 0)) in self.wanted:
+            self.wanted[key] = grad if owned or type(grad) is Rows else copy(target.device, grad)
+
+
+def _by_sequence(node: Node) -> int:
+    return node.sequence
+
+
+# --- gradients: who owns them, and how leaves take them -----------------------------------------------------------------
+
+
+def _ownership(grads: list, owned: list, result: tuple) -> list:
+    """Which of the gradients that a backward returned belong to the engine alone: they may be written in place.
+
+    One that shows the incoming gradient's memory does if the incoming one did, and no other result shows it too.
+    """
+    if len(result) == 1 and result[0] is grads[0]:
+        return owned
+    arrays = [memory_of(r) for r in result]
+    roots = [0 if r is None else id(root_of(r)) for r in arrays]
+    incoming = {id(root_of(g)): mine for g, mine in zip(grads, owned) if g is not None}  # noqa: B905
+    return [
+        r is not None and incoming.get(root, True) and roots.count(root) == 1 and _has_own_elements(r)
+        for r, root in zip(arrays, roots)  # noqa: B905 (once a node: strict costs)
+    ]
+
+
+def _has_own_elements(array: Any) -> bool:
+    """Whether every element has memory of its own, to write into (a broadcast view has not, nor has what has no elements)."""
+    return array.size > 0 and (0 not in array.strides or array.size == 1 or array.flags.c_contiguous)
+
+
+def _in_shape(node: Node, result: tuple) -> list:
+    """What a backward returned, each in the shape of its input."""
+    grads = list(result)
+    for i, edge in enumerate(node.edges):
+        if grads[i] is None or edge is None:
+            grads[i] = None
+            continue
+        shape = edge[0].shapes[edge[1]][0] if isinstance(edge[0], Node) else edge[0].array.shape
+        if grads[i].shape != shape:
+            grads[i] = unbroadcast(node.device, grads[i], shape)
+        if type(grads[i]) in PARTIAL and type(grads[i]) is not Rows:
+            grads[i] = whole(node.device, grads[i], grads[i].dtype)
+    return grads
+
+
+_accumulating = RLock()
+_late: deque[tuple] = deque()  # gradients of walks that must not wait; who has the lock above adds them when it is done
+
+
+def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
+    """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
+    if may_wait():
+        with _accumulating:  # walks of two threads may come to one leaf
+            _add(leaf, grad, owned)
+        _call_post_hooks(leaf)
+    else:
+        _late.append((leaf, grad if owned or type(grad) is Rows else copy(leaf.device, grad), owned or type(grad) is not Rows))
+        del grad
+    while _late and _accumulating.acquire(blocking=False):
+        late = None
+        try:
+            if _late:
+                late = _late.popleft()
+                _add(*late)
+        finally:
+            _accumulating.release()
+        if late is not None:
+            _call_post_hooks(late[0])
+
+
+def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
+    device, present = leaf.device, leaf.grad
+    if type(grad) is Rows or isinstance(present, SparseTensor):
+        accumulate_rows(leaf, grad, owned)
+    elif present is not None:
+        device.kernels.add(present.array, grad, out=present.array)
+        present.storage.written("backward")
+    else:
+        if not owned or not grad.flags.c_contiguous:
+            grad = copy(device, grad)
+        leaf._take_grad(grad)
+
+
+def _call_post_hooks(leaf: Tensor) -> None:
+    if leaf._post_accumulate:
+        for hook in list(leaf._post_accumulate.values()):
+            hook(leaf)

@@ -1,0 +1,95 @@
+"""Adaptive pooling: the output's sizes are given, with the names and arguments of ``torch.nn.functional``."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from ..autograd.core import apply
+from ..autograd.tensor import Tensor
+from ..errors import ShapeError
+from ..ops import pool as ops
+from .pool import planes, unfolded
+
+
+def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple[int, ...]:
+    wanted = (output_size,) * n if output_size is None or isinstance(output_size, int) else tuple(output_size)
+    wanted = wanted * n if len(wanted) == 1 else wanted
+    if len(wanted) != n or any(out is not None and out < 0 for out in wanted):
+        raise ShapeError(f"{name}: output_size must be one number or {n} of them, none negative, found {output_size}")
+    return tuple(size if out is None else int(out) for size, out in zip(input.shape[-n:], wanted, strict=True))
+
+
+def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
+    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's.
+
+    ``None`` also for few large cells (global pooling): those are one reduction each.
+    """
+    sizes = input.shape[-n:]
+    if any(o == 0 or s % o for s, o in zip(sizes, outs, strict=True)):
+        return None
+    kernel = tuple(s // o for s, o in zip(sizes, outs, strict=True))
+    return kernel if math.prod(kernel) <= math.prod(outs) else None
+
+
+def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
+    x = planes(input, n, f"adaptive_avg_pool{n}d")
+    outs = _adaptive_sizes(input, output_size, n, f"adaptive_avg_pool{n}d")
+    kernel = _even(input, outs, n)
+    if kernel is not None:
+        geometry = (kernel, kernel, (0,) * n, (1,) * n)
+        out = apply(ops.AvgPool, x, outs=outs, geometry=geometry, count_include_pad=True, divisor=None)
+    else:
+        out = apply(ops.AdaptiveAvgPool, x, outs=outs)
+    return unfolded(out, input, n)
+
+
+def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of ``output_size`` cells over the last dimension. Saves nothing."""
+    return _adaptive_avg_pool(1, input, output_size)
+
+
+def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of ``output_size`` cells over the last 2 dimensions. Saves nothing."""
+    return _adaptive_avg_pool(2, input, output_size)
+
+
+def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
+    """The mean of each of ``output_size`` cells over the last 3 dimensions. Saves nothing."""
+    return _adaptive_avg_pool(3, input, output_size)
+
+
+def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: bool) -> Any:
+    x = planes(input, n, f"adaptive_max_pool{n}d")
+    outs = _adaptive_sizes(input, output_size, n, f"adaptive_max_pool{n}d")
+    kernel = _even(input, outs, n)
+    if kernel is not None and not return_indices:
+        geometry = (kernel, kernel, (0,) * n, (1,) * n)
+        return unfolded(apply(ops.MaxPool, x, outs=outs, geometry=geometry), input, n)
+    out, index = apply(ops.AdaptiveMaxPool, x, outs=outs)
+    out = unfolded(out, input, n)
+    return (out, unfolded(index, input, n)) if return_indices else out
+
+
+def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest of each of ``output_size`` cells over the last dimension.
+
+    Saves: one byte an output where the sizes are multiples, else the int64 positions.
+    """
+    return _adaptive_max_pool(1, input, output_size, return_indices)
+
+
+def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest of each of ``output_size`` cells over the last 2 dimensions.
+
+    Saves: one byte an output where the sizes are multiples, else the int64 positions.
+    """
+    return _adaptive_max_pool(2, input, output_size, return_indices)
+
+
+def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
+    """The largest of each of ``output_size`` cells over the last 3 dimensions.
+
+    Saves: one byte an output where the sizes are multiples, else the int64 positions.
+    """
+    return _adaptive_max_pool(3, input, output_size, return_indices)
