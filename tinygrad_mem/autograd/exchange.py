@@ -150,7 +150,7 @@ class Exchange(Shaped):
     def __deepcopy__(self, memo: dict) -> Self:
         if id(self) in memo:
             return memo[id(self)]
-        copy = self._deepcopy(memo)
+        copy: Any = self._deepcopy(memo)
         if self._grad is not None:
             copy.grad = self._grad.__deepcopy__(memo)
         return copy

@@ -65,7 +65,7 @@ class Bernoulli(Distribution):
     @property
     def mode(self) -> Tensor:
         """1 above one half, 0 below, nan at it."""
-        return (self.probs >= 0.5).to(self.probs.dtype).masked_fill(self.probs == 0.5, float("nan"))
+        return (self.probs >= 0.5).to(self.probs.dtype).masked_fill(self.probs.eq(0.5), float("nan"))
 
     @property
     def variance(self) -> Tensor:

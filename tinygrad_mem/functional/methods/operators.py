@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from ...autograd.tensor import Tensor
 from .. import compare, elementwise, index, linalg, rewrite, shape, unary
 
 
-def _unless_none(compare: Any) -> Any:
+def _unless_none(compare: Callable[[Any, Any], Tensor]) -> Callable[[Any, Any], Any]:
     """The operator: ``t == None`` is False and ``t != None`` is True, as of any object."""
 
     @functools.wraps(compare)

@@ -273,7 +273,9 @@ def grid_sample_grid(gy, x, grid, mode, padding, align, out):
                     np.add(total, bend, out=total)
             for axis, total in enumerate(corners.sums):
                 np.multiply(total, corners.axes[axis][1], out=total)
-                column = target[n, here, d - 1 - axis]
-                np.add(column, total, out=column, casting="unsafe")
+                column, before = target[n, here, d - 1 - axis], corners.t
+                np.copyto(before, column)
+                np.add(before, total, out=total)
+                np.copyto(column, total, casting="unsafe")
 
     _lanes(len(x), len(x), run)
