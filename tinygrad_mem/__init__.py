@@ -330,6 +330,7 @@ from .functional.search import bucketize as bucketize
 from .functional.search import histc as histc
 from .functional.search import isin as isin
 from .functional.search import searchsorted as searchsorted
+from .functional.search import unique as unique
 from .functional.search import unique_consecutive as unique_consecutive
 from .functional.search import unravel_index as unravel_index
 from .functional.shape import adjoint as adjoint
@@ -362,7 +363,6 @@ from .functional.sort import median as median
 from .functional.sort import msort as msort
 from .functional.sort import sort as sort
 from .functional.sort import topk as topk
-from .functional.sort import unique as unique
 from .functional.strided import as_strided as as_strided
 from .functional.strided import as_strided_ as as_strided_
 from .functional.strided import resize_as_ as resize_as_

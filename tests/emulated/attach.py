@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from . import build, sources
 from .build import CannotAttachError
@@ -60,8 +59,8 @@ def _redirect_runtime(driver: ctypes.CDLL, refusals: ctypes.CDLL) -> None:
 
 
 def _import_cupy(cache: str, dry: bool) -> None:
-    """Import CuPy with a cache of its own; NVIDIA's libraries are not looked for, and CUB, which g++ cannot compile, is off."""
-    settings = {"CUPY_CACHE_DIR": cache, "CUPY_CI": "emulated", "CUPY_ACCELERATORS": ""}
+    """Import CuPy with a cache of its own, and with CUB as on a GPU: NVIDIA's other libraries are not looked for."""
+    settings = {"CUPY_CACHE_DIR": cache, "CUPY_CI": "emulated", "CUPY_ACCELERATORS": "cub", "NVCC": "there is one"}
     before = {name: os.environ.get(name) for name in settings}
     os.environ.update(settings)
     try:
@@ -77,7 +76,7 @@ def _import_cupy(cache: str, dry: bool) -> None:
                 os.environ.pop(name)
             else:
                 os.environ[name] = value
-    library.thrust.argsort, library.thrust.sort = _argsort, _sort  # Thrust's kernels are compiled for GPUs
+    _refuse(library)
     begin = compiler._compile_with_cache_cuda
 
     def note(source: str, options: tuple[str, ...], *rest: Any) -> Any:
@@ -106,24 +105,20 @@ def _import_cupy(cache: str, dry: bool) -> None:
     program.compile = compile_here
 
 
-def _lines(address: int, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
-    count = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    return np.frombuffer((ctypes.c_char * count).from_address(address), np.uint8).view(dtype).reshape(shape)
+def _refuse(cuda: Any) -> None:
+    """CUB and Thrust are compiled for GPUs, and take memory of which nobody knows how much: no kernel may get there."""
+    from cupy._core import _cub_reduction
+
+    where: Any = cuda.cub, cuda.thrust, _cub_reduction
+    names = ("cub_reduction", "cub_scan", "cub_histogram"), ("sort", "argsort", "lexsort"), (_BLOCKS,)
+    for module, functions in zip(where, names, strict=True):
+        for name in functions:
+            assert hasattr(module, name), f"CuPy has no {module.__name__}.{name} any more: where does it call the library?"
+            setattr(module, name, functools.partial(_refusal, f"{module.__name__}.{name}"))
 
 
-def _argsort(dtype: Any, index: int, data: int, keys: int, shape: tuple[int, ...]) -> None:
-    import cupy
-
-    if 0 not in shape:
-        cupy.cuda.runtime.deviceSynchronize()
-        values, order = _lines(data, dtype, shape), _lines(index, np.int64, shape)
-        order[...] = np.argsort(values, axis=-1, kind="stable")
-        values[...] = np.take_along_axis(values, order, -1)
+_BLOCKS = "_SimpleCubReductionKernel_get_cached_function"  # of a reduction that CuPy gives to CUB block by block
 
 
-def _sort(dtype: Any, data: int, keys: int, shape: tuple[int, ...]) -> None:
-    import cupy
-
-    if 0 not in shape:
-        cupy.cuda.runtime.deviceSynchronize()
-        _lines(data, dtype, shape).sort(axis=-1)
+def _refusal(name: str, *_: Any, **__: Any) -> None:
+    raise RuntimeError(f"{name}: CuPy takes memory for it that nobody asked for; sum, search and sort with kernels of our own")

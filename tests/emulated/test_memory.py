@@ -98,9 +98,23 @@ def test_empty_arrays_and_copies(emulated: Device):
 
     x = cupy.empty((0, 3), "float32")
     assert x.get().shape == (0, 3)
-    assert (x + 1).sum().get() == 0
     assert cupy.cuda.runtime.malloc(0) == 0
     cupy.cuda.runtime.memcpy(0, 0, 0, cupy.cuda.runtime.memcpyHostToDevice)
+
+
+def test_cub_and_thrust_are_refused(emulated: Device):
+    """CuPy would give them its own sums and sorts, and the reduction of one array; one of ours it runs by itself."""
+    import cupy
+
+    from tinygrad_mem.kernels.cupy.fused import Reduction
+
+    x, out = cupy.ones(5000, "float32"), cupy.empty((), "float32")
+    formula = "T x", "T y", "x", "a + b", "y = a", "0", "sum_of_all"
+    for call in (x.sum, x.max, x.sort, x.cumsum, lambda: cupy.ReductionKernel(*formula)(x), lambda: cupy.all(x > 0)):
+        with pytest.raises(RuntimeError, match="CuPy takes memory for it that nobody asked for"):
+            call()
+    Reduction(*formula)(x, out=out)
+    assert out.get() == 5000
 
 
 def test_another_thread_allocates_and_frees(emulated: Device):

@@ -300,7 +300,7 @@ ADD_NOTHING = """
     Tanh Asinh Acosh Atanh Sigmoid Erf Erfc Erfinv Square Round Sign ReLU LeakyReLU ELU GELU SiLU Softplus Mish Softsign
     Hardswish LogSigmoid Ramp Shrink Threshold Clamp Where MaskedFill NanToNum Fill Sub Div Pow Maximum Minimum Atan2
     Remainder DivRound Compare Classify Bitwise BitwiseNot Clone Cast Copy Upload Transfer View Permute Slice Diagonal Cat
-    Flip Triangle TopK KthValue Median ArgSort Unique ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
+    Flip Triangle TopK KthValue Median ArgSort ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
     ModuleBorder Addcmul Addcdiv Lerp
 """
 # Each result, and each gradient, is made of a few numbers; counts and indices are integers. Of broadcast operands: the engine.

@@ -26,13 +26,11 @@ pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap"), pytest.ma
 VARIANTS = [*itertools.product([way for way in LAYOUTS if way != "fortran"], SIZES, DTYPES[:3])]
 # these name the cpu, which in a prediction is the same device
 OF_THE_HOST = {"T.cpu", "as_tensor", "nn.init.sparse_"}
-# CuPy's own, with memory of its own: a row of kernels/uncounted.py
-OF_CUPY = {"unique"}
 PROGRAMS_OF_THE_HOST = ("nn.utils.rnn.pack_sequence", "amp.GradScaler", "nn.DataParallel", "compile", "load", "from_torch")
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("case", [case for case in CASES if case.op != "Unique"], ids=lambda case: case.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_ops(case: OpCase, dtype: str, reliability: Callable[[str, int], None]):
     """In float64 of inputs that are not contiguous."""
 
@@ -55,7 +53,7 @@ def test_functions(family: str, reliability: Callable[[str, int], None]):
     found: list[str] = []
     count = 0
     for number, call in enumerate(FAMILIES[family]):
-        if call.name in OF_THE_HOST | OF_CUPY:
+        if call.name in OF_THE_HOST:
             continue
         rng = np.random.default_rng([number, zlib.crc32(call.name.encode())])
         tried = [PLAIN, VARIANTS[rng.integers(len(VARIANTS))]]

@@ -36,7 +36,6 @@ DIFFERENCES = {
     "histc": "nor here",
     "prod": "the others of a line are found by dividing, or not",
     "cumprod": "as for prod",
-    "unique": "which of several nan comes first",
 }
 """Beginning of a row's name -> why special values may make its answers differ."""
 INTEGERS = ("uint8", "int64")

@@ -161,6 +161,15 @@ def test_nan_in_running_extrema():
         against_torch(run, run, [x], grad=False)
 
 
+def test_every_nan_is_another_value(dev: str):
+    x = tm.tensor([np.nan, 1.0, np.nan, -0.0, 1.0, 0.0], device=dev)
+    found, inverse, counts = x.unique(return_inverse=True, return_counts=True)
+    np.testing.assert_array_equal(found.cpu().numpy(), [0, 1, np.nan, np.nan])
+    assert (inverse.tolist(), counts.tolist()) == ([2, 1, 3, 0, 1, 0], [2, 2, 1, 1])
+    rows = tm.tensor([[2, 1], [1, 2], [1, 1], [2, 1]], device=dev).unique(dim=0, return_inverse=True, return_counts=True)
+    assert [t.tolist() for t in rows] == [[[1, 1], [1, 2], [2, 1]], [2, 1, 0, 2], [1, 1, 2]]
+
+
 @given(SHAPES, st.sampled_from(["float64", "int64"]), st.booleans(), st.booleans())
 def test_unique(shape, dtype, inverse, counts):
     x = np.random.default_rng(0).integers(0, 4, shape).astype(dtype)
@@ -182,6 +191,11 @@ def test_unique(shape, dtype, inverse, counts):
         (lambda: tm.zeros(2, 3, dtype=tm.int64).logcumsumexp(0), RuntimeError, "expected a floating tensor"),
         (lambda: tm.zeros(2, 3).cumsum(-3), IndexError, "Dimension out of range"),
         (lambda: tm.zeros(3, device="meta").unique(), tm.errors.DataDependenceError, "how many values differ"),
+        (
+            lambda: tm.zeros(3, 0).unique(dim=0),
+            tm.errors.ShapeError,
+            r"slices along dimension 0 of .* \[3, 0\] have no elements",
+        ),
     ],
 )
 def test_refusals(run, error, match):

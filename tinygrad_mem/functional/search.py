@@ -14,7 +14,7 @@ from ..ops import search as ops
 from . import choose, compare, creation, elementwise, gather, index, join, rearrange, reduce, scan, shape
 from .elementwise import Number
 from .shape import sizes_of
-from .sort import sort
+from .sort import argsort, sort
 
 
 def searchsorted(
@@ -168,6 +168,46 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     if return_counts:
         result.append(rearrange.diff(first, append=creation.full((1,), size, dtype=dtypes.int64, device=x.device)))
     return tuple(result) if len(result) > 1 else result[0]
+
+
+def unique(
+    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
+) -> Any:
+    """The distinct values (or slices along ``dim``), in order; also the inverse and the counts if asked. No gradient.
+
+    Raises:
+        DataDependenceError: on device ``meta``: the shape depends on values.
+        DimensionError: ``dim`` is outside the tensor.
+        ShapeError: another dimension than ``dim`` has no elements, so that slices are nothing to compare.
+    """
+    if input.is_meta:
+        raise DataDependenceError("unique: how many values differ depends on values, which a tensor on device meta has not")
+    x = input.detach()
+    axis = 0 if dim is None else normalize_dim(dim, x.ndim)
+    whole = shape.reshape(x, -1) if dim is None else x
+    order = _order_of_slices(whole, axis)
+    found, places, counts = unique_consecutive(
+        gather.index_select(whole, axis, order), True, True, None if dim is None else axis
+    )
+    result = [found]
+    if return_inverse:
+        inverse = gather.scatter(creation.empty_like(places), 0, order, places)
+        result.append(shape.reshape(inverse, x.shape) if dim is None else inverse)
+    if return_counts:
+        result.append(counts)
+    return tuple(result) if len(result) > 1 else found
+
+
+def _order_of_slices(x: Tensor, axis: int) -> Tensor:
+    """Indices along ``axis`` that put slices in order: by their first elements, then by their second ones, ..."""
+    count = x.size(axis)
+    if x.ndim > 1 and not x.numel() and count:
+        raise ShapeError(f"unique: slices along dimension {axis} of a tensor of shape {list(x.shape)} have no elements")
+    columns = shape.reshape(shape.movedim(x, axis, 0), (count, -1 if count else 1))
+    order = argsort(columns[:, -1])
+    for column in reversed(range(columns.size(1) - 1)):  # what was in order stays so among equals
+        order = order[argsort(columns[:, column][order])]
+    return order
 
 
 def unravel_index(indices: Tensor, shape: int | Any) -> tuple[Tensor, ...]:

@@ -93,18 +93,3 @@ def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     if input.ndim and input.size(axis) == 0:
         raise DimensionError(f"median(): Expected reduction dim {dim} to have non-zero size, found shape {list(input.shape)}")
     return ValuesIndices(*apply(ops.Median, input, axis=axis, keepdim=keepdim))
-
-
-def unique(
-    input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
-) -> Any:
-    """The distinct values (or slices along ``dim``), in order; also the inverse and the counts if asked. No gradient.
-
-    Raises:
-        DataDependenceError: on device ``meta``: the shape depends on values.
-        DimensionError: ``dim`` is outside the tensor.
-    """
-    axis = None if dim is None else normalize_dim(dim, input.ndim)
-    values, inverse, counts = apply(ops.Unique, input, axis=axis)
-    result = (values, *((inverse,) if return_inverse else ()), *((counts,) if return_counts else ()))
-    return result if len(result) > 1 else values

@@ -1,7 +1,8 @@
 """What libraries allocate by themselves, out of the pool's sight: the whole list, with sizes, in one place.
 
-``tests/ops/test_contract.py`` holds every op to it: an allocation by NumPy that is larger than a scalar and is not allowed
-here fails.
+No op is on it. On the CPU ``tests/ops/test_contract.py`` fails an allocation by NumPy that is larger than a scalar; on a GPU
+``tests/emulated/test_offered.py`` fails a byte from CuPy's pool that no op asked for, and ``tests/emulated/attach.py`` refuses
+CUB and Thrust, to which CuPy's own sums and sorts would go.
 """
 
 from __future__ import annotations
@@ -13,15 +14,8 @@ KNOWN: dict[str, str] = {
     "(scope.BUFFER)",
     "tables of interpolate": "12 bytes (16 in float64) for each tap of each axis, forward and back, of the last 64 sizes: "
     "what the tensors that an op gets are copied from",
-    "NumPy unique": "about six arrays of the input's size: the result's size is known only afterwards",
-    "CuPy unique": "as NumPy's, from CuPy's pool",
-    "CuPy reductions": "up to a few KiB from CuPy's pool where a reduction to few elements runs in two passes",
     "OpenBLAS": "packing buffers, once a thread, mapped by the library itself",
-    "cuBLAS": "a workspace a handle (32 MiB on recent GPUs), once; CuPy's linear algebra and convolutions use it",
+    "cuBLAS": "what NVIDIA's library takes from the driver when CuPy opens it, once a thread and GPU (32 MiB on recent ones): "
+    "beside CuPy's pool, from which it takes nothing",
 }
 """Who allocates -> what, how much, when."""
-
-ALLOWED: dict[str, int] = {
-    "Unique": 4096,
-}
-"""Op -> bytes that NumPy may allocate by itself in one run of it, on the small inputs of its test; say why in ``KNOWN``."""

@@ -8,7 +8,6 @@ import numpy as np
 
 from .. import dtypes
 from ..dtypes import is_floating
-from ..errors import DataDependenceError
 from .base import Op
 
 
@@ -177,22 +176,3 @@ class ArgSort(Op):
         x, axis = along(x, axis)
         fill_order(ctx, x, axis, 0, x.shape[axis], descending, index.reshape(x.shape))
         return index
-
-
-class Unique(Op):
-    """The distinct values in order, where each element went, and how often each is there. No gradient."""
-
-    differentiable = False
-
-    @staticmethod
-    def forward(ctx, x, *, axis):
-        if ctx.device.type == "meta":
-            raise DataDependenceError("unique: how many values differ depends on values, which a tensor on device meta has not")
-        found = ctx.device.xp.unique(x, return_inverse=True, return_counts=True, axis=axis, equal_nan=False)
-        outputs = []
-        for array, dtype in zip(found, (x.dtype, dtypes.int64, dtypes.int64), strict=True):
-            out = ctx.empty(array.shape, dtype)
-            ctx.kernels.copy(array, out=out)
-            outputs.append(out)
-        inverse = outputs[1].reshape(x.shape if axis is None else x.shape[axis : axis + 1])
-        return outputs[0], inverse, outputs[2]

@@ -33,11 +33,4 @@ CASES = [
     row("median", "MedianOfAll", lambda x: x.median(), lambda x, y: x.nbytes + y.nbytes),
     row("nanmedian", "MedianOfAll", lambda x: x.nanmedian(), lambda x, y: x.nbytes + y.nbytes),
     row("argsort", "ArgSort", lambda x: x.argsort(1, descending=True), grad=False),
-    row(
-        "unique",
-        "Unique",
-        lambda x: x.unique(return_inverse=True, return_counts=True),
-        inputs=lambda rng: [rng.integers(0, 9, (5, 7)).astype(float)],
-        grad=False,
-    ),
 ]

@@ -63,7 +63,7 @@ class Methods(Operators, Elementwise, InPlace):
     msort = sort_functions.msort
     topk = sort_functions.topk
     kthvalue = sort_functions.kthvalue
-    unique = sort_functions.unique
+    unique = search.unique
     unique_consecutive = search.unique_consecutive
     cumsum = scan.cumsum
     cumprod = scan.cumprod

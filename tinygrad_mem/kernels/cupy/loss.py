@@ -1,6 +1,6 @@
 """Losses of pairs of elements, one pass each: a sum is taken as the losses are made. As in ``kernels/numpy/loss.py``.
 
-Sums are in float64; what CuPy's reductions want for partial sums they take from the same pool.
+Sums are in float64.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from functools import cache as _cache
 import cupy as _cupy
 
 from .cross_entropy import *  # noqa: F403
+from .fused import Reduction as _Reduction
 
 _NAMES = ("x", "y", "w", "p")
 _HELPERS = """
@@ -29,7 +30,7 @@ def _elementwise(inputs, output, body, name):
 def _reduction(inputs, output, formula, name):
     post = "out = (float)a" if output.startswith("float16") else "out = a"
     options = {"reduce_type": "double", "preamble": _HELPERS}
-    return _cupy.ReductionKernel(inputs, output, formula, "a + b", post, "0", name, **options)  # pyright: ignore
+    return _Reduction(inputs, output, formula, "a + b", post, "0", name, **options)
 
 
 def _typed(arrays, out):
@@ -59,7 +60,7 @@ def _loss(name, formula, arrays, scale, out, **numbers):
         out.fill(0 * scale)
         return
     kernel = _reduction(", ".join([*inputs, "float64 scale"]), f"{out.dtype.name} out", f"({formula}) * scale", name + "_total")
-    kernel(*given, *numbers.values(), float(scale), out)
+    kernel(*given, *numbers.values(), float(scale), out=out)
 
 
 def _gradient(name, formula, gy, arrays, scale, out, **numbers):

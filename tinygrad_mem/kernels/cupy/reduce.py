@@ -10,6 +10,7 @@ import cupy as _cupy
 
 from ...scope import local as _local
 from .fused import Fused as _Fused
+from .fused import Reduction as _Reduction
 
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
@@ -37,18 +38,19 @@ def sum(x, axes, out):
         _copy(x, out)
     elif out.dtype is _local.narrow_sums:
         _add_up_narrow(x, axes, 1.0, out)
-    elif out.dtype.char == "e":
-        _reduce(_half_sum, axes, 0, out, x)
     else:
-        x.sum(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+        _reduce(_half_sum if out.dtype.char == "e" else _sum, axes, 0, out, x)
 
 
 def _half(step, end, start, name, number=""):
-    """A reduction of float16 in float32: CuPy's own goes through CUB, which keeps its sums in float16."""
+    """A reduction of float16 in float32."""
     name = f"tinygrad_mem_half_{name}"
-    return _cupy.ReductionKernel(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
+    return _Reduction(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
 
 
+_sum = _Reduction("T x", "U y", "(U)x", "a + b", "y = a", "0", "tinygrad_mem_sum")
+_product = _Reduction("T x", "U y", "(U)x", "a * b", "y = a", "1", "tinygrad_mem_product")
+_mean = _Reduction("T x, int64 count", "U y", "(U)x", "a + b", "y = a / (U)count", "0", "tinygrad_mem_mean")
 _half_sum = _half("a + b", "y = a", "0", "sum")
 _half_product = _half("a * b", "y = a", "1", "product")
 _half_mean = _half("a + b", "y = a / (float)count", "0", "mean", ", int64 count")
@@ -65,10 +67,8 @@ def mean(x, axes, out):
         _copy(x, out)
     elif out.dtype is _local.narrow_sums:
         _add_up_narrow(x, axes, out.size / x.size, out)
-    elif out.dtype.char == "e":
-        _reduce(_half_mean, axes, _nan, out, x, numbers=(x.size // out.size,))
     else:
-        x.mean(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+        _reduce(_half_mean if out.dtype.char == "e" else _mean, axes, _nan, out, x, numbers=(x.size // out.size,))
 
 
 _narrow = _Fused(
@@ -96,24 +96,12 @@ def prod(x, axes, out):
         out.fill(1)
     elif not axes:
         _copy(x, out)
-    elif out.dtype.char == "e":
-        _reduce(_half_product, axes, 1, out, x)
     else:
-        x.prod(axis=axes, dtype=out.dtype, out=out, keepdims=True)
+        _reduce(_half_product if out.dtype.char == "e" else _product, axes, 1, out, x)
 
 
-def amax(x, axes, out):
-    """out = the largest over ``axes``; nan if there is one."""
-    x.max(axis=axes, out=out, keepdims=True) if axes else _copy(x, out)
-
-
-def amin(x, axes, out):
-    """out = the smallest over ``axes``; nan if there is one."""
-    x.min(axis=axes, out=out, keepdims=True) if axes else _copy(x, out)
-
-
-_all = _cupy.ReductionKernel("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
-_any = _cupy.ReductionKernel("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygrad_mem_any", reduce_type="bool")
+_all = _Reduction("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
+_any = _Reduction("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygrad_mem_any", reduce_type="bool")
 
 
 def all(x, axes, out):
@@ -147,16 +135,26 @@ template <typename T> __device__ inline Place<T> first_of(Place<T> a, Place<T> b
 """
 
 
-def _first(low, name):
-    """The place of an extreme value, or of a nan: the first where there are several, of which CuPy's own takes any nan."""
+def _first(low, what, name):
+    """An extreme value or its place; of a nan where there is one, and the first where there are several."""
     step = f"first_of<T>(a, b, {low})"
+    output, end = ("int64 y", "y = a.at") if what == "at" else ("T y", "y = a.value")
     kinds = {"reduce_type": "Place<T>", "preamble": _FIRST}
-    return _cupy.ReductionKernel(
-        "T x", "int64 y", "Place<T>(x, _J)", step, "y = a.at", "Place<T>()", f"tinygrad_mem_{name}", **kinds
-    )
+    return _Reduction("T x", output, "Place<T>(x, _J)", step, end, "Place<T>()", f"tinygrad_mem_{name}", **kinds)
 
 
-_argmax, _argmin = _first("false", "argmax"), _first("true", "argmin")
+_argmax, _argmin = _first("false", "at", "argmax"), _first("true", "at", "argmin")
+_amax, _amin = _first("false", "value", "amax"), _first("true", "value", "amin")
+
+
+def amax(x, axes, out):
+    """out = the largest over ``axes``; nan if there is one."""
+    _amax(x, out=out, axis=axes, keepdims=True) if axes else _copy(x, out)
+
+
+def amin(x, axes, out):
+    """out = the smallest over ``axes``; nan if there is one."""
+    _amin(x, out=out, axis=axes, keepdims=True) if axes else _copy(x, out)
 
 
 def argmax(x, axis, work, out):
@@ -169,7 +167,7 @@ def argmin(x, axis, work, out):
     _argmin(x, out=out, axis=axis)
 
 
-_count = _cupy.ReductionKernel("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
+_count = _Reduction("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
 
 
 def count_nonzero(x, axes, out):
@@ -177,9 +175,7 @@ def count_nonzero(x, axes, out):
     _reduce(_count, axes, 0, out, x)
 
 
-_squares = _cupy.ReductionKernel(
-    "T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares"
-)
+_squares = _Reduction("T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares")
 
 
 def variance(x, mean, axes, scale, out):
@@ -249,7 +245,7 @@ def extremum_share(gy, x, y, axes, count, out):
 
 
 _finite = _Fused("T x", "T y", "y = T(isinf((double)x) ? 0 : x)", "tinygrad_mem_finite")
-_sum_exp = _cupy.ReductionKernel("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
+_sum_exp = _Reduction("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
 _log_add = _Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
 
 
@@ -261,7 +257,7 @@ def logsumexp(x, axes, top, out):
     _log_add(top, out)
 
 
-_largest = _cupy.ReductionKernel(
+_largest = _Reduction(
     "T x",
     "U y",
     "(U)x",
@@ -287,7 +283,7 @@ _SIZE = "((U)x < U(0) ? -(U)x : (U)x)"
 
 
 def _norm(name, term, step="a + b", end="y = a", start="0"):
-    return _cupy.ReductionKernel("T x, float64 p", "U y", term, step, end, start, f"tinygrad_mem_norm_{name}")
+    return _Reduction("T x, float64 p", "U y", term, step, end, start, f"tinygrad_mem_norm_{name}")
 
 
 _NORMS = {  # p -> the reduction

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import cupy as _cupy
-
 from .fused import Fused as _Fused
+from .reduce import amax as _amax
+from .reduce import amin as _amin
 
 _search = _Fused(
     "raw T line, T value, int64 n, int64 count, bool each, bool right",
@@ -54,8 +54,9 @@ def histogram_bounds(x, low, high, out):
     """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal."""
     given = low != high or not x.size
     if not given:
-        _cupy.amin(x, out=out[0])
-        _cupy.amax(x, out=out[1])
+        axes, one = tuple(range(x.ndim)), (1,) * x.ndim
+        _amin(x, axes, out=out[0].reshape(one))
+        _amax(x, axes, out=out[1].reshape(one))
     _bounds(out[0], out[1], float(low), float(high), given, out[0], out[1])
 
 
