@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import Any
 
 import tinygrad_mem as tm
+from tests.sums import check_sums, counted
 from tests.witness import cupy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.devices import Pool
@@ -48,11 +49,15 @@ def difference(run: Callable[[], Any], like: str = "cpu") -> str:
 def difference_on_gpu(run: Callable[[], Any]) -> str:
     """As :func:`difference`, of a run on ``cuda`` and its prediction; and what CuPy took that no op asked for.
 
+    The run's categories add up to what CuPy's pool counts, at every event.
+
     CuPy chooses among equal free blocks in a way of its own, so a block is known by its number and not by its address, and
     reserved bytes are not compared. Nor is what was asked for before it was rounded up: of some blocks CuPy does not know it.
     """
-    with tm.device("cuda"), cupy_allocations() as hidden, memory.Track("cuda") as found:
+    pool = tm.device("cuda").pool
+    with tm.device("cuda"), cupy_allocations() as hidden, memory.Track("cuda") as found, counted(pool) as used:
         run()
+    check_sums(found, used)
     if hidden:
         return f"CuPy took memory that nobody asked for: {hidden[:3]}"
     with tm.device("cuda"):

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.networks import WORKLOADS
 from tests.profiles import examples
-from tinygrad_mem import memory, nn, scope
+from tests.sums import check_sums, counted
+from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Category, Kind
 from tinygrad_mem.memory.census import Census
@@ -223,24 +224,6 @@ class Program:
         self.kept.clear()
 
 
-class Witness(scope.Listener):
-    """The pool's own count of used bytes at each malloc and free, read from the pool and not from the events."""
-
-    def __init__(self, pool: Pool) -> None:
-        self.pool, self.used = pool, []
-
-    def _now(self) -> int:
-        return self.pool._used - sum(chunk.size for chunk in self.pool._pending)  # used_bytes() would take the lock
-
-    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
-        if device == self.pool.device:
-            self.used.append(self._now())
-
-    def free(self, device: str, address: int, rounded: int) -> None:
-        if device == self.pool.device:
-            self.used.append(self._now() - rounded)
-
-
 def held(where: Any) -> dict[int, Category]:
     """Address -> category, of every block that somebody holds as something: asked of the living, not of the log."""
     found, categories = Census(where), {}
@@ -280,39 +263,24 @@ def check_roles(track: memory.Track, where: Any) -> None:
             assert block.category is found, f"it is {found}: {block}"
 
 
-def check_sums(track: memory.Track, used: list[int]) -> None:
-    timeline = track.timeline()
-    kinds = track.log.column("kind")[timeline.event]
-    changes = timeline.used[(kinds == Kind.MALLOC) | (kinds == Kind.FREE)]
-    assert changes.tolist() == used, "used bytes at every malloc and free"
-    total = np.sum([timeline.bytes(category) for category in Category], axis=0)
-    assert (total == timeline.used).all(), "the categories add up at every event"
-    assert all((timeline.bytes(category) >= 0).all() for category in Category)
-
-
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 @settings(max_examples=examples(40))
 @given(programs, st.booleans())
 def test_categories_add_up_and_are_what_holds_the_blocks(where: str, program: list, before: bool):
     here, pool = device(where), device(where).pool
-    witness = Witness(pool)
     gc.collect()
     base = pool.used_bytes()
     with here:
         run = Program(where) if before else None
-        with memory.track(where) as track:
-            scope.listen(witness)
-            try:
-                run = run or Program(where)
-                for what, a, b in program:
-                    run.run(what, a, b)
-                    check_roles(track, here)
-                del run
-                gc.collect()
-                assert pool.used_bytes() == base or before
-            finally:
-                scope.unlisten(witness)
-        check_sums(track, witness.used)
+        with memory.track(where) as track, counted(pool) as used:
+            run = run or Program(where)
+            for what, a, b in program:
+                run.run(what, a, b)
+                check_roles(track, here)
+            del run
+            gc.collect()
+            assert pool.used_bytes() == base or before
+        check_sums(track, used)
         assert track.timeline()[-1].used == pool.used_bytes()
 
 
@@ -361,7 +329,7 @@ def test_threads_lose_no_event(where: str, work: list):
 def test_on_a_gpu_the_categories_add_up_to_cupys_own_count():
     pool = device("cuda").pool
     gc.collect()
-    with memory.track("cuda") as track, tm.device("cuda"):
+    with memory.track("cuda") as track, counted(pool) as used, tm.device("cuda"):
         for workload in WORKLOADS[:2]:
             step = workload.build(tm, "cuda")
             for _ in range(2):
@@ -369,9 +337,8 @@ def test_on_a_gpu_the_categories_add_up_to_cupys_own_count():
                 check_roles(track, device("cuda"))
                 assert sum(track.by_category("end").values()) == pool.used_bytes()
         del step
-    timeline = track.timeline()
-    assert timeline[-1].used == pool.used_bytes()
-    assert (np.sum([timeline.bytes(category) for category in Category], axis=0) == timeline.used).all()
+    check_sums(track, used)
+    assert track.timeline()[-1].used == pool.used_bytes()
 
 
 def live_bytes_by_tracker(program: list) -> list[int]:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests import networks
 from tests.profiles import examples
+from tests.sums import check_sums, counted
 from tinygrad_mem import memory, nn, techniques
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import DataDependenceError, DeviceError
@@ -31,24 +32,39 @@ def measured(run: Callable[[], Any]) -> memory.Track:
     cpu = tm.device("cpu")
     before, cpu.pool = cpu.pool, Pool("cpu")
     try:
-        with memory.track("cpu") as track:
+        with memory.track("cpu") as track, counted(cpu.pool) as used:
             run()
     finally:
         cpu.pool = before
+    check_sums(track, used)
+    return track
+
+
+def foretold(run: Callable[[], Any]) -> memory.Track:
+    """The prediction of a run, whose categories add up to what the pool of meta counts, at every event."""
+
+    def watched() -> list[int]:
+        with counted(tm.device("cpu").pool) as used:
+            run()
+        return used
+
+    seen: list[list[int]] = []
+    track = memory.predict(lambda: seen.append(watched()))
+    check_sums(track, seen[0])
     return track
 
 
 def assert_foretold(run: Callable[[], Any]) -> memory.Track:
-    foretold, found = memory.predict(run), measured(run)
-    assert foretold.peak == found.peak
-    assert foretold.by_category("peak") == found.by_category("peak")
-    assert foretold.by_module("peak") == found.by_module("peak")
+    said, found = foretold(run), measured(run)
+    assert said.peak == found.peak
+    assert said.by_category("peak") == found.by_category("peak")
+    assert said.by_module("peak") == found.by_module("peak")
     for when in ("peak", "end"):
-        ours, theirs = foretold.pool(when), found.pool(when)
+        ours, theirs = said.pool(when), found.pool(when)
         assert (ours.requested, ours.rounded, ours.used) == (theirs.requested, theirs.rounded, theirs.used)
-    assert foretold.pool("end").reserved == found.pool("end").reserved
-    assert np.array_equal(foretold.timeline().used, found.timeline().used)
-    return foretold
+    assert said.pool("end").reserved == found.pool("end").reserved
+    assert np.array_equal(said.timeline().used, found.timeline().used)
+    return said
 
 
 @pytest.mark.parametrize("workload", networks.WORKLOADS[:3], ids=lambda workload: workload.name.split()[0])
