@@ -194,8 +194,8 @@ def test_an_import_says_what_asking_for_the_name_says(place: str):
 
 def test_many_modules_answer():
     assert len(ANSWERING) > 20
-    answered = {module.removeprefix("tinygrad_mem").lstrip(".") for module in ["tinygrad_mem", *ANSWERING]}
-    assert set(ANSWERS) - {"Tensor"} <= answered, "a place with answers has no __getattr__"
+    for place in set(ANSWERS) - {"Tensor"}:
+        assert hasattr(ours(place), "__getattr__"), f"{place} has answers that nobody meets"
 
 
 def test_tensors_tell_of_a_misspelt_attribute_and_keep_their_own_words():

@@ -58,31 +58,20 @@ from .dtypes import uint64 as uint64
 from .errors import OutOfMemoryError as OutOfMemoryError
 
 __version__ = "0.1.0"
-from . import _C as _C
-from . import _dynamo as _dynamo
 from . import accelerator as accelerator
 from . import amp as amp
-from . import ao as ao
 from . import backends as backends
-from . import compiler as compiler
 from . import cuda as cuda
 from . import data as data
-from . import distributed as distributed
 from . import distributions as distributions
 from . import errors as errors
-from . import fx as fx
-from . import hub as hub
-from . import jit as jit
-from . import library as library
 from . import memory as memory
-from . import multiprocessing as multiprocessing
 from . import nn as nn
-from . import onnx as onnx
 from . import optim as optim
 from . import plan as plan
-from . import quantization as quantization
 from . import recompute as recompute
 from . import special as special
+from . import stand_ins as _stand_ins
 from . import techniques as techniques
 from . import types as types
 from . import utils as utils
@@ -97,7 +86,6 @@ from .amp.older_names import get_autocast_gpu_dtype as get_autocast_gpu_dtype
 from .amp.older_names import is_autocast_cpu_enabled as is_autocast_cpu_enabled
 from .backends.precision import get_float32_matmul_precision as get_float32_matmul_precision
 from .backends.precision import set_float32_matmul_precision as set_float32_matmul_precision
-from .compiler import compile as compile
 from .functional.activation import celu as celu
 from .functional.activation import hardshrink as hardshrink
 from .functional.activation import prelu as prelu
@@ -469,8 +457,22 @@ from .functional.write import select_scatter as select_scatter
 from .functional.write import slice_scatter as slice_scatter
 from .io import load as load
 from .io import save as save
-from .jit import _assert as _assert
+from .stand_ins import _C as _C
+from .stand_ins import _dynamo as _dynamo
+from .stand_ins import ao as ao
+from .stand_ins import compiler as compiler
+from .stand_ins import distributed as distributed
+from .stand_ins import fx as fx
+from .stand_ins import hub as hub
+from .stand_ins import jit as jit
+from .stand_ins import library as library
+from .stand_ins import multiprocessing as multiprocessing
+from .stand_ins import onnx as onnx
+from .stand_ins import quantization as quantization
+from .stand_ins.compiler import compile as compile
+from .stand_ins.jit import _assert as _assert
 from .utils.dlpack import from_dlpack as from_dlpack
 from .utils.from_torch import from_torch as from_torch
 
+_stand_ins.install()
 __getattr__ = _absent.refuses("")

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
+import operator
+import subprocess
+import sys
 import typing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +17,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.case import values
-from tinygrad_mem import absent
+from tinygrad_mem import absent, stand_ins
 from tinygrad_mem.nn.attention import SDPBackend, sdpa_kernel
 from tinygrad_mem.utils import _pytree
 from tinygrad_mem.utils.data import DistributedSampler
@@ -21,6 +26,30 @@ from tinygrad_mem.utils.data import DistributedSampler
 @pytest.fixture
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(absent, "_said", set())
+
+
+# --- the room
+
+PATHS = [path for paths in stand_ins.PATHS.values() for path in paths.split()]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_each_path_is_one_of_pytorchs_and_leads_to_a_module(path: str):
+    module = importlib.import_module(f"tinygrad_mem.{path}")
+    assert operator.attrgetter(path)(tm) is module
+    importlib.import_module(f"torch.{path}")
+    assert "nonsense" not in vars(module)
+
+
+def test_a_path_may_be_the_first_thing_that_a_program_imports():
+    program = "from tinygrad_mem.fx.node import Node; import tinygrad_mem.nn.modules.conv as conv; print(Node, conv.Conv2d)"
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "tinygrad_mem.nn.conv.Conv2d" in ran.stdout
+
+
+def test_every_stand_in_has_a_path():
+    homes = {path.stem for path in Path(stand_ins.__file__).parent.glob("*.py")} - {"__init__"}
+    assert homes == {home.strip(".") for home in stand_ins.PATHS if not home.startswith("..")}
 
 
 # --- said once
@@ -397,9 +426,10 @@ def test_what_published_layers_call_when_they_are_made():
 
 
 def test_classes_of_tracing_may_be_named_and_derived_from_and_are_never_made():
-    from tinygrad_mem import fx
     from tinygrad_mem._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
     from tinygrad_mem.fx.graph_module import _copy_attr
+
+    from tinygrad_mem import fx
 
     class Tracer(fx.Tracer):
         pass

@@ -3,8 +3,8 @@
 One is our own: :class:`accumulate_in`.
 """
 
-from . import cuda as cuda
-from . import cudnn as cudnn
-from . import mps as mps
+from ..stand_ins import backends_cuda as cuda
+from ..stand_ins import backends_cudnn as cudnn
+from ..stand_ins import backends_mps as mps
 from . import precision as precision
 from .accumulation import accumulate_in as accumulate_in

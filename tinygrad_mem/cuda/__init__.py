@@ -11,7 +11,7 @@ from ..devices import device as Device
 from ..errors import DeviceError, NotOfferedError
 from ..errors import OutOfMemoryError as OutOfMemoryError
 from ..functional.typed import family as _family
-from . import amp as amp
+from ..stand_ins import cuda_amp as amp
 from . import memory as memory
 from .memory import empty_cache as empty_cache
 from .memory import max_memory_allocated as max_memory_allocated

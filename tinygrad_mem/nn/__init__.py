@@ -7,7 +7,6 @@ from . import attention as attention
 from . import common_types as common_types
 from . import functional as functional
 from . import init as init
-from . import modules as modules
 from . import quantized as quantized
 from . import utils as utils
 from .activation import CELU as CELU

@@ -3,4 +3,3 @@
 from . import checkpoint as checkpoint
 from . import data as data
 from . import dlpack as dlpack
-from . import model_zoo as model_zoo

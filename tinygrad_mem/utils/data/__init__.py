@@ -31,9 +31,5 @@ from ...data.tokens import TokenStream as TokenStream
 from ...data.tokens import write_tokens as write_tokens
 from ...data.workers import WorkerInfo as WorkerInfo
 from ...data.workers import get_worker_info as get_worker_info
-from . import dataloader as dataloader
-from . import dataset as dataset
-from . import distributed as distributed
-from . import sampler as sampler
 
 __getattr__ = _absent.refuses("utils.data")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from typing import Any, Final, TypeVar
+from typing import Optional as Optional
 
 from .. import absent as _absent
 from ..nn.module import Module
-from . import annotations as annotations  # pyright: ignore
 
 F = TypeVar("F")
 Final = Final
+List, Dict, Tuple = list, dict, tuple
+BroadcastingList1 = BroadcastingList2 = BroadcastingList3 = list  # a number, or so many of them: ``BroadcastingList2[int]``
 
 
 class ScriptModule(Module):

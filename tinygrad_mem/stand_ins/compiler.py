@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from . import absent as _absent
-from .absent import say_once
+from .. import absent as _absent
+from ..absent import say_once
 
 F = TypeVar("F")
 

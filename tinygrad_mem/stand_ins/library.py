@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
-from . import absent as _absent
-from .autograd import is_grad_enabled
-from .errors import NotOfferedError
+from .. import absent as _absent
+from ..autograd import is_grad_enabled
+from ..errors import NotOfferedError
 
 _ruled: set[str] = set()  # the names of operations for which somebody registered a gradient
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from ... import absent as _absent
-from ...errors import NotOfferedError
-from ...nn.module import Module
+from .. import absent as _absent
+from ..errors import NotOfferedError
+from ..nn.module import Module
 
 _WHOLE = "there are no quantized or packed numbers: train the network as it is, or use half()"
 

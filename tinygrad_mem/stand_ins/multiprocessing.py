@@ -5,7 +5,7 @@ from __future__ import annotations
 from multiprocessing import *  # noqa: F403  # pyright: ignore
 from typing import Any
 
-from .errors import NotOfferedError
+from ..errors import NotOfferedError
 
 
 def spawn(fn: Any, args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False, **kwargs: Any) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from .. import absent as _absent
-from . import symbolic_helper as symbolic_helper
-from . import symbolic_opset11 as symbolic_opset11
 
 
 def is_in_onnx_export() -> bool:
@@ -16,6 +14,11 @@ def is_in_onnx_export() -> bool:
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
     """Nothing: nothing is exported, so nobody asks how."""
+
+
+def parse_args(*arg_descriptors: str) -> Any:
+    """The function itself, as a decorator."""
+    return lambda fn: fn
 
 
 __getattr__ = _absent.refuses("onnx")

@@ -1,10 +1,18 @@
-"""Sizes given once or once a dimension, under the names that layers of published files use."""
+"""``torch.nn.modules``: where PyTorch defines its layers. It has all names of ``nn``, and those that files import with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import repeat
 from typing import Any
+
+from ..nn import *  # noqa: F403
+from ..nn.conv import _ConvNd as _ConvNd
+from ..nn.loss import _Loss as _Loss
+from ..nn.loss import _WeightedLoss as _WeightedLoss
+from ..nn.multihead import NonDynamicallyQuantizableLinear as NonDynamicallyQuantizableLinear
+from ..nn.norm import _BatchNorm as _BatchNorm
+from ..nn.norm import _InstanceNorm as _InstanceNorm
 
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple]:

@@ -7,8 +7,8 @@ import re
 from typing import Any
 from urllib.parse import urlparse as urlparse
 
-from . import absent as _absent
-from .errors import NotOfferedError
+from .. import absent as _absent
+from ..errors import NotOfferedError
 
 _BY_HAND = "download the weights yourself, convert them to safetensors, and load() them; build the model without pretrained"
 
@@ -20,6 +20,10 @@ def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> dict[str, A
         NotOfferedError: always.
     """
     raise NotOfferedError(f"hub.load_state_dict_from_url: {url} is not downloaded: {_BY_HAND}")
+
+
+load_url = load_state_dict_from_url
+"""The name of it in ``torch.utils.model_zoo``."""
 
 
 def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:

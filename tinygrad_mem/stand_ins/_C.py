@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import absent as _absent
+from .. import absent as _absent
 
 
 def _log_api_usage_once(name: str) -> None:

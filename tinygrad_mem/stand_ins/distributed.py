@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import absent as _absent
-from .errors import NotOfferedError
+from .. import absent as _absent
+from ..errors import NotOfferedError
 
 
 def is_available() -> bool:

@@ -1,3 +1,0 @@
-"""``torch.ao.nn``: the layers that are offered for floating numbers."""
-
-from ...nn import quantized as quantized

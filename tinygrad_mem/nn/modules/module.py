@@ -1,3 +1,0 @@
-"""Where PyTorch defines these: ``nn.modules.module``."""
-
-from ..module import Module as Module

@@ -1,0 +1,47 @@
+"""Stand-ins for ``torch._dynamo``, which published files switch before they compile: nothing is compiled."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
+from typing import Any
+
+from .. import absent as _absent
+from ..errors import NotOfferedError
+from ..nn.module import Module
+from .compiler import allow_in_graph as allow_in_graph
+from .compiler import assume_constant_result as assume_constant_result
+from .compiler import disable as disable
+from .compiler import is_compiling as is_compiling
+from .compiler import reset as reset
+
+config = SimpleNamespace()
+"""Switches may be set, and change nothing."""
+
+
+def graph_break(msg: str = "") -> None:
+    """Nothing: there is no graph."""
+
+
+def mark_static_address(t: Any, guard: bool = True) -> None:
+    """Nothing: there is no graph."""
+
+
+def is_compile_supported(device_type: Any) -> bool:
+    """Whether code for this device can be compiled: never."""
+    return False
+
+
+def TransformGetItemToIndex() -> AbstractContextManager[None]:
+    """A block in which indexing is as it is everywhere: nothing is traced."""
+    return nullcontext()
+
+
+class OptimizedModule(Module):
+    """A module that was compiled: there is none, since ``compile`` gives the module itself."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        raise NotOfferedError("_dynamo.OptimizedModule: nothing is compiled here: call the module itself")
+
+
+__getattr__ = _absent.refuses("_dynamo")

@@ -1,3 +1,0 @@
-"""``torch.utils.data.distributed``'s names."""
-
-from ...data.sampler import DistributedSampler as DistributedSampler
