@@ -132,6 +132,42 @@ if {ended}:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_child_frees_what_a_thread_of_its_parent_was_asking_for():
+    """The pool has counted it, and nobody has it: in the child that thread does not go on."""
+    in_a_process("""
+import os, threading
+import tinygrad_mem as tm
+from tinygrad_mem import memory
+from tinygrad_mem.devices import pool
+kept = tm.ones(2000)
+make, there, go_on = pool._new_block, threading.Event(), threading.Event()
+def slow(*arguments):
+    there.set()
+    go_on.wait()
+    return make(*arguments)
+pool._new_block = slow
+thread = threading.Thread(target=lambda: tm.ones(1000), daemon=True)
+thread.start()
+there.wait()
+pool._new_block = make
+child = os.fork()
+if child == 0:
+    before = memory.memory_allocated()
+    with memory.track() as own:
+        more = tm.ones(3000)
+    whole = sum(own.by_category("end").values()) == memory.memory_allocated() == 8192 + 12288
+    os._exit(0 if whole and before == 8192 + 4096 else 1)
+_, status = os.waitpid(child, 0)
+assert os.waitstatus_to_exitcode(status) == 0
+go_on.set()
+thread.join()
+with memory.track() as track:
+    pass
+assert sum(track.by_category("end").values()) == memory.memory_allocated() == 8192
+""")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_while_threads_track_and_allocate():
     """Children are forked while another thread is anywhere in a track's life: each can use its pool and a track of its own."""
     in_a_process("""
@@ -145,7 +181,7 @@ def work():
         with memory.track():
             x = tm.ones(1000)
             del x
-thread = threading.Thread(target=work)
+thread = threading.Thread(target=work, daemon=True)
 thread.start()
 for _ in range(4):
     child = os.fork()

@@ -10,6 +10,7 @@ from typing import Any
 from .. import scope
 from ..autograd.saved import Kept
 from ..autograd.sparse import parts
+from ..devices.forked import reclaim
 from ..interrupts import whole
 from ..nn.module import Module
 from ..scope import local, lock
@@ -204,7 +205,10 @@ class Recorder(scope.Listener):
             scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
             with scope.looking():
-                self._take_stock(Census(self.device))
+                found = Census(self.device)
+                if self._all:
+                    reclaim(self.device.pool, found.blocks)
+                self._take_stock(found)
 
     def _take_stock(self, found: Census) -> None:
         """Write down the blocks that are there, what each is, and whose."""
