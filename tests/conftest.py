@@ -76,16 +76,20 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
                 item.add_marker(pytest.mark.skip(reason=problem))
 
 
+CROWD = 5_000
+"""Objects that the collector may have to look at before they are left out."""
 _left_out: list[weakref.ref] = []
 
 
 def leave_out() -> None:
     """Let the collector leave out what exists now: a million objects of pytest's, PyTorch's and of tests that are done, which
-    each of the thousands of collections in the tests would look at. It shows them to no census either: ours are remembered.
+    each of the thousands of collections and of tracks in the tests would look at. It shows them to no census either: ours are
+    remembered.
     """
     gc.collect()
     kinds = tuple(census.KINDS)
-    _left_out.extend(weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), kinds))
+    ours = [weakref.ref(thing) for thing in gc.get_objects() if issubclass(type(thing), kinds)]
+    _left_out[:] = [*(ref for ref in _left_out if ref() is not None), *ours]
     gc.freeze()
 
 
@@ -94,12 +98,6 @@ def pytest_collection_finish() -> None:
     leave_out()
 
     alive.SOURCES.insert(0, lambda *types: [thing for each in _left_out if (thing := each()) is not None])
-
-
-@pytest.fixture(scope="module")
-def fresh_heap() -> None:
-    """For modules whose tests collect garbage all the time."""
-    leave_out()
 
 
 @pytest.fixture(params=DEVICES)
@@ -148,6 +146,8 @@ def sealed() -> Iterator[None]:
     """No test leaves a switch turned; what earlier ones left in cycles is collected between tests, or where one asks for it."""
     device("cpu").generator.manual_seed(0)
     device("meta").generator.manual_seed(0)
+    if len(gc.get_objects()) > CROWD:
+        leave_out()
     gc.disable()
     yield
     gc.enable()

@@ -2,54 +2,71 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from types import CodeType, FrameType
 from typing import Any
 
+from tests.profiles import every
 from tests.tracing import traced, watch
+
+Place = tuple[CodeType, int]
 
 _PATIENCE = 0.05  # seconds; who has not come through by then waits for a lock of the one that stopped
 
 
 def interleavings(*files: str) -> Iterator[Callable[[Callable[[], Any], Callable[[], Any]], tuple[Any, Any]]]:
-    """For each bytecode of ``files`` that ``first`` runs: ``both(first, second)`` runs ``second`` there, in another thread.
+    """For bytecodes of ``files`` that ``first`` runs: ``both(first, second)`` runs ``second`` there, in another thread.
 
-    ``both`` gives what the two returned. The last one finds that ``first`` has fewer bytecodes, and runs it before ``second``.
+    ``both`` gives what the two returned. The first one runs ``second`` after ``first``, and finds which bytecodes there are.
+    Then comes each, where it runs for the first time and for the last; in a thorough run, each time.
     """
-    point, reached = 1, [True]
-    while reached[-1]:
+    trail: list[Place] = []
+    yield _Both(files, 0, trail)
+    for point in ends(trail):
+        yield _Both(files, point, [])
 
-        def both(first: Callable[[], Any], second: Callable[[], Any], point: int = point) -> tuple[Any, Any]:
-            results, other = _other(second)
-            seen = 0
 
-            def trace(frame: FrameType, event: str, arg: Any) -> Any:
-                nonlocal seen
-                if frame.f_code.co_filename not in files:
-                    return None
-                watch(frame, trace)
-                if event == "opcode":
-                    seen += 1
-                    if seen == point:
-                        other.start()
-                        other.join(_PATIENCE)
-                return trace
+def ends(trail: Sequence[Hashable]) -> list[int]:
+    """Where each place of a trail is first and last, counted from 1; in a thorough run, all of it."""
+    if every(2) == 1:
+        return list(range(1, len(trail) + 1))
+    last = {place: number for number, place in enumerate(trail, 1)}
+    first = {place: len(trail) - number for number, place in enumerate(reversed(trail))}
+    return sorted({*first.values(), *last.values()})
 
-            try:
-                with traced(trace):
-                    mine = first()
-            finally:
-                reached.append(seen >= point)
-                if seen < point:
-                    other.start()
-                other.join()
-            if results and isinstance(results[0], BaseException):
-                raise results[0]
-            return mine, results[0]
 
-        yield both
-        point += 1
+class _Both:
+    """Runs two functions, the second one at a bytecode of the first; ``trail`` gets the bytecodes until then."""
+
+    def __init__(self, files: tuple[str, ...], point: int, trail: list[Place]) -> None:
+        self.files, self.point, self.trail = files, point, trail
+
+    def __call__(self, first: Callable[[], Any], second: Callable[[], Any]) -> tuple[Any, Any]:
+        results, self.other = _other(second)
+        try:
+            with traced(self._trace):
+                mine = first()
+        finally:
+            if self.other.ident is None:
+                self.other.start()
+            self.other.join()
+        if results and isinstance(results[0], BaseException):
+            raise results[0]
+        return mine, results[0]
+
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if frame.f_code.co_filename not in self.files:
+            return None
+        watch(frame, self._trace)
+        if event == "opcode":
+            self.trail.append((frame.f_code, frame.f_lasti))
+            if len(self.trail) == self.point:
+                sys.settrace(None)
+                self.other.start()
+                self.other.join(_PATIENCE)
+        return self._trace
 
 
 def _other(second: Callable[[], Any]) -> tuple[list, threading.Thread]:

@@ -23,8 +23,6 @@ from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Category, Kind
 from tinygrad_mem.memory.census import Census
 
-pytestmark = pytest.mark.usefixtures("fresh_heap")
-
 WIDTH = 24
 LAYERS = {
     "linear": lambda: nn.Linear(WIDTH, WIDTH),

@@ -39,9 +39,6 @@ event = st.tuples(st.sampled_from([int(k) for k in Kind]), *[number] * 4, *[text
 events = st.lists(event, max_size=30)
 
 
-pytestmark = pytest.mark.usefixtures("fresh_heap")
-
-
 def reread(track: Track, path: Path) -> Track:
     track.save(path)
     return memory.load(path)

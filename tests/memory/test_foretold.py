@@ -24,7 +24,7 @@ from tinygrad_mem import memory, nn, optim
 from tinygrad_mem.errors import DataDependenceError, TinygradMemError
 from tinygrad_mem.nn import functional as F
 
-pytestmark = [pytest.mark.usefixtures("fresh_heap"), pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 FAMILIES = {name: rows for name, rows in vars(calls).items() if name.isupper() and name != "CALLS" and isinstance(rows, list)}
 FAMILIES["BESIDE"] = CALLS_BESIDE

@@ -20,7 +20,7 @@ from tests.ops.cases import CASES, loss
 from tests.ops.test_contract import arrays_of, step
 from tinygrad_mem import optim
 
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap"), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.cuda, pytest.mark.filterwarnings("ignore")]
 
 # of memory that NumPy made, and of bfloat16, a GPU has nothing
 VARIANTS = [*itertools.product([way for way in LAYOUTS if way != "fortran"], SIZES, DTYPES[:3])]

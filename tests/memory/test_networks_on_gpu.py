@@ -13,7 +13,7 @@ from tests.memory.test_predict import SIZES, two_steps
 from tests.techniques.test_combinations import BUILT, MANY, train
 from tinygrad_mem import memory
 
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap", "gpu_pool", "only_memory")]
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("gpu_pool", "only_memory")]
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -58,7 +58,6 @@ def test_the_pytorch_names(where: str):
     del x
 
 
-@pytest.mark.usefixtures("fresh_heap")
 @pytest.mark.parametrize("grows", [True, False])
 @pytest.mark.parametrize("where", ["cpu", "meta"])
 def test_no_number_is_negative_beside_another_thread(where: str, grows: bool, reliability: Callable[[str, int], None]):

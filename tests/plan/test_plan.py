@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import every
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, ArgumentTypeError, BudgetError, OutOfMemoryError
@@ -100,10 +101,15 @@ def trained(name: str, choice: Choice, limit: int = 0) -> tuple[int, list[float]
         cpu.pool = before
 
 
+def _budgets(base: Plan, thorough: int) -> list[int]:
+    """Budgets from the least that was found in use to what the plain step takes: so many in a thorough run, else a third."""
+    return np.linspace(base.search.smallest().peak, base.plain.reserved, 1 + thorough // every(3)).astype(int).tolist()
+
+
 def _fitting(base: Plan) -> list[Plan]:
-    """The plans for twenty budgets, from the least that was found in use to what the plain step takes."""
+    """The plans for these budgets."""
     found: list[Plan] = []
-    for budget in np.linspace(base.search.smallest().peak, base.plain.reserved, 20).astype(int).tolist():
+    for budget in _budgets(base, 20):
         try:
             found.append(base.within(budget))
         except BudgetError:
@@ -111,7 +117,7 @@ def _fitting(base: Plan) -> list[Plan]:
     return found
 
 
-def test_twenty_budgets(network: tuple[str, Plan]):
+def test_budgets(network: tuple[str, Plan]):
     """The plan runs inside, and needs what it says."""
     name, base = network
     plain = base.plain
@@ -258,7 +264,7 @@ def test_nothing_cheaper_fits(name: str):
     base = planned(name)
     search = base.search
     choices = [each for c in search.choices(()) for each in (c, *(c.without(free.name) for free in search.free))]
-    for budget in np.linspace(search.smallest().peak, base.plain.reserved, 12).astype(int).tolist():
+    for budget in _budgets(base, 12):
         times = [search.point(choice).time for choice in choices if search.fits(choice, budget)]
         if times:
             assert base.within(budget).point.time <= 1.001 * min(times)

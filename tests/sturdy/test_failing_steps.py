@@ -14,8 +14,6 @@ import tinygrad_mem as tm
 from tinygrad_mem import nn, optim
 from tinygrad_mem.devices import device
 
-pytestmark = pytest.mark.usefixtures("fresh_heap")
-
 RULES = {
     "SGD": lambda p: optim.SGD(p, lr=0.1, momentum=0.9),
     "Adam": lambda p: optim.Adam(p, lr=0.01, amsgrad=True),

@@ -15,8 +15,6 @@ from tinygrad_mem.devices import round_up
 from tinygrad_mem.techniques import InPlaceABN, accumulate, compressed, optimizer_in_backward, save_on_cpu
 from tinygrad_mem.utils.checkpoint import checkpoint, checkpoint_sequential
 
-pytestmark = pytest.mark.usefixtures("fresh_heap")
-
 
 class Plain(Run):
     """What is changed by each technique: how the loss is made."""

@@ -26,8 +26,6 @@ from tests.sturdy.misuse import HUGE, Misuse, Outcome, agree, arguments, attempt
 from tinygrad_mem import memory
 from tinygrad_mem.devices import device
 
-pytestmark = pytest.mark.usefixtures("fresh_heap")
-
 RANDOM = {"rand", "randn", "rand_like", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli"}
 RANDOM |= {"multinomial", *(f"T.{name}_" for name in ("normal", "uniform", "exponential", "random", "bernoulli"))}
 RANDOM |= {f"F.{name}" for name in ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout")}

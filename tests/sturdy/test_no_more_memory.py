@@ -14,7 +14,7 @@ from tests.sturdy.test_failing_steps import Run, same
 from tinygrad_mem import memory
 
 STEP = 1024  # bytes
-pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("fresh_heap", "gpu_pool")]
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("gpu_pool")]
 
 
 def attempts(short: Callable[[int], AbstractContextManager], pool: Any) -> Iterator[int]:
