@@ -2,6 +2,8 @@
 #pragma once
 #define __CUDACC_VER_MAJOR__ 12
 #define __CUDACC_VER_MINOR__ 9
+#include <bits/c++config.h>
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS  // functions of Bessel and others, which take g++ longer than a kernel does
 #include <climits>
 #include <cmath>
 #include <cstddef>
@@ -194,8 +196,20 @@ template <class... A> struct emu_signature<void(A...)> {
         &emu_signature<decltype(name)>::caller<&name>::call, emu_signature<decltype(name)>::caller<&name>::count,          \
         emu_signature<decltype(name)>::caller<&name>::sizes, needs_fibers, needs_order};
 
-// ---- what CuPy puts before most kernels: read once, here
+// ---- what CuPy puts before most kernels: read once, here. Its plain functions are declared inline first: of those that are
+// not, g++ makes code for each kernel again, which was half of its time.
+class float16;
+#define EMU_FLOOR(T) inline T _floor_divide(T, T);
+EMU_FLOOR(int) EMU_FLOOR(unsigned) EMU_FLOOR(long long) EMU_FLOOR(unsigned long long) EMU_FLOOR(float) EMU_FLOOR(double)
+#define EMU_OF_CUPY(T) inline T atomicMax(T*, T); inline T atomicMin(T*, T);
+EMU_OF_CUPY(float) EMU_OF_CUPY(double)
+inline long long atomicAdd(long long*, long long);
+inline float16 min(float16, float16); inline float16 max(float16, float16);
+inline float16 fmin(float16, float16); inline float16 fmax(float16, float16);
+inline int iszero(float16); inline int isnan(float16); inline int isinf(float16);
+inline int isfinite(float16); inline int signbit(float16);
 #include <cupy/complex.cuh>
 #include <cupy/carray.cuh>
 #include <cupy/atomics.cuh>
 #include <cupy/math_constants.h>
+#include <cupy/float16.cuh>
