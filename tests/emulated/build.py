@@ -26,7 +26,7 @@ CUPY = "14.2.0"
 WHEELS = {"cupy-cuda12x": CUPY} | {f"nvidia-cuda-{part}-cu12": "12.9." for part in ("nvrtc", "runtime", "nvcc", "cccl")}
 _OLD = 30 * 86_400  # seconds
 ASKED = 1  # counts up when nvidia.py asks NVIDIA's compilers another question: answers are kept
-DRIVER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared"]  # products.cpp uses names of the other parts
+DRIVER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-Wl,-Bsymbolic"]  # products.cpp uses names of the other parts
 KERNEL_FLAGS = [
     *("-std=gnu++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off"),
     *("-fvisibility=hidden", "-fno-gnu-unique"),  # or two kernels with equal names would share their variables

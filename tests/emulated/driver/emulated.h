@@ -67,8 +67,18 @@ void forbid(uintptr_t address, size_t bytes, uint8_t why);
 uintptr_t shared_memory();  // where the shared memory of the running block lies
 const size_t SHARED_ROOM = size_t(1) << 20;
 
+// What a kernel may use besides arrays, in one place, so that one comparison tells: where its threads stand, what the lanes of
+// each warp gave to its last warp function, and a stack for each thread of a block.
+const size_t STACK = size_t(32) << 10, THREADS = 1024;
+struct Own {
+    EmuPlace place;
+    unsigned long long said[THREADS / 32][32];
+    alignas(4096) char stacks[THREADS * STACK];
+};
+extern Own own asm("emu_place");  // by which name kernels know the first of it
+
 // The launch that is running.
-bool on_a_kernels_stack(uintptr_t address);
+bool is_an_argument(uintptr_t address);
 bool in_a_kernels_image(uintptr_t address);
 std::string who_runs();
 [[noreturn]] void stop_launch();

@@ -40,15 +40,14 @@ struct Fiber {
     unsigned long long value;
 };
 
-static const size_t STACK = size_t(128) << 10, THREADS = 1024;
-static char* stacks = nullptr;
+__attribute__((visibility("default"))) Own own;
+static EmuPlace& emu_place = own.place;
 static Fiber fibers[THREADS];
 static void* driver_stack_pointer;
 static int current;
 static Launch* running;
 static void** running_arguments;
 static bool stopped;
-static unsigned long long said[THREADS / 32][32];  // what the lanes of each warp gave to its last warp function
 static unsigned took_part[THREADS / 32];
 struct Count {
     long times, threads;  // of the largest block
@@ -60,11 +59,8 @@ bool a_kernel_runs = false;
 }  // namespace emulated
 using namespace emulated;
 
-extern "C" {
-__attribute__((visibility("default"))) EmuPlace emu_place;
-}
-
-// Save the registers that a call must keep, change stacks, restore.
+// Save the registers that a call must keep, change stacks, restore. The processor would expect a `ret` to go where the last
+// call came from, which it never does here.
 asm(R"(
 .text
 .globl emu_switch
@@ -74,7 +70,8 @@ emu_switch:
   movq %rsp, (%rdi)
   movq %rsi, %rsp
   popq %r15; popq %r14; popq %r13; popq %r12; popq %rbx; popq %rbp
-  ret
+  popq %rcx
+  jmpq *%rcx
 )");
 extern "C" void emu_switch(void** save, void* load);
 
@@ -87,9 +84,7 @@ std::string who_runs() {
     };
     return "kernel " + running->function->name + ", thread " + triple(t) + " of block " + triple(b) + ",";
 }
-bool on_a_kernels_stack(uintptr_t address) {
-    if (address - (uintptr_t)stacks < THREADS * STACK) return true;
-    if (address - (uintptr_t)&emu_place < sizeof emu_place || address - (uintptr_t)said < sizeof said) return true;
+bool is_an_argument(uintptr_t address) {
     auto arguments = (uintptr_t)running->arguments.data(), pointers = (uintptr_t)running_arguments;
     return address - arguments < running->arguments.size() * 8 || address - pointers < running->offsets.size() * 8;
 }
@@ -107,6 +102,10 @@ void stop_launch() {
 
 static void set_thread(unsigned thread) {
     unsigned* size = emu_place.block_size;
+    if (size[1] * size[2] == 1) {
+        emu_place.thread[0] = thread;
+        return;
+    }
     emu_place.thread[0] = thread % size[0];
     emu_place.thread[1] = thread / size[0] % size[1];
     emu_place.thread[2] = thread / size[0] / size[1];
@@ -128,7 +127,8 @@ static void all_threads() {  // of a block whose threads do not wait for one ano
     back_to_driver();
 }
 static void start_fiber(int thread, void (*body)()) {
-    void** top = (void**)(stacks + (thread + 1) * STACK) - 2;
+    // Not all at the same place of a page, or their first lines would take one another's place in the processor's cache.
+    void** top = (void**)(own.stacks + (thread + 1) * STACK - thread % 32 * 128) - 2;
     *--top = nullptr;  // where a call would leave its return address: the stack is aligned as functions expect it
     *--top = (void*)body;
     for (int saved = 0; saved < 6; ++saved) *--top = nullptr;
@@ -164,7 +164,7 @@ static bool complete_warp_function(int first, int end) {
         if (!(took_part[first / 32] >> (t - first) & 1)) continue;
         if (fibers[t].op != op || fibers[t].mask != mask || fibers[t].site != site)
             complain("lanes of a warp meet at different warp functions");
-        said[first / 32][t - first] = fibers[t].value;
+        own.said[first / 32][t - first] = fibers[t].value;
         fibers[t].state = READY;
     }
     return true;
@@ -232,7 +232,8 @@ static void empty_shared_memory(size_t dynamic) {
 }
 
 static void run(Launch& launch) {
-    if (!stacks) stacks = (char*)mmap(nullptr, STACK * THREADS, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    static int large_pages = madvise(own.stacks, sizeof own.stacks, MADV_HUGEPAGE);  // each thread's stack is elsewhere
+    (void)large_pages;
     std::vector<void*> pointers;
     for (size_t offset : launch.offsets) pointers.push_back((char*)launch.arguments.data() + offset);
     running = &launch;
@@ -243,6 +244,7 @@ static void run(Launch& launch) {
     const unsigned *grid = launch.grid, *block = launch.block;
     memcpy(emu_place.grid_size, grid, sizeof launch.grid);
     memcpy(emu_place.block_size, block, sizeof launch.block);
+    memset(emu_place.thread, 0, sizeof emu_place.thread);
     unsigned long long blocks = (unsigned long long)grid[0] * grid[1] * grid[2];
     for (unsigned long long i = 0; i < blocks && !stopped; ++i) {
         unsigned long long b = launch.backward ? blocks - 1 - i : i;
@@ -295,7 +297,7 @@ API unsigned long long* emu_sync_warp(int op, unsigned mask, unsigned long long 
     me.site = site;
     back_to_driver();
     *active = took_part[warp];
-    return said[warp];
+    return own.said[warp];
 }
 API void* emu_shared_array(const void* declaration, size_t bytes) {
     uintptr_t& array = shared_arrays[declaration];

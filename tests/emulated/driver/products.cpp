@@ -61,8 +61,26 @@ static std::vector<T> rows_of(const Matrix& matrix, long long first, int outer, 
     return rows;
 }
 
-template <class T> static T add_product(T sum, T x, T y) { return sum + x * y; }
-template <> _Float16 add_product(_Float16 sum, _Float16 x, _Float16 y) { return (_Float16)((float)sum + (float)x * (float)y); }
+// sums[i] += a[l][i] * b[l] for each l in turn; four of them for each time that the sums are read and written.
+#define ADD_PRODUCTS(T)                                                                                          \
+    __attribute__((target_clones("avx2", "default"))) static void add_products(T* sums, const T* a, int m,       \
+                                                                              const T* b, int k) {              \
+        int l = 0;                                                                                               \
+        for (; l + 4 <= k; l += 4, a += (size_t)4 * m)                                                           \
+            for (int i = 0; i < m; ++i) {                                                                        \
+                T sum = sums[i] + a[i] * b[l];                                                                   \
+                sum = sum + a[i + (size_t)m] * b[l + 1];                                                         \
+                sum = sum + a[i + (size_t)2 * m] * b[l + 2];                                                     \
+                sums[i] = sum + a[i + (size_t)3 * m] * b[l + 3];                                                 \
+            }                                                                                                    \
+        for (; l < k; ++l, a += m)                                                                               \
+            for (int i = 0; i < m; ++i) sums[i] += a[i] * b[l];                                                  \
+    }
+ADD_PRODUCTS(float) ADD_PRODUCTS(double)
+static void add_products(_Float16* sums, const _Float16* a, int m, const _Float16* b, int k) {
+    for (int l = 0; l < k; ++l)
+        for (int i = 0; i < m; ++i) sums[i] = (_Float16)((float)sums[i] + (float)a[(size_t)l * m + i] * (float)b[l]);
+}
 
 template <class T>
 static void multiply(const Product& p, int batch) {
@@ -71,8 +89,7 @@ static void multiply(const Product& p, int batch) {
     std::vector<T> sums(p.m);
     for (int j = 0; j < p.n; ++j) {
         std::fill(sums.begin(), sums.end(), T(0));
-        for (int l = 0; l < p.k; ++l)
-            for (int i = 0; i < p.m; ++i) sums[i] = add_product(sums[i], a[(size_t)l * p.m + i], b[(size_t)j * p.k + l]);
+        add_products(sums.data(), a.data(), p.m, b.data() + (size_t)j * p.k, p.k);
         for (int i = 0; i < p.m; ++i) {
             long long at = first + i + (long long)j * p.c.leading;
             double before = p.beta == 0 ? 0 : p.beta * get(p.c.data, at, p.c.type);  // with beta 0 what is there is not read
