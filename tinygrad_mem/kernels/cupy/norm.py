@@ -24,7 +24,7 @@ typedef {A} A;
 typedef {W} W;
 typedef long long wide;
 
-__device__ inline A block_sum(A v) {{  // of 256 threads; every thread gets the sum
+__device__ inline A block_sum(A v) {{  // of whole warps; every thread gets the sum
     __shared__ A warps[32];
     for (int m = 16; m; m >>= 1) v += __shfl_xor_sync(0xffffffffu, v, m);
     __syncthreads();
@@ -180,20 +180,24 @@ def _kernel(name, char, weight_char):
     return _cupy.RawKernel(source, name)
 
 
-def _run(name, x, blocks, *arguments, weight=None):
-    """Launch; arrays go by pointer, ``None`` is the null pointer. Nothing happens for no blocks."""
+def _run(name, x, blocks, *arguments, over=_THREADS, weight=None):
+    """Launch; arrays go by pointer, ``None`` is the null pointer. Nothing happens for no blocks.
+
+    A block that walks ``over`` fewer elements than it may have threads has warps for those only.
+    """
     if blocks:
         kernel = _kernel(name, x.dtype.char, x.dtype.char if weight is None else weight.dtype.char)
-        kernel((blocks,), (_THREADS,), tuple([0 if a is None else a for a in arguments]))
+        threads = min(_THREADS, max(-(-over // 32) * 32, 32))
+        kernel((blocks,), (threads,), tuple([0 if a is None else a for a in arguments]))
 
 
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
     """mean and 1 / sqrt(variance + eps) of each channel of x (n, channels, length); running statistics move by ``momentum``."""
     n, channels, length = x.shape
     count, blocks = max(n * length, 1), -(-channels // _THREADS)
-    _run("line_sums", x, n * channels, x, None, None, partial[0], None, channels, length)
+    _run("line_sums", x, n * channels, x, None, None, partial[0], None, channels, length, over=length)
     _run("channel_sums", x, blocks, partial[0], mean, n, channels, 1, 1.0 / count)
-    _run("line_sums", x, n * channels, x, None, mean, None, partial[1], channels, length)
+    _run("line_sums", x, n * channels, x, None, mean, None, partial[1], channels, length, over=length)
     _run("channel_sums", x, blocks, partial[1], rstd, n, channels, 1, 1.0 / count)
     if running_mean is not None:
         _move(mean, momentum, running_mean)
@@ -218,7 +222,7 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
 def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums, out):
     """sums[0] = sum of gy, sums[1] = sum of gy * (x - mean) * rstd, per channel; out (or None) = the gradient of x."""
     n, channels, length = x.shape
-    _run("line_sums", x, n * channels, x, gy, mean, partial[0], partial[1], channels, length)
+    _run("line_sums", x, n * channels, x, gy, mean, partial[0], partial[1], channels, length, over=length)
     _run("channel_sums", x, -(-2 * channels // _THREADS), partial, sums, n, channels, 2, 1.0)
     products = sums[1]
     _cupy.multiply(products, rstd, out=products)
@@ -235,7 +239,7 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
 def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
     """out = (x - mean) * rstd * weight + bias with statistics of each (sample, group); without ``centre`` mean is 0."""
     n, groups, k, length = x.shape
-    _run("sample_statistics", x, n * groups, x, mean, rstd, k * length, float(eps))
+    _run("sample_statistics", x, n * groups, x, mean, rstd, k * length, float(eps), over=k * length)
     w, b = 1.0 if weight is None else weight, 0.0 if bias is None else bias
     _apply(x, mean[..., None, None] if centre else 0.0, rstd[..., None, None], w, b, out)
 
@@ -246,7 +250,8 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
     target = grad_weight if grad_weight is not None else grad_bias
     if target is not None:
         if target.size == groups * k and target.shape[3] == 1:
-            _run("parameter_sums", x, groups * k, gy, x, mean, rstd, grad_weight, grad_bias, n, groups, k, length)
+            sums = (gy, x, mean, rstd, grad_weight, grad_bias, n, groups, k, length)
+            _run("parameter_sums", x, groups * k, *sums, over=n * length)
         else:
             size = _prod(x.shape[1:])
             _run("column_sums", x, -(-size // 32), gy, x, mean, rstd, grad_weight, grad_bias, n, size)
@@ -258,7 +263,7 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
         step *= size
     w0, w1, w2 = reversed(strides) if weight is not None else (0, 0, 0)
     args = (gy, x, mean, rstd, weight, w0, w1, w2, stat[0], stat[1], groups, k * length, length)
-    _run("sample_sums", x, n * groups, *args, weight=weight)
+    _run("sample_sums", x, n * groups, *args, over=_prod(x.shape[2:]), weight=weight)
     m, r = 0.0 if mean is None else mean[..., None, None], rstd[..., None, None]
     first = 0.0 if mean is None else stat[0][..., None, None]
     _sample_backward(gy, x, m, r, 1.0 if weight is None else weight, first, stat[1][..., None, None], out)
