@@ -179,7 +179,7 @@ class Listener:
         """A module that no other module runs in is about to run."""
 
     def spared(self, node: Any) -> None:
-        """The op of ``node``, that was about to run, need not: what it gave in the forward was kept."""
+        """The op of ``node`` is skipped: its forward result is still there."""
 
 
 autopsy: Callable[[Any, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory

@@ -118,8 +118,8 @@ RESULT.say("a batch that fits with a plan", more, "images")
 # ## Measured
 #
 # The plan's training step, on a machine that has the budget and no more. Without a plan the step runs out of memory; with
-# it, it trains inside, and the loss is, bit for bit, that of the plain step. (On cuda it gets a result more: CuPy's pool
-# takes any of several pieces of one size, so it may cut them otherwise than was foretold.)
+# it, it trains within it, and the loss is, bit for bit, that of the plain step. (On cuda it gets a result more: CuPy's pool
+# takes any of several pieces of one size, so it may cut them otherwise than was predicted.)
 
 
 # %%

@@ -135,7 +135,7 @@ def test_tips(files: Path, file: str, tip: str, monkeypatch: pytest.MonkeyPatch)
     (row,) = run("tips", "--tip", tip, "--network", f"{file}:WithStates", "--tokens", "50x64", "--batch-size", "4")
     for case in row["cases"]:
         assert "failed" not in case, case
-        assert case["foretold_exactly"]
+        assert case["predicted_exactly"]
         assert case["result"].startswith(("bit-identical", "within"))
 
 

@@ -14,7 +14,7 @@ from tinygrad_mem import memory, recompute
 from tinygrad_mem.devices import round_up
 from tinygrad_mem.models.vgg import CONVOLUTIONS
 from tinygrad_mem.tips import TIPS, Scene, precision, sequences
-from tinygrad_mem.tips.measure import foretell
+from tinygrad_mem.tips.measure import prediction_of
 from tinygrad_mem.tips.recompute import F
 from tinygrad_mem.tips.tip import SlimVGG
 
@@ -26,7 +26,7 @@ FLOAT = 4
 def compared(name: str, when: str) -> memory.Comparison:
     tip = TIPS[name]
     (case,) = [case for case in tip.cases if case.when == when]
-    return foretell(case.before, tip.scene).compare(foretell(case.after, tip.scene))
+    return prediction_of(case.before, tip.scene).compare(prediction_of(case.after, tip.scene))
 
 
 def sizes(scene: Scene, itemsize: int = FLOAT) -> list[int]:
@@ -203,7 +203,7 @@ def test_a_formula_can_fail(name: str, when: str):
     """The same formulas of a comparison the other way round."""
     tip = TIPS[name]
     (case,) = [case for case in tip.cases if case.when == when]
-    turned = foretell(case.after, tip.scene).compare(foretell(case.before, tip.scene))
+    turned = prediction_of(case.after, tip.scene).compare(prediction_of(case.before, tip.scene))
     assert not all(holds(turned) for holds in FORMULAS[name, when])
 
 

@@ -41,9 +41,9 @@ def test_json_has_both_numbers_of_every_effect():
     assert (first["tip"], first["verdict"], len(second["cases"])) == ("sgd", "saves", 2)
     assert (first["technique"], second["technique"]) == ("light_optimizers", None)
     for case in (*first["cases"], *second["cases"]):
-        assert case["foretold_exactly"]
+        assert case["predicted_exactly"]
         for name in ("peak", "saved", "transient"):
-            assert case[name] == case["foretold"][name]
+            assert case[name] == case["predicted"][name]
             assert case[name]["after"] - case[name]["before"] == case[name]["change"]
 
 
@@ -56,7 +56,7 @@ def test_the_table_fits_its_terminal_and_keeps_its_numbers(columns: int):
     (case,) = row["cases"]
     for number in (case["peak"]["change"], case["saved"]["change"]):
         assert f"{number:+,}" in ran.stdout
-    assert "meta foretold all 2 runs to the byte" in " ".join(ran.stdout.split())
+    assert "all 2 runs are as predicted, to the byte" in " ".join(ran.stdout.split())
 
 
 def test_one_tip_has_its_timelines_and_its_reason():

@@ -26,6 +26,6 @@ def test_a_tip_has_the_bytes_that_meta_says(name: str):
     for result in found:
         assert not isinstance(result, Failed), result.message
         assert isinstance(result, Measured)
-        said, ran = result.foretold, result.comparison
+        said, ran = result.predicted, result.comparison
         assert (ran.peak, ran.saved, ran.transient) == (said.peak, said.saved, said.transient), result.when
         assert result.exact, result.when

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tips.test_run import made
 from tinygrad_mem.tips import TIPS, Measured
-from tinygrad_mem.tips.measure import foretell
+from tinygrad_mem.tips.measure import prediction_of
 from tinygrad_mem.tips.verdict import verdict
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -29,7 +29,7 @@ def test_a_tip_of_the_readme(name: str):
     assert [row[1] for row in rows] == [case.when for case in tip.cases]
     found: list[Measured] = []
     for row, case in zip(rows, tip.cases, strict=True):
-        comparison = foretell(case.before, tip.scene).compare(foretell(case.after, tip.scene))
+        comparison = prediction_of(case.before, tip.scene).compare(prediction_of(case.after, tip.scene))
         peak = comparison.peak
         assert row[2:5] == (f"{peak.before:,}", f"{peak.after:,}", f"{peak.change / peak.before:+.1%}")
         outcome = made().before

@@ -47,24 +47,24 @@ def test_the_cpu_has_the_bytes_of_meta(name: str):
     for result in measured(name, 4):
         assert result.exact
         for effect in ("peak", "saved", "transient"):
-            assert getattr(result.comparison, effect) == getattr(result.foretold, effect)
+            assert getattr(result.comparison, effect) == getattr(result.predicted, effect)
 
 
 def test_a_line_does_not_contradict_itself():
     """Bytes are called exact only where every prediction was; a number is called another one only where it is."""
     (found, *_) = measured("del", 4)
     tip = TIPS["del"]
-    assert "Bytes are exact: meta foretold all 2 runs to the byte." in summary([(tip, [found])])
+    assert "Bytes are exact: all 2 runs are as predicted, to the byte." in summary([(tip, [found])])
     wrong = replace(found, exact=False)
     assert "exact" not in summary([(tip, [found, wrong])])
-    assert "meta foretold 1 of 2 pairs wrongly, which is a defect: please report it." in summary([(tip, [found, wrong])])
-    other = replace(wrong, foretold=replace(found.foretold, peak=Effect(0, 1)))
-    for result, words in ((wrong, "not foretold at every event"), (other, "not as foretold: +1"), (found, "")):
+    assert "1 of 2 pairs differ from their prediction, which is a defect: please report it." in summary([(tip, [found, wrong])])
+    other = replace(wrong, predicted=replace(found.predicted, peak=Effect(0, 1)))
+    for result, words in ((wrong, "predicted otherwise at some event"), (other, "predicted +1"), (found, "")):
         for width in (60, 200):
             console = Console(file=io.StringIO(), width=width)
             console.print(table([(tip, [result])], width))
             text = " ".join(re.sub("[^a-z:+0-9]", " ", console.file.getvalue()).split())
-            assert words in text if words else "foretold" not in text
+            assert words in text if words else "predicted" not in text
 
 
 def test_a_second_run_has_the_same_bytes_and_numbers():
@@ -108,9 +108,9 @@ def test_digits_are_learned_as_well(name: str):
         ("sgd", "saves"),
         ("empty_cache", "myth"),
         ("del", "saves only when: nobody saved it"),
-        ("master_weights", "mends the numbers"),
-        ("float32_sums", "mends the numbers"),
-        ("static_loss_scale", "mends the numbers"),
+        ("master_weights", "improves accuracy"),
+        ("float32_sums", "improves accuracy"),
+        ("static_loss_scale", "improves accuracy"),
     ],
 )
 def test_verdicts(name: str, text: str):
@@ -141,7 +141,7 @@ def made(peak: int = 0, saved: int = 0, transient: int = 0, errors: Any = None, 
         (made(peak=500_000, saved=-500_000), "moves the peak elsewhere"),
         (made(peak=500_000), "costs"),
         (made(), "myth"),
-        (made(errors=(1.0, 0.4)), "mends the numbers"),
+        (made(errors=(1.0, 0.4)), "improves accuracy"),
         (made(errors=(1.0, 0.6)), "myth"),
     ],
 )

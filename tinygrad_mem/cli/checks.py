@@ -24,7 +24,7 @@ from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..techniques import save_on_cpu
 from ..text import visible
-from ..tips.measure import distance, foretell
+from ..tips.measure import distance, prediction_of
 from ..tips.measure import run as ran_on
 from ..tips.tip import Scene, Training
 from .calls import CALLS, Call
@@ -206,7 +206,7 @@ JOBS = (
 def of_training(job: Job, device: Any) -> list[str]:
     """Bytes in use after every event, as predicted; losses as on the CPU."""
     ran = ran_on(job.build, job.scene, str(device))
-    problems = _unlike(job.name, ran.track, foretell(job.build, job.scene, device.like))
+    problems = _unlike(job.name, ran.track, prediction_of(job.build, job.scene, device.like))
     allowed = LOSSES["float32" if job.precision == "float32" else "float16"]
     wanted = ran_on(job.build, job.scene, "cpu").numbers.losses
     for step, (ours, theirs) in enumerate(zip(ran.numbers.losses, wanted, strict=True)):
@@ -217,8 +217,8 @@ def of_training(job: Job, device: Any) -> list[str]:
 
 def _unlike(name: str, ran: Track, said: Track) -> list[str]:
     """Where the run and its prediction part."""
-    found, foretold = _changes(ran), _changes(said)
-    for number, (ours, theirs) in enumerate(zip_longest(found, foretold, fillvalue="nothing")):
+    found, predicted = _changes(ran), _changes(said)
+    for number, (ours, theirs) in enumerate(zip_longest(found, predicted, fillvalue="nothing")):
         if ours != theirs:
             return [
                 f"{name}: at change {number} of {len(found)} the run has {ours}, its prediction {theirs}; "
@@ -240,7 +240,7 @@ def of_offload(device: Any) -> list[str]:
     job = JOBS[0]
     moved = partial(job.build, region=partial(save_on_cpu, pin_memory=True))
     plain, ran = ran_on(job.build, job.scene, str(device)), ran_on(moved, job.scene, str(device))
-    problems = _unlike("offload", ran.track, foretell(moved, job.scene, device.like))
+    problems = _unlike("offload", ran.track, prediction_of(moved, job.scene, device.like))
     if distance(plain.numbers, ran.numbers) != 0:
         problems.append("offload: the parameters are not, bit for bit, those of training without it")
     if ran.track.peak >= plain.track.peak:

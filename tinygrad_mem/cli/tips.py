@@ -165,14 +165,14 @@ def _data(tip: Tip, results: list[Measured | Failed]) -> dict[str, Any]:
 def _case(result: Measured | Failed) -> dict[str, Any]:
     if isinstance(result, Failed):
         return {"when": result.when, "failed": result.kind, "message": result.message}
-    found, foretold = result.comparison, result.foretold
+    found, predicted = result.comparison, result.predicted
     return {
         "when": result.when,
         "peak": _effect(found.peak),
         "saved": _effect(found.saved),
         "transient": _effect(found.transient),
-        "foretold": {name: _effect(getattr(foretold, name)) for name in ("peak", "saved", "transient")},
-        "foretold_exactly": result.exact,
+        "predicted": {name: _effect(getattr(predicted, name)) for name in ("peak", "saved", "transient")},
+        "predicted_exactly": result.exact,
         "reserved": _effect(result.reserved),
         "time": result.time,
         "result": result_words(result),

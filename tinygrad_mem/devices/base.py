@@ -142,7 +142,7 @@ class device:
         raise NotImplementedError
 
     def free_memory(self) -> int:
-        """Bytes that the device could still give to its pool; 0 where nothing but the machine's patience limits it."""
+        """Bytes that the device could still give to its pool; 0 if the device reports no limit."""
         return 0
 
     def outside(self) -> int:

@@ -34,7 +34,7 @@ def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwar
     prediction): where they run beside each other, the order of events is one of many, as in a real run. Workers of a
     ``DataLoader`` have one order: each batch is made, whole, at the moment at which it is asked for, before the program
     goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor`` batches are ready while a step runs.
-    Where memory hangs in reference cycles a peak depends on when Python's collector runs, which nobody can foretell: a
+    Where memory hangs in reference cycles a peak depends on when Python's collector runs, which cannot be predicted: a
     warning says so.
 
     Args:

@@ -2,7 +2,7 @@
 
 Used bytes do not depend on placement: each block takes its size rounded up to 512, in CuPy as here. Reserved bytes do. Our
 pool chooses among free chunks of equal size the one with the lowest address; CuPy the one whose Python object lies lowest
-in the process, which nobody can foretell. So the events are replayed with several choices, and the answer is an interval.
+in the process, which cannot be predicted. So the events are replayed with several choices, and the answer is an interval.
 
 Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
 """

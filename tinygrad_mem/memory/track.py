@@ -247,7 +247,7 @@ class Track:
         return compare(self, other)
 
     def replay(self, seeds: int = 8) -> Replay:
-        """What CuPy's pool would have reserved for the same events: an interval, because its choices are not foretold."""
+        """What CuPy's pool would have reserved for the same events: an interval, because its choices cannot be predicted."""
         return replay(self.log, seeds)
 
     # --- seeing -----------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The planner: give it a budget in bytes, and it trains inside."""
+"""The planner: set a budget in bytes; it finds the fastest training step that fits."""
 
 from ..errors import BudgetError as BudgetError
 from .choice import Choice as Choice

@@ -270,7 +270,7 @@ class Rerun(AbstractContextManager):
 
 
 def _held(node: Node, name: str, array: Any) -> dict:
-    """An array that is saved for ``node``'s twin on the tape, and told as that while it is here."""
+    """An array for the node that saved it in the forward; it is reported to the tracker as an activation while it is alive."""
     if not scope.listeners:
         return {name: array}
     held = Kept({name: array})

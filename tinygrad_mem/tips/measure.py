@@ -46,7 +46,7 @@ class Measured:
     Attributes:
         when: the case's condition.
         before, after: the runs on the device.
-        foretold: the comparison of both runs on ``meta``.
+        predicted: the comparison of both runs on ``meta``.
         exact: whether both runs on ``meta`` had the device's bytes after every event.
         distance: how far the numbers went apart; see :func:`distance`. ``None``: parameters of other shapes.
         errors: of before and after, from the case's ideal; ``None`` where it has none.
@@ -57,7 +57,7 @@ class Measured:
     before: Outcome
     after: Outcome
     comparison: Comparison
-    foretold: Comparison
+    predicted: Comparison
     exact: bool
     distance: float | None
     errors: tuple[float, float] | None
@@ -97,17 +97,17 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
     try:
         before, after = (run(build, scene, device) for build in (case.before, case.after))
         ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers
-        foretold = [foretell(build, scene, like) for build in (case.before, case.after)]
+        predicted = [prediction_of(build, scene, like) for build in (case.before, case.after)]
     except TinygradMemError as error:
         let_go(error)
         return Failed(case.when, str(error), "out of memory" if isinstance(error, OutOfMemoryError) else "does not apply")
-    pairs = zip((before, after), foretold, strict=True)
+    pairs = zip((before, after), predicted, strict=True)
     return Measured(
         case.when,
         before,
         after,
         before.track.compare(after.track),
-        foretold[0].compare(foretold[1]),
+        predicted[0].compare(predicted[1]),
         all(np.array_equal(ran.track.timeline().used, said.timeline().used) for ran, said in pairs),
         distance(before.numbers, after.numbers),
         None if ideal is None else (_error(before.numbers, ideal), _error(after.numbers, ideal)),
@@ -115,7 +115,7 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
     )
 
 
-def foretell(build: Build, scene: Scene, like: str = "cpu") -> Track:
+def prediction_of(build: Build, scene: Scene, like: str = "cpu") -> Track:
     """The run's track on ``meta``."""
 
     def script() -> None:

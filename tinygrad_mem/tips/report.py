@@ -18,7 +18,7 @@ OWNERS = 8  # of a comparison
 POINTS = 120  # moments of a timeline that are drawn
 WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched to its place
 NAMED = 0.22  # of a timeline: phases that have room for their name
-_TONES = {"saves": "good", "saves only when": "good", "mends the numbers": "good", "myth": "bad", "out of memory": "bad"}
+_TONES = {"saves": "good", "saves only when": "good", "improves accuracy": "good", "myth": "bad", "out of memory": "bad"}
 
 
 def write(rows: Sequence[Row], path: Path | str) -> None:
@@ -61,7 +61,7 @@ def _table(rows: Sequence[Row]) -> str:
             if isinstance(result, Failed):
                 body.append(f'<tr><td>{link}</td><td colspan="5" class="bad">{result.kind}</td><td>{words}</td></tr>')
                 continue
-            found, said = result.comparison, result.foretold
+            found, said = result.comparison, result.predicted
             effects = "".join(
                 _cell(name, *_effect(getattr(found, name), getattr(said, name))) for name in ("peak", "saved", "transient")
             )
@@ -78,9 +78,9 @@ def _cell(name: str, value: str, small: str = "") -> str:
     return f'<td class="n" data-name="{name}"><span>{html.escape(value)}{below}</span></td>'
 
 
-def _effect(found: Effect, foretold: Effect) -> tuple[str, str]:
+def _effect(found: Effect, predicted: Effect) -> tuple[str, str]:
     share = f"{found.change / found.before:+.1%}" if found.before else ""
-    meta = "= meta" if found == foretold else f"meta {foretold.change:+,}"
+    meta = "= meta" if found == predicted else f"meta {predicted.change:+,}"
     return f"{found.change:+,}", ", ".join(filter(None, (share, meta)))
 
 

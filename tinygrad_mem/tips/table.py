@@ -23,7 +23,7 @@ NARROW = 92
 STYLES = {
     "saves": "green",
     "saves only when": "green",
-    "mends the numbers": "cyan",
+    "improves accuracy": "cyan",
     "moves the peak elsewhere": "yellow",
     "costs": "yellow",
     "myth": "red",
@@ -66,8 +66,8 @@ def _cells(result: Measured | Failed, narrow: bool) -> list[Text]:
     effects = (result.comparison.peak, result.comparison.saved, result.comparison.transient)
     last = f"x{result.time:.2f}, {result_words(result)}"
     if not result.exact:
-        peak = result.foretold.peak.change
-        last += f", not as foretold: {peak:+,}" if peak != effects[0].change else ", not foretold at every event"
+        peak = result.predicted.peak.change
+        last += f", predicted {peak:+,}" if peak != effects[0].change else ", predicted otherwise at some event"
     if not narrow:
         return [*(Text(f"{effect.change:+,}\n{_share(effect)}") for effect in effects), Text(last.replace(", ", "\n", 1))]
     lines = [f"{name} {effect.change:+,} {_share(effect)}" for name, effect in zip(_NAMES, effects, strict=True)]

@@ -25,7 +25,7 @@ class Verdict:
     """In a few words.
 
     Attributes:
-        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "mends the numbers", "myth", "out of memory",
+        kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "improves accuracy", "myth", "out of memory",
             "does not apply".
         text: the kind, and what it is about.
     """
@@ -67,9 +67,9 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
     """Tips that promise better numbers are judged by the distance to ideal ones."""
     better = [r for r in measured if r.errors is not None and r.errors[1] < r.errors[0] / 2]
     if len(better) == len(measured):
-        return Verdict("mends the numbers", "mends the numbers")
+        return Verdict("improves accuracy", "improves accuracy")
     if better:
-        return Verdict("mends the numbers", f"mends the numbers only when: {' or '.join(r.when for r in better)}")
+        return Verdict("improves accuracy", f"improves accuracy only when: {' or '.join(r.when for r in better)}")
     return Verdict("myth", "myth")
 
 
@@ -104,7 +104,7 @@ def reason(found: Measured) -> str:
         parts.append(f"most of it {visible(largest.owner)} ({_signed(largest.bytes)})")
     elif changes:
         held = sum(max(change.bytes, 0) for change in changes)
-        parts.append(f"At the peak the same bytes of each category, {bytes_text(held)} of them with another owner")
+        parts.append(f"At the peak each category has the same bytes, {bytes_text(held)} of them made by others")
     else:
         parts.append("Both peaks are made of the same blocks")
     for name, effect in (("saved", effects.saved), ("transient", effects.transient)):
@@ -113,7 +113,7 @@ def reason(found: Measured) -> str:
     before, after = effects.phase
     parts.append(f"the peak stays in {after}" if before == after else f"the peak was in {before} and is in {after}")
     if found.reserved.change and not effects.peak.change:
-        parts.append(f"the pool holds {_signed(found.reserved.change)} in the end, which nobody uses")
+        parts.append(f"at the end the pool has {_signed(found.reserved.change)} reserved but unused")
     return "; ".join(parts) + "."
 
 
@@ -135,7 +135,7 @@ def _signed(size: int) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many tips did what, and whether ``meta`` foretold every byte."""
+    """How many tips did what, and whether the predictions were right to the byte."""
     kinds: dict[str, int] = {}
     for _, results in rows:
         kind = verdict(results).kind
@@ -143,8 +143,7 @@ def summary(rows: Sequence[Row]) -> str:
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
     measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
     wrong = sum(not result.exact for result in measured)
-    said = f"Bytes are exact: meta foretold all {2 * len(measured)} runs to the byte"
+    said = f"Bytes are exact: all {2 * len(measured)} runs are as predicted, to the byte"
     if wrong:
-        pairs = f"{wrong} of {len(measured)} pairs"
-        said = f"Bytes are measured; meta foretold {pairs} wrongly, which is a defect: please report it"
+        said = f"{wrong} of {len(measured)} pairs differ from their prediction, which is a defect: please report it"
     return f"{len(rows)} tip{'s' * (len(rows) != 1)}: {counts}. {said}."

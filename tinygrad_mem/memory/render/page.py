@@ -87,7 +87,7 @@ def _run(track: Track, title: str, name: str, drawn: dict[str, Any]) -> str:
         "peak": _bytes(moment.used),
         "in": moment.phase,
         "asked for": _bytes(pool.requested),
-        "reserved": f"{_bytes(pool.reserved)}, {pool.fragmentation:.1%} of it in no block",
+        "reserved": f"{_bytes(pool.reserved)}, {pool.fragmentation:.1%} of it reserved but unused",
         "device": track.device,
     }
     smallest = min((block.rounded for block in found), default=0)
