@@ -1,4 +1,4 @@
-"""The house stands as ``CONTRIBUTING.md`` draws it: imports run downwards, kernels come in pairs, importing is cheap."""
+"""The rooms are as ``docs/architecture.md`` draws them: imports run downwards, kernels come in pairs, importing is cheap."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_imports_run_downwards(path):
     here = room(path.relative_to(ROOT).parts)
     if here in ("__init__", "__main__"):
         return
-    assert here in RANKS, f"{here} has no rank: put it in the table here and in CONTRIBUTING.md"
+    assert here in RANKS, f"{here} has no rank: put it in the table here and in docs/architecture.md"
     for line, module in imports_of(path):
         there = room(module)
         if here in PUBLIC_FACE and there not in RANKS:
@@ -227,17 +227,6 @@ def test_a_public_function_stands_where_its_name_is():
             lost.append(f"{where}.{name}: no def {function.__name__} in {module}")
     assert lost == []
     assert len(texts) > 20
-
-
-def test_contributing_has_the_same_ranks():
-    text = (ROOT.parent / "CONTRIBUTING.md").read_text()
-    table = {}
-    for row in text.splitlines():
-        cells = [c.strip() for c in row.split("|")]
-        if len(cells) > 3 and cells[1].isdecimal():
-            for name in cells[2].split(","):
-                table[name.strip().strip("`/")] = int(cells[1])
-    assert table == RANKS
 
 
 def kernels(module) -> dict:
