@@ -494,6 +494,11 @@ def _t(*values: float) -> Any:
     return tm.tensor(np.array(values))
 
 
+def _drawn(*values: int) -> Any:
+    """The same numbers, which a prediction does not know: 0 was drawn and added."""
+    return _t(*values) + tm.randint(0, 1, (len(values),))
+
+
 def _g(*sizes: int) -> Any:
     return tm.randn(*sizes, requires_grad=True)
 
@@ -539,6 +544,15 @@ def _averaged() -> None:
 
 nan, inf = float("nan"), float("inf")
 EQUAL: dict[str, Callable[[], Any]] = {
+    "known: classes that are counted": lambda: F.one_hot(_t(0, 1, 2)),
+    "known: repeat_interleave": lambda: tm.repeat_interleave(_g(3), _t(1, 2, 3) - 1).sum().backward(),
+    "known: bincount": lambda: tm.bincount(_t(1, 2, 3) * 2),
+    "known: a slice": lambda: _g(5)[: (tm.tensor(3) + 1)].sum().backward(),
+    "known: sizes": lambda: tm.zeros(int(tm.arange(5).sum()), int(_t(1, 7).max())),
+    "known: tensor_split": lambda: tm.tensor_split(tm.ones(5), _t(2, 3) + 1),
+    "known: unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(
+        tm.randn(2, 4, 2), _t(1, 3) + 1, True, enforce_sorted=False
+    ),
     "rows from the end": lambda: _g(5, 3)[_t(-1, 0, -5, -1)].sum().backward(),
     "wide rows from the end": lambda: _g(5, 100)[_t(-1, 0, -5, -1)].sum().backward(),
     "two indices from the end": lambda: _g(5, 3, 2)[_t(-1, 0, -5), _t(-3, 2, -1)].sum().backward(),
@@ -603,7 +617,7 @@ def _sparse(what: Callable[[Any], Any]) -> None:
 
 
 REFUSED: dict[str, Callable[[], Any]] = {
-    "classes that are not counted": lambda: F.one_hot(_t(0, 1, 2)),
+    "classes that are not counted": lambda: F.one_hot(_drawn(0, 1, 2)),
     "elements by a mask": lambda: tm.ones(3)[tm.ones(3) > 0],
     "elements by bytes": lambda: tm.ones(3)[tm.tensor(np.array([1, 0, 1], np.uint8))],
     "masked_select": lambda: tm.masked_select(tm.ones(3), tm.ones(3) > 0),
@@ -615,8 +629,8 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "where": lambda: tm.where(tm.ones(3) > 0),
     "unique": lambda: tm.unique(tm.ones(3)),
     "unique_consecutive": lambda: tm.unique_consecutive(_t(1, 1, 2)),
-    "repeat_interleave": lambda: tm.repeat_interleave(tm.ones(3), _t(1, 2, 3)),
-    "bincount": lambda: tm.bincount(_t(1, 2, 3)),
+    "repeat_interleave": lambda: tm.repeat_interleave(tm.ones(3), _drawn(1, 2, 3)),
+    "bincount": lambda: tm.bincount(_drawn(1, 2, 3)),
     "bool": lambda: bool(tm.ones(1)),
     "any": lambda: 1 if tm.ones(3).any() else 0,
     "equal": lambda: tm.equal(tm.ones(2), tm.ones(2)),
@@ -628,12 +642,12 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "save": lambda: tm.save(tm.ones(3), io.BytesIO()),
     "a sparse gradient summed": lambda: _sparse(lambda w: w.grad.coalesce()),
     "labels": lambda: techniques.labelled_positions(tm.zeros(2, 3, dtype="int64")),
-    "a slice": lambda: tm.ones(5)[: (tm.tensor(3) + 0)],
-    "narrow": lambda: tm.ones(5).narrow(0, tm.tensor(1) + 0, 2),
-    "arange": lambda: tm.arange(tm.tensor(5) + 0),
-    "zeros": lambda: tm.zeros(int(tm.tensor(5) + 0)),
-    "tensor_split": lambda: tm.tensor_split(tm.ones(5), _t(2, 3) + 0),
-    "unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(tm.randn(2, 4, 2), _t(2, 4) + 0, True, enforce_sorted=False),
+    "a slice": lambda: tm.ones(5)[: _drawn(3)[0]],
+    "narrow": lambda: tm.ones(5).narrow(0, _drawn(1)[0], 2),
+    "arange": lambda: tm.arange(_drawn(5)[0]),
+    "zeros": lambda: tm.zeros(int(_drawn(5))),
+    "tensor_split": lambda: tm.tensor_split(tm.ones(5), _drawn(2, 3)),
+    "unsorted lengths": lambda: nn.utils.rnn.pack_padded_sequence(tm.randn(2, 4, 2), _drawn(2, 4), True, enforce_sorted=False),
 }
 """What the run allocates, or whether it goes on, depends on these values."""
 

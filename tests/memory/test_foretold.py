@@ -134,7 +134,11 @@ def test_functions_like_a_gpu(reliability: Callable[[str, int], None]):
             memory.predict(called, call, *PLAIN, grad)
         except TinygradMemError:
             continue
-        memory.predict(called, call, *PLAIN, grad, like="cuda")
+        try:
+            memory.predict(called, call, *PLAIN, grad, like="cuda")
+        except DataDependenceError:  # floats are known as on the cpu only
+            assert call.name in ("allclose", "equal"), call
+            continue
         count += 1
     reliability("calls predicted as on a GPU", count)
 

@@ -32,6 +32,7 @@ from . import saved
 from .capsule import FOREIGN, admitted
 from .gradient_hooks import Inspectable, call_hooks, shown
 from .gradients import PARTIAL, add_partial, copy, memory_of, unbroadcast, whole
+from .known import follow
 from .shape import root_of
 from .sparse import SparseTensor, accumulate_rows
 from .storage import Storage
@@ -213,6 +214,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
             connect(node, inputs, (outputs,))
     if op.view:
         _share(op, inputs, params, outputs, enabled)
+    elif local.dry is not None:
+        follow(op, inputs, params, outputs)
     if not enabled and local.inference:
         made: Any = outputs if type(out) is tuple else (outputs,)
         for tensor in made:

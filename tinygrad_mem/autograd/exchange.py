@@ -67,8 +67,7 @@ class Exchange(Shaped):
 
     def tolist(self) -> Any:
         """The values as (nested) lists of Python numbers."""
-        known = self._constant()
-        return (self._host() if known is None else known).tolist()
+        return self._seen().tolist()
 
     def _constant(self) -> np.ndarray | None:
         """In a dry run, the values, if the program gave them as numbers and nothing has written there since."""
@@ -77,6 +76,8 @@ class Exchange(Shaped):
         version, start, values = self._storage.constant
         if version != self._storage.version:
             return None
+        if not self.array.size:  # a view of nothing may begin beyond it
+            return np.empty(self.array.shape, self.array.dtype)
         offset = address_of(self.array) - start
         return np.ndarray(self.array.shape, self.array.dtype, values, offset, self.array.strides)
 
@@ -132,7 +133,12 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __contains__(self, element: Any) -> bool:
-        return bool((self._host() == (element._host() if isinstance(element, Exchange) else element)).any())
+        return bool((self._seen() == (element._seen() if isinstance(element, Exchange) else element)).any())
+
+    def _seen(self) -> np.ndarray:
+        """The values on the host: those that a dry run knows, or all."""
+        known = self._constant()
+        return self._host() if known is None else known
 
     def __format__(self, spec: str) -> str:
         return object.__format__(self, spec) if self.array.ndim or self.is_meta else format(self.item(), spec)

@@ -12,7 +12,7 @@ from .. import dtypes
 from ..absent import say_once
 from ..autograd.capsule import borrowed
 from ..autograd.grad_mode import no_grad
-from ..autograd.shape import address_of
+from ..autograd.known import REMEMBERED, remember
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
@@ -23,7 +23,6 @@ from .shape import sizes_of
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 """Values of ``memory_format``: it is taken everywhere and changes nothing, since new tensors are contiguous in any case."""
-_REMEMBERED = 4096  # elements: a dry run knows the values of a constant up to this size, so that a program may decide by them
 
 
 def formatted(memory_format: Any) -> None:
@@ -75,6 +74,8 @@ def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, require
     value = dtypes.fitting(value, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype))
     out = _new(shape, dtype, device, requires_grad)
     out.device.kernels.fill(value, out=out.array)
+    if local.dry is not None and out.array.dtype.kind not in dtypes.FLOATING and out.array.size <= REMEMBERED:
+        remember(np.full(shape, value, out.array.dtype), out)
     return out
 
 
@@ -97,7 +98,7 @@ def tensor(
     source = host_array(data, dtype)
     out = Tensor._wrap(where.empty(source.shape, source.dtype), where)
     where.upload(source, out.array)
-    _remember(source, out)
+    remember(source, out)
     return _begun(out, requires_grad)
 
 
@@ -107,12 +108,6 @@ def _device_for(data: Any, device: Any) -> Device:
     return data.device if stays else device_of(device)
 
 
-def _remember(values: np.ndarray, out: Tensor) -> None:
-    """Note what a constant of a dry run holds."""
-    if local.dry is out.device and values.size <= _REMEMBERED:
-        out.storage.constant = (0, address_of(out.array), values.tobytes())
-
-
 def _copied(data: Tensor, dtype: Any) -> Tensor:
     from .convert import to
 
@@ -120,7 +115,7 @@ def _copied(data: Tensor, dtype: Any) -> Tensor:
     with no_grad():
         out = to(data, dtype=dtype, copy=True)
     if known is not None:
-        _remember(known.astype(out.dtype), out)
+        remember(known.astype(out.dtype), out)
     return out
 
 
