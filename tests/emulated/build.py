@@ -104,7 +104,7 @@ def _made_once(folder: Path) -> Iterator[Path | None]:
             yield None
             return
         _remove_old(folder)
-        with tempfile.TemporaryDirectory(dir=folder.parent) as made:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.") as made:  # of a name that grows old
             yield Path(made)
             shutil.copytree(made, folder.with_suffix(".new"), dirs_exist_ok=True)
             folder.with_suffix(".new").rename(folder)
@@ -117,6 +117,10 @@ def kept(name: str) -> Iterator[dict[str, Any]]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            os.utime(path)  # it is in use
+        else:
+            _remove_old(path)
         found = json.loads(path.read_text()) if path.exists() else {}
         before = len(found)
         yield found
@@ -128,12 +132,16 @@ def kept(name: str) -> Iterator[dict[str, Any]]:
 _ROOMS = ("tinygrad_mem", "tests/emulated", "tests/memory", "tests/nn", "tests/ops", "tests/optim", "tests/sturdy")
 
 
-def _remove_old(folder: Path) -> None:
-    """Of the folders of the same kind, those that nobody has used for a month."""
-    kind = folder.name.partition("-")[0]
-    for other in folder.parent.glob(f"{kind}-*"):
-        if other.is_dir() and time.time() - other.stat().st_mtime > _OLD:
+def _remove_old(new: Path) -> None:
+    """Of the folders and files of the same kind, those that nobody has used for a month."""
+    for other in new.parent.glob(f"{new.name.partition('-')[0]}-*"):
+        if other.suffix == ".lock" or time.time() - other.stat().st_mtime <= _OLD:
+            continue
+        if other.is_dir():
             shutil.rmtree(other, ignore_errors=True)
+        else:
+            other.unlink(missing_ok=True)
+        if other.suffix in ("", ".json"):  # of what is whole: a folder that was being filled has the lock of another
             other.with_suffix(".lock").unlink(missing_ok=True)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 import ctypes
 import re
 import subprocess
+from collections.abc import Iterable
 from functools import cache
 from typing import Any, NamedTuple
 
 from . import build
 
 ARCHITECTURES = (70, 80, 90, 100)  # V100, A100, H100, B200
-REPORTED = 80  # the one for which the assembler reports
 _TOGETHER = 100  # sources
 _SYNTAX = "-fdevice-syntax-only"
 
@@ -155,47 +155,48 @@ def known_reports(
 ) -> list[dict[str, Needs] | str]:
     """:func:`reports`, of which each source is asked for once: answers are kept on disk."""
     with build.kept(f"reports-{architecture}-{int(report)}{int(syntax)}") as answers:
-        keys = [build.key(_DIMENSIONS.sub(r"\1>", source.text), source.defines) for source in sources]
-        new = {key: source for key, source in zip(keys, sources, strict=True) if key not in answers}
+        names = [*map(name_of, sources)]
+        new = {name: source for name, source in zip(names, sources, strict=True) if name not in answers}
         answers |= dict(zip(new, reports([*new.values()], architecture, report=report, syntax=syntax), strict=True))
-    found = [answers[key] for key in keys]
+    found = [answers[name] for name in names]
     return [each if isinstance(each, str) else {name: Needs(*some) for name, some in each.items()} for each in found]
+
+
+def name_of(source: Source) -> str:
+    """One for all sources that differ in dimensions only."""
+    return build.key(_DIMENSIONS.sub(r"\1>", source.text), source.defines)
 
 
 _DIMENSIONS = re.compile(r"(CArray<[^<>]*?|CIndexer<)(\d+)((?:, *\d+)*)>")
 
 
-def by_kind(sources: list[Source]) -> tuple[list[Source], list[Source]]:
-    """Those of raw kernels, and those that CuPy wrote: of sources that differ in dimensions only, the one with most."""
-    raw, written = [], {}
+def distinct(sources: Iterable[Source]) -> list[Source]:
+    """Of sources that differ in dimensions only, the one with most."""
+    found: dict[str, tuple[int, Source]] = {}
     for source in sources:
-        if "CIndexer" not in source.text:
-            raw.append(source)
-            continue
         size = sum(int(count) for _, count, _ in _DIMENSIONS.findall(source.text))
-        alike = _DIMENSIONS.sub(r"\1>", source.text)
-        written[alike] = max(written.get(alike, (-1, source)), (size, source))
-    return raw, [source for _, source in written.values()]
+        found[name_of(source)] = max(found.get(name_of(source), (-1, source)), (size, source))
+    return [source for _, source in found.values()]
 
 
-def examined(sources: list[Source]) -> tuple[dict[Source, str], dict[str, Needs]]:
-    """(what a compiler says of the sources that it refuses), (what each kernel needs at most).
-
-    Every source is compiled for one architecture. For the others raw kernels are, and of CuPy's what the front end finds.
+def examined(
+    sources: Iterable[Source], complete: Iterable[int] = ARCHITECTURES
+) -> tuple[dict[Source, str], dict[int, dict[str, Needs]]]:
+    """(what a compiler says of the sources that it refuses), (what each kernel needs at most on each of those architectures for
+    which the sources are compiled completely: for the others the compiler's front end reads them).
     """
-    raw, written = by_kind(sources)
+    some = distinct(sources)
     refused: dict[Source, str] = {}
-    most: dict[str, Needs] = {}
+    most: dict[int, dict[str, Needs]] = {}
     for architecture in ARCHITECTURES:
-        chosen = architecture == REPORTED
-        for some, syntax in ((raw, False), (written, not chosen)):
-            answers = known_reports(some, architecture, report=chosen, syntax=syntax)
-            for source, answer in zip(some, answers, strict=True):
-                if isinstance(answer, str):
-                    refused[source] = f"sm_{architecture}: {answer}"
-                    continue
-                for name, needs_ in answer.items():
-                    most[name] = Needs(*map(max, most.get(name, needs_), needs_))
+        whole = architecture in complete
+        of_all = most.setdefault(architecture, {}) if whole else {}
+        for source, answer in zip(some, known_reports(some, architecture, report=whole, syntax=not whole), strict=True):
+            if isinstance(answer, str):
+                refused[source] = f"sm_{architecture}: {answer}"
+                continue
+            for name, needs_ in answer.items():
+                of_all[name] = Needs(*map(max, of_all.get(name, needs_), needs_))
     return refused, most
 
 

@@ -41,6 +41,7 @@ def runs() -> Iterator[tuple[str, Run]]:
         yield str(row), _on(layer, row, train)
     for dtype in FLOATS:
         yield f"sort of a long line {dtype}", partial(_sorted, dtype)
+        yield f"norms of long lines {dtype}", partial(_normed, dtype)
     for name, dtype in itertools.product(("SGD", "SparseAdam", "Adagrad"), FLOATS[1:]):
         yield f"{name} of rows {dtype}", partial(_rows_moved, name, dtype)
 
@@ -70,6 +71,15 @@ def _sorted(dtype: str, dev: str) -> None:
     import tinygrad_mem as tm
 
     tm.ones(3, 5000, dtype=getattr(tm, dtype), device=dev).sort()
+
+
+def _normed(dtype: str, dev: str) -> None:
+    """Lines that a whole block of threads sums."""
+    import tinygrad_mem as tm
+
+    x = tm.ones(2, 4, 300, dtype=getattr(tm, dtype), device=dev, requires_grad=True)
+    for norm in (tm.nn.BatchNorm1d(4), tm.nn.GroupNorm(2, 4)):
+        norm.to(dev, dtype=getattr(tm, dtype))(x).sum().backward()
 
 
 def _rows_moved(name: str, dtype: str, dev: str) -> None:

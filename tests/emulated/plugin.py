@@ -18,7 +18,7 @@ from .attach import asked as sources_asked
 from .attach import attach, compiled
 from .build import CannotAttachError, check_wheels, driver, impossible, kernels
 from .device import Device, Mode
-from .kernels import raw_kernels
+from .kernels import new, raw_kernels
 from .nvidia import examined
 
 _GPUS = """
@@ -166,7 +166,9 @@ class CudaHalf:
         if self.device is not None:
             self.counts.update(compiled)
             self.launched.update(self.device.launched())
-            for source, said in examined([source for source in sources_asked if "probe" not in source.text])[0].items():
+            for source, said in examined(new(source for source in sources_asked if "probe" not in source.text), (80,))[
+                0
+            ].items():
                 self.refused.append(f"{source.text[source.text.index('__global__') :].partition('(')[0]}: {said}")
         if hasattr(session.config, "workeroutput"):
             session.config.workeroutput["cuda_half"] = (dict(self.counts), sorted(self.launched), self.refused)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections import Counter
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -10,22 +11,14 @@ from typing import Any
 
 import pytest
 
+from tests import profiles
+
 from . import kernels, nvidia
 from .device import Device
 from .nvidia import RefusedError, Source
 from .plugin import CudaHalf
 
 pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("emulated")]
-
-_WAVES = "CUDA reduces large doubles with a table of 40 bytes"
-_PLACES = "the place in each of CuPy's arrays is found through an array of indices"
-_CORNERS = "up to four corners of a place along each of three axes, with weights and slopes"
-IN_MEMORY = dict.fromkeys(("sin_backward", "cos_backward", "normal"), _WAVES)
-IN_MEMORY |= dict.fromkeys(("prod_at", "amax_at", "amin_at"), _PLACES)
-IN_MEMORY |= dict.fromkeys(("grid_sample", "grid_sample_input", "grid_sample_grid"), _CORNERS)
-IN_MEMORY = {f"tinygrad_mem_{name}": why for name, why in IN_MEMORY.items()}
-IN_MEMORY |= dict.fromkeys((f"cupy_{name}__float64_float64" for name in ("sin", "cos", "tan")), _WAVES)
-"""Kernel -> why it keeps an array of each thread in memory. None may spill registers."""
 
 
 def test_every_raw_kernel_is_launched():
@@ -53,28 +46,62 @@ def test_every_gpu_takes_every_kernel(reliability: Callable[[str, int], None]):
     from .offered import ran, runs
 
     assert set(nvidia.ARCHITECTURES) <= set(nvidia.supported()), f"this NVRTC knows {nvidia.supported()}"
-    refused, most = kernels.results()
+    refused, _ = kernels.results()
+    assert refused, "activations of integers"
     wanted = {name: run for name, run in runs() if name in refused}
     assert {name: said for name, said in refused.items() if not ran(wanted[name], "cpu")} == {}
-    reliability("kernels compiled for four kinds of GPU", len(most))
+    reliability("sources of kernels compiled for four kinds of GPU", len(kernels.sources()))
 
 
 def test_what_kernels_need_is_bounded():
-    _, most = kernels.results()
-    assert [name for name, each in most.items() if each.spilled] == []
-    assert {name for name, each in most.items() if each.stack} == IN_MEMORY.keys()
-    for name, each in most.items():
-        whole = -(-each.registers // 8) * 8  # they are given out by eights
-        assert whole * max(kernels.threads(name), 1) <= kernels.REGISTERS, f"{name}: {each}"
-        assert each.shared <= kernels.SHARED, f"{name}: {each}"
+    table, memory = kernels.written()
+    assert table.keys() == {f"`{name}`" for name in kernels.raw_kernels()} | {*kernels.OF_CUPY}, WRITE
+    assert memory.keys() == {f"`{name}`" for name in kernels.IN_MEMORY}, WRITE
+    count = len(nvidia.ARCHITECTURES)
+    for name, (threads, *numbers) in table.items():
+        registers, shared, spilled = numbers[:count], numbers[count], numbers[count + 1 :]
+        assert spilled == [0] * count, name
+        whole = -(-max(registers) // 8) * 8  # they are given out by eights
+        assert whole * threads <= kernels.REGISTERS, name
+        assert shared <= kernels.SHARED, name
+
+
+WRITE = "write the page: python -m tests.emulated.kernels"
 
 
 def test_the_page_says_what_kernels_need():
-    assert kernels.PAGE.read_text(encoding="utf-8") == kernels.page(), "write it: python -m tests.emulated.kernels"
+    """Of the sources that were compiled in this run: those that are new, and some others."""
+    table, memory = kernels.written()
+    _, most = kernels.results()
+    assert all(most.values()), "nothing was compiled"
+    for name, needs in kernels.rows(most).items():
+        assert all(n <= said for n, said in zip(needs, table[name], strict=True)), f"{name}: {needs}; {WRITE}"
+    for name, sizes in kernels.arrays(most).items():
+        assert all(n <= said for n, said in zip(sizes, memory[name], strict=True)), f"{name}: {sizes}; {WRITE}"
+    for name in kernels.raw_kernels():
+        assert table[f"`{name}`"][0] == kernels.threads(name), f"{name}; {WRITE}"
+    if profiles.every(2) == 1:
+        date = re.search(r"Compiled on (\S+)", kernels.PAGE.read_text(encoding="utf-8"))
+        assert date
+        assert kernels.PAGE.read_text(encoding="utf-8") == kernels.page(most, date[1]), WRITE
+
+
+def test_the_list_of_what_was_compiled_is_kept_short():
+    """A source that nobody offers any more goes when the page is written; few may be new: they are compiled in each run."""
+    names = {*map(kernels.name, kernels.sources())}
+    assert len(names - kernels.compiled().keys()) <= 100, WRITE
+    assert len(kernels.compiled().keys() - names) <= 200, WRITE
 
 
 def _source(body: str, head: str = "") -> Source:
     return Source(f'{head}\nextern "C" __global__ void probe(float* x) {{\n{body}\n}}\n', ())
+
+
+def test_a_source_is_known_by_its_text_and_not_by_its_dimensions():
+    one, other = _source("CArray<float, 1, 1, 1> x;"), _source("CArray<float, 3, 0, 1> x;")
+    assert nvidia.distinct([one, other, one]) == [other]
+    assert nvidia.name_of(one) == nvidia.name_of(other) != nvidia.name_of(_source("CArray<double, 1, 1, 1> x;"))
+    assert kernels.new([one, *kernels.sources()[:1]])[0] == one
 
 
 def test_one_bad_source_among_good_ones_is_named():
