@@ -158,7 +158,8 @@ picture(chart, "12_pieces")
 #
 # Training meets this wherever sizes change. A batch of longer sequences does not fit into what a shorter one has left
 # behind, and takes new segments, while the old ones are pinned by what lives in them. The same batches, once growing, once
-# the largest first. (On cuda what is reserved is predicted as an interval: of pieces of one size CuPy takes any.)
+# the largest first. (On cuda what is reserved depends on which of the free pieces of one size CuPy takes; several choices are
+# predicted.)
 
 
 # %%

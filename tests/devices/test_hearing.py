@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 
 import pytest
 
@@ -15,9 +16,21 @@ def needs_cupy() -> None:
     pytest.importorskip("cupy")
 
 
+class _Bytes:
+    total = 0
+
+    def total_bytes(self) -> int:
+        return self.total
+
+
 class _Gpu:
     index = 0
-    pool = object()
+
+    def __init__(self) -> None:
+        from tinygrad_mem.devices.cuda import _Pool
+
+        self.cupys = _Bytes()
+        self.pool = _Pool(self.cupys, nullcontext(), str(self))
 
     def __str__(self) -> str:
         return "cuda:0"
@@ -78,11 +91,12 @@ def test_every_thread_that_runs_an_op_is_heard():
 def test_what_the_hook_tells():
     from tinygrad_mem.devices.cuda import Hearing
 
-    ear = _Ear()
-    with Hearing(_Gpu()):
+    ear, gpu = _Ear(), _Gpu()
+    with Hearing(gpu):
         (hook,) = hooks()
     scope.listen(ear)
     try:
+        gpu.cupys.total = 1 << 20
         hook.alloc_postprocess(device_id=0, mem_size=1 << 20, mem_ptr=4096)
         hook.alloc_postprocess(device_id=0, mem_size=1 << 40, mem_ptr=0)  # the machine had no more
         hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
@@ -90,6 +104,10 @@ def test_what_the_hook_tells():
         hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=0, pmem_id=0)  # out of memory
         hook.malloc_postprocess(device_id=1, size=700, mem_size=1024, mem_ptr=4096, pmem_id=3)  # another GPU's
         hook.free_preprocess(device_id=0, mem_size=1024, mem_ptr=4096, pmem_id=1)
+        gpu.cupys.total = 1 << 21  # it has given back what it had, and tells of what it took instead
+        hook.alloc_postprocess(device_id=0, mem_size=1 << 21, mem_ptr=8192)
+        gpu.cupys.total = 0
+        gpu.pool.settle()
     finally:
         scope.unlisten(ear)
     hook.malloc_postprocess(device_id=0, size=700, mem_size=1024, mem_ptr=4096, pmem_id=1)
@@ -97,4 +115,7 @@ def test_what_the_hook_tells():
         ("segment", "cuda:0", 4096, 1 << 20),
         ("malloc", "cuda:0", 4096, 700, 1024),
         ("free", "cuda:0", 4096, 1024),
+        ("segment", "cuda:0", 0, -(1 << 20)),
+        ("segment", "cuda:0", 8192, 1 << 21),
+        ("segment", "cuda:0", 0, -(1 << 21)),
     ]

@@ -190,6 +190,19 @@ def event(kind: Kind, address: int, size: int) -> tuple:
     return (int(kind), 0, address, size, size, *[""] * 6, 0)
 
 
+def test_a_replay_finds_what_either_of_two_equal_chunks_leads_to():
+    """One choice leaves 1,024 bytes whole for the last request, the other does not."""
+    log = Log("mine")
+    for kind, address, size in (
+        *((Kind.MALLOC, 8192, 1024), (Kind.FREE, 8192, 1024), (Kind.MALLOC, 8192, 512), (Kind.MALLOC, 8704, 512)),
+        *((Kind.MALLOC, 16384, 512), (Kind.FREE, 8192, 512), (Kind.FREE, 16384, 512)),
+        *((Kind.MALLOC, 16384, 512), (Kind.FREE, 8704, 512), (Kind.MALLOC, 8192, 1024)),
+    ):
+        log.write(event(kind, address, size))
+    assert replay(log) == (1536, 2560, 1536)
+    assert replay(log, 1).low == replay(log, 1).high
+
+
 def test_a_replay_begins_with_what_is_older_than_the_log():
     """A block that the log met late was there all the same; on a GPU a release does not say of which segment."""
     log = Log("mine")

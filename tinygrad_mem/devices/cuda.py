@@ -81,6 +81,7 @@ class CUDA(device, kind="cuda"):
 
     def _out_of_memory(self, size: int) -> OutOfMemoryError:
         pool = self.pool
+        pool.settle()
         found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
         free = found[1] - found[0], None  # CuPy does not tell the largest piece
         return OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size))
@@ -176,12 +177,13 @@ class Hearing:
     """
 
     def __init__(self, device: Any) -> None:
-        self._hook, self._here = _hook(device), threading.local()
+        self._device, self._hook, self._here = device, _hook(device), threading.local()
 
     def __enter__(self) -> None:
         depth = getattr(self._here, "depth", 0)
         if depth == 0:
             self._hook.__enter__()
+        self._device.pool.settle()  # what was taken while nobody listened is nothing to tell of
         self._here.depth = depth + 1
 
     def __exit__(self, *exc: object) -> None:
@@ -207,8 +209,7 @@ def _hook(device: Any) -> Any:
 
         def alloc_postprocess(self, device_id: int, mem_size: int, mem_ptr: int) -> None:
             if device_id == device.index and mem_ptr:
-                for listener in scope.hearing(device.pool):
-                    listener.segment(str(device), mem_ptr, mem_size)
+                device.pool.settle(mem_ptr, mem_size)
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_ptr:  # 0 where there was no memory, or none was asked for
@@ -238,6 +239,7 @@ class _Pool:
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
         self.peak_used = self.peak_total = 0  # CuPy keeps no peak: seen after each of our own allocations
+        self._told = 0  # bytes taken from the machine, as listeners know it
         self._host: dict[bool, Pool] = {}
 
     def host(self, *, pinned: bool = False) -> Pool:
@@ -260,11 +262,22 @@ class _Pool:
     def free_all_blocks(self) -> None:
         """As ``Pool.free_all_blocks``; which segments went CuPy does not tell."""
         with self._gpu:
-            before = self._pool.total_bytes()
             self._pool.free_all_blocks()
-            released = before - self._pool.total_bytes()
-        for listener in scope.hearing(self) if released else ():
-            listener.segment(self.device, 0, -released)
+        self.settle()
+
+    def settle(self, address: int = 0, size: int = 0) -> None:
+        """Tell listeners what CuPy has given back, then of a segment that it has just taken.
+
+        CuPy gives back by itself too, at a limit or where the driver has no more, and tells nobody.
+        """
+        with self._gpu:
+            total = self._pool.total_bytes()
+        released, self._told = self._told + size - total, total
+        for listener in scope.hearing(self):
+            if released > 0:
+                listener.segment(self.device, 0, -released)
+            if size:
+                listener.segment(self.device, address, size)
 
     def reset_peak(self) -> None:
         """As ``Pool.reset_peak``."""

@@ -40,8 +40,8 @@ def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwar
     Args:
         like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces; the kind of the default device unless given. CuPy
             must be installed for ``"cuda"``; a GPU is not needed. On a GPU CuPy chooses among equal free blocks in a way that
-            nobody can predict, so reserved bytes are an interval, which :meth:`Track.replay` gives; what libraries take beside
-            the pool is in ``kernels/uncounted.py``.
+            nobody can predict: what several choices would reserve is in :meth:`Track.replay`. What libraries take beside the
+            pool is in ``kernels/uncounted.py``.
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...

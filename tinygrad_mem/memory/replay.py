@@ -2,7 +2,8 @@
 
 Used bytes do not depend on placement: each block takes its size rounded up to 512, in CuPy as here. Reserved bytes do. Our
 pool chooses among free chunks of equal size the one with the lowest address; CuPy the one whose Python object lies lowest
-in the process, which cannot be predicted. So the events are replayed with several choices, and the answer is an interval.
+in the process, which cannot be predicted. Nothing else differs: with CuPy's choices our pool reserves what CuPy's does, to the
+byte. So the events are replayed with several choices, and the answer is the least and the most that came of them.
 
 Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
 """
@@ -23,8 +24,11 @@ from .log import RECORD, Kind, Log
 class Replay(NamedTuple):
     """Most bytes that a pool would have taken from the machine.
 
+    A GPU's own choices may be none of those that were replayed: it reserves ``used`` bytes at least, and may reserve less than
+    ``low`` or more than ``high``. Where they are equal its choices hardly matter; more seeds find more of what there can be.
+
     Attributes:
-        low, high: the least and the most over all choices that were replayed.
+        low, high: the least and the most over the choices that were replayed.
         used: most bytes in use, the same for every choice.
         fragmentation: share of ``high`` that was not in use at the moment when most was.
     """

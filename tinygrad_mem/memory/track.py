@@ -247,7 +247,10 @@ class Track:
         return compare(self, other)
 
     def replay(self, seeds: int = 8) -> Replay:
-        """What CuPy's pool would have reserved for the same events: an interval, because its choices cannot be predicted."""
+        """What CuPy's pool would have reserved for the same events, with ``seeds`` different choices among equal free chunks.
+
+        A sample and no bound: see :class:`Replay`.
+        """
         return replay(self.log, seeds)
 
     # --- seeing -----------------------------------------------------------------------------------------------------------

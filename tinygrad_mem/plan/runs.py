@@ -40,7 +40,7 @@ class Point:
     Attributes:
         choice: the techniques.
         peak: most bytes in use, each block rounded up to 512, from the model's making on, in any number of steps.
-        reserved: most bytes that the pool has taken.
+        reserved: most bytes that the pool has taken, where nothing limits it: inside a budget it gives back what lies unused.
         kept: bytes in use between steps: parameters, optimizer state, buffers, the batch.
         host: most bytes of the host's memory that are in use for what is offloaded.
         time: of a step's ops and copies to the host and back, in seconds of the device that was asked for.

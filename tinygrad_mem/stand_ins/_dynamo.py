@@ -20,25 +20,25 @@ config = SimpleNamespace()
 
 
 def graph_break(msg: str = "") -> None:
-    """Do nothing: there is no graph."""
+    """Nothing: there is no graph."""
 
 
 def mark_static_address(t: Any, guard: bool = True) -> None:
-    """Do nothing: there is no graph."""
+    """Nothing: there is no graph."""
 
 
 def is_compile_supported(device_type: Any) -> bool:
-    """Return False: no code is compiled."""
+    """Whether code for this device can be compiled: never."""
     return False
 
 
 def TransformGetItemToIndex() -> AbstractContextManager[None]:
-    """Return a block that changes nothing: nothing is traced."""
+    """A block in which indexing is as it is everywhere: nothing is traced."""
     return nullcontext()
 
 
 class OptimizedModule(Module):
-    """A compiled module. There is none: ``compile`` gives the module itself."""
+    """A module that was compiled: there is none, since ``compile`` gives the module itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotOfferedError("_dynamo.OptimizedModule: nothing is compiled here: call the module itself")

@@ -2,10 +2,10 @@
 
 
 def is_available() -> bool:
-    """Return False."""
+    """Never."""
     return False
 
 
 def is_built() -> bool:
-    """Return False."""
+    """Never."""
     return False

@@ -20,7 +20,7 @@ def compile(
     options: Any = None,
     disable: bool = False,
 ) -> Any:
-    """Return the module or function itself, also as ``@compile`` and ``@compile(...)``. The first call warns.
+    """The module or function itself, also as ``@compile`` and ``@compile(...)``; the first call warns that nothing is compiled.
 
     The arguments are taken for compatibility. Bytes are those of eager PyTorch: no op is fused.
     """
@@ -30,41 +30,41 @@ def compile(
 
 
 def is_compiling() -> bool:
-    """Return False: no compiler traces this."""
+    """Whether a compiler traces this: never."""
     return False
 
 
 def is_dynamo_compiling() -> bool:
-    """Return False: no compiler traces this."""
+    """Whether a compiler traces this: never."""
     return False
 
 
 def is_exporting() -> bool:
-    """Return False: nothing is exported."""
+    """Whether the program is being exported: never."""
     return False
 
 
 def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
-    """Return the function itself, as ``@disable`` and as ``@disable(...)``."""
+    """The function itself, as ``@disable`` and as ``@disable(...)``."""
     return fn if fn is not None else lambda function: function
 
 
 def allow_in_graph(fn: F) -> F:
-    """Return the function itself."""
+    """The function itself."""
     return fn
 
 
 def assume_constant_result(fn: F) -> F:
-    """Return the function itself."""
+    """The function itself."""
     return fn
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Do nothing: no graphs of kernels are kept."""
+    """Nothing: no graphs of kernels are kept."""
 
 
 def reset() -> None:
-    """Do nothing: no compiled code is kept."""
+    """Nothing: no compiled code is kept."""
 
 
 __getattr__ = _absent.refuses("compiler")

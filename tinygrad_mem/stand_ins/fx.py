@@ -14,7 +14,7 @@ from ..nn.module import Module
 
 
 def _refused(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuse: nothing is traced, so there is no graph.
+    """Nothing is traced, so that there is no graph.
 
     Raises:
         NotOfferedError: always.
@@ -26,57 +26,57 @@ def _refused(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class Proxy:
-    """A value while a function is traced. It is never made, so no value is one."""
+    """What stands for a value while a function is traced: never made, so that no value is one."""
 
     __init__ = _refused
 
 
 class Node:
-    """A step of a traced function. It is never made."""
+    """A step of a traced function: never made."""
 
     __init__ = _refused
 
 
 class Graph:
-    """A traced function. It is never made."""
+    """A traced function: never made."""
 
     __init__ = _refused
 
 
 class TracerBase:
-    """A tracer. It is never made."""
+    """What traces: never made."""
 
     __init__ = _refused
 
 
 class Tracer(TracerBase):
-    """A tracer of modules. It is never made."""
+    """What traces modules: never made."""
 
 
 class Interpreter:
-    """A runner of graphs, step by step. It is never made."""
+    """What runs a graph step by step: never made."""
 
     __init__ = _refused
 
 
 class Transformer(Interpreter):
-    """A change of one graph into another. It is never made."""
+    """What makes another graph of a graph: never made."""
 
 
 class GraphModule(Module):
-    """A module made of a graph. It is never made, so no module is one."""
+    """A module made of a graph: never made, so that no module is one."""
 
     __init__ = _refused
 
 
 class _CodeOnlyModule(GraphModule):
-    """A graph without its parameters. It is never made."""
+    """A graph without its parameters: never made."""
 
 
 Target = Callable[..., Any] | str
-"""The type of what a step calls, for annotations."""
+"""What a step calls, for annotations."""
 Argument = Any
-"""The type of what a step is given, for annotations."""
+"""What a step is given, for annotations."""
 _USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"
 
 
@@ -85,7 +85,7 @@ def _copy_attr(from_module: Any, to_module: Any, target: str) -> None:
 
 
 def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
-    """Return the function, or its name, itself."""
+    """The function, or its name, itself."""
     return fn_or_name
 
 

@@ -19,47 +19,47 @@ class ScriptModule(Module):
 
 
 def is_scripting() -> bool:
-    """Return False: TorchScript compiles nothing."""
+    """Whether TorchScript compiles this: never."""
     return False
 
 
 def is_tracing() -> bool:
-    """Return False: no calls are traced."""
+    """Whether the calls are being traced: never."""
     return False
 
 
 def script(obj: F, *args: Any, **kwargs: Any) -> F:
-    """Return the function or module itself: it runs as it is written."""
+    """The function or module itself: it runs as it is written."""
     return obj
 
 
 def unused(fn: F) -> F:
-    """Return the function itself."""
+    """The function itself."""
     return fn
 
 
 def export(fn: F) -> F:
-    """Return the function itself."""
+    """The function itself."""
     return fn
 
 
 def script_method(fn: F) -> F:
-    """Return the method itself."""
+    """The method itself."""
     return fn
 
 
 def script_if_tracing(fn: F) -> F:
-    """Return the function itself: nothing is traced."""
+    """The function itself: nothing is traced."""
     return fn
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
-    """Return the function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
+    """The function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
     return drop if callable(drop) else lambda fn: fn
 
 
 def annotate(the_type: Any, the_value: F) -> F:
-    """Return the value itself."""
+    """The value itself."""
     return the_value
 
 
