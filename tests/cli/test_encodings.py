@@ -84,6 +84,7 @@ def test_long_commands_in_ascii(arguments: list[str], tmp_path: Path):
     assert done.returncode == 0, done.stderr
     assert not unseen(done.stdout.decode("ascii"))
     assert b"UnicodeEncodeError" not in done.stderr
+    assert b"\x1b" not in done.stderr, "it is no terminal"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a terminal to look at")

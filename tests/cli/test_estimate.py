@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
+from tests.cli import inside
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.accounting import formula
@@ -20,8 +21,7 @@ from tinygrad_mem.nn import functional as F
 
 
 def estimate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "tinygrad_mem", "estimate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=120)
+    return inside.run("estimate", *arguments, cwd=cwd)
 
 
 def found(*arguments: str, cwd: Path | None = None) -> dict[str, Any]:
@@ -235,7 +235,8 @@ def test_refusals_have_one_sentence_and_status_2(tmp_path: Path, arguments: list
 
 def test_a_traceback_for_those_who_ask(tmp_path: Path):
     (tmp_path / "own.py").write_text(OWN)
-    assert "Traceback" in estimate("own:Broken", "--input", "6", "--traceback", cwd=tmp_path).stderr
+    command = [sys.executable, "-m", "tinygrad_mem", "estimate", "own:Broken", "--input", "6", "--traceback"]
+    assert "Traceback" in subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=120).stderr
 
 
 def test_formulas():

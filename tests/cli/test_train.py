@@ -18,6 +18,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
+from tests.cli import inside
 from tinygrad_mem import memory
 from tinygrad_mem.cli import train as job
 from tinygrad_mem.cli.app import app
@@ -25,14 +26,13 @@ from tinygrad_mem.models.digits import DigitsCNN
 from tinygrad_mem.models.precision import Step
 
 
-def train(*options: str, cwd: Path | None = None) -> subprocess.CompletedProcess:
-    command = [sys.executable, "-m", "tinygrad_mem", "train", *options]
-    environment = {**os.environ, "COLUMNS": "200", "TERM": "dumb"}  # messages on one line
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=300, env=environment)
+def train(*options: str) -> subprocess.CompletedProcess:
+    return inside.run("train", *options, columns=200)  # messages on one line
 
 
 def test_the_main_job_reaches_97_percent(tmp_path):
-    done = train("--picture", str(tmp_path / "step.png"))
+    command = [sys.executable, "-m", "tinygrad_mem", "train", "--picture", str(tmp_path / "step.png")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "TERM": "dumb"})
     assert done.returncode == 0, done.stderr
     found = re.search(r"test accuracy ([\d.]+)% after", done.stdout)
     assert found is not None, done.stdout
