@@ -229,6 +229,32 @@ def test_a_public_function_stands_where_its_name_is():
     assert len(texts) > 20
 
 
+SHARED_NAMES = {
+    "Block": "memory of the pool, what a track says of it, and a transformer's",
+    "Event": "PyTorch's, of a GPU, and a track's",
+    "MLP": "two networks have one",
+    "Named": "a network by its name, and that of a tip",
+    "Attention": "the op, and a tip's",
+    "Log": "the logarithm, and a track's",
+    "Transformer": "PyTorch's, in nn and in fx",
+    "Node": "PyTorch's, in autograd and in fx",
+}
+"""Names of classes that stand for two things, with the reason. An op has its layer's name, a kernel of CuPy that of NumPy's."""
+
+
+def test_a_class_name_stands_for_one_thing():
+    homes: dict[str, set] = {}
+    for path in MODULES:
+        parts = path.relative_to(ROOT).parts
+        alike = {"ops": "nn", "techniques": "nn", "nn": "nn", "stand_ins": "amp", "amp": "amp"}
+        home = f"kernels/{path.name}" if parts[0] == "kernels" else alike.get(parts[0], "/".join(parts))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, set()).add(home)
+    twice = {name: sorted(where) for name, where in homes.items() if len(where) > 1}
+    assert set(twice) == set(SHARED_NAMES), twice
+
+
 def kernels(module) -> dict:
     """The kernels that a package exports, by the family that they come from."""
     families: dict[str, dict] = {}

@@ -183,7 +183,7 @@ def needs(library: str, what: str) -> None:
         raise missing(library, what) from None
 
 
-def let_go(error: BaseException | None) -> None:
+def clear_frames(error: BaseException | None) -> None:
     """Forget the local variables of finished frames, ours, NumPy's and CuPy's, in ``error``'s traceback: they pin no memory.
 
     A traceback outlives the failure: in an ``except`` block that wants to go on with a smaller batch, in a notebook's
@@ -208,7 +208,7 @@ def pins_nothing(function: Callable[P, R]) -> Callable[P, R]:
         try:
             return function(*args, **kwargs)
         except BaseException as error:
-            let_go(error)
+            clear_frames(error)
             del args, kwargs  # the traceback refers to this frame too
             raise
 

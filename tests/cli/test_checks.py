@@ -133,11 +133,11 @@ def kept() -> Iterator[list]:
 
 
 def test_memory_that_a_failed_step_keeps_is_named(monkeypatch: pytest.MonkeyPatch, here: Any, kept: list):
-    true = checks.let_go
+    true = checks.clear_frames
 
     def keeps(error: BaseException) -> None:
         kept.append(here.empty((1000,), np.dtype(np.float32)))
         true(error)
 
-    monkeypatch.setattr(checks, "let_go", keeps)
+    monkeypatch.setattr(checks, "clear_frames", keeps)
     assert checks.of_a_limit(here) == ["a limit: 4,096 bytes more are in use after the step that failed"]

@@ -7,8 +7,8 @@ from typing import Any
 
 from .. import scope
 from ..dtypes import FLOATING
-from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, let_go
-from ..ops.base import Rows
+from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, ShapeError, clear_frames
+from ..ops.base import RowsGradient
 from . import core
 from .core import accumulate
 from .gradients import copy
@@ -87,7 +87,7 @@ def backward(
     try:
         _backward(_sequence(tensors), _sequence(grad_tensors), bool(retain_graph), inputs)
     except BaseException as error:
-        let_go(error)
+        clear_frames(error)
         del tensors, grad_tensors  # the traceback refers to this frame: it must not keep the graph
         raise
 
@@ -167,7 +167,7 @@ def grad(
         may_miss = bool(allow_unused) or materialize_grads
         found = _grad(_sequence(outputs), _sequence(inputs), _sequence(grad_outputs), bool(retain_graph), may_miss)
     except BaseException as error:
-        let_go(error)
+        clear_frames(error)
         del outputs, inputs, grad_outputs
         raise
     return tuple(map(_or_zeros, found, _sequence(inputs))) if materialize_grads else found
@@ -191,7 +191,7 @@ def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_un
         )
     results: list[Tensor | None] = []
     for tensor, array in zip(chosen, found, strict=True):
-        if type(array) is Rows:
+        if type(array) is RowsGradient:
             results.append(SparseTensor(array, tensor.device))  # type: ignore[arg-type]
             continue
         if array is not None and any(isinstance(r, Tensor) and r.array is array for r in results):

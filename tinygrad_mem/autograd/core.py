@@ -24,9 +24,9 @@ from typing import Any
 
 from .. import scope
 from ..dtypes import FLOATING
-from ..errors import DeviceError, GraphError, let_go
+from ..errors import DeviceError, GraphError, clear_frames
 from ..interrupts import counter, may_wait
-from ..ops.base import Context, Op, Rows
+from ..ops.base import Context, Op, RowsGradient
 from ..scope import local, quiet_numpy
 from . import saved
 from .capsule import FOREIGN, admitted
@@ -118,7 +118,7 @@ class Node(Context, Inspectable):
         return f"<{self.name()}>"
 
 
-class View:
+class ViewHistory:
     """How a differentiable view came about: the tensor at its root, the view that it was made of, and the last op."""
 
     __slots__ = ("base", "before", "root_node", "step")
@@ -199,7 +199,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     except BaseException as error:
         if not scope.is_inside(error):
             node.saved = {}
-            let_go(error)
+            clear_frames(error)
             raise
         out = scope.run_inside(op.forward, node, *arrays, **params)
     if type(out) is tuple:
@@ -245,7 +245,7 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
     source = inputs[0]
     view._storage = source.storage
     if enabled:
-        view._view = View(source, (op, inputs[1:], params))
+        view._view = ViewHistory(source, (op, inputs[1:], params))
     else:
         view._off_the_record = True
 
@@ -536,7 +536,7 @@ class Walk:
         if self.wanted is None:
             accumulate(target, grad, owned)
         elif (key := (id(target), 0)) in self.wanted:
-            self.wanted[key] = grad if owned or type(grad) is Rows else copy(target.device, grad)
+            self.wanted[key] = grad if owned or type(grad) is RowsGradient else copy(target.device, grad)
 
 
 def _by_sequence(node: Node) -> int:
@@ -577,7 +577,7 @@ def _in_shape(node: Node, result: tuple) -> list:
         shape = edge[0].shapes[edge[1]][0] if isinstance(edge[0], Node) else edge[0].array.shape
         if grads[i].shape != shape:
             grads[i] = unbroadcast(node.device, grads[i], shape)
-        if type(grads[i]) in PARTIAL and type(grads[i]) is not Rows:
+        if type(grads[i]) in PARTIAL and type(grads[i]) is not RowsGradient:
             grads[i] = whole(node.device, grads[i], grads[i].dtype)
     return grads
 
@@ -593,7 +593,8 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
             _add(leaf, grad, owned)
         _call_post_hooks(leaf)
     else:
-        _late.append((leaf, grad if owned or type(grad) is Rows else copy(leaf.device, grad), owned or type(grad) is not Rows))
+        rows = type(grad) is RowsGradient
+        _late.append((leaf, grad if owned or rows else copy(leaf.device, grad), owned or not rows))
         del grad
     while _late and _accumulating.acquire(blocking=False):
         late = None
@@ -609,7 +610,7 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
 
 def _add(leaf: Tensor, grad: Any, owned: bool) -> None:
     device, present = leaf.device, leaf.grad
-    if type(grad) is Rows or isinstance(present, SparseTensor):
+    if type(grad) is RowsGradient or isinstance(present, SparseTensor):
         accumulate_rows(leaf, grad, owned)
     elif present is not None:
         device.kernels.add(present.array, grad, out=present.array)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import ArgumentTypeError, DTypeError, GraphError, NotOfferedError, ShapeError
-from ..ops.base import Rows
+from ..ops.base import RowsGradient
 from .hooks import RemovableHandle
 from .sparse import SparseTensor
 from .tensor import Tensor
@@ -61,7 +61,7 @@ class GradientHooks:
 
 def shown(grad: Any, device: Any) -> Any:
     """A gradient as hooks see it: a tensor."""
-    return None if grad is None else SparseTensor(grad, device) if type(grad) is Rows else Tensor._wrap(grad, device)
+    return None if grad is None else SparseTensor(grad, device) if type(grad) is RowsGradient else Tensor._wrap(grad, device)
 
 
 def _check(node: Any, answer: Any, grads: list) -> None:

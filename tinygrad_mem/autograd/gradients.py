@@ -1,7 +1,7 @@
 """Arithmetic of gradients, on raw arrays: copies, sums, and gradients that are not there as a whole.
 
-Two kinds of gradient are no array: :class:`~tinygrad_mem.ops.base.Rows`, a few rows of a table, and
-:class:`~tinygrad_mem.ops.base.Part`, one slice. :func:`add_partial` is all that the engine knows of them.
+Two kinds of gradient are no array: :class:`~tinygrad_mem.ops.base.RowsGradient`, a few rows of a table, and
+:class:`~tinygrad_mem.ops.base.SliceGradient`, one slice. :func:`add_partial` is all that the engine knows of them.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ..errors import ShapeError
-from ..ops.base import Part, Rows
+from ..ops.base import RowsGradient, SliceGradient
 
-PARTIAL = (Rows, Part)
+PARTIAL = (RowsGradient, SliceGradient)
 _INT64 = np.dtype(np.int64)
 
 
@@ -45,7 +45,7 @@ def memory_of(grad: Any) -> Any:
     return grad.values if type(grad) in PARTIAL else grad
 
 
-def whole(device: Any, part: Part, dtype: np.dtype) -> Any:
+def whole(device: Any, part: SliceGradient, dtype: np.dtype) -> Any:
     """A buffer that is 0 but in the part."""
     out = device.empty(part.shape, dtype)
     device.kernels.fill(0, out=out)
@@ -53,7 +53,7 @@ def whole(device: Any, part: Part, dtype: np.dtype) -> Any:
     return out
 
 
-def dense(device: Any, rows: Rows) -> Any:
+def dense(device: Any, rows: RowsGradient) -> Any:
     """The array that ``rows`` stands for."""
     out = device.empty(rows.shape, rows.dtype)
     device.kernels.fill(0, out=out)
@@ -61,15 +61,15 @@ def dense(device: Any, rows: Rows) -> Any:
     return out
 
 
-def copy_rows(device: Any, rows: Rows, dtype: np.dtype | None = None) -> Rows:
+def copy_rows(device: Any, rows: RowsGradient, dtype: np.dtype | None = None) -> RowsGradient:
     """A copy of the values; the indices of a gradient are always its own."""
-    return Rows(rows.index, copy(device, rows.values, dtype), rows.shape)
+    return RowsGradient(rows.index, copy(device, rows.values, dtype), rows.shape)
 
 
-def join_rows(device: Any, first: Rows, second: Rows) -> Rows:
+def join_rows(device: Any, first: RowsGradient, second: RowsGradient) -> RowsGradient:
     """The one behind the other."""
     count = len(first.index) + len(second.index)
-    made = Rows(device.empty((count,), _INT64), device.empty((count, first.shape[1]), first.dtype), first.shape)
+    made = RowsGradient(device.empty((count,), _INT64), device.empty((count, first.shape[1]), first.dtype), first.shape)
     cut = len(first.index)
     for part, index, values in ((first, made.index[:cut], made.values[:cut]), (second, made.index[cut:], made.values[cut:])):
         device.kernels.copy(part.index, out=index)
@@ -77,14 +77,14 @@ def join_rows(device: Any, first: Rows, second: Rows) -> Rows:
     return made
 
 
-def add_rows(device: Any, array: Any, owned: bool, rows: Rows) -> Any:
+def add_rows(device: Any, array: Any, owned: bool, rows: RowsGradient) -> Any:
     """``array`` and ``rows`` added, in the array where that is ours."""
     out = array if owned else copy(device, array)
     device.kernels.add_rows(rows.values, rows.index, out)
     return out
 
 
-def add_part(device: Any, array: Any, owned: bool, part: Part) -> Any:
+def add_part(device: Any, array: Any, owned: bool, part: SliceGradient) -> Any:
     """``array`` and ``part`` added, in the array where that is ours: slices of one tensor share one buffer."""
     out, values = array if owned else copy(device, array), part.values
     if values.dtype != out.dtype:
@@ -102,19 +102,20 @@ def add_partial(
     Returns:
         The sum, and whether it is the engine's alone.
     """
-    if type(grad) is Part:
-        if present is not None and type(present) is not Rows:
+    if type(grad) is SliceGradient:
+        if present is not None and type(present) is not RowsGradient:
             return add_part(device, present, present_owned, grad), True
         grad, owned = whole(device, grad, dtype), True
-    if type(grad) is Rows and grad.dtype != dtype:
+    if type(grad) is RowsGradient and grad.dtype != dtype:
         grad, owned = copy_rows(device, grad, dtype), True
-    if type(grad) is Rows and not leaf:
+    if type(grad) is RowsGradient and not leaf:
         grad, owned = dense(device, grad), True
     if present is None:
         return grad, owned
-    if type(present) is Rows:
-        return (join_rows(device, present, grad) if type(grad) is Rows else add_rows(device, grad, owned, present)), True
-    if type(grad) is Rows:
+    if type(present) is RowsGradient:
+        joins = type(grad) is RowsGradient
+        return (join_rows(device, present, grad) if joins else add_rows(device, grad, owned, present)), True
+    if type(grad) is RowsGradient:
         return add_rows(device, present, present_owned, grad), True
     out = present if present_owned else copy(device, present)
     device.kernels.add(present, grad, out=out)

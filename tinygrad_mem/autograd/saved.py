@@ -1,6 +1,7 @@
 """What users and trackers see of saved arrays: what saved-tensor hooks made of them, and when a node lets go of them.
 
-A node without hooks keeps plain arrays in a dict, and nothing here runs. While somebody listens, the dict is a :class:`Kept`.
+A node without hooks keeps plain arrays in a dict, and nothing here runs. While somebody listens, the dict is a
+:class:`TrackedSaved`.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from .tensor import Tensor
 
 def tell_saved(node: Any) -> None:
     """Tell listeners what ``node`` keeps; they will hear when it is let go."""
-    Kept.of(node)
+    TrackedSaved.of(node)
     for name, array in node.kept():
         for listener in scope.listeners:
             listener.saved(node, name, array)
 
 
-class Kept(dict):
+class TrackedSaved(dict):
     """What a node saved, while somebody listens: it says when it is let go."""
 
     __slots__ = ("line", "module", "op")
@@ -31,16 +32,16 @@ class Kept(dict):
     @staticmethod
     def of(node: Any) -> None:
         """Let ``node`` keep what it saved in one of these."""
-        if type(node.saved) is not Kept:
-            node.saved = Kept(node.saved)
+        if type(node.saved) is not TrackedSaved:
+            node.saved = TrackedSaved(node.saved)
             node.saved.op, node.saved.module, node.saved.line = node.op.__name__, node.module, node.line
 
     def pop(self, name: str) -> Any:
         value = dict.pop(self, name)
-        self._let_go(name, value)
+        self._report_released(name, value)
         return value
 
-    def _let_go(self, name: str, value: Any) -> None:
+    def _report_released(self, name: str, value: Any) -> None:
         if scope.listeners:
             for array in contents(value):
                 for listener in scope.listeners:
@@ -48,18 +49,18 @@ class Kept(dict):
 
     def __del__(self) -> None:
         for name, value in self.items():
-            self._let_go(name, value)
+            self._report_released(name, value)
 
 
 def contents(value: Any) -> list:
     """The arrays that a saved entry keeps alive: itself, or the tensors that a hook made of it."""
-    if not isinstance(value, Packed):
+    if not isinstance(value, PackedArray):
         return [value]
     content = value.content
     return [t.array for t in (content if isinstance(content, (tuple, list)) else (content,)) if isinstance(t, Tensor)]
 
 
-class Packed:
+class PackedArray:
     """What a saved-tensor hook made of an array, and the hook that makes an array of it again."""
 
     __slots__ = ("content", "device", "dtype", "shape", "unpack")
@@ -105,13 +106,13 @@ def shown(owner: Any, mine: bool, array: Any, device: Any) -> Any:
     return owner if root.is_leaf and not mine else owner.detach()
 
 
-def pack(hooks: tuple, saving: tuple, tensor: Any) -> Packed:
+def pack(hooks: tuple, saving: tuple, tensor: Any) -> PackedArray:
     """Let a pack hook make of ``tensor`` what it likes; ``saving``: the node that saves it, its name there, and which input."""
     pack_hook, unpack_hook = hooks
     before = local.saved_hooks, local.saving
     local.saved_hooks, local.saving = (), saving  # a hook's own ops are not packed again
     try:
-        return Packed(pack_hook(tensor), unpack_hook, tensor.array, tensor.device)
+        return PackedArray(pack_hook(tensor), unpack_hook, tensor.array, tensor.device)
     finally:
         local.saved_hooks, local.saving = before
 
@@ -126,7 +127,7 @@ def unpack(node: Any) -> None:
     try:
         for name in list(kept):
             value = kept[name]
-            node.saved[name] = value.array() if isinstance(value, Packed) else value
+            node.saved[name] = value.array() if isinstance(value, PackedArray) else value
             if not node.keeps_graph:
                 kept.pop(name)
             del value

@@ -1,8 +1,8 @@
 """Gradients of a few rows of a table: which rows, and their values, instead of an array of the table's size.
 
-``torch.sparse_coo`` with one sparse dimension, as far as a gradient needs it. The engine carries
-:class:`~tinygrad_mem.ops.base.Rows` of raw arrays; a leaf's ``grad`` is a :class:`SparseTensor`, which is no :class:`Tensor`:
-functions of tensors refuse it.
+``torch.sparse_coo`` with one sparse dimension, as far as a gradient needs it. Backward carries
+:class:`~tinygrad_mem.ops.base.RowsGradient` of raw arrays. A leaf's ``grad`` is a :class:`SparseTensor`, which is no
+:class:`Tensor`: functions of tensors refuse it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from .. import scope
 from ..errors import ShapeError
-from ..ops.base import Rows
+from ..ops.base import RowsGradient
 from .gradients import add_rows, copy_rows, dense, join_rows
 from .tensor import Tensor
 
@@ -33,12 +33,12 @@ class SparseTensor:
     is_sparse, is_leaf, requires_grad, grad_fn = True, True, False, None
     layout = "sparse_coo"
 
-    def __init__(self, rows: Rows, device: Any, of: Tensor | None = None) -> None:
+    def __init__(self, rows: RowsGradient, device: Any, of: Tensor | None = None) -> None:
         self.device = device
         self._coalesced = len(rows.index) < 2
         self._hold(rows, of)
 
-    def _hold(self, rows: Rows, of: Tensor | None = None) -> None:
+    def _hold(self, rows: RowsGradient, of: Tensor | None = None) -> None:
         self.rows = rows
         self._parts = Tensor._wrap(rows.index, self.device), Tensor._wrap(rows.values, self.device)
         for listener in scope.listeners:
@@ -134,8 +134,9 @@ class SparseTensor:
         result._coalesced = True
         return result
 
-    def _empty(self, count: int) -> Rows:
-        return Rows(self.device.empty((count,), _INT64), self.device.empty((count, self.shape[1]), self.dtype), self.shape)
+    def _empty(self, count: int) -> RowsGradient:
+        empty = self.device.empty
+        return RowsGradient(empty((count,), _INT64), empty((count, self.shape[1]), self.dtype), self.shape)
 
     def to_dense(self) -> Tensor:
         """An array of the table's size."""
@@ -199,7 +200,7 @@ def accumulate_rows(leaf: Tensor, grad: Any, owned: bool) -> None:
     if present is None:
         leaf._grad = SparseTensor(grad if owned else copy_rows(device, grad), device, leaf)  # type: ignore[assignment]
     elif isinstance(present, SparseTensor):
-        if type(grad) is Rows:
+        if type(grad) is RowsGradient:
             present._hold(join_rows(device, present.rows, grad), leaf)
             present._coalesced = False
         else:

@@ -48,7 +48,7 @@ class Tensor(Exchange, _Base):
     _requires_grad = False
     _node: Any = None  # the node that made it: core.Node
     _index = 0
-    _view: Any = None  # how it came about as a view of another: core.View
+    _view: Any = None  # how it came about as a view of another: core.ViewHistory
     _storage: Storage | None = None
     _hooks: dict | None = None
     _post_accumulate: dict | None = None

@@ -16,7 +16,7 @@ import numpy as np
 import tinygrad_mem as tm
 
 from .. import memory, nn
-from ..errors import OutOfMemoryError, let_go
+from ..errors import OutOfMemoryError, clear_frames
 from ..memory import Track
 from ..memory.log import Kind
 from ..models.names import Named
@@ -70,7 +70,7 @@ def _tried(what: str, attempt: Callable[[], list[str]]) -> list[str]:
     try:
         return attempt()
     except Exception as error:
-        let_go(error)
+        clear_frames(error)
         first = (str(error).splitlines() or [""])[0]
         return [visible(f"{what}: {type(error).__name__}: {first[:200]}")]
 
@@ -117,7 +117,7 @@ def _error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Job:
+class DeviceCheck:
     """A network that is trained for two steps; its first parameters and its data are the same on every device."""
 
     name: str
@@ -196,14 +196,14 @@ def _recomputed() -> nn.Module:
 
 
 JOBS = (
-    Job("linear layers, Adam", Named(_perceptron, (64,), 10), tm.optim.Adam, batch_size=512),
-    Job("convolutions, SGD", Named(_convolutions, (3, 12, 12), 10), lambda p: tm.optim.SGD(p, lr=0.1, momentum=0.9)),
-    Job("attention, AdamW, autocast", Named(_transformer, (16,), 40, tokens=40), tm.optim.AdamW, "autocast"),
-    Job("recompute, Adam8bit", Named(_recomputed, (64,), 10), tm.optim.Adam8bit),
+    DeviceCheck("linear layers, Adam", Named(_perceptron, (64,), 10), tm.optim.Adam, batch_size=512),
+    DeviceCheck("convolutions, SGD", Named(_convolutions, (3, 12, 12), 10), lambda p: tm.optim.SGD(p, lr=0.1, momentum=0.9)),
+    DeviceCheck("attention, AdamW, autocast", Named(_transformer, (16,), 40, tokens=40), tm.optim.AdamW, "autocast"),
+    DeviceCheck("recompute, Adam8bit", Named(_recomputed, (64,), 10), tm.optim.Adam8bit),
 )
 
 
-def of_training(job: Job, device: Any) -> list[str]:
+def of_training(job: DeviceCheck, device: Any) -> list[str]:
     """Bytes in use after every event, as predicted; losses as on the CPU."""
     ran = ran_on(job.build, job.scene, str(device))
     problems = _unlike(job.name, ran.track, prediction_of(job.build, job.scene, device.like))
@@ -262,7 +262,7 @@ def of_a_limit(device: Any) -> list[str]:
             ran_on(job.build, job.scene, str(device))
         problems.append("a limit: half of the peak was enough")
     except OutOfMemoryError as error:
-        let_go(error)
+        clear_frames(error)
     gc.collect()
     if device.pool.used_bytes() != used:
         problems.append(f"a limit: {device.pool.used_bytes() - used:,} bytes more are in use after the step that failed")

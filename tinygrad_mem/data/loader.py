@@ -12,7 +12,7 @@ from .collate import default_collate, default_convert
 from .dataset import IterableDataset
 from .fetch import Fetch
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
-from .workers import Crew, End, Failure, Pass, Plan
+from .workers import Crew, End, Failure, Pass, WorkerTask
 
 
 class _Endless(Sampler):
@@ -170,7 +170,7 @@ class _Ahead:
         crew, seed = loader._crew, loader._base_seed()
         if crew is None or crew.dry is not scope.local.dry:
             where = scope.local.default_device
-            crew = Crew(Plan(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where), seed)
+            crew = Crew(WorkerTask(loader.dataset, loader._fetch(), loader.worker_init_fn, loader.num_workers, where), seed)
             if loader.persistent_workers and crew.dry is loader._dry:
                 loader._crew = crew
             else:

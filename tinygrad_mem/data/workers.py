@@ -64,7 +64,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Plan:
+class WorkerTask:
     """What every worker of a loader does: ``start(dataset)`` gives what makes a batch of indices."""
 
     dataset: Any
@@ -111,7 +111,7 @@ class Pass:
 class Crew:
     """The worker threads of one loader."""
 
-    def __init__(self, plan: Plan, seed: int) -> None:
+    def __init__(self, plan: WorkerTask, seed: int) -> None:
         self.dry = scope.local.dry
         self._done = None if self.dry is None else threading.Semaphore(0)
         self.queues: list[queue.SimpleQueue] = [queue.SimpleQueue() for _ in range(plan.count)]
@@ -152,7 +152,7 @@ def _wait(thread: threading.Thread) -> None:
         thread.join(timeout=5)
 
 
-def _work(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: Plan, worker: int, seed: int) -> None:
+def _work(tasks: queue.SimpleQueue, done: threading.Semaphore | None, plan: WorkerTask, worker: int, seed: int) -> None:
     scope.local.default_device, scope.local.phase = plan.default_device, "data"
     dataset = copy.copy(plan.dataset)
     _here.info = WorkerInfo(worker, plan.count, seed + worker, dataset)

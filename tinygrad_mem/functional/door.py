@@ -38,7 +38,7 @@ from ..errors import (
     OutOfMemoryError,
     ShapeError,
     TinygradMemError,
-    let_go,
+    clear_frames,
 )
 from ..scope import local
 
@@ -69,12 +69,12 @@ def _guarded(function: Any) -> Any:
         try:
             return function(*args, **kwargs) if local.autocast is None else _autocast(function, args, kwargs)
         except BaseException as error:
-            plainly = _put_plainly(function, args, kwargs) if isinstance(error, Exception) else None
+            plainly = _normalized(function, args, kwargs) if isinstance(error, Exception) else None
             refusal = None if plainly else _refusal(function, args, kwargs, error)
             if not plainly:
                 del args, kwargs
                 if refusal is None:
-                    let_go(error)
+                    clear_frames(error)
                     raise
         if plainly:
             return door(*plainly[0], **plainly[1])
@@ -111,7 +111,7 @@ _NUMPYS_NAMES = {
 }
 
 
-def _put_plainly(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
+def _normalized(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
     """The call in PyTorch's names of arguments and in Python's numbers; ``None`` where it is put so already."""
     parameters = inspect.signature(function).parameters
     meant = {key: _NUMPYS_NAMES[key] for key in kwargs if key not in parameters and _NUMPYS_NAMES.get(key) in parameters}

@@ -8,7 +8,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from .. import scope
-from ..autograd.saved import Kept
+from ..autograd.saved import TrackedSaved
 from ..autograd.sparse import parts
 from ..devices.forked import reclaim
 from ..interrupts import whole
@@ -142,10 +142,10 @@ class Recorder(scope.Listener):
         return address is None or self._live.get(address, "UNTRACKED") in ("INPUT", "UNTRACKED")
 
     def saved(self, node: Any, name: str, array: Any) -> None:
-        self._turn(_ENTER, array, "ACTIVATION", node.module, node.op.__name__, node.line, name)
+        self._role_changes(_ENTER, array, "ACTIVATION", node.module, node.op.__name__, node.line, name)
 
     def released(self, kept: Any, name: str, array: Any) -> None:
-        self._turn(_LEAVE, array, "ACTIVATION", kept.module, kept.op, kept.line, name)
+        self._role_changes(_LEAVE, array, "ACTIVATION", kept.module, kept.op, kept.line, name)
 
     # --- roles ------------------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Recorder(scope.Listener):
         address = None if array is None else self._address(array)
         if holder is None:
             if address is not None:
-                self._know(array, address)
+                self._note_older(array, address)
                 self.fact(Kind.ENTER, address, role=role)
             return
         key = id(holder), role
@@ -163,7 +163,7 @@ class Recorder(scope.Listener):
             self._let_go(key)
             if address is None:
                 return
-            self._know(array, address)
+            self._note_older(array, address)
             note = "" if of is None else self._named.get(self._address(of.array) or 0, "")
             held = address, weakref.ref(holder, lambda _, key=key: self._let_go(key))
             if self._held.setdefault(key, held) is held:
@@ -215,7 +215,7 @@ class Recorder(scope.Listener):
         for block in found.blocks:
             with lock:
                 if block.pool is not None:  # else it died meanwhile
-                    self._know(block, block.chunk.address)
+                    self._note_older(block, block.chunk.address)
         for role, tensors in (("PARAMETER", found.parameters), ("BUFFER", found.buffers), ("OPTIMIZER_STATE", found.states)):
             for tensor in tensors:
                 self.role(tensor.array, role, tensor)
@@ -224,7 +224,7 @@ class Recorder(scope.Listener):
                 for part in parts(tensor._grad):
                     self.role(part.array, "GRADIENT", tensor if part is tensor._grad else part, tensor)
         for node in found.nodes:
-            Kept.of(node)
+            TrackedSaved.of(node)
             for name, array in node.kept():
                 self.saved(node, name, array)
         self._name_all(found)
@@ -240,7 +240,7 @@ class Recorder(scope.Listener):
                 address = self._address(tensor.array)
                 note = f"{root._root_name()}.{path}"
                 if address is not None and len(note) > len(self._named.get(address, "")):
-                    self._know(tensor.array, address)
+                    self._note_older(tensor.array, address)
                     self._named[address] = note
                     self.fact(Kind.NAME, address, note=note)
 
@@ -251,17 +251,17 @@ class Recorder(scope.Listener):
         now, where = perf_counter_ns() - self._began, (local.phase, local.module, local.op, local.line)
         self.log.write((int(kind), now, address, requested, rounded, *where, role, note, _thread()))
 
-    def _turn(self, kind: int, array: Any, role: str, module: str, op: str, line: str, note: str) -> None:
+    def _role_changes(self, kind: int, array: Any, role: str, module: str, op: str, line: str, note: str) -> None:
         address = self._address(array)
         if address is not None:
-            self._know(array, address)
+            self._note_older(array, address)
             now = perf_counter_ns() - self._began
             self.log.write((kind, now, address, 0, 0, local.phase, module, op, line, role, note, _thread()))
 
     def _address(self, array: Any) -> int | None:
         return self.device.address(array) if self.device.owns(array) else None
 
-    def _know(self, array: Any, address: int) -> None:
+    def _note_older(self, array: Any, address: int) -> None:
         """A block that is older than the log, and that nobody found when it began, is written down when it is met."""
         with lock:
             if address not in self._live:

@@ -16,13 +16,13 @@ from ..autograd.grad_mode import no_grad
 from ..autograd.hooks import RemovableHandle
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
-from ..errors import NotOfferedError, let_go
+from ..errors import NotOfferedError, clear_frames
 from ..functional import creation
 from ..interrupts import Living
 from ..scope import local
 from . import state, tree
 from .hooks import call_with_hooks, hooked
-from .parameter import Parameter, told, told_no_more
+from .parameter import Parameter, report_role, report_role_ended
 from .tree import Tree
 
 
@@ -58,7 +58,7 @@ class Module(Tree):
                 return call_with_hooks(self, args, kwargs)
             return self.forward(*args, **kwargs)
         except BaseException as error:
-            let_go(error)
+            clear_frames(error)
             del args, kwargs  # the traceback refers to this frame: it must not keep the input
             raise
 
@@ -143,8 +143,8 @@ class Module(Tree):
                     if buffer is not None:
                         module._buffers[name] = changed = fn(buffer)
                         if changed is not buffer:
-                            told_no_more(buffer, "BUFFER")
-                            told(changed, "BUFFER")
+                            report_role_ended(buffer, "BUFFER")
+                            report_role(changed, "BUFFER")
         return self
 
     def to(
@@ -369,7 +369,7 @@ def _replace(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> None:
     grad = parameter.grad
     parameter.grad = None
     parameter.data = new
-    told(parameter, "PARAMETER")
+    report_role(parameter, "PARAMETER")
     if grad is not None:
         grad.data = fn(grad.data)
         if parameter.grad_dtype not in (None, grad.dtype):  # set by the user: it does not follow the parameter's

@@ -25,13 +25,13 @@ class Parameter(Tensor):
         self.array, self.device, self._storage = data.array, data.device, data.storage
         if requires_grad:
             self.requires_grad = True
-        told(self, "PARAMETER")
+        report_role(self, "PARAMETER")
 
     def __deepcopy__(self, memo: dict) -> Tensor:
         if id(self) in memo:
             return memo[id(self)]
         copy = self._deepcopy(memo)  # without the gradient, as in PyTorch
-        told(copy, "PARAMETER")
+        report_role(copy, "PARAMETER")
         return copy
 
 
@@ -60,13 +60,13 @@ class Buffer(Tensor, metaclass=_IsBuffer):
         return made
 
 
-def told(tensor: Tensor, role: str) -> None:
+def report_role(tensor: Tensor, role: str) -> None:
     """Tell listeners what the tensor's memory is for."""
     for listener in scope.listeners:
         listener.role(tensor.array, role, tensor)
 
 
-def told_no_more(tensor: Tensor | None, role: str) -> None:
+def report_role_ended(tensor: Tensor | None, role: str) -> None:
     """Tell listeners that the tensor is that no longer, whoever may keep it."""
     for listener in scope.listeners if tensor is not None else ():
         listener.role(None, role, tensor)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ..autograd.tensor import Tensor
 from . import einops
-from .parameter import Buffer, Parameter, told, told_no_more
+from .parameter import Buffer, Parameter, report_role, report_role_ended
 
 if TYPE_CHECKING:
     from .module import Module
@@ -71,16 +71,16 @@ class Tree:
             found["_modules"][name] = None
         elif isinstance(value, Buffer):
             self._ready("buffer")
-            told_no_more(found["_buffers"].get(name), "BUFFER")
+            report_role_ended(found["_buffers"].get(name), "BUFFER")
             self._forget(name, keep="_buffers")
             self.register_buffer(name, value, value.persistent)
         elif name in found.get("_buffers", ()):
             if value is not None and not isinstance(value, Tensor):
                 self._only_none(value, name, "buffer", "Tensor")
-            told_no_more(found["_buffers"][name], "BUFFER")
+            report_role_ended(found["_buffers"][name], "BUFFER")
             found["_buffers"][name] = value
             if value is not None:
-                told(value, "BUFFER")
+                report_role(value, "BUFFER")
         else:
             object.__setattr__(self, name, value)
 
@@ -106,7 +106,7 @@ class Tree:
             if name in self.__dict__[table]:
                 gone = self.__dict__[table].pop(name)
                 if table == "_buffers":
-                    told_no_more(gone, "BUFFER")
+                    report_role_ended(gone, "BUFFER")
                 self._non_persistent_buffers_set.discard(name)
                 return
         object.__delattr__(self, name)
@@ -152,7 +152,7 @@ class Tree:
         for role, table in (("PARAMETER", self._parameters), ("BUFFER", self._buffers)):
             for tensor in table.values():
                 if tensor is not None:
-                    told(tensor, role)
+                    report_role(tensor, role)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make ``tensor`` part of this module's state without being a parameter.
@@ -169,7 +169,7 @@ class Tree:
         self._buffers[name] = tensor
         (self._non_persistent_buffers_set.discard if persistent else self._non_persistent_buffers_set.add)(name)
         if tensor is not None:
-            told(tensor, "BUFFER")
+            report_role(tensor, "BUFFER")
 
     def add_module(self, name: str, module: Module | None) -> None:
         """Make ``module`` a child of this one.

@@ -28,7 +28,7 @@ from ..errors import ArgumentTypeError, DTypeError, ShapeError
 Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
 
 
-class Rows:
+class RowsGradient:
     """A gradient of a few rows of a table: row ``index[i]`` of ``shape`` gets ``values[i]``; of equal entries the sum counts.
 
     Attributes:
@@ -46,7 +46,7 @@ class Rows:
         return self.values.dtype
 
 
-class Part:
+class SliceGradient:
     """A gradient of ``shape`` that is ``values`` in ``array[key]`` and 0 elsewhere: added in place to what is there already."""
 
     __slots__ = ("key", "shape", "values")

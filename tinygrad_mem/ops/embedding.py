@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..dtypes import arithmetic
-from .base import Op, Rows, want_floating
+from .base import Op, RowsGradient, want_floating
 
 
 class Embedding(Op):
@@ -54,7 +54,7 @@ def _rows(ctx, index, gy, padding):
     values = values.reshape(index.size, ctx.table[1])
     if padding is not None:
         ctx.kernels.clear_rows(own, padding, out=values)
-    return Rows(own, values, ctx.table)
+    return RowsGradient(own, values, ctx.table)
 
 
 class EmbeddingBag(Op):
@@ -133,7 +133,7 @@ def _bag_rows(ctx, gy, index, bags, parts):
     ctx.kernels.embedding_bag_rows(gy, bags, parts, out=values)
     if ctx.options[0] is not None:
         ctx.kernels.clear_rows(own, ctx.options[0], out=values)
-    return Rows(own, values, ctx.table)
+    return RowsGradient(own, values, ctx.table)
 
 
 class EmbeddingBagMax(Op):

@@ -17,7 +17,7 @@ from typing import ClassVar
 from ..errors import DTypeError, ShapeError
 from .base import Op
 from .recurrent_backward import Backward
-from .recurrent_run import Run, bias_row, cast, fill, named, project
+from .recurrent_run import RecurrentSteps, bias_row, cast, fill, named, project
 
 
 class Recurrent(Op):
@@ -60,7 +60,7 @@ class Recurrent(Op):
         ways = [(w_ih, w_hh, b_ih, b_hh), (w_ih_reverse, w_hh_reverse, b_ih_reverse, b_hh_reverse)]
         ways = ways[: 1 if w_hh_reverse is None else 2]
         _check(cls, x, h0, c0, ways, sizes)
-        run = ctx.run = Run(cls, x.shape, w_hh.shape[1], len(ways), sizes, steps, x.dtype, relu)
+        run = ctx.run = RecurrentSteps(cls, x.shape, w_hh.shape[1], len(ways), sizes, steps, x.dtype, relu)
         y = ctx.empty((len(x), run.width * len(ways)), x.dtype)
         records = any(ctx.needs)
         kept, last = {}, []

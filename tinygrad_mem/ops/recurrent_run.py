@@ -45,7 +45,7 @@ def fill(ctx, x, out):
         ctx.kernels.copy(x, out=out)
 
 
-class Run:
+class RecurrentSteps:
     """The numbers of one run: shapes, and its chunks of steps as (first row, last row, sizes of its steps)."""
 
     def __init__(self, kind, x_shape, width, ways, sizes, steps, dtype, relu):

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..dtypes import arithmetic
 from ..errors import GraphError, ShapeError
-from .base import Op, Part
+from .base import Op, SliceGradient
 
 
 class View(Op):
@@ -113,7 +113,7 @@ class Slice(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        return Part(ctx.key, gy, ctx.shape)
+        return SliceGradient(ctx.key, gy, ctx.shape)
 
 
 class Diagonal(Op):

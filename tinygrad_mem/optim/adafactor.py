@@ -10,7 +10,7 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic
 from .optimizer import Optimizer, options, tick
-from .state import Kept
+from .state import StateArray
 
 
 class Adafactor(Optimizer):
@@ -56,11 +56,11 @@ class Adafactor(Optimizer):
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("row_var", "col_var", "variance")  # of a parameter either the first two or the last
 
-    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         shape, dtype = p.array.shape, arithmetic(p.dtype)
         if len(shape) < 2:
-            return {"variance": Kept(shape, dtype)}
-        return {"row_var": Kept((*shape[:-1], 1), dtype), "col_var": Kept((*shape[:-2], 1, shape[-1]), dtype)}
+            return {"variance": StateArray(shape, dtype)}
+        return {"row_var": StateArray((*shape[:-1], 1), dtype), "col_var": StateArray((*shape[:-2], 1, shape[-1]), dtype)}
 
     def workspace(self, kernels: Any, group: dict[str, Any], p: Tensor) -> int:
         return kernels.adafactor_workspace(p.array.shape, arithmetic(p.dtype))

@@ -13,7 +13,7 @@ from ..errors import NotOfferedError
 from .adam import Adam, decay_of
 from .optimizer import Optimizer, options, tick
 from .sgd import SGD, check_sgd
-from .state import Kept, check_rates
+from .state import StateArray, check_rates
 
 BLOCK = 2048
 """Numbers that share a scale: the paper's. bitsandbytes has 256 today; 64 to 16,384 are taken."""
@@ -32,14 +32,14 @@ class _Bytes(Optimizer):
         packed = [name for i in range(len(self.moments)) for name in (f"state{i + 1}", f"absmax{i + 1}")]
         return (*packed, *self.moments)  # of a parameter either the first or the last
 
-    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         if not self.in_bytes(group, p):
-            return {name: Kept(p.array.shape, arithmetic(p.dtype)) for name in self.moments}
+            return {name: StateArray(p.array.shape, arithmetic(p.dtype)) for name in self.moments}
         blocks = -(-p.array.size // group["block_size"])
         kept = {}
         for i in range(1, len(self.moments) + 1):
-            kept[f"state{i}"] = Kept(p.array.shape, np.dtype(np.uint8))
-            kept[f"absmax{i}"] = Kept((blocks,), np.dtype(np.float32))
+            kept[f"state{i}"] = StateArray(p.array.shape, np.dtype(np.uint8))
+            kept[f"absmax{i}"] = StateArray((blocks,), np.dtype(np.float32))
         return kept
 
 

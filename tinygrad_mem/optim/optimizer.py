@@ -21,7 +21,7 @@ from ..errors import GraphError, NotOfferedError
 from ..interrupts import Living, whole
 from . import loading, rows
 from . import state as states
-from .state import MASTER, OURS, Kept, has_master
+from .state import MASTER, OURS, StateArray, has_master
 
 
 class _Required:
@@ -100,14 +100,14 @@ class Optimizer:
         """The arrays of a parameter's size that the rule keeps under the group's options."""
         return ()
 
-    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+    def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         """Everything that the rule keeps of ``p``: for rules whose arrays are not all like :meth:`state_names` says."""
         names = self.state_names(group)
         if not names:
             return {}
         dtype = as_dtype(group.get("state_dtype") or arithmetic(p.dtype))
         value = self.initial(group)
-        return {name: Kept(p.array.shape, dtype, value, name in self.squares) for name in names}
+        return {name: StateArray(p.array.shape, dtype, value, name in self.squares) for name in names}
 
     def initial(self, group: dict[str, Any]) -> float:
         """What new state arrays are filled with."""
@@ -259,11 +259,11 @@ class Optimizer:
             raise
         return fresh
 
-    def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, Kept]:
+    def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         """What the rule keeps of ``p``, and its master."""
         kept = self.kept(group, p)
         if has_master(group, p):
-            kept[MASTER] = Kept(p.array.shape, arithmetic(p.dtype), None)
+            kept[MASTER] = StateArray(p.array.shape, arithmetic(p.dtype), None)
         return kept
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -379,7 +379,7 @@ class Optimizer:
         for p, values in state.items():
             for name, value in values.items() if isinstance(p, Tensor) else ():
                 if isinstance(value, Tensor):
-                    states.told(value, p, name)
+                    states.report_state(value, p, name)
 
     def __getstate__(self) -> dict[str, Any]:
         kept = dict(self.__dict__)

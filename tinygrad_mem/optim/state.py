@@ -21,7 +21,7 @@ OURS = ("master_weights", "state_dtype")
 """Options that PyTorch's optimizers have not: a group has them only where they are set, so that state dicts stay PyTorch's."""
 
 
-class Kept(NamedTuple):
+class StateArray(NamedTuple):
     """An array that is to be kept of a parameter.
 
     Attributes:
@@ -61,24 +61,24 @@ def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
     group["state_dtype"] = dtype.name
 
 
-def made(kept: Kept, p: Tensor, name: str) -> Tensor:
+def made(kept: StateArray, p: Tensor, name: str) -> Tensor:
     """A new array of a parameter's state, and the tracker told what it is."""
     array = p.device.empty(kept.shape, kept.dtype)
     if kept.value is None:
         p.device.kernels.copy(p.array, out=array)
     else:
         p.device.kernels.fill(kept.value, out=array)
-    return told(Tensor._wrap(array, p.device), p, name)
+    return report_state(Tensor._wrap(array, p.device), p, name)
 
 
-def told(state: Tensor, p: Tensor | None, name: str) -> Tensor:
+def report_state(state: Tensor, p: Tensor | None, name: str) -> Tensor:
     """``state``, once listeners know that it is ``p``'s."""
     for listener in scope.listeners:
         listener.role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
     return state
 
 
-def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
+def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None) -> Any:
     """One entry of a state dict: numbers stay numbers, tensors (of any framework) are copied to where ``p`` lives.
 
     Raises:
@@ -93,7 +93,7 @@ def loaded(name: str, value: Any, p: Tensor, kept: Kept | None) -> Any:
             raise ArgumentTypeError(f"state[...][{name!r}]: expected a tensor of shape {list(kept.shape)}, found {value!r:.60}")
         return value
     if kept is None:
-        kept = Kept(tuple(value.shape), arithmetic(p.dtype))
+        kept = StateArray(tuple(value.shape), arithmetic(p.dtype))
     if tuple(value.shape) != kept.shape:
         raise ArgumentError(
             f"loaded state dict: {name} of a parameter of shape {list(p.shape)} should have shape {list(kept.shape)}, "

@@ -18,7 +18,7 @@ from ..recompute import Schedule, Stage
 from ..recompute.chain import Chain
 from ..recompute.profile import profile
 from .techniques import Recompute
-from .times import Call, Times
+from .times import OpCall, Times
 
 MOST = 12  # ways to run one chain that are looked at, and as many in one bracket
 WIDTH = 400  # combinations of the chains so far that are kept
@@ -113,7 +113,7 @@ def _cut(x: Any) -> Any:
     return x.detach() if isinstance(x, Tensor) else x
 
 
-def ways(found: Found, ops: Counter[tuple[str, Call]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:
+def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:
     """(modules of each stage, ways to run the chain), the plain one first; ``None``: they pass on other than one tensor.
 
     Args:

@@ -23,7 +23,7 @@ from .techniques import (
     Recompute,
     reason_against,
 )
-from .times import Call, Heard, Times
+from .times import Heard, OpCall, Times
 
 POINTS = 12  # of the front
 FEW = 8  # choices that are all looked at
@@ -103,7 +103,7 @@ class Search(Runs):
         calls = Counter(each.path for each in found)
         once = [each for each in found if calls[each.path] == choice.parts]
         first = list({each.path: each for each in reversed(once)}.values())[::-1]
-        per_part: Counter[tuple[str, Call]] = Counter({key: max(n // choice.parts, 1) for key, n in heard.ran.items()})
+        per_part: Counter[tuple[str, OpCall]] = Counter({key: max(n // choice.parts, 1) for key, n in heard.ran.items()})
         ways = [(c.path, chains.ways(c, per_part, self.times, root)) for c in first if c.usable]
         return chains.combined([(path, *each) for path, each in ways if each is not None])
 

@@ -58,7 +58,7 @@ class Spec(NamedTuple):
         return prod(self.shape) * as_dtype(self.dtype).itemsize
 
 
-class Slice(NamedTuple):
+class HashableSlice(NamedTuple):
     """A slice, which could not be looked up in a dict."""
 
     start: int | None
@@ -66,7 +66,7 @@ class Slice(NamedTuple):
     step: int | None
 
 
-class Call(NamedTuple):
+class OpCall(NamedTuple):
     """An op with the shapes that it ran on: calls that are equal take the same time."""
 
     op: str
@@ -75,10 +75,10 @@ class Call(NamedTuple):
     needs: tuple[bool, ...]
 
 
-def call_of(node: Any, arrays: tuple, params: dict[str, Any]) -> Call:
+def call_of(node: Any, arrays: tuple, params: dict[str, Any]) -> OpCall:
     """What is known of a run of ``node``'s op, without its values."""
     named = tuple((name, _plain(value)) for name, value in sorted(params.items()) if name not in _NOT_LOOKED_AT)
-    return Call(node.op.__name__, tuple(_plain(a) for a in arrays), named, tuple(node.needs))
+    return OpCall(node.op.__name__, tuple(_plain(a) for a in arrays), named, tuple(node.needs))
 
 
 def _plain(value: Any) -> Any:
@@ -86,7 +86,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "__array_interface__") or hasattr(value, "__cuda_array_interface__"):
         return Spec(tuple(value.shape), value.dtype.str)
     if isinstance(value, slice):
-        return Slice(value.start, value.stop, value.step)
+        return HashableSlice(value.start, value.stop, value.step)
     if isinstance(value, (tuple, list)):
         return tuple(_plain(v) for v in value)
     kept = value is None or value is Ellipsis or isinstance(value, (bool, int, float, str, np.dtype))
@@ -97,8 +97,8 @@ class Heard(scope.Listener):
     """Counts what runs, by module and phase, and what goes to the host."""
 
     def __init__(self) -> None:
-        self.ran: Counter[tuple[str, Call]] = Counter()
-        self.again: Counter[Call] = Counter()
+        self.ran: Counter[tuple[str, OpCall]] = Counter()
+        self.again: Counter[OpCall] = Counter()
         self.offloaded: list[int] = []  # bytes of each copy
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
@@ -133,7 +133,7 @@ class Times:
 
     def __init__(self, device: Any = "cpu", cache: Path | None = None) -> None:
         self.device, self.measured = _here(device)
-        self._known: dict[Call, tuple[float, float]] = {}
+        self._known: dict[OpCall, tuple[float, float]] = {}
         self._file = None if cache is None or not self.measured else cache / f"times-{self._fingerprint()}.json"
         self._written: dict[str, tuple[float, float]] = self._read()
 
@@ -162,7 +162,7 @@ class Times:
             with replacing(self._file) as file:
                 file.write(json.dumps(self._written).encode())
 
-    def of(self, call: Call) -> tuple[float, float]:
+    def of(self, call: OpCall) -> tuple[float, float]:
         """(forward, backward) in seconds; the backward of what needs no gradient is 0."""
         if call not in self._known:
             key = repr(call)
@@ -200,7 +200,7 @@ class Times:
             self._written |= measure_python(self)
         return tuple(max(self._written[key][1] - self._written[key][0], 0.0) for key in _PYTHON)
 
-    def _find(self, call: Call) -> tuple[float, float]:
+    def _find(self, call: OpCall) -> tuple[float, float]:
         if self.measured:
             try:
                 return measure(call, self.device)
@@ -219,7 +219,7 @@ def _here(device: Any) -> tuple[Any, bool]:
     return found, found.type != "meta"
 
 
-def model(call: Call) -> tuple[float, float]:
+def model(call: OpCall) -> tuple[float, float]:
     """Seconds by counting: bytes read and written at 1 TB/s, products at 10 T/s (of float16 at 20), 5 µs for the call."""
     arrays = [spec for spec in call.inputs if isinstance(spec, Spec)]
     moved = sum(spec.bytes for spec in arrays) * 2
@@ -245,7 +245,7 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
     return 0.0
 
 
-def measure(call: Call, device: Any) -> tuple[float, float]:
+def measure(call: OpCall, device: Any) -> tuple[float, float]:
     """Run an op alone on ``device``, forward and backward, until it is known how long that takes."""
     op = Op.registry[call.op]
     inputs = [_made(value, device, need) for value, need in zip(call.inputs, call.needs, strict=True)]
@@ -357,7 +357,7 @@ def _raw(value: Any, device: Any) -> Any:
     """A parameter as the op gets it."""
     if isinstance(value, Spec):
         return _made(value, device, False).array
-    if isinstance(value, Slice):
+    if isinstance(value, HashableSlice):
         return slice(*value)
     return tuple(_raw(v, device) for v in value) if isinstance(value, tuple) else value
 

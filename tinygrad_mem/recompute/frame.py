@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 from .. import scope
 from ..autograd.core import Node, observed, remember
 from ..autograd.graph import saved_tensors_hooks
-from ..autograd.saved import Kept, Packed
+from ..autograd.saved import PackedArray, TrackedSaved
 from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
@@ -153,7 +153,7 @@ class Frame:
         for node, need in zip(self.inputs, self.needs, strict=True):
             node.open(True)
             value = node.saved["x"]
-            twin = Tensor._wrap(value.array() if isinstance(value, Packed) else value, node.device)
+            twin = Tensor._wrap(value.array() if isinstance(value, PackedArray) else value, node.device)
             twin._storage = next((storage for _, storage, _ in node.versions), None)
             twin._requires_grad = need
             twins.append(twin)
@@ -273,7 +273,7 @@ def _held(node: Node, name: str, array: Any) -> dict:
     """An array for the node that saved it in the forward; it is reported to the tracker as an activation while it is alive."""
     if not scope.listeners:
         return {name: array}
-    held = Kept({name: array})
+    held = TrackedSaved({name: array})
     held.op, held.module, held.line = node.op.__name__, node.module, node.line
     for listener in scope.listeners:
         listener.saved(node, name, array)

@@ -69,7 +69,7 @@ def create_selective_checkpoint_contexts(
         NotOfferedError: the policy wants an op's result on the cpu.
     """
     policy = policy_fn_or_list if callable(policy_fn_or_list) else _named(policy_fn_or_list)
-    kept: list[Kept | None] = []
+    kept: list[KeptResult | None] = []
     return Keeping(policy, kept), Giving(policy, kept, allow_cache_entry_mutation)
 
 
@@ -82,7 +82,7 @@ def _named(ops: Iterable[str | type[Op]]) -> Policy:
     return lambda ctx, op, *arrays, **params: op.__name__ in names
 
 
-class Kept:
+class KeptResult:
     """One run of an op: what it gave, and where what it saved came from: an input, a result, or a buffer of its own."""
 
     __slots__ = ("attributes", "node", "op", "outputs", "several", "sources", "writer")
@@ -121,7 +121,7 @@ class _Between(AbstractContextManager):
 
     is_recompute = False
 
-    def __init__(self, policy: Policy, kept: list[Kept | None]) -> None:
+    def __init__(self, policy: Policy, kept: list[KeptResult | None]) -> None:
         self.policy, self.kept = policy, kept
         self.about = SelectiveCheckpointContext(is_recompute=self.is_recompute)
 
@@ -163,7 +163,7 @@ class Keeping(_Between):
             return scope.run_by(self.run, function, *args, **params)
         before = {*vars(args[0]), "saved"}
         out = scope.run_by(self.run, function, *args, **params)
-        self.kept.append(Kept(args[0], before, args[1:], out))
+        self.kept.append(KeptResult(args[0], before, args[1:], out))
         return out
 
     def _written(self, node: Node) -> None:
@@ -179,7 +179,7 @@ class Giving(_Between):
 
     is_recompute = True
 
-    def __init__(self, policy: Policy, kept: list[Kept | None], mutation: bool) -> None:
+    def __init__(self, policy: Policy, kept: list[KeptResult | None], mutation: bool) -> None:
         super().__init__(policy, kept)
         self.mutation = mutation
 
@@ -201,7 +201,7 @@ class Giving(_Between):
             listener.spared(node)
         return entry.give(node, args[1:])
 
-    def _entry(self, index: int, node: Node) -> Kept | None:
+    def _entry(self, index: int, node: Node) -> KeptResult | None:
         if index >= len(self.kept):
             raise CheckpointError(
                 f"selective checkpoint: the policy kept {len(self.kept)} results in the forward, and wants one more of "

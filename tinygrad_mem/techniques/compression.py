@@ -13,7 +13,7 @@ from ..devices import Generator
 from ..dtypes import float16, is_floating
 from ..errors import ArgumentError
 from ..ops.quantize import Dequantize, Quantize
-from .packing import Kept, Once, stays
+from .packing import Once, UnpackedTensor, stays
 
 
 class compressed(saved_tensors_hooks):
@@ -72,7 +72,7 @@ class _Press:
             or array.dtype.itemsize * 8 <= self.bits
             or stays(tensor)
         ):
-            return Kept(tensor)
+            return UnpackedTensor(tensor)
         part = address_of(array), array.shape, array.strides
         pressed = self._once.find(tensor, part)
         if pressed is None:
@@ -88,7 +88,7 @@ class _Press:
         return apply(Quantize, tensor, bits=self.bits, group=self.group, ticket=self._generator.ticket())
 
     def unpack(self, packed: Any) -> Tensor:
-        if isinstance(packed, Kept):
+        if isinstance(packed, UnpackedTensor):
             return packed.get()
         shape, dtype = packed.like
         with no_grad():

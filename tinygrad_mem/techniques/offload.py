@@ -11,7 +11,7 @@ from ..autograd import graph
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import uint8
-from .packing import Kept, Once, stays
+from .packing import Once, UnpackedTensor, stays
 
 
 class save_on_cpu(graph.saved_tensors_hooks):
@@ -59,7 +59,7 @@ class _Store:
         """Park the storage of ``tensor``, once, and note what to show of it."""
         place = None if stays(tensor) else tensor.device.block(tensor.array)
         if place is None:  # memory that is not the pool's is not freed by a copy
-            return Kept(tensor)
+            return UnpackedTensor(tensor)
         block, offset = place
         parked = self._once.find(tensor)
         if parked is None:
@@ -72,7 +72,7 @@ class _Store:
 
     def unpack(self, packed: Any) -> Tensor:
         """The tensor over its storage, which is brought back unless somebody has it still."""
-        if isinstance(packed, Kept):
+        if isinstance(packed, UnpackedTensor):
             return packed.get()
         parked, offset, layout = packed
         window = parked.show(offset, layout)

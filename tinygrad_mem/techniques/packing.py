@@ -18,7 +18,7 @@ def stays(tensor: Tensor) -> bool:
     return root.is_leaf and (root.requires_grad or isinstance(root, Parameter))
 
 
-class Kept(list):
+class UnpackedTensor(list):
     """A tensor that stays, and the version at which it was saved; a list, so that listeners find the tensor in it."""
 
     __slots__ = ("version",)

@@ -74,7 +74,7 @@ class ReversibleSequential(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         x1, x2 = halves(input, self.dim)
-        run = Run([part for block in self.blocks for part in (block.f, block.g)])
+        run = ReversiblePass([part for block in self.blocks for part in (block.f, block.g)])
         if is_grad_enabled():
             y1, y2 = Couple.apply(run, x1, x2, *run.parameters)
         else:
@@ -101,7 +101,7 @@ def shaped(part: Module, x: Tensor) -> Tensor:
     return y
 
 
-class Run:
+class ReversiblePass:
     """One forward through f, g, f, g, ...: each is added to the half that the next one reads."""
 
     def __init__(self, parts: Iterable[Module]) -> None:
@@ -140,7 +140,7 @@ class Couple(Function):
     """The run as one node: it saves its two outputs."""
 
     @staticmethod
-    def forward(ctx: Any, run: Run, x1: Tensor, x2: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, run: ReversiblePass, x1: Tensor, x2: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
         ctx.run = run
         y1, y2 = run.forward(x1, x2)
         ctx.save_for_backward(y1, y2)

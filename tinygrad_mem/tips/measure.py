@@ -14,7 +14,7 @@ import tinygrad_mem as tm
 
 from .. import memory
 from ..devices import apart
-from ..errors import OutOfMemoryError, TinygradMemError, let_go
+from ..errors import OutOfMemoryError, TinygradMemError, clear_frames
 from ..interrupts import context
 from ..memory import Comparison, Effect, Track
 from .tip import Build, Case, Scene, Tip, Training
@@ -99,7 +99,7 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
         ideal = None if case.ideal is None else run(case.ideal, scene, device).numbers
         predicted = [prediction_of(build, scene, like) for build in (case.before, case.after)]
     except TinygradMemError as error:
-        let_go(error)
+        clear_frames(error)
         return Failed(case.when, str(error), "out of memory" if isinstance(error, OutOfMemoryError) else "does not apply")
     pairs = zip((before, after), predicted, strict=True)
     return Measured(

@@ -17,13 +17,13 @@ from .. import quantile as ranks
 from .. import softmax as softmax_functions
 from .. import sort as sort_functions
 from .elementwise import Elementwise
-from .in_place import InPlace
+from .in_place import InPlaceMethods
 from .operators import Operators
 
 _NOT_METHODS = set(vars(type("Empty", (), {}))) | {"__hash__", "__firstlineno__", "__static_attributes__"}
 
 
-class Methods(Operators, Elementwise, InPlace):
+class Methods(Operators, Elementwise, InPlaceMethods):
     """Name -> function."""
 
     # --- the tape
@@ -209,7 +209,7 @@ class Methods(Operators, Elementwise, InPlace):
     log_softmax = softmax_functions.log_softmax
 
 
-for _family in (Operators, Elementwise, InPlace, Methods):
+for _family in (Operators, Elementwise, InPlaceMethods, Methods):
     for _name, _function in list(vars(_family).items()):
         if _name not in _NOT_METHODS:
             setattr(Tensor, _name, _function)

@@ -7,7 +7,7 @@ from .. import diagonal as diagonals
 from .. import gather as gather_functions
 
 
-class InPlace:
+class InPlaceMethods:
     """Name -> function."""
 
     add_ = elementwise.add_

@@ -19,7 +19,7 @@ _THREADS = 128
 _GAPS = 8 * 256  # bytes between what lies in the workspace, at most
 
 
-class Plan(NamedTuple):
+class TileSizes(NamedTuple):
     """A tile: heads, rows, columns."""
 
     heads: int
@@ -47,10 +47,10 @@ def size_of(cut, depth, width, dtype, backward):
 def plan(heads, rows, columns, depth, width, dtype, backward, room=MOST):
     """The largest tile within ``room`` bytes: shorter sequences use what was taken for the longest."""
     rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
-    while size_of(Plan(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
+    while size_of(TileSizes(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
         rows, columns = -(-rows // 2), -(-columns // 2)
-    one = size_of(Plan(1, rows, columns), depth, width, dtype, backward)
-    return Plan(max(min(max(heads, 1), (room - _GAPS) // (one - _GAPS)), 1), rows, columns)
+    one = size_of(TileSizes(1, rows, columns), depth, width, dtype, backward)
+    return TileSizes(max(min(max(heads, 1), (room - _GAPS) // (one - _GAPS)), 1), rows, columns)
 
 
 def size_of_means(heads, rows):

@@ -30,7 +30,7 @@ _CALM = 40.0  # scores up to which e**score is summed as it is, without looking 
 _LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min)}
 
 
-class Plan(NamedTuple):
+class TileSizes(NamedTuple):
     """How many of each are in one tile."""
 
     batches: int
@@ -68,7 +68,7 @@ class Job:
         return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
 
     @cached_property
-    def plan(self) -> Plan:
+    def plan(self) -> TileSizes:
         return plan(self.q.shape, self.k.shape[2], self.width, self.q.dtype, self.window[1] is not None)
 
     def tiles(self) -> int:
@@ -121,7 +121,7 @@ def cuts(count: int, size: int) -> list[slice]:
 
 
 @lru_cache
-def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype, ahead: bool = False) -> Plan:
+def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype, ahead: bool = False) -> TileSizes:
     """The largest tile whose numbers fit into the scratch of a thread: whole batches, else some heads, rows and columns.
 
     Where rows do not see what is ``ahead`` of them, there are two tiles of rows at least, for the first leaves out columns.
@@ -141,7 +141,7 @@ def plan(q_shape: tuple[int, ...], total: int, width: int, dtype: np.dtype, ahea
         else:
             rows = -(-rows // 2)
     count = next(n for n in range(min(heads * batches, 1 << 10), 0, -1) if fits(n))
-    return Plan(max(count // heads, 1), min(count, heads), rows, columns)
+    return TileSizes(max(count // heads, 1), min(count, heads), rows, columns)
 
 
 def needed(count: int, rows: int, columns: int, depth: int, width: int, dtype: np.dtype) -> int:

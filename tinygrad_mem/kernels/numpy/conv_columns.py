@@ -24,7 +24,7 @@ def _volume(box: tuple[int, ...]) -> int:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ColumnTiles:
     """How one lane walks: ``images`` at a time, output boxes, and ``channels`` of a group (or ``groups`` whole groups)."""
 
     images: int
@@ -56,7 +56,7 @@ def _needs(geo: Geometry, images: int, box: tuple[int, ...], kind: str) -> tuple
     return channel, geo.cout * pixels
 
 
-def make_plan(geo: Geometry, kind: str, nbytes: int, parts: int = 1) -> Plan:
+def make_plan(geo: Geometry, kind: str, nbytes: int, parts: int = 1) -> ColumnTiles:
     """The largest tiles that fit ``nbytes``; kind is "forward", "input" or "weight"."""
     room = nbytes // geo.wide.itemsize
     pixels = PIXELS
@@ -68,9 +68,9 @@ def make_plan(geo: Geometry, kind: str, nbytes: int, parts: int = 1) -> Plan:
         pixels = max(pixels * 3 // 4, 1)
     whole = geo.cin * channel + group
     if geo.groups > 1 and geo.cin * geo.taps <= DEPTH and whole <= room:
-        return Plan(images, box, geo.cin, even(geo.groups, min(room // whole, max(geo.groups // parts, 1))))
+        return ColumnTiles(images, box, geo.cin, even(geo.groups, min(room // whole, max(geo.groups // parts, 1))))
     most = min((room - group) // channel, max(DEPTH // geo.taps, 1))
-    return Plan(images, box, even(geo.cin, max(most, 1)), 1)
+    return ColumnTiles(images, box, even(geo.cin, max(most, 1)), 1)
 
 
 def workspace(geo: Geometry, kind: str) -> int:
@@ -92,7 +92,7 @@ def _enough(geo: Geometry, kind: str) -> int:
     return LANES * (numbers * geo.wide.itemsize + 2048)
 
 
-def boxes(geo: Geometry, plan: Plan) -> list[tuple[int, int, tuple[slice, ...]]]:
+def boxes(geo: Geometry, plan: ColumnTiles) -> list[tuple[int, int, tuple[slice, ...]]]:
     """(first image, last image, output box) in order; only the boxes of one image where it is walked alone."""
     cuts = [[slice(a, min(a + b, size)) for a in range(0, size, b)] for size, b in zip(geo.outside, plan.box, strict=True)]
     return [
@@ -104,7 +104,7 @@ def boxes(geo: Geometry, plan: Plan) -> list[tuple[int, int, tuple[slice, ...]]]
     ]
 
 
-def blocks(geo: Geometry, plan: Plan) -> list[tuple[int, int, int, int]]:
+def blocks(geo: Geometry, plan: ColumnTiles) -> list[tuple[int, int, int, int]]:
     """(first group, last group, first channel, last channel within a group)."""
     return [
         (g, min(g + plan.groups, geo.groups), c, min(c + plan.channels, geo.cin))
@@ -297,7 +297,7 @@ def backward_weight(geo, gy, x, work, out):
         return
     plan = make_plan(geo, "weight", room, lanes)
     if plan.groups == 1 and geo.groups == 1:
-        plan = Plan(plan.images, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
+        plan = ColumnTiles(plan.images, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
 
     def run(number: int, part: int) -> None:
@@ -355,7 +355,7 @@ def backward_input(geo, gy, w, bias, work, out):
     lanes = lane_count(work)
     plan = make_plan(geo, "input", work.nbytes // lanes - 1024, 1)
     if geo.images == 1 and geo.groups == 1:
-        plan = Plan(1, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
+        plan = ColumnTiles(1, plan.box, even(geo.cin, min(plan.channels, -(-geo.cin // lanes))), 1)
     tiles, parts = boxes(geo, plan), blocks(geo, plan)
     firsts = sorted({t[0] for t in tiles})
     of_images = {n: [t for t in tiles if t[0] == n] for n in firsts}

@@ -33,7 +33,7 @@ STACK = 1 << 15  # numbers of weight gradients that are computed at once and add
 
 
 @dataclass(frozen=True)
-class Walk:
+class TileWalk:
     """out[n, o, y, x] = sum over c, i, j of w[o, c, i, j] * source[n, c, y * stride + i - low, x * stride + j - low]."""
 
     images: int
@@ -95,7 +95,7 @@ class Tile(NamedTuple):
     r1: int
 
 
-def _numbers(walk: Walk, images: int, rows: int, kind: str) -> int:
+def _numbers(walk: TileWalk, images: int, rows: int, kind: str) -> int:
     """Numbers that a tile needs in its lane."""
     slab = walk.reach(rows) * walk.copies * walk.cin * walk.line * images + walk.kernel[1]
     results = rows * walk.cout * walk.columns * images
@@ -105,14 +105,14 @@ def _numbers(walk: Walk, images: int, rows: int, kind: str) -> int:
     return slab + results + weight * (1 + _stacked(walk, rows)) + 256
 
 
-def _stacked(walk: Walk, rows: int) -> int:
+def _stacked(walk: TileWalk, rows: int) -> int:
     """Rows whose weight gradients are computed at once, and one more for their sum; none where a single one is large."""
     fit = min(STACK // (walk.parts * walk.depth * walk.cout), rows)
     return fit + 1 if fit else 0
 
 
 @lru_cache(maxsize=256)
-def tiles(walk: Walk, kind: str, room: int, lanes: int) -> list[Tile]:
+def tiles(walk: TileWalk, kind: str, room: int, lanes: int) -> list[Tile]:
     """The map cut into the tiles that take the least time, of those that fit ``room`` numbers.
 
     A tile costs what its calls cost (60 microseconds), its slab 0.3 ns a number (rows that two tiles read are copied twice),
@@ -142,15 +142,15 @@ def tiles(walk: Walk, kind: str, room: int, lanes: int) -> list[Tile]:
     ]
 
 
-def walk_of(geo: Geometry, kind: str) -> Walk:
+def walk_of(geo: Geometry, kind: str) -> TileWalk:
     """The walk of a convolution; for "input", one that is as large as each of its phases."""
     kernel, stride, low, inside, outside = ((a[1], a[2]) for a in (geo.kernel, geo.stride, geo.low, geo.inside, geo.outside))
     if kind == "input":
         whole = (kernel[0] - 1 - low[0], kernel[1] - 1 - low[1]) if stride == (1, 1) else (0, 0)
         kernel = (-(-kernel[0] // stride[0]), -(-kernel[1] // stride[1]))
         largest = (-(-inside[0] // stride[0]), -(-inside[1] // stride[1]))
-        return Walk(geo.images, geo.cout, geo.cin, outside, largest, kernel, (1, 1), whole, geo.wide)
-    return Walk(geo.images, geo.cin, geo.cout, inside, outside, kernel, stride, low, geo.wide)
+        return TileWalk(geo.images, geo.cout, geo.cin, outside, largest, kernel, (1, 1), whole, geo.wide)
+    return TileWalk(geo.images, geo.cin, geo.cout, inside, outside, kernel, stride, low, geo.wide)
 
 
 def fits(geo: Geometry, kind: str) -> bool:
@@ -174,19 +174,19 @@ def workspace(geo: Geometry, kind: str) -> int:
     return slabs + LANES * 64 + (0 if kind == "weight" else geo.taps * geo.cin * geo.cout * size)
 
 
-def _most(walk: Walk) -> int:
+def _most(walk: TileWalk) -> int:
     """Bytes of slabs, at most: half of what the maps take, so that small networks have small workspaces and calls are long."""
     maps = walk.images * (walk.cin * math.prod(walk.inside) + walk.cout * math.prod(walk.outside)) * walk.wide.itemsize
     return max(WORKSPACE, min(maps // 2, LARGE))
 
 
-def _time(walk: Walk) -> float:
+def _time(walk: TileWalk) -> float:
     """Nanoseconds of one core, about."""
     pixels = walk.images * walk.outside[0] * walk.outside[1]
     return pixels * (walk.parts * walk.depth * walk.cout / 60 + 0.4 * (walk.copies * walk.cin + walk.parts * walk.cout))
 
 
-def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
+def _lanes(walk: TileWalk, kind: str, whole: Lane) -> tuple[int, int]:
     """(lanes, numbers of each): as many as there are cores, as long as each has work and can hold the least tile."""
     numbers = (whole.stop - whole.next) // walk.wide.itemsize
     most = min(lane_count(whole.buffer), numbers // (_numbers(walk, 1, 1, kind) + 64))
@@ -194,14 +194,14 @@ def _lanes(walk: Walk, kind: str, whole: Lane) -> tuple[int, int]:
     return lanes, numbers // lanes - 64
 
 
-def _in_images(walk: Walk, flat: np.ndarray, columns: int) -> np.ndarray:
+def _in_images(walk: TileWalk, flat: np.ndarray, columns: int) -> np.ndarray:
     """(..., images * columns) as (..., images, columns); narrow images lie with their columns outside in memory."""
     if walk.narrow:
         return flat.reshape(*flat.shape[:-1], columns, -1).swapaxes(-1, -2)
     return flat.reshape(*flat.shape[:-1], -1, columns)
 
 
-def gather(walk: Walk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray:
+def gather(walk: TileWalk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray:
     """The numbers of the slab (rows, kernel columns, channels, images * columns) that a tile reads; zeros beyond the edges.
 
     Tiles of one walk take their slabs at one place of the lane: what is zero in one is still zero in the next of its kind.
@@ -229,7 +229,7 @@ def gather(walk: Walk, source: np.ndarray, tile: Tile, lane: Lane) -> np.ndarray
     return flat
 
 
-def windows(walk: Walk, flat: np.ndarray, tile: Tile) -> np.ndarray:
+def windows(walk: TileWalk, flat: np.ndarray, tile: Tile) -> np.ndarray:
     """The operands of each output row's products: (parts, rows, depth, images * columns), a view of a slab's numbers."""
     images, size = tile.n1 - tile.n0, flat.itemsize
     length = images * walk.line
@@ -238,7 +238,7 @@ def windows(walk: Walk, flat: np.ndarray, tile: Tile) -> np.ndarray:
     return strided(flat, (walk.parts, tile.r1 - tile.r0, walk.depth, images * walk.columns), strides)
 
 
-def weights(walk: Walk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
+def weights(walk: TileWalk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
     """out as (parts, 1, cout, depth) = w (cout, cin, kernel rows, kernel columns), on all cores."""
     by_part = out.reshape(walk.parts, walk.cout, walk.kernel[0], walk.copies, walk.cin)
     source = w.transpose(3, 0, 2, 1)[:, :, :, None] if walk.parts > 1 else w.transpose(0, 2, 3, 1)[None]
@@ -250,7 +250,7 @@ def weights(walk: Walk, w: np.ndarray, out: np.ndarray) -> np.ndarray:
     return by_part.reshape(walk.parts, 1, walk.cout, walk.depth)
 
 
-def correlate(walk: Walk, source: np.ndarray, w: np.ndarray, bias: Any, work: np.ndarray, out: np.ndarray) -> None:
+def correlate(walk: TileWalk, source: np.ndarray, w: np.ndarray, bias: Any, work: np.ndarray, out: np.ndarray) -> None:
     """One walk: ``w`` is a view (cout, cin, kernel rows, kernel columns), ``out`` any view of (images, cout, rows, columns)."""
     whole = Lane(work, 0, 1)
     matrix = weights(walk, w, whole.take((w.size,), walk.wide))
@@ -298,7 +298,7 @@ def backward_input(geo, gy, w, bias, work, out):
             continue
         kernel = taps.shape[2:]
         start = (kernel[0] - 1 - (py + low[0]) // sy, kernel[1] - 1 - (px + low[1]) // sx)
-        walk = Walk(geo.images, geo.cout, geo.cin, gy.shape[2:], target.shape[2:], kernel, (1, 1), start, geo.wide)
+        walk = TileWalk(geo.images, geo.cout, geo.cin, gy.shape[2:], target.shape[2:], kernel, (1, 1), start, geo.wide)
         correlate(walk, gy, taps, bias, work, target)
 
 
@@ -325,7 +325,7 @@ def backward_weight(geo, gy, x, work, out):
     np.copyto(out.reshape(total.shape), total, casting="same_kind")
 
 
-def _weight_lane(walk: Walk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: list[Tile], total: np.ndarray) -> None:
+def _weight_lane(walk: TileWalk, gy: np.ndarray, x: np.ndarray, lane: Lane, tasks: list[Tile], total: np.ndarray) -> None:
     """total (parts, depth, cout) = what one lane's tiles give."""
     total.fill(0)
     mark = lane.next

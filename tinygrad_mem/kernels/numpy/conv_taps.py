@@ -24,7 +24,7 @@ _LANE = 5 << 17  # numbers of a lane's weights and results, at most
 _SUMS = 1 << 19  # numbers of a lane's part of a weight's gradient, at most
 
 
-class Run(NamedTuple):
+class PixelRun(NamedTuple):
     """Output pixels ``to`` and on, ``length`` of them, each have the input pixels ``of`` and on under ``tap``."""
 
     tap: int
@@ -48,7 +48,7 @@ def _inside(geo: Geometry) -> int:
 
 
 @lru_cache(maxsize=256)
-def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[Run]:
+def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[PixelRun]:
     """Where taps and pixels meet; each argument is (along rows, along columns)."""
     found = []
     for i, j in np.ndindex(*kernel):
@@ -60,11 +60,11 @@ def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[Run]:
         for y in [y0] if whole else range(y0, y1):
             length = (x1 - x0) * (y1 - y0 if whole else 1)
             of = (y + i - low[0]) * inside[1] + x0 + j - low[1]
-            found.append(Run(i * kernel[1] + j, y * outside[1] + x0, of, length))
+            found.append(PixelRun(i * kernel[1] + j, y * outside[1] + x0, of, length))
     return found
 
 
-def _runs(geo: Geometry) -> list[Run]:
+def _runs(geo: Geometry) -> list[PixelRun]:
     return runs(geo.inside[1:], geo.outside[1:], geo.kernel[1:], geo.low[1:])
 
 

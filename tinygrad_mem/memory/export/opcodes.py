@@ -82,7 +82,7 @@ class Memo:
         return Items(self._written)
 
 
-class Rows:
+class PickledDicts:
     """Dicts of the same keys.
 
     Args:

@@ -20,9 +20,9 @@ import numpy as np
 
 from ..attribution import CATEGORIES, NOWHERE, Category
 from ..log import Kind, Log
-from .opcodes import Items, Memo, Rows, pickled
-from .segments import Living, Segments
-from .walk import Part, walk
+from .opcodes import Items, Memo, PickledDicts, pickled
+from .segments import LiveSegments, Segments
+from .walk import LogPart, walk
 
 _ACTIONS = {Kind.OLDER: "alloc", Kind.MALLOC: "alloc", Kind.FREE: "free_requested", Kind.MARK: "snapshot"}
 _ACTIONS |= {Kind.RESERVE: "segment_alloc", Kind.RELEASE: "segment_free"}
@@ -41,7 +41,7 @@ def write(log: Log, file: IO[bytes]) -> None:
     living = survey.living()
     survey.segments.settle((block.address for block in living), survey.loose)
     if survey.segments.rest:
-        living.append(Living(survey.segments.rest, survey.loose, survey.loose, []))
+        living.append(LiveSegments(survey.segments.rest, survey.loose, survey.loose, []))
     memo = Memo()
     trace = _Trace(survey, memo)
     whole = {
@@ -77,7 +77,7 @@ class _Survey:
             self._read(part)
             self._parts.append((part.records, part.block))
 
-    def _read(self, part: Part) -> None:
+    def _read(self, part: LogPart) -> None:
         records, block, known = part.records, part.block, part.block >= 0
         np.minimum.at(self.category, block[known], part.after[known])
         self._dead[block[known & (part.after == NOWHERE)]] = True
@@ -105,7 +105,7 @@ class _Survey:
                 shown &= (kind == Kind.OLDER) == older
                 yield records[shown], block[shown]
 
-    def living(self) -> list[Living]:
+    def living(self) -> list[LiveSegments]:
         """The blocks that nobody freed."""
         found, start = [], 0
         for records, _ in self._parts:
@@ -114,7 +114,7 @@ class _Survey:
                 address, rounded, requested, line, module, op = (
                     int(record[name]) for name in ("address", "rounded", "requested", "line", "module", "op")
                 )
-                found.append(Living(address, rounded, requested, self.frames(line, module, op)))
+                found.append(LiveSegments(address, rounded, requested, self.frames(line, module, op)))
             start = here.stop
         return found
 
@@ -142,7 +142,7 @@ class _Trace:
     def __init__(self, survey: _Survey, memo: Memo) -> None:
         self._survey, self._memo = survey, memo
         numbers, meant = ("addr", "size", "stream", "time_us"), ("action", "frames", "category", "user_metadata")
-        self._rows = Rows(memo, numbers, meant)
+        self._rows = PickledDicts(memo, numbers, meant)
         for text in dict.fromkeys([*_ACTIONS.values(), _COMPLETED, *_NAMES]):
             memo.add(text, text)
         memo.add((0, 0, 0), [])

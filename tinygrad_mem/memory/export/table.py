@@ -14,7 +14,7 @@ import numpy as np
 
 from ..attribution import CATEGORIES, CODE, NOWHERE
 from ..log import RECORD, TEXTS, Kind, Log
-from .walk import Part, walk
+from .walk import LogPart, walk
 
 _NAMES = tuple(RECORD.names or ())
 _POOLS = [code for name, code in CODE.items() if name != "UNCOUNTED"]
@@ -41,7 +41,7 @@ def _quoted(text: str) -> str:
     return '"' + text.replace('"', '""') + '"' if special else text
 
 
-def _events(part: Part, texts: list[str]) -> list:
+def _events(part: LogPart, texts: list[str]) -> list:
     """The columns that say what happened."""
     columns = {name: part.records[name].tolist() for name in _NAMES}
     columns["kind"] = [_KINDS[kind] for kind in columns["kind"]]
@@ -52,7 +52,7 @@ def _events(part: Part, texts: list[str]) -> list:
     return [range(part.start, part.start + len(part.records)), times, *columns.values(), blocks, now]
 
 
-def _bytes(part: Part, totals: np.ndarray) -> list:
+def _bytes(part: LogPart, totals: np.ndarray) -> list:
     """The columns of bytes after each event; ``totals`` are those before the part, and then those after it."""
     columns = []
     for code in _POOLS:

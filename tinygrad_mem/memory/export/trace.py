@@ -18,7 +18,7 @@ import numpy as np
 
 from ..attribution import CATEGORIES, NOWHERE
 from ..log import Kind, Log
-from .walk import Part, walk
+from .walk import LogPart, walk
 
 _PID = 1
 _COUNTER = f',\n{{"ph":"C","pid":{_PID},"name":"%s","ts":%%.3f,"args":{{"bytes":%%d}}}}'
@@ -47,7 +47,7 @@ class _Counters:
         self._totals = np.zeros(NOWHERE + 1, np.int64)
         self._used = self._reserved = 0
 
-    def read(self, part: Part) -> Iterator[str]:
+    def read(self, part: LogPart) -> Iterator[str]:
         time, size = part.records["time"] / 1000, part.size  # microseconds
         now, before = (np.where(column != NOWHERE, size, 0) for column in (part.after, part.before))
         yield from self._counter("in use", time, now - before, self._used)

@@ -11,7 +11,7 @@ from ..attribution import Attribution
 from ..log import Log
 
 
-class Part(NamedTuple):
+class LogPart(NamedTuple):
     """Events in a row; the columns are those of :class:`~tinygrad_mem.memory.attribution.Attribution`."""
 
     start: int  # number of the first of them in the log
@@ -25,13 +25,13 @@ class Part(NamedTuple):
 class _Passing(Attribution):
     """An attribution that hands on what it read and keeps only the blocks that live."""
 
-    def __iter__(self) -> Iterator[Part]:
+    def __iter__(self) -> Iterator[LogPart]:
         for chunk in self._log.chunks():
             start, columns = self._read, self._fold(chunk)
             self._read += len(chunk)
-            yield Part(start, chunk, *columns)
+            yield LogPart(start, chunk, *columns)
 
 
-def walk(log: Log) -> Iterator[Part]:
+def walk(log: Log) -> Iterator[LogPart]:
     """Every event of the log as it is now."""
     return iter(_Passing(log))
