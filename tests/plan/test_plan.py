@@ -28,7 +28,7 @@ from tinygrad_mem.models.unet import UNet
 from tinygrad_mem.models.vgg import vgg11_bn_cifar
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import Choice, Plan, Times, TrainingStep, chains, largest, plan
-from tinygrad_mem.plan.times import Call
+from tinygrad_mem.plan.times import OpCall
 
 TIMES = Times("meta")  # modelled: the same on every machine
 
@@ -306,11 +306,11 @@ def test_a_larger_budget_is_tried_too():
 
 def test_a_module_that_is_there_twice_takes_its_time_in_both_places():
     a, b = nn.Linear(4, 4), nn.Linear(4, 4)
-    call, other = (Call("Linear", (n,), (), (True,)) for n in (1, 2))
+    call, other = (OpCall("Linear", (n,), (), (True,)) for n in (1, 2))
     ops = Counter({("Sequential.0", call): 2, ("Sequential.1", other): 1})
 
     class Known(Times):
-        def of(self, call: Call) -> tuple[float, float]:
+        def of(self, call: OpCall) -> tuple[float, float]:
             return (1.0, 2.0) if call.inputs == (1,) else (3.0, 6.0)
 
     spent = chains._spent(chains.Found("", nn.Sequential(a, b, a)), (1, 1, 1), ops, Known("meta"), "Sequential")

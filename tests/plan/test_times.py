@@ -13,19 +13,19 @@ import tinygrad_mem as tm
 from tinygrad_mem import nn, scope
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.plan import times as module
-from tinygrad_mem.plan.times import Call, Spec, Times, call_of, measure, model
+from tinygrad_mem.plan.times import OpCall, Spec, Times, call_of, measure, model
 
 
 class Calls(scope.Listener):
     def __init__(self) -> None:
-        self.found: dict[Call, None] = {}
+        self.found: dict[OpCall, None] = {}
 
     def running(self, node: Any, arrays: tuple, params: dict) -> None:
         self.found[call_of(node, arrays, params)] = None
 
 
 @pytest.fixture(scope="module")
-def calls() -> list[Call]:
+def calls() -> list[OpCall]:
     """Of a step with many kinds of ops."""
     heard = Calls()
     net = nn.Sequential(
@@ -40,7 +40,7 @@ def calls() -> list[Call]:
     return list(heard.found)
 
 
-def test_every_op_of_a_step_runs_alone(calls: list[Call]):
+def test_every_op_of_a_step_runs_alone(calls: list[OpCall]):
     cpu = tm.device("cpu")
     names = set()
     for call in calls:
@@ -51,8 +51,8 @@ def test_every_op_of_a_step_runs_alone(calls: list[Call]):
     assert {"Conv", "BatchNorm", "ReLU", "MaxPool", "Dropout", "Linear", "CrossEntropy", "Embedding"} <= names
 
 
-def test_equal_calls_are_measured_once(calls: list[Call], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    ran: list[Call] = []
+def test_equal_calls_are_measured_once(calls: list[OpCall], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    ran: list[OpCall] = []
     monkeypatch.setattr(module, "measure", lambda call, device: (ran.append(call), (1.0, 2.0))[1])
     times = Times("cpu", tmp_path)
     for call in [*calls, *calls]:
@@ -64,7 +64,7 @@ def test_equal_calls_are_measured_once(calls: list[Call], tmp_path: Path, monkey
     assert ran == calls
 
 
-def test_measured_again_the_least_counts(calls: list[Call], monkeypatch: pytest.MonkeyPatch):
+def test_measured_again_the_least_counts(calls: list[OpCall], monkeypatch: pytest.MonkeyPatch):
     found = iter([(3.0, 1.0), (2.0, 5.0)])
     monkeypatch.setattr(module, "measure", lambda call, device: next(found))
     small = iter([{"a": (5.0, 6.0)}, {"a": (4.0, 7.0)}])
@@ -94,7 +94,7 @@ def test_python_beside_ops_is_measured_and_draws_no_random_numbers():
 def test_what_is_recomputed_takes_hooks_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "measure", lambda call, device: (1.0, 2.0))
     monkeypatch.setattr(module, "measure_python", lambda times: dict.fromkeys(module._PYTHON, (5.0, 15.0)))
-    times, call = Times("cpu"), Call("A", (), (), ())
+    times, call = Times("cpu"), OpCall("A", (), (), ())
     heard = module.Heard()
     heard.ran["", call] = 3
     assert heard.time(times) == 9
@@ -107,13 +107,13 @@ def test_a_gradient_that_is_made_for_the_backward_is_not_timed(monkeypatch: pyte
     x = Spec((1 << 20,), "<f4")
     cpu = tm.device("cpu")
     monkeypatch.setattr(module, "_spent", lambda run, device: (run(), 1.0 if run.__name__ == "between" else 0.125)[1])
-    assert measure(Call("Add", (x, x), (), (True, False)), cpu) == (0.125, 0.125)
+    assert measure(OpCall("Add", (x, x), (), (True, False)), cpu) == (0.125, 0.125)
 
 
 @pytest.mark.parametrize("content", ["", "[1", "[]", '{"a": 1}', '{"a": [1]}', '{"a": ["x", 2]}', "\x00"])
 def test_a_damaged_cache_is_measured_anew(content: str, tmp_path: Path):
     times = Times("cpu", tmp_path)
-    times.of(Call("Neg", (Spec((3,), "<f4"),), (), (True,)))
+    times.of(OpCall("Neg", (Spec((3,), "<f4"),), (), (True,)))
     times.save()
     (file,) = tmp_path.iterdir()
     assert len(json.loads(file.read_text())) == 1
@@ -124,19 +124,19 @@ def test_a_damaged_cache_is_measured_anew(content: str, tmp_path: Path):
 def test_a_folder_that_cannot_be_written_keeps_nothing(tmp_path: Path):
     (tmp_path / "file").write_text("")
     times = Times("cpu", tmp_path / "file" / "folder")
-    times.of(Call("Neg", (Spec((3,), "<f4"),), (), (True,)))
+    times.of(OpCall("Neg", (Spec((3,), "<f4"),), (), (True,)))
     times.save()
 
 
 def test_what_does_not_run_alone_is_modelled():
-    call = Call("Conv", (Spec((1, 3, 8, 8), "<f4"), Spec((4, 2, 3, 3), "<f4")), (), (True, True))  # channels do not fit
+    call = OpCall("Conv", (Spec((1, 3, 8, 8), "<f4"), Spec((4, 2, 3, 3), "<f4")), (), (True, True))  # channels do not fit
     assert Times("cpu").of(call) == model(call)
 
 
 def test_the_model_counts():
     x, w = Spec((8, 64, 32, 32), "<f4"), Spec((128, 64, 3, 3), "<f4")
-    conv = Call("Conv", (x, w, None), (("stride", (2, 2)),), (True, True, False))
-    plain = Call("ReLU", (x,), (), (True,))
+    conv = OpCall("Conv", (x, w, None), (("stride", (2, 2)),), (True, True, False))
+    plain = OpCall("ReLU", (x,), (), (True,))
     assert model(conv)[0] - 5e-6 == pytest.approx(
         (np.prod(x.shape) * 8 + np.prod(w.shape) * 8) / 1e12 + 8 * 256 * np.prod(w.shape) / 1e13
     )
