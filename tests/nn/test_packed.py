@@ -162,8 +162,9 @@ def test_meta_needs_lengths_that_the_program_gives():
 
     memory.predict(lambda: run([2, 3, 1, 3]))
     memory.predict(lambda: run(lambda: tm.tensor([2, 3, 1, 3])))
+    memory.predict(lambda: run(lambda: tm.tensor([1, 2, 0, 2]) + 1))
     with pytest.raises(DataDependenceError, match="no values"):
-        memory.predict(lambda: run(lambda: tm.tensor([2, 3, 1, 3]) + 0))
+        memory.predict(lambda: run(lambda: tm.randint(1, 4, (4,))))
 
 
 def test_a_packed_sequence_is_pytorchs():
