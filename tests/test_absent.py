@@ -41,8 +41,8 @@ def theirs(place: str) -> Any:
     return importlib.import_module("torch" + (f".{place}" if place else ""))
 
 
-def test_there_are_about_eighty():
-    assert 60 <= sum(map(len, _ANSWERS.values())) <= 120
+def test_there_are_about_a_hundred_at_most():
+    assert 60 <= sum(map(len, _ANSWERS.values())) <= 100
     for place, rows in _ANSWERS.items():
         names = [name for row, _ in rows for name in row.split()]
         assert len(set(names)) == len(names), place
@@ -133,17 +133,12 @@ FORMULAS: dict[str, tuple] = {
     "cov": (P,),
     "deg2rad": (A,),
     "rad2deg": (A,),
-    "fmax": (A, B),
-    "float_power": (P, [2.0, 0.5, 3.0]),
     "hypot": (A, B),
-    "isneginf": ([math.inf, -math.inf, 1.0],),
-    "isposinf": ([math.inf, -math.inf, 1.0],),
-    "signbit": ([1.0, -1.0, 0.0],),
     "logaddexp": (P, P[::-1]),
     "logit": (P,),
     "sinc": ([0.0, 0.5, 1.5],),
 }
-LETTERS = {"cdist": "ab", "dist": "ab", "copysign": "ab", "fmax": "ab", "hypot": "ab", "logaddexp": "ab"}
+LETTERS = {"cdist": "ab", "dist": "ab", "copysign": "ab", "hypot": "ab", "logaddexp": "ab"}
 
 
 @pytest.mark.parametrize("name", FORMULAS)
@@ -163,8 +158,6 @@ def test_formulas_with_more_arguments():
         return eval(re.findall(r"`([^`]+)`", ANSWERS[""][name])[0], names)
 
     np.testing.assert_allclose(said("cross").numpy(), torch.cross(torch.tensor(x), torch.tensor(y), dim=1).numpy())
-    names["values"] = tm.tensor([0.5, 0.5, 0.5]).double()
-    np.testing.assert_allclose(said("heaviside").numpy(), np.heaviside(x, 0.5))
     names |= {"x": tm.tensor(x[0]), "n": 3}
     np.testing.assert_allclose(said("vander").numpy(), np.vander(x[0], 3, increasing=True))
 

@@ -6,15 +6,15 @@ from .. import absent as _absent
 
 
 def _log_api_usage_once(name: str) -> None:
-    """Nothing: no use is logged."""
+    """Do nothing: no use is logged."""
 
 
 def _get_tracing_state() -> None:
-    """Nothing: no calls are traced."""
+    """Do nothing: no calls are traced."""
 
 
 class DisableTorchFunctionSubclass:
-    """A block in which subclasses of tensors are handled as tensors are, which they are everywhere here."""
+    """A block that changes nothing: subclasses of tensors are handled as tensors everywhere."""
 
     def __enter__(self) -> None:
         return None

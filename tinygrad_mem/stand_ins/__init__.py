@@ -21,6 +21,7 @@ PATHS = {
     ".backends_mps": "backends.mps",
     ".cuda_amp": "cuda.amp",
     ".distributed": "distributed",
+    ".flex_attention": "nn.attention.flex_attention",
     ".fx": "fx fx.graph fx.graph_module fx.node fx.proxy",
     ".hub": "hub utils.model_zoo",
     ".jit": "jit jit.annotations",

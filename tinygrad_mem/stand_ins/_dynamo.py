@@ -20,25 +20,25 @@ config = SimpleNamespace()
 
 
 def graph_break(msg: str = "") -> None:
-    """Nothing: there is no graph."""
+    """Do nothing: there is no graph."""
 
 
 def mark_static_address(t: Any, guard: bool = True) -> None:
-    """Nothing: there is no graph."""
+    """Do nothing: there is no graph."""
 
 
 def is_compile_supported(device_type: Any) -> bool:
-    """Whether code for this device can be compiled: never."""
+    """Return False: no code is compiled."""
     return False
 
 
 def TransformGetItemToIndex() -> AbstractContextManager[None]:
-    """A block in which indexing is as it is everywhere: nothing is traced."""
+    """Return a block that changes nothing: nothing is traced."""
     return nullcontext()
 
 
 class OptimizedModule(Module):
-    """A module that was compiled: there is none, since ``compile`` gives the module itself."""
+    """A compiled module. There is none: ``compile`` gives the module itself."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotOfferedError("_dynamo.OptimizedModule: nothing is compiled here: call the module itself")

@@ -8,7 +8,7 @@ matmul = SimpleNamespace(allow_tf32=False, allow_fp16_reduced_precision_reductio
 
 
 def enable_flash_sdp(enabled: bool) -> None:
-    """Nothing: attention has one kernel, whose memory is linear in the tokens."""
+    """Do nothing: attention has one kernel, whose memory is linear in the tokens."""
 
 
 enable_mem_efficient_sdp = enable_math_sdp = enable_cudnn_sdp = enable_flash_sdp
@@ -18,5 +18,5 @@ enable_mem_efficient_sdp = enable_math_sdp = enable_cudnn_sdp = enable_flash_sdp
 def sdp_kernel(
     enable_flash: bool = True, enable_math: bool = True, enable_mem_efficient: bool = True, enable_cudnn: bool = True
 ) -> Iterator[None]:
-    """Changes nothing: attention has one kernel."""
+    """Do nothing: attention has one kernel."""
     yield

@@ -7,17 +7,17 @@ enabled = benchmark = deterministic = allow_tf32 = False
 
 
 def is_available() -> bool:
-    """Never."""
+    """Return False."""
     return False
 
 
 def version() -> None:
-    """None: cuDNN is not used."""
+    """Return None: cuDNN is not used."""
 
 
 @contextlib.contextmanager
 def flags(
     enabled: bool = False, benchmark: bool = False, deterministic: bool = False, allow_tf32: bool = True, **more: object
 ) -> Iterator[None]:
-    """Changes nothing: cuDNN is not used."""
+    """Do nothing: cuDNN is not used."""
     yield

@@ -2,10 +2,10 @@
 
 
 def is_available() -> bool:
-    """Never."""
+    """Return False."""
     return False
 
 
 def is_built() -> bool:
-    """Never."""
+    """Return False."""
     return False

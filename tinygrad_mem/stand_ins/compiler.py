@@ -20,7 +20,7 @@ def compile(
     options: Any = None,
     disable: bool = False,
 ) -> Any:
-    """The module or function itself, also as ``@compile`` and ``@compile(...)``; the first call warns that nothing is compiled.
+    """Return the module or function itself, also as ``@compile`` and ``@compile(...)``. The first call warns.
 
     The arguments are taken for compatibility. Bytes are those of eager PyTorch: no op is fused.
     """
@@ -30,41 +30,41 @@ def compile(
 
 
 def is_compiling() -> bool:
-    """Whether a compiler traces this: never."""
+    """Return False: no compiler traces this."""
     return False
 
 
 def is_dynamo_compiling() -> bool:
-    """Whether a compiler traces this: never."""
+    """Return False: no compiler traces this."""
     return False
 
 
 def is_exporting() -> bool:
-    """Whether the program is being exported: never."""
+    """Return False: nothing is exported."""
     return False
 
 
 def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
-    """The function itself, as ``@disable`` and as ``@disable(...)``."""
+    """Return the function itself, as ``@disable`` and as ``@disable(...)``."""
     return fn if fn is not None else lambda function: function
 
 
 def allow_in_graph(fn: F) -> F:
-    """The function itself."""
+    """Return the function itself."""
     return fn
 
 
 def assume_constant_result(fn: F) -> F:
-    """The function itself."""
+    """Return the function itself."""
     return fn
 
 
 def cudagraph_mark_step_begin() -> None:
-    """Nothing: no graphs of kernels are kept."""
+    """Do nothing: no graphs of kernels are kept."""
 
 
 def reset() -> None:
-    """Nothing: no compiled code is kept."""
+    """Do nothing: no compiled code is kept."""
 
 
 __getattr__ = _absent.refuses("compiler")

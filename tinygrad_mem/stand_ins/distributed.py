@@ -9,63 +9,51 @@ from typing import Any
 
 from .. import absent as _absent
 from ..errors import NotOfferedError
+from .refused import refused
 
 
 def is_available() -> bool:
-    """Whether processes can talk to each other: never."""
+    """Return False: there is one process."""
     return False
 
 
 def is_initialized() -> bool:
-    """Whether there is a group of processes: never."""
+    """Return False: there is one process."""
     return False
 
 
 def is_torchelastic_launched() -> bool:
-    """Whether a launcher started this process: never."""
+    """Return False: no launcher started this process."""
     return False
 
 
 def is_nccl_available() -> bool:
-    """Whether GPUs can talk to each other: never."""
+    """Return False: GPUs do not talk to each other."""
     return False
 
 
 def destroy_process_group(group: Any = None) -> None:
-    """Nothing: there is no group."""
+    """Do nothing: there is no group."""
 
 
 class ProcessGroup:
-    """Processes that talk to each other: there are none, and no object of this class."""
+    """A group of processes. There is none, so no object is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         raise NotOfferedError("distributed.ProcessGroup: one process computes here; ask distributed.is_initialized() first")
 
 
 class ReduceOp:
-    """How numbers of several processes are combined, for files that name it."""
+    """The ways to combine numbers of several processes, for files that name them."""
 
     SUM, AVG, PRODUCT, MIN, MAX = "sum", "avg", "product", "min", "max"
 
 
+_ALONE = "one process computes here: leave it out, or ask distributed.is_initialized() first"
 _TALK = "init_process_group get_rank get_world_size get_backend new_group barrier broadcast broadcast_object_list all_reduce "
 _TALK += "reduce all_gather all_gather_into_tensor all_gather_object gather scatter reduce_scatter reduce_scatter_tensor "
 _TALK += "all_to_all all_to_all_single send recv isend irecv monitored_barrier get_process_group_ranks"
 
 
-class _Refused:
-    """A function that may be imported, and refuses to run."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotOfferedError(
-            f"distributed.{self.__name__}: one process computes here: leave it out, or ask distributed.is_initialized() first"
-        )
-
-
-globals().update({name: _Refused(name) for name in _TALK.split()})
-
-
+globals().update(refused("distributed", _TALK, _ALONE))
 __getattr__ = _absent.refuses("distributed")

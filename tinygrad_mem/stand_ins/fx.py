@@ -14,7 +14,7 @@ from ..nn.module import Module
 
 
 def _refused(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Nothing is traced, so that there is no graph.
+    """Refuse: nothing is traced, so there is no graph.
 
     Raises:
         NotOfferedError: always.
@@ -26,57 +26,57 @@ def _refused(self: Any, *args: Any, **kwargs: Any) -> None:
 
 
 class Proxy:
-    """What stands for a value while a function is traced: never made, so that no value is one."""
+    """A value while a function is traced. It is never made, so no value is one."""
 
     __init__ = _refused
 
 
 class Node:
-    """A step of a traced function: never made."""
+    """A step of a traced function. It is never made."""
 
     __init__ = _refused
 
 
 class Graph:
-    """A traced function: never made."""
+    """A traced function. It is never made."""
 
     __init__ = _refused
 
 
 class TracerBase:
-    """What traces: never made."""
+    """A tracer. It is never made."""
 
     __init__ = _refused
 
 
 class Tracer(TracerBase):
-    """What traces modules: never made."""
+    """A tracer of modules. It is never made."""
 
 
 class Interpreter:
-    """What runs a graph step by step: never made."""
+    """A runner of graphs, step by step. It is never made."""
 
     __init__ = _refused
 
 
 class Transformer(Interpreter):
-    """What makes another graph of a graph: never made."""
+    """A change of one graph into another. It is never made."""
 
 
 class GraphModule(Module):
-    """A module made of a graph: never made, so that no module is one."""
+    """A module made of a graph. It is never made, so no module is one."""
 
     __init__ = _refused
 
 
 class _CodeOnlyModule(GraphModule):
-    """A graph without its parameters: never made."""
+    """A graph without its parameters. It is never made."""
 
 
 Target = Callable[..., Any] | str
-"""What a step calls, for annotations."""
+"""The type of what a step calls, for annotations."""
 Argument = Any
-"""What a step is given, for annotations."""
+"""The type of what a step is given, for annotations."""
 _USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"
 
 
@@ -85,7 +85,7 @@ def _copy_attr(from_module: Any, to_module: Any, target: str) -> None:
 
 
 def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:
-    """The function, or its name, itself."""
+    """Return the function, or its name, itself."""
     return fn_or_name
 
 

@@ -36,18 +36,18 @@ def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
 
 
 def _get_torch_home() -> str:
-    """The folder under which published files keep what they download."""
+    """Return the folder in which published files keep what they download."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     return os.path.join(cache, "tinygrad_mem")
 
 
 def get_dir() -> str:
-    """Where files that were downloaded by hand may be kept."""
+    """Return the folder for files that were downloaded by hand."""
     return os.path.join(_get_torch_home(), "hub")
 
 
 class tqdm:
-    """What published files wrap downloads in: the iterable itself, without a bar."""
+    """The wrapper that published files put around downloads: the iterable itself, without a bar."""
 
     def __init__(self, iterable: Any = None, *args: Any, **kwargs: Any) -> None:
         self.iterable = iterable
@@ -62,10 +62,10 @@ class tqdm:
         return None
 
     def update(self, n: Any = 1) -> None:
-        """Nothing: there is no bar."""
+        """Do nothing: there is no bar."""
 
     def close(self) -> None:
-        """Nothing: there is no bar."""
+        """Do nothing: there is no bar."""
 
 
 HASH_REGEX = re.compile(r"-([a-f0-9]*)\.")

@@ -19,47 +19,47 @@ class ScriptModule(Module):
 
 
 def is_scripting() -> bool:
-    """Whether TorchScript compiles this: never."""
+    """Return False: TorchScript compiles nothing."""
     return False
 
 
 def is_tracing() -> bool:
-    """Whether the calls are being traced: never."""
+    """Return False: no calls are traced."""
     return False
 
 
 def script(obj: F, *args: Any, **kwargs: Any) -> F:
-    """The function or module itself: it runs as it is written."""
+    """Return the function or module itself: it runs as it is written."""
     return obj
 
 
 def unused(fn: F) -> F:
-    """The function itself."""
+    """Return the function itself."""
     return fn
 
 
 def export(fn: F) -> F:
-    """The function itself."""
+    """Return the function itself."""
     return fn
 
 
 def script_method(fn: F) -> F:
-    """The method itself."""
+    """Return the method itself."""
     return fn
 
 
 def script_if_tracing(fn: F) -> F:
-    """The function itself: nothing is traced."""
+    """Return the function itself: nothing is traced."""
     return fn
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
-    """The function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
+    """Return the function itself, as ``@ignore`` and as ``@ignore(drop=True)``."""
     return drop if callable(drop) else lambda fn: fn
 
 
 def annotate(the_type: Any, the_value: F) -> F:
-    """The value itself."""
+    """Return the value itself."""
     return the_value
 
 

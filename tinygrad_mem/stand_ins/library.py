@@ -40,7 +40,7 @@ def custom_op(name: str, fn: Any = None, /, **options: Any) -> Any:
 
 
 def register_fake(op: Any, func: Any = None, /, **options: Any) -> Any:
-    """The function itself: shapes come from running the operation on device meta."""
+    """Return the function itself: shapes come from running the operation on device meta."""
     return func if func is not None else lambda function: function
 
 

@@ -8,16 +8,16 @@ from .. import absent as _absent
 
 
 def is_in_onnx_export() -> bool:
-    """Whether the model is being exported: never."""
+    """Return False: nothing is exported."""
     return False
 
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
-    """Nothing: nothing is exported, so nobody asks how."""
+    """Do nothing: nothing is exported, so nobody asks how."""
 
 
 def parse_args(*arg_descriptors: str) -> Any:
-    """The function itself, as a decorator."""
+    """Return the function itself, as a decorator."""
     return lambda fn: fn
 
 

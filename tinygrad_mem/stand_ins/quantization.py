@@ -10,12 +10,13 @@ from typing import Any
 from .. import absent as _absent
 from ..errors import NotOfferedError
 from ..nn.module import Module
+from .refused import refused
 
 _WHOLE = "there are no quantized or packed numbers: train the network as it is, or use half()"
 
 
 class QuantStub(Module):
-    """Where numbers are to be quantized: x itself, as in PyTorch until a network is converted."""
+    """The place where numbers are to be quantized. It gives x itself, as PyTorch's does until a network is converted."""
 
     def __init__(self, qconfig: Any = None) -> None:
         super().__init__()
@@ -23,12 +24,12 @@ class QuantStub(Module):
             raise NotOfferedError(f"ao.quantization.QuantStub(qconfig=...): {_WHOLE}")
 
     def forward(self, x: Any) -> Any:
-        """x itself."""
+        """Return x itself."""
         return x
 
 
 class DeQuantStub(QuantStub):
-    """Where numbers are to be made floating again: x itself."""
+    """The place where numbers are to be made floating again. It gives x itself."""
 
 
 class QuantWrapper(Module):
@@ -39,7 +40,7 @@ class QuantWrapper(Module):
         self.quant, self.dequant, self.module = QuantStub(), DeQuantStub(), module
 
     def forward(self, X: Any) -> Any:
-        """What the module gives."""
+        """Return what the module gives."""
         return self.dequant(self.module(self.quant(X)))
 
 
@@ -50,19 +51,5 @@ _REFUSED += "PerChannelMinMaxObserver HistogramObserver default_observer default
 _REFUSED += "default_per_channel_weight_observer default_qconfig default_fake_quant default_weight_fake_quant"
 
 
-class _Refused:
-    """A function or class that may be imported, and refuses to run."""
-
-    def __init__(self, name: str) -> None:
-        self.__name__ = name
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotOfferedError(f"ao.quantization.{self.__name__}: {_WHOLE}")
-
-    with_args = __call__
-
-
-globals().update({name: _Refused(name) for name in _REFUSED.split()})
-
-
+globals().update(refused("ao.quantization", _REFUSED, _WHOLE))
 __getattr__ = _absent.refuses("ao.quantization")
