@@ -67,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list) -> None:
 
     The type checker, the longest of all tests, comes first: at the end one worker would wait for it alone.
     """
-    items.sort(key=lambda item: "test_linter" not in item.name)
+    items.sort(key=lambda item: "test_type_checker" not in item.name)
     half: Any = config.pluginmanager.getplugin("cuda_half")
     problem = None if half.answers else cuda_problem()
     if problem:

@@ -64,6 +64,13 @@ def function_of(test: str) -> str:
     return test.partition("[")[0]
 
 
+def there(function: str) -> bool:
+    """Whether a test function of this name exists: ``tests/ops/test_sort.py::test_order``."""
+    path, _, name = function.partition("::")
+    file = SLOW.parents[1] / path
+    return file.exists() and f"def {name}(" in file.read_text(encoding="utf-8")
+
+
 def _clock() -> float:
     """Processor seconds of this process and of those that it has waited for."""
     spent = os.times()
@@ -112,7 +119,7 @@ class Quick:
         """Add what was slow. Alone, a test may take longer than in a whole run, where others have made what it needs."""
         if self.config.getoption("write_reliability") and self.cases:
             slow = {name for name, count in self.cases.items() if self.spent[name] > LIMIT * count}
-            slow.update(SLOW.read_text(encoding="utf-8").splitlines())
+            slow.update(filter(there, SLOW.read_text(encoding="utf-8").splitlines()))
             SLOW.write_text("".join(f"{name}\n" for name in sorted(slow)), encoding="utf-8")
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -11,11 +13,44 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize(
-    "command",
-    [["ruff", "check", "."], ["ruff", "format", "--check", "."], ["pyright", "--pythonpath", sys.executable]],
-    ids=lambda command: "-".join(command[:2]).strip("-."),
-)
-def test_linter_is_content(command: list[str]):
+def lint(*command: str) -> None:
     found = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
     assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("command", [["ruff", "check", "."], ["ruff", "format", "--check", "."]], ids=lambda c: c[1])
+def test_linter_is_content(command: list[str]):
+    lint(*command)
+
+
+def test_type_checker_is_content(request: pytest.FixtureRequest):
+    """It takes half a minute: it is not asked again about files and libraries with which it was content."""
+    cache, key = request.config.cache, "tinygrad_mem/pyright was content with"
+    seen = fingerprint(ROOT)
+    if cache is None or cache.get(key, None) != seen:
+        lint("pyright", "--pythonpath", sys.executable)
+        if cache is not None:
+            cache.set(key, seen)
+
+
+def fingerprint(root: Path) -> str:
+    """What the type checker's answer depends on: our sources and settings, and the installed libraries."""
+    found = hashlib.sha256("\n".join(sorted(f"{each.name} {each.version}" for each in distributions())).encode())
+    for path in [root / "pyproject.toml", *sorted((root / "tinygrad_mem").rglob("*.py*"))]:
+        if path.suffix in (".py", ".pyi", ".toml"):
+            found.update(f"{path.relative_to(root)}\n".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def test_a_change_is_seen(tmp_path: Path):
+    package = tmp_path / "tinygrad_mem"
+    package.mkdir()
+    (tmp_path / "pyproject.toml").write_text("")
+    found = {fingerprint(tmp_path)}
+    for name, text in (("a.py", "x = 1"), ("a.py", "x = 2"), ("b.pyi", "x: int"), ("../pyproject.toml", "[tool.pyright]")):
+        (package / name).write_text(text)
+        found.add(fingerprint(tmp_path))
+    (package / "a.py").rename(package / "c.py")
+    found.add(fingerprint(tmp_path))
+    assert len(found) == 6
+    assert fingerprint(tmp_path) in found
