@@ -184,7 +184,19 @@ class Listener:
 
 autopsy: Callable[[Any, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
 stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
-listeners: tuple[Listener, ...] = ()  # empty means that nothing is tracked, and nothing is paid for it
+
+
+class Heard(tuple):
+    """Those who listen, as threads share them: not a plain tuple, for free-threaded Python.
+
+    The thread that frees a plain tuple keeps its memory for its next one. If another thread made it, the garbage collector
+    takes that one for the owner of the next tuple too, and what lies in it comes back when that thread gets round to it.
+    """
+
+    __slots__ = ()
+
+
+listeners: tuple[Listener, ...] = Heard()  # empty means that nothing is tracked, and nothing is paid for it
 _listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
 
 
@@ -280,7 +292,7 @@ def forget(listener: Listener) -> None:
 
 def _publish() -> None:
     global listeners
-    while listeners != (now := tuple(_listening)):  # again, where a handler or a finalizer has changed them in between
+    while listeners != (now := Heard(_listening)):  # again, where a handler or a finalizer has changed them in between
         listeners = now
 
 

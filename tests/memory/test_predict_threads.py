@@ -26,6 +26,8 @@ from tinygrad_mem.errors import DeviceError, DTypeError
 from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+pytestmark = pytest.mark.filterwarnings("ignore:predict. free-threaded Python")  # may be late; below it is said when
+
 
 def together(*runs: Callable[[], Any]) -> list[Any]:
     """What each gives, of all at once, each in a thread."""
@@ -576,3 +578,101 @@ def test_cycles_are_named():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert memory.predict(run, True).peak == 50 * 4096
+
+
+# --- free-threaded Python, which may free late
+
+
+@contextlib.contextmanager
+def another_thread() -> Iterator[None]:
+    """It waits, and does nothing else."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _in_a_thread() -> None:
+    thread = threading.Thread(target=step)
+    thread.start()
+    thread.join()
+
+
+def _collects() -> None:
+    step()
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("beside", "program", "late"),
+    [
+        (False, step, False),
+        (False, _collects, False),
+        (False, _in_a_thread, True),
+        (True, step, False),
+        (True, _collects, True),
+        (True, _in_a_thread, True),
+    ],
+)
+def test_what_free_threaded_python_may_give_back_late_is_said(
+    beside: bool, program: Callable[[], None], late: bool, monkeypatch: pytest.MonkeyPatch
+):
+    module: Any = sys.modules["tinygrad_mem.memory.predict"]
+    monkeypatch.setattr(module, "FREE_THREADED", True)
+    monkeypatch.setattr(sys, "_current_frames", lambda: dict.fromkeys(range(1 + beside)))  # pytest-xdist has threads too
+    gc.disable()
+    told = pytest.warns(UserWarning, match="predict: free-threaded Python may give memory back late") if late else nothing()
+    with told, another_thread() if beside else contextlib.nullcontext():
+        assert memory.predict(program).peak == memory.predict(step).peak
+
+
+@contextlib.contextmanager
+def nothing() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield
+
+
+@pytest.mark.skipif(not FREE_THREADED, reason="there one thread counts for all")
+def test_what_was_made_where_another_thread_s_listeners_were_is_freed_at_once():
+    """What makes plain tuples late, and that ``scope.listeners`` does not."""
+
+    class Freed:
+        def __del__(self) -> None:
+            freed.append(self)
+
+    def late(kind: type) -> int:
+        box, made, seen, end = [], threading.Event(), threading.Event(), threading.Event()
+
+        def other() -> None:
+            box.extend([kind([i, i, i]) for i in range(50)])
+            made.set()
+            seen.wait()
+            box.clear()
+            made.set()
+            end.wait()
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        made.wait()
+        mine = [*box]
+        made.clear()
+        seen.set()
+        made.wait()
+        mine.clear()  # the last references
+        kept = [(1, 2, Freed()) for _ in range(50)]
+        gc.collect()
+        freed.clear()
+        kept.clear()
+        at_once = len(freed)
+        end.set()
+        thread.join()
+        return 50 - at_once
+
+    freed: list[Freed] = []
+    assert late(tuple) > 0
+    assert late(type(scope.listeners)) == 0

@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
-from ..interrupts import context, covered, surely
+from ..interrupts import FREE_THREADED, context, covered, surely
 from .sizes import bytes_text
 from .source import is_engine, source_name
 from .stats import where
@@ -35,7 +35,7 @@ def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwar
     ``DataLoader`` have one order: each batch is made, whole, at the moment at which it is asked for, before the program
     goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor`` batches are ready while a step runs.
     Where memory hangs in reference cycles a peak depends on when Python's collector runs, which cannot be predicted: a
-    warning says so.
+    warning says so. So does one on free-threaded Python, where memory that goes from one thread to another may come back late.
 
     Args:
         like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces; the kind of the default device unless given. CuPy
@@ -62,11 +62,21 @@ class _Cycles(scope.Listener):
 
     It begins with a collection of what is young: alone in its process, what dies young is collected at the same moments in
     each prediction of a program.
+
+    Free-threaded Python lets each thread count references to what it made. What another thread lets go of last waits until
+    the first comes to count it, which may wait for something itself. Nor does it help that only one thread of a program takes
+    memory: it makes lists, tuples and dicts where others' have been, and a collection gives such a one to them. (At the
+    beginning there are none: a collection empties the stores of all threads.) So the one who hears notes whether there was
+    reason for either.
+
+    Attributes:
+        late: whether memory may have come back late.
     """
 
     def __init__(self, pool: Any) -> None:
-        self.only, self.bytes = pool, 0
+        self.only, self.bytes, self.late = pool, 0, False
         self._collecting: int | None = None  # the thread in which the collector runs by itself
+        self._mine = threading.get_ident()
 
     def __enter__(self) -> _Cycles:
         gc.collect(1)
@@ -91,8 +101,14 @@ class _Cycles(scope.Listener):
             gc.callbacks.remove(self._collects)
 
     def _collects(self, when: str, info: dict[str, int]) -> None:
+        if FREE_THREADED and when == "start" and len(sys._current_frames()) > 1:
+            self.late = True
         asked = not gc.isenabled() or (info["generation"] == 2 and _asks(sys._getframe().f_back))
         self._collecting = threading.get_ident() if when == "start" and not asked else None
+
+    def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
+        if FREE_THREADED and threading.get_ident() != self._mine:
+            self.late = True
 
     def free(self, device: str, address: int, rounded: int) -> None:
         if self._collecting == threading.get_ident():
@@ -105,6 +121,13 @@ class _Cycles(scope.Listener):
                 f"predict: {bytes_text(self.bytes)} hung in reference cycles, and came back when Python's collector ran. When "
                 "it runs depends on all that the process does: the peak of a run may differ from this one. Break the cycles, "
                 "or call gc.collect() where their memory should come back.",
+                stacklevel=3,
+            )
+        if self.late:
+            warnings.warn(
+                "predict: free-threaded Python may give memory back late that goes from one thread to another, or that is let "
+                "go while its collector runs beside other threads: this peak may be higher than that of another run. Predict while "
+                "no other thread runs, or with a Python that has the interpreter's lock.",
                 stacklevel=3,
             )
 
