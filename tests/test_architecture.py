@@ -365,3 +365,51 @@ def test_files_and_functions_stay_readable():
 def test_every_module_says_what_it_is():
     for path in MODULES:
         assert ast.get_docstring(ast.parse(path.read_text())), f"{path} has no docstring"
+
+
+# --- what is put back at the end of a block
+
+PUT_BACK_BY_CONTEXTLIB = {
+    "files.py: replacing": "what a signal leaves is a temporary file, which the next call removes",
+    "cli/app.py: _refusals": "nothing is put back: an error becomes a sentence",
+}
+"""Functions that do something after their ``yield`` and are decorated with contextlib's contextmanager, and why they may be."""
+
+
+def _putting_back(tree: ast.AST) -> list[str]:
+    """Functions that contextlib's ``contextmanager`` is used for, other than those that end with their only ``yield``.
+
+    A signal that is heard as the block ends does not reach what is after the ``yield``: ``interrupts.context`` sees to that.
+    """
+    named = ("contextmanager", "asynccontextmanager")
+    uses = {id(n): n for n in ast.walk(tree) if getattr(n, "attr", getattr(n, "id", "")) in named}
+    found = []
+    for f in (n for n in ast.walk(tree) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef))):
+        mine = [d for d in f.decorator_list if uses.pop(id(d), None)]
+        last = f.body[-1]
+        ends = isinstance(last, ast.Expr) and isinstance(last.value, ast.Yield)
+        yields = [n for n in ast.walk(f) if isinstance(n, (ast.Yield, ast.YieldFrom))]
+        if mine and not (ends and len(yields) == 1):
+            found.append(f.name)
+    return found + [f"line {n.lineno}" for n in uses.values()]
+
+
+def test_what_puts_back_does_not_rely_on_contextlib():
+    found = {f"{path.relative_to(ROOT)}: {name}" for path in MODULES for name in _putting_back(ast.parse(path.read_text()))}
+    assert found == set(PUT_BACK_BY_CONTEXTLIB)
+
+
+@pytest.mark.parametrize(
+    ("body", "found"),
+    [
+        ("    check()\n    yield", False),
+        ("    yield\n    back()", True),
+        ("    try:\n        yield\n    finally:\n        back()", True),
+        ("    with state():\n        yield", True),
+        ("    if x:\n        yield\n        return\n    yield", True),
+    ],
+)
+@pytest.mark.parametrize("decorator", ["contextmanager", "contextlib.contextmanager", "contextlib.asynccontextmanager"])
+def test_the_rule_finds_what_puts_back(body: str, found: bool, decorator: str):
+    assert bool(_putting_back(ast.parse(f"@{decorator}\ndef f():\n{body}\n"))) == found
+    assert _putting_back(ast.parse(f"def f():\n{body}\ng = {decorator}(f)\n")) == [f"line {body.count(chr(10)) + 3}"]

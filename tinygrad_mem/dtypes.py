@@ -262,12 +262,19 @@ def _let_dtypes_answer() -> None:
     """Give ``numpy.dtype`` what published files ask a dtype: ``is_floating_point``, ``is_complex``, ``is_signed``.
 
     The class is written in C and refuses ``setattr``; the dict behind its proxy takes names, and NumPy has none of these.
+    Where it cannot be had, dtypes do not answer, and a file that asks meets NumPy's AttributeError.
     """
-    (names,) = gc.get_referents(np.dtype.__dict__)
+    try:
+        tell = ctypes.pythonapi.PyType_Modified  # else Python may remember that the names were not there
+        (names,) = gc.get_referents(np.dtype.__dict__)
+    except (AttributeError, ValueError):
+        return
+    if type(names) is not dict:
+        return
     names.setdefault("is_floating_point", property(is_floating, doc="Whether its numbers are floating."))
     names.setdefault("is_complex", property(lambda dtype: dtype.kind == "c", doc="Whether its numbers are complex."))
     names.setdefault("is_signed", property(lambda dtype: dtype.kind in "if" + FLOATING, doc="Whether it has negative numbers."))
-    ctypes.pythonapi.PyType_Modified(ctypes.py_object(np.dtype))  # else Python may remember that they were not there
+    tell(ctypes.py_object(np.dtype))
 
 
 _let_dtypes_answer()

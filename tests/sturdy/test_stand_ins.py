@@ -493,6 +493,28 @@ def test_what_a_dtype_is_asked():
     assert np.dtype(complex).is_complex
 
 
+@pytest.mark.parametrize(
+    "hide",
+    [
+        "gc.get_referents = lambda *things: []",
+        "gc.get_referents = lambda *things: [numpy.dtype.__dict__]",
+        "gc.get_referents = lambda *things: [{}, {}]",
+        "import ctypes; ctypes.pythonapi = object()",
+    ],
+)
+def test_a_numpy_whose_dtypes_take_no_names_can_be_used(hide: str):
+    program = f"""
+import gc, sys, numpy
+{hide}
+import tinygrad_mem as tm
+x = tm.ones(2, requires_grad=True)
+(x * 2).sum().backward()
+print(x.grad.tolist(), x.is_floating_point(), tm.is_complex(x), hasattr(tm.float32, "is_floating_point"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("[2.0, 2.0] True False False\n", "")
+
+
 def test_older_names_of_autocast():
     assert tm.get_autocast_gpu_dtype() == tm.float16
     assert tm.get_autocast_cpu_dtype() == tm.bfloat16

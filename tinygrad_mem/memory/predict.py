@@ -126,8 +126,8 @@ class _Cycles(scope.Listener):
         if self.late:
             warnings.warn(
                 "predict: free-threaded Python may give memory back late that goes from one thread to another, or that is let "
-                "go while its collector runs beside other threads: this peak may be higher than that of another run. Predict while "
-                "no other thread runs, or with a Python that has the interpreter's lock.",
+                "go while its collector runs beside other threads: this peak may be higher than that of another run. Predict "
+                "while no other thread runs, or with a Python that has the interpreter's lock.",
                 stacklevel=3,
             )
 

@@ -6,12 +6,12 @@ import io
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...errors import needs
 from ...files import replacing
+from ...interrupts import context
 from ...text import visible
 from ..attribution import Category
 from ..sizes import bytes_text, unit_of
@@ -54,7 +54,7 @@ def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None
         row[-1].legend(handles, order, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False)
 
 
-@contextmanager
+@context
 def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
     """A figure to draw on (sizes in inches), which is written to ``path`` in the end, in the format of its ending or as a png.
 
