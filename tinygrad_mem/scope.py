@@ -186,7 +186,7 @@ autopsy: Callable[[Any, int], str] | None = None  # what the tracker's room adds
 stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
 
 
-class Heard(tuple):
+class Hearers(tuple):
     """Those who listen, as threads share them: not a plain tuple, for free-threaded Python.
 
     The thread that frees a plain tuple keeps its memory for its next one. If another thread made it, the garbage collector
@@ -196,7 +196,7 @@ class Heard(tuple):
     __slots__ = ()
 
 
-listeners: tuple[Listener, ...] = Heard()  # empty means that nothing is tracked, and nothing is paid for it
+listeners: tuple[Listener, ...] = Hearers()  # empty means that nothing is tracked, and nothing is paid for it
 _listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
 
 
@@ -292,7 +292,7 @@ def forget(listener: Listener) -> None:
 
 def _publish() -> None:
     global listeners
-    while listeners != (now := Heard(_listening)):  # again, where a handler or a finalizer has changed them in between
+    while listeners != (now := Hearers(_listening)):  # again, where a handler or a finalizer has changed them in between
         listeners = now
 
 

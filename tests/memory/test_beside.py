@@ -9,13 +9,20 @@ import gc
 import itertools
 import sys
 import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import numpy as np
 import pytest
 
 import tinygrad_mem as tm
+from tests.interleave import _Both, ends
+from tests.profiles import every as step_of
+from tests.tracing import traced, watch
 from tinygrad_mem import interrupts, memory, nn, scope
-from tinygrad_mem.devices import Pool, device
+from tinygrad_mem.autograd import core
+from tinygrad_mem.devices import Pool, chunks, device
 from tinygrad_mem.memory import Category, alive, census, listener
 from tinygrad_mem.nn import functional as F
 
@@ -123,3 +130,65 @@ def test_tracks_that_begin_while_a_thread_trains(training, reliability):
         sys.setswitchinterval(switch)
         stop.set()
     reliability("tracks begun while another thread trains", 24)
+
+
+# --- begun and ended between any two bytecodes of the pool and the tape
+
+
+ASKED = (sys.modules["tinygrad_mem.devices.pool"], chunks, core)
+
+
+def _trail(do: Callable[[], object]) -> list[tuple]:
+    """The bytecodes of :data:`ASKED` that ``do`` runs."""
+    files, trail = {module.__file__ for module in ASKED}, []
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code.co_filename not in files:
+            return None
+        watch(frame, trace)
+        if event == "opcode":
+            trail.append((frame.f_code, frame.f_lasti))
+        return trace
+
+    with traced(trace):
+        do()
+    return trail
+
+
+@pytest.mark.parametrize("by", ["a second thread", "a handler"])
+def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by: str, training, reliability):
+    """One begins and ends there; another begins there and is read at rest."""
+    points = ends(_trail(training.step))[:: step_of(17)]
+    reached = 0
+    for point in points:
+        tracks: list[memory.Track] = []
+
+        def visit(tracks: list[memory.Track] = tracks) -> None:
+            with memory.track("cpu", uncounted=False) as short:
+                held = tm.ones(300)
+            del held
+            tracks.extend([short, memory.track("cpu", uncounted=False)])
+            tracks[1].__enter__()
+
+        if by == "a handler":
+            with visited(visit, *ASKED, only=point):
+                training.step()
+        else:
+            _Both(tuple(module.__file__ for module in ASKED), point, [])(training.step, visit)
+        if not tracks:
+            continue  # this step has fewer bytecodes than that which was counted
+        reached += 1
+        long = tracks[1]
+        training.turn()
+        check(long, f"{by}, at bytecode {point}")
+        long.__exit__(None, None, None)
+        for track in tracks:
+            timeline = track.timeline()
+            total = np.sum([timeline.bytes(category) for category in Category], axis=0)
+            assert (total == timeline.used).all(), f"{by}, at bytecode {point}: categories do not add up"
+            assert all((timeline.bytes(category) >= 0).all() for category in Category), f"{by}, at bytecode {point}: negative"
+        assert scope.listeners == ()
+    assert reached > 100
+    inside = "ops, steps and tracks between two bytecodes of an op or of backward"
+    net = inside if by == "a handler" else "tracks begun while another thread trains"
+    reliability(net, 2 * reached)

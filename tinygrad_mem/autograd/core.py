@@ -31,7 +31,7 @@ from ..scope import local, quiet_numpy
 from . import saved
 from .capsule import FOREIGN, admitted
 from .gradient_hooks import Inspectable, call_hooks, shown
-from .gradients import PARTIAL, add_partial, copy, memory_of, unbroadcast, whole
+from .gradients import PARTIAL, add_partial, copy, copy_rows, memory_of, unbroadcast, whole
 from .known import follow
 from .shape import root_of
 from .sparse import SparseTensor, accumulate_rows
@@ -593,9 +593,9 @@ def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
             _add(leaf, grad, owned)
         _call_post_hooks(leaf)
     else:
-        rows = type(grad) is RowsGradient
-        _late.append((leaf, grad if owned or rows else copy(leaf.device, grad), owned or not rows))
-        del grad
+        mine = grad if owned else copy_rows(leaf.device, grad) if type(grad) is RowsGradient else copy(leaf.device, grad)
+        _late.append((leaf, mine, True))
+        del grad, mine
     while _late and _accumulating.acquire(blocking=False):
         late = None
         try:
