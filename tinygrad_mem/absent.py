@@ -1,4 +1,4 @@
-"""What is said of PyTorch's names that are not offered: about 100 answers, and one sentence for all other names.
+"""The answers for PyTorch's names that are not offered: about 100, and one sentence for all other names.
 
 A module of the public interface ends with ``__getattr__ = absent.refuses("its.place")``. Code in an answer stands between
 backticks; a test checks that each name in it exists, and computes the formulas.
@@ -170,7 +170,7 @@ def why_absent(name: str, place: str = "") -> str:
 
 
 def _by_rule(name: str, place: str) -> str | None:
-    """What a name's form says: a layer without sizes; a function that is offered in ``nn.functional``."""
+    """An answer by the form of the name: a layer without sizes; a function that is offered in ``nn.functional``."""
     if place == "nn" and name.startswith("Lazy"):
         return f"give `nn.{name.removeprefix('Lazy')}` its sizes"
     functional = sys.modules.get(f"{__package__}.nn.functional")

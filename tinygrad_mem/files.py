@@ -1,4 +1,4 @@
-"""How everything here writes a file: whole or not at all, and in place where what stands there is no regular file.
+"""Writing of files: whole or not at all, and in place where the target is no regular file.
 
 And how it unpacks what gzip has packed: not without end.
 """
@@ -65,7 +65,7 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
 
 
 def _found(path: str) -> os.stat_result | None:
-    """What stands there; a regular file that may not be written is refused, as ``open`` refuses it."""
+    """The file that is there; a regular file that may not be written is refused, as ``open`` refuses it."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -115,7 +115,7 @@ def _lock(file: IO[bytes]) -> bool | None:
 
 
 def _stem(target: str) -> str:
-    """How the temporaries of ``target`` begin."""
+    """The beginning of the names of ``target``'s temporaries."""
     folder, name = os.path.split(target)
     return os.path.join(folder, name if len(os.fsencode(name)) <= _LONGEST else name[: _LONGEST // 4])
 

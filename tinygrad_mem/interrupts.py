@@ -74,7 +74,7 @@ def counter(first: int) -> Callable[[], int]:
 
 
 def copied(queue: deque[T]) -> deque[T]:
-    """What is in ``queue`` now, though other threads append and take meanwhile."""
+    """A copy of ``queue``, though other threads append and take meanwhile."""
     while True:
         try:
             return queue.copy()
@@ -109,7 +109,7 @@ class Living:
 
 
 class _Context:
-    """What ``with`` asks, answered by a generator with one ``yield``."""
+    """A context manager made of a generator with one ``yield``."""
 
     __slots__ = ("_steps",)
 
@@ -156,7 +156,7 @@ def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
 
 @context
 def all_or_nothing(*things: Any) -> Iterator[None]:
-    """Where the block raises, ``things`` have the attributes that they had, and these dicts, lists and sets what was in them.
+    """Restore the attributes of ``things``, and what was in their dicts, lists and sets, where the block raises.
 
     For code of the user's, which may raise halfway. What lies deeper than that is left as it is.
     """

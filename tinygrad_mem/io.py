@@ -122,7 +122,7 @@ def _where(path: tuple) -> str:
 def load(
     f: str | os.PathLike | IO[bytes], map_location: Any = None, pickle_module: Any = None, *, weights_only: bool | None = None
 ) -> Any:
-    """What :func:`save` wrote, or a dict of the tensors of anybody's safetensors file.
+    """Load a file that :func:`save` wrote, or a dict of the tensors of any safetensors file.
 
     Args:
         map_location: the device of the tensors; the default device unless given.
@@ -215,7 +215,7 @@ def _check(node: Any, names: set[str]) -> None:
 
 
 def _rebuild(node: Any, tensors: dict[str, Tensor]) -> Any:
-    """What ``node`` describes; lists and dicts are filled in place, so that no second copy of them is made."""
+    """Build what ``node`` describes; lists and dicts are filled in place, so that no second copy of them is made."""
     if isinstance(node, list):
         for i, item in enumerate(node):
             if isinstance(item, (list, dict)):

@@ -53,7 +53,7 @@ _OTHERS = (
 
 
 class Entry(NamedTuple):
-    """Where one tensor lies: ``begin`` and ``end`` count from the end of the header."""
+    """The place of one tensor: ``begin`` and ``end`` count from the end of the header."""
 
     name: str
     dtype: np.dtype
@@ -138,7 +138,7 @@ def _object(text: str, at: int, value: Callable[[str, int], tuple[Any, int]]) ->
 
 
 def _skip(text: str, at: int) -> int:
-    """Where the white space from ``at`` on ends."""
+    """The place where the white space from ``at`` on ends."""
     return _SPACE.match(text, at).end()  # type: ignore[union-attr]
 
 

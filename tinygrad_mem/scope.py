@@ -139,7 +139,7 @@ def run_by(way: Callable[..., Any], f: Callable[..., Any], *args: Any, **params:
 
 
 class Listener:
-    """What a tracker hears: subclasses listen to what they care for. Nobody below the tracker knows more of it than this.
+    """The events that a tracker hears: subclasses override what they need. Rooms below the tracker know only this class.
 
     Attributes:
         only: the pool that it hears; ``None``: all pools. Several may have the same device's name, one for each dry run.
@@ -254,12 +254,12 @@ def hearing(pool: Any) -> list[Listener]:
 
 
 def program() -> Any:
-    """Whose ops the running thread's are: all threads of a dry run are one program; outside, each thread is its own."""
+    """The program that the running thread's ops belong to: all threads of a dry run are one; outside, each is its own."""
     return local.dry or threading.get_ident()
 
 
 def ask_autopsy(pool: Any, requested: int) -> str:
-    """Who has the memory of ``pool`` and what would help; ``""`` where nobody can say."""
+    """Say who has the memory of ``pool`` and what would help; ``""`` where nobody can say."""
     if autopsy is None or not local.explains:
         return ""
     try:
@@ -348,7 +348,7 @@ FRESH = tuple([getattr(_Local, name) for name in SWITCHES])  # in a thread that 
 
 
 def switches() -> tuple:
-    """What the thread's switches say now, for :func:`switched`."""
+    """The thread's switches as they are now, for :func:`switched`."""
     return tuple([getattr(local, name) for name in SWITCHES])
 
 

@@ -41,7 +41,7 @@ class _Cached(NamedTuple):
 
 
 class _Setting(NamedTuple):
-    """What a region says of one type of device."""
+    """The settings of a region for one type of device."""
 
     enabled: bool
     dtype: np.dtype

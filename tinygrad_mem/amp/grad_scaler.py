@@ -25,7 +25,7 @@ from ..optim.loading import like, mapping
 
 
 class OptState(Enum):
-    """What has happened to an optimizer's gradients since the last update."""
+    """The state of an optimizer's gradients since the last update."""
 
     READY = 0
     UNSCALED = 1
@@ -264,7 +264,7 @@ class GradScaler:
         return self._init_scale if self._scale is None else self._scale
 
     def get_growth_factor(self) -> float:
-        """What multiplies the scale when it grows."""
+        """The factor by which the scale grows."""
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
@@ -272,7 +272,7 @@ class GradScaler:
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
-        """What multiplies the scale after an overflow."""
+        """The factor by which the scale shrinks after an overflow."""
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:

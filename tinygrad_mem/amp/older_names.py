@@ -1,4 +1,4 @@
-"""What published files asked of autocast before they named a device: a name for each device."""
+"""Older names of autocast, one for each device, as published files use them."""
 
 from __future__ import annotations
 

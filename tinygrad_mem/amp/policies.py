@@ -1,4 +1,4 @@
-"""Which public function runs in which dtype in a region of autocast: PyTorch's lists, by the functions' names.
+"""The dtype in which each public function runs in a region of autocast: PyTorch's lists, by the functions' names.
 
 A function that is in no list runs as it is: dtypes are promoted as anywhere, and what it calls may be in a list. A function
 that is in one runs wholly as the list says; nothing inside it is cast again. The lists hold all names of PyTorch's, also of
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Policy(Enum):
-    """What happens to the floating arguments of a function, float64 ones excepted, which stay as they are."""
+    """The cast of a function's floating arguments; float64 ones stay as they are."""
 
     LOWER = "cast to the region's dtype"
     FLOAT32 = "cast to float32"

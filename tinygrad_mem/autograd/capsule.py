@@ -19,7 +19,7 @@ _UNSIGNED, _BFLOAT = 1, 4  # DLDataTypeCode
 
 
 def _address(capsule: Any) -> int:
-    """Where the tensor is that a capsule holds. ValueError: the capsule was used before."""
+    """The address of the tensor in a capsule. ValueError: the capsule was used before."""
     valid, pointer = ctypes.pythonapi.PyCapsule_IsValid, ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     valid.argtypes = [ctypes.py_object, ctypes.c_char_p]

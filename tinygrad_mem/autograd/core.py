@@ -111,7 +111,7 @@ class Node(Context, Inspectable):
         self.freed = self.remembers
 
     def kept(self) -> list[tuple[str, Any]]:
-        """What it keeps alive for its backward: (name, array); of what a hook packed, the tensors that the hook made."""
+        """The arrays that it keeps alive for its backward, by name; for what a hook packed, the tensors that the hook made."""
         return [(name, array) for name, value in self.saved.copy().items() for array in saved.contents(value)]
 
     def __repr__(self) -> str:
@@ -119,7 +119,7 @@ class Node(Context, Inspectable):
 
 
 class ViewHistory:
-    """How a differentiable view came about: the tensor at its root, the view that it was made of, and the last op."""
+    """The history of a differentiable view: the tensor at its root, the view that it was made of, and the last op."""
 
     __slots__ = ("base", "before", "root_node", "step")
 
@@ -137,7 +137,7 @@ class ViewHistory:
         return steps[::-1]
 
     def connect(self, tensor: Tensor) -> None:
-        """Where the root was written in place since, connect ``tensor``, which is this view, through the root's new node."""
+        """Connect ``tensor``, which is this view, through the root's new node, if the root was written in place since."""
         base = self.base._former()
         if base._node is self.root_node:
             return
@@ -405,7 +405,7 @@ class Walk:
             self.kept.clear()
 
     def _count(self, roots: list) -> None:
-        """How many gradients each node and leaf that can be reached waits for; with ``wanted``, only on the way to those."""
+        """Count the gradients that each reachable node and leaf waits for; with ``wanted``, only on the way to those."""
         seen: dict[int, Any] = {}
         order: list[Node] = []
         stack = [edge[0] for edge, _, _ in roots]
@@ -547,7 +547,7 @@ def _by_sequence(node: Node) -> int:
 
 
 def _ownership(grads: list, owned: list, result: tuple) -> list:
-    """Which of the gradients that a backward returned belong to the engine alone: they may be written in place.
+    """Tell which of the gradients that a backward returned belong to the engine alone: they may be written in place.
 
     One that shows the incoming gradient's memory does if the incoming one did, and no other result shows it too.
     """
@@ -568,7 +568,7 @@ def _has_own_elements(array: Any) -> bool:
 
 
 def _in_shape(node: Node, result: tuple) -> list:
-    """What a backward returned, each in the shape of its input."""
+    """The gradients that a backward returned, each in the shape of its input."""
     grads = list(result)
     for i, edge in enumerate(node.edges):
         if grads[i] is None or edge is None:

@@ -18,7 +18,7 @@ from .unknown import Unknown
 
 
 class Exchange(Shaped):
-    """What reads the values."""
+    """The methods that read values."""
 
     _grad: Any
     _storage: Any
@@ -85,7 +85,7 @@ class Exchange(Shaped):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        """What a NumPy function of this tensor answers: a tensor over its result.
+        """The result of a NumPy function of this tensor, as a tensor.
 
         Raises:
             DTypeError: the result's dtype is not offered.

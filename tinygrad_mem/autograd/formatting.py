@@ -1,4 +1,4 @@
-"""How a tensor prints: PyTorch's layout, so that outputs can be compared line by line."""
+"""Printing of tensors: PyTorch's layout, so that outputs can be compared line by line."""
 
 from __future__ import annotations
 

@@ -267,7 +267,7 @@ def _check_dirty(cls: type, ctx: FunctionContext, args: tuple, results: Any, rec
 
 
 def _output(result: Any, ctx: FunctionContext, args: tuple) -> Any:
-    """What the caller gets: an input that was returned as it is becomes a new tensor over the same memory."""
+    """The tensor that the caller gets: an input that was returned as it is becomes a new tensor over the same memory."""
     if not isinstance(result, Tensor) or _is_in(result, ctx._dirty):
         return result
     return result.detach() if _is_in(result, args) or result._node is not None or result._requires_grad else result

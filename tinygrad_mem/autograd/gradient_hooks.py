@@ -17,7 +17,7 @@ from .tensor import Tensor
 
 
 class GradientHooks:
-    """What users hung on one node.
+    """The hooks that users hung on one node.
 
     Attributes:
         of_outputs: output index -> hooks of the tensor that it is.
@@ -107,7 +107,7 @@ def call_hooks(hooks: dict, grad: Any, owned: bool, device: Any) -> tuple[Any, b
 
 
 class Inspectable:
-    """What a node shows to users: its neighbours, as PyTorch names them, and its hooks."""
+    """The part of a node that users see: its neighbours, as PyTorch names them, and its hooks."""
 
     edges: tuple
     hooks: GradientHooks | None = None

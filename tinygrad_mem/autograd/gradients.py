@@ -97,7 +97,7 @@ def add_part(device: Any, array: Any, owned: bool, part: SliceGradient) -> Any:
 def add_partial(
     device: Any, present: Any, present_owned: bool, grad: Any, owned: bool, dtype: np.dtype, leaf: bool
 ) -> tuple[Any, bool]:
-    """What ``grad`` adds up to with what is ``present``, where either is of :data:`PARTIAL`. Only a leaf keeps rows.
+    """The sum of ``grad`` and what is ``present``, where either is of :data:`PARTIAL`. Only a leaf keeps rows.
 
     Returns:
         The sum, and whether it is the engine's alone.

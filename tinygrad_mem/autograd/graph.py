@@ -1,4 +1,4 @@
-"""What may be done to the recorded graph: hooks on the tensors that it saves."""
+"""Hooks on the tensors that the recorded graph saves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dry run knows: numbers that the program gave, and what ops make of a few of them.
+"""Numbers that a dry run knows: those that the program gave, and what ops make of a few of them.
 
 Nothing is computed in a dry run. But programs decide by small numbers that they made themselves (the positions of tokens, the
 widths of layers): what an op makes of such numbers alone is computed beside the run, on the host, and noted with the result.

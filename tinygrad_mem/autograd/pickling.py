@@ -1,4 +1,4 @@
-"""What tensors are copied and pickled by: their memory once, however many of them share it, and where each lies in it."""
+"""Copies and pickles of tensors: their memory once, however many of them share it, and where each lies in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users and trackers see of saved arrays: what saved-tensor hooks made of them, and when a node lets go of them.
+"""Saved arrays as users and trackers see them: packed by saved-tensor hooks, and reported when a node lets go of them.
 
 A node without hooks keeps plain arrays in a dict, and nothing here runs. While somebody listens, the dict is a
 :class:`TrackedSaved`.
@@ -24,7 +24,7 @@ def tell_saved(node: Any) -> None:
 
 
 class TrackedSaved(dict):
-    """What a node saved, while somebody listens: it says when it is let go."""
+    """The saved arrays of a node while somebody listens: it reports when they are released."""
 
     __slots__ = ("line", "module", "op")
     op: str
@@ -61,7 +61,7 @@ def contents(value: Any) -> list:
 
 
 class PackedArray:
-    """What a saved-tensor hook made of an array, and the hook that makes an array of it again."""
+    """The result of a saved-tensor hook's ``pack``, and the hook that makes an array of it again."""
 
     __slots__ = ("content", "device", "dtype", "shape", "unpack")
 
@@ -93,7 +93,7 @@ class PackedArray:
 
 
 def shown(owner: Any, mine: bool, array: Any, device: Any) -> Any:
-    """What a pack hook is given: a leaf, or a view of one, as it is; of any other the same storage, without a past.
+    """The tensor that a pack hook is given: a leaf, or a view of one, as it is; for any other the same storage, detached.
 
     Args:
         owner: the tensor whose array is saved; ``None`` for a buffer that the op made for itself.

@@ -1,4 +1,4 @@
-"""What a tensor can say of itself without the tape: shape, dtype, bytes, place."""
+"""The facts about a tensor that need no tape: shape, dtype, bytes, place."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Size(tuple):
     __slots__ = ()
 
     def numel(self) -> int:
-        """How many elements a tensor of this shape has."""
+        """The number of elements."""
         count = 1
         for n in self:
             count *= n
@@ -41,7 +41,7 @@ class Size(tuple):
 
 
 def address_of(array: Any) -> int:
-    """Where the array's first element lies."""
+    """The address of the array's first element."""
     if isinstance(array, np.ndarray):
         return array.__array_interface__["data"][0]
     return array.data.ptr
@@ -91,17 +91,17 @@ class Shaped:
 
     @property
     def ndim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return self.array.ndim
 
     def dim(self) -> int:
-        """How many dimensions."""
+        """The number of dimensions."""
         return self.array.ndim
 
     ndimension = dim
 
     def numel(self) -> int:
-        """How many elements."""
+        """The number of elements."""
         return int(self.array.size)
 
     nelement = numel

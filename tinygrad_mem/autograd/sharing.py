@@ -1,4 +1,4 @@
-"""Who holds the gradients that a user's backward returns: what may be written in place, and what must not."""
+"""Sharing of the gradients that a user's backward returns: which may be written in place, and which must not."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .shape import root_of
 
 
 class Sharing:
-    """Who else sees the memory of the gradients that a user's backward returned.
+    """Finds who else sees the memory of the gradients that a user's backward returned.
 
     The engine writes into gradients that nobody else sees. A user may return a saved tensor, or keep a gradient on ctx: what
     anybody still refers to, by itself or through a view, is copied before the engine gets it.

@@ -173,7 +173,7 @@ class SparseTensor:
         return self
 
     def become_grad_of(self, leaf: Tensor) -> None:
-        """What ``leaf.grad = self`` does.
+        """Do what ``leaf.grad = self`` means.
 
         Raises:
             ShapeError: it has another shape, dtype or device.

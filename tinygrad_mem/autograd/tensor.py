@@ -142,7 +142,7 @@ class Tensor(Exchange, _Base):
 
     @property
     def output_nr(self) -> int:
-        """Which output of :attr:`grad_fn` it is."""
+        """The index of this tensor among the outputs of :attr:`grad_fn`."""
         return self._index
 
     def _is_view(self) -> bool:
@@ -160,7 +160,7 @@ class Tensor(Exchange, _Base):
         return former
 
     def edge(self) -> tuple:
-        """Where its gradient goes: ``(node, output index)``, or ``(self, 0)`` for a leaf.
+        """The target of its gradient: ``(node, output index)``, or ``(self, 0)`` for a leaf.
 
         A view whose base was written in place since is connected again, through the base's new node.
         """
@@ -231,7 +231,7 @@ class Tensor(Exchange, _Base):
             raise GraphError(f"grad_dtype can only be {what} on leaf tensors: a tensor that the tape made has its own dtype")
 
     def _dtype_of_grad(self, grad: Any) -> np.dtype:
-        """What the array of a gradient is cast to on its way here."""
+        """The dtype that a gradient's array is cast to on its way here."""
         kept = self._grad_dtype
         return self.array.dtype if kept is ... else grad.dtype if kept is None else kept
 

@@ -1,4 +1,4 @@
-"""What ``.item()`` answers in a dry run: a number that nobody knows. It may be summed and printed, not decided by."""
+"""The answer of ``.item()`` in a dry run: an unknown number. It may be summed and printed, but not decided by."""
 
 from __future__ import annotations
 

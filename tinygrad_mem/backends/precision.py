@@ -20,5 +20,5 @@ def set_float32_matmul_precision(precision: str) -> None:
 
 
 def get_float32_matmul_precision() -> str:
-    """What was set."""
+    """The precision that was set."""
     return _precision

@@ -190,7 +190,7 @@ def estimate(
     as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
     traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
 ) -> None:
-    """What a training step of a network needs, layer by layer, to the byte; nothing is computed and no memory is taken."""
+    """Predict what a training step of a network needs, layer by layer, to the byte; nothing is computed or allocated."""
     from .estimate import run
 
     with _refusals("estimate", traceback):
@@ -257,7 +257,7 @@ def plan(
 
 @app.command()
 def doctor() -> None:
-    """What this machine has: devices, BLAS kernels and faster ones, pools, libraries that are missing and how to get them."""
+    """Show what this machine has: devices, BLAS kernels and faster ones, pools, missing libraries and how to get them."""
     from .doctor import run
 
     raise typer.Exit(run())

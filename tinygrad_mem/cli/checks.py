@@ -1,4 +1,4 @@
-"""What ``doctor`` tries on a device: results of calls against the CPU's, bytes against predictions, offload, out of memory."""
+"""Checks of a device for ``doctor``: results of calls against the CPU's, bytes against predictions, offload, out of memory."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def of_training(job: DeviceCheck, device: Any) -> list[str]:
 
 
 def _unlike(name: str, ran: Track, said: Track) -> list[str]:
-    """Where the run and its prediction part."""
+    """The first difference between the run and its prediction."""
     found, predicted = _changes(ran), _changes(said)
     for number, (ours, theirs) in enumerate(zip_longest(found, predicted, fillvalue="nothing")):
         if ours != theirs:

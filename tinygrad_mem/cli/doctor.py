@@ -62,7 +62,7 @@ class Need:
 
     @property
     def problem(self) -> str:
-        """What to do about it; empty where nothing is wrong."""
+        """The cure; empty where nothing is wrong."""
         if self.found is None:
             return f"pip install '{self.wanted}'"
         if not self.asked.specifier.contains(self.found, prereleases=True):
@@ -111,7 +111,7 @@ def _checked(name: str, console: Console) -> int:
 
 
 def needs() -> list[Need]:
-    """What the extras ask for: each distribution once, in the smallest extra that has it."""
+    """The requirements of the extras: each distribution once, in the smallest extra that has it."""
     metadata = importlib.metadata.metadata(PACKAGE)
     asked = [Requirement(line) for line in importlib.metadata.requires(PACKAGE) or []]
     extras: dict[str, list[Requirement]] = {}
@@ -153,7 +153,7 @@ def blas_rates() -> dict[str, float]:
 
 
 def advice(rates: dict[str, float]) -> str:
-    """Which kernels to ask for, if any are faster than those as found."""
+    """The kernels to ask for, if any are faster than those as found."""
     best = max(rates, key=lambda name: rates[name], default="")
     if best and "" in rates and rates[best] > WORTH * rates[""]:
         return f"OPENBLAS_CORETYPE={best}, set before Python starts, is {rates[best] / rates['']:.2f} times as fast.\n"
@@ -164,7 +164,7 @@ def advice(rates: dict[str, float]) -> str:
 
 
 def _table(title: str, *columns: str) -> tuple[Group, Table]:
-    """What is printed, with the title above, which may be wider; and the table in it."""
+    """The printed text, with the title above, which may be wider; and the table in it."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -194,7 +194,7 @@ def _machine() -> Group:
 
 
 def _gpus() -> Iterator[tuple[str, str]]:
-    """What a report of a fault on a GPU must say."""
+    """The facts that a report of a fault on a GPU needs."""
     if not tm.cuda.is_available():
         return
     import cupy

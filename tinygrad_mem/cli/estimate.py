@@ -25,7 +25,7 @@ from .networks import OPTIMIZERS, budget_of, network_of
 
 @dataclass
 class Estimate:
-    """What was found, in bytes; by category at the peak of the second step.
+    """An estimate in bytes; by category at the peak of the second step.
 
     Attributes:
         loss: which loss was taken, in a few words.

@@ -1,4 +1,4 @@
-"""What the commands about networks share: which network is meant, and its optimizer."""
+"""The arguments that commands about networks share: which network is meant, and its optimizer."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
 
 
 def _made(make: Callable[[], Any], network: str) -> nn.Module:
-    """What ``make()`` gives, as a network of ours.
+    """The result of ``make()``, as a network of ours.
 
     A network of PyTorch's is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values
     that follow from our seed.

@@ -48,7 +48,7 @@ def init() -> None:
 
 
 def device_count() -> int:
-    """How many GPUs there are."""
+    """The number of GPUs."""
     if not is_available():
         return 0
     import cupy

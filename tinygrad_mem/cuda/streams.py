@@ -8,7 +8,7 @@ from ..errors import NotOfferedError
 
 
 class _Refused:
-    """What may be named and asked for with ``isinstance``, and is never made."""
+    """A name that may be used in ``isinstance``, and is never made."""
 
     instead = "leave it out: all runs on one stream"
 

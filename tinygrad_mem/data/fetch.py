@@ -1,4 +1,4 @@
-"""How one batch is made of a dataset: by indices, or from the stream of an iterable dataset."""
+"""Making one batch of a dataset: by indices, or from the stream of an iterable dataset."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class DataLoader:
         return Fetch(self.iterable, self.batched, self.drop_last, self.collate_fn)
 
     def _base_seed(self) -> int:
-        """What workers' seeds count from; drawn in every pass, so that the order does not depend on the number of workers."""
+        """The first of the workers' seeds; drawn in every pass, so that the order does not depend on the number of workers."""
         seed, calls = (self.generator or device("cpu").generator).ticket()
         return (seed + (calls << 20)) % (1 << 63)
 

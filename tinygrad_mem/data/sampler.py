@@ -61,7 +61,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many indices a pass gives; the dataset's length may change between passes."""
+        """The number of indices that a pass gives; the dataset's length may change between passes."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -157,13 +157,13 @@ class DistributedSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """How many indices a share has."""
+        """The number of indices that a share has."""
         count = len(self.dataset)
         return count // self.num_replicas if self.drop_last else -(-count // self.num_replicas)
 
     @property
     def total_size(self) -> int:
-        """How many indices all shares have."""
+        """The number of indices that all shares have."""
         return self.num_samples * self.num_replicas
 
     def __iter__(self) -> Iterator[int]:
@@ -176,7 +176,7 @@ class DistributedSampler(Sampler[int]):
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Which pass comes next."""
+        """Set the number of the next pass."""
         self.epoch = epoch
 
 

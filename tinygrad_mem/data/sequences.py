@@ -28,7 +28,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 class _ByLength(Sampler[list]):
-    """What both samplers share: an order of alike lengths, and batches in random order."""
+    """The base of both samplers: an order of alike lengths, and batches in random order."""
 
     def __init__(self, lengths: Sequence[int], shuffle: bool, drop_last: bool, generator: Generator | None) -> None:
         super().__init__()

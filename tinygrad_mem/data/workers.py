@@ -22,7 +22,7 @@ from .. import scope
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """What a worker knows of itself: its number, how many there are, its seed, and its (shallow) copy of the dataset."""
+    """A worker's description: its number, how many there are, its seed, and its (shallow) copy of the dataset."""
 
     id: int
     num_workers: int
@@ -40,7 +40,7 @@ def get_worker_info() -> WorkerInfo | None:
 
 
 class End:
-    """What a worker answers when its stream of an iterable dataset has ended."""
+    """A worker's answer when its stream of an iterable dataset has ended."""
 
 
 class Failure:
@@ -65,7 +65,7 @@ class Failure:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What every worker of a loader does: ``start(dataset)`` gives what makes a batch of indices."""
+    """The task of every worker of a loader: ``start(dataset)`` gives the function that makes a batch of indices."""
 
     dataset: Any
     start: Callable[[Any], Callable[[Any], Any]]

@@ -1,4 +1,4 @@
-"""What a device is: somewhere to allocate, kernels that compute there, a pool that counts, random numbers, a way in and out.
+"""A device: somewhere to allocate, kernels that compute there, a pool that counts, random numbers, a way in and out.
 
 Arrays are ``numpy.ndarray`` on ``cpu`` and ``meta`` and ``cupy.ndarray`` on ``cuda``: views, strides and slices are theirs.
 Everything above this room works on any of them through the few methods below.
@@ -100,7 +100,7 @@ class device:
             scope.local.birth = before
 
     def refusal(self) -> NotOfferedError:
-        """What to raise for an array of the dtype that is :attr:`lacking`."""
+        """The error for an array of the dtype that is :attr:`lacking`."""
         return NotOfferedError(self.remedy)
 
     def upload(self, source: np.ndarray, out: Any) -> None:

@@ -104,7 +104,7 @@ def _aside(firsts: dict[int, Chunk], pending: Pending) -> list[Chunk]:
 
 
 def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total: int) -> Counts:
-    """What the counts of a pool with these segments will be when nothing is pending."""
+    """The counts that a pool with these segments will have when nothing is pending."""
     pending = copied(pending)  # any thread may add to it
     aside = _aside(firsts, pending)
     used = sum([chunk.size for first in firsts.values() for chunk in chain(first) if not chunk.free])

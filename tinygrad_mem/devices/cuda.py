@@ -60,7 +60,7 @@ class CUDA(device, kind="cuda"):
             self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
 
     def __getattr__(self, name: str) -> Any:
-        """What a GPU has and one that is missing has not: kernels, pool, stream."""
+        """The attributes that only a present GPU has: kernels, pool, stream."""
         if self.missing and not name.startswith("__"):
             raise DeviceError(f"device {self}: {self.missing}")
         raise AttributeError(f"device {self} has no attribute {name!r}")

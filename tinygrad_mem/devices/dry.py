@@ -59,7 +59,7 @@ def _call(meta: Meta | None, draws: Any, function: Callable[..., Any], *args: An
 
 
 def _ours(function: Any) -> Any:
-    """What calls ``function`` as part of the program that the running thread is in; outside of any, ``function`` itself."""
+    """A caller of ``function`` that is part of the running thread's program; outside of any, ``function`` itself."""
     return function if local.draws is None or function is None else functools.partial(_call, local.dry, local.draws, function)
 
 

@@ -83,7 +83,7 @@ class Meta(CPU, kind="meta"):
 
     @staticmethod
     def kernels_like(kind: str) -> NullKernels:
-        """What stands for the kernels of another kind of device: they want the workspaces that those want, and do nothing.
+        """Stand-ins for the kernels of another kind of device: they want the same workspaces, and do nothing.
 
         Raises:
             DeviceError: ``kind`` is neither ``"cpu"`` nor ``"cuda"``, or CuPy, which says what CUDA kernels want, is missing.

@@ -186,7 +186,7 @@ class Pool:
         raise self._refusal(size)
 
     def _look(self) -> Counts:
-        """What the counts will be when nothing is pending, read from the chains: nothing is changed, nothing relied on."""
+        """The counts when nothing is pending any more, read from the chains: nothing is changed, nothing relied on."""
         return look(self._firsts, self._pending, self._peak_used, self._peak_total)
 
     def counts(self) -> Counts:
@@ -402,7 +402,7 @@ class Pool:
         return now.total - now.used
 
     def n_free_blocks(self) -> int:
-        """How many free chunks the pool keeps."""
+        """The number of free chunks that the pool keeps."""
         return len(self._free_runs())
 
     def set_limit(self, size: int = 0) -> None:

@@ -152,7 +152,7 @@ class Apart(Draws):
 
 
 class Noted(Draws):
-    """What is read is noted, so that the same function finds the same when it is called :meth:`again`.
+    """Notes what is drawn, so that the same function finds the same when it is called :meth:`again`.
 
     Where the generators stood before would not do: other threads may draw from them in between.
     """
@@ -185,7 +185,7 @@ class Noted(Draws):
 
 
 class _Again(Apart):
-    """What was noted is read once more, in its order; the generators that it was noted of are not moved."""
+    """Reads once more what was noted, in its order; the generators that it was noted of are not moved."""
 
     def __init__(self, read: dict[Generator, list[Ticket]]) -> None:
         super().__init__()

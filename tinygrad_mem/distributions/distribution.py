@@ -1,4 +1,4 @@
-"""What all distributions have: shapes of a batch and of an event, validation, drawing."""
+"""The base of all distributions: shapes of a batch and of an event, validation, drawing."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Distribution:
 
     @property
     def support(self) -> Constraint:
-        """Which values can be drawn."""
+        """The values that can be drawn."""
         raise NotImplementedError
 
     @property

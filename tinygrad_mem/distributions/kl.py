@@ -1,4 +1,4 @@
-"""How far one distribution is from another."""
+"""Divergences: the distance of one distribution from another."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def tensor(
 
 
 def _device_for(data: Any, device: Any) -> Device:
-    """Where what is made of ``data`` goes: a tensor stays on its device unless another was named, or set for all."""
+    """The device for what is made of ``data``: a tensor stays on its device unless another was named, or set for all."""
     stays = device is None and local.default_device is None and isinstance(data, Tensor)
     return data.device if stays else device_of(device)
 
@@ -378,5 +378,5 @@ def is_complex(input: Tensor) -> bool:
 
 
 def numel(input: Tensor) -> int:
-    """How many elements."""
+    """The number of elements."""
     return input.numel()

@@ -39,7 +39,7 @@ def sub_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
 
 
 def _times(other: Tensor | Number, alpha: Number) -> Tensor | Number:
-    """What is to be taken away; a bool as it is, which the subtraction refuses."""
+    """The number to subtract; a bool as it is, which the subtraction refuses."""
     return other if alpha == 1 or (isinstance(other, Tensor) and other.dtype.kind == "b") else mul(other, alpha)
 
 

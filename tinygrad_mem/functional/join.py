@@ -186,7 +186,7 @@ def _split_along(name: str, input: Tensor, cuts: int | Sequence[int], dim: int, 
 
 
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
-    """How often each value of a vector of non-negative integers occurs, int64, or the sum of its ``weights``.
+    """The number of times that each value of a vector of non-negative integers occurs, int64, or the sum of its ``weights``.
 
     Raises:
         ShapeError: not a vector of non-negative integers, or weights of another length.

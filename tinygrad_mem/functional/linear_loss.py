@@ -15,7 +15,7 @@ from .loss import cross_entropy, no_gradient, reduction_of
 
 @dataclass(frozen=True)
 class LinearCrossEntropyOptions:
-    """How :func:`linear_cross_entropy` cuts its scores, of which one tile is in memory at a time.
+    """The tiles of :func:`linear_cross_entropy`: one tile of scores is in memory at a time.
 
     Args:
         batch_chunk_size: lines of a tile; 1,024 unless given.

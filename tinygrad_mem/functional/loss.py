@@ -34,7 +34,7 @@ def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool 
 
 
 def _scale(reduction: str, count: int) -> float | None:
-    """What the sum of all losses is multiplied by; ``None`` for no sum. The mean of nothing is nan."""
+    """The factor of the sum of all losses; ``None`` for no sum. The mean of nothing is nan."""
     if reduction == "none":
         return None
     return 1.0 if reduction == "sum" else 1.0 / count if count else math.nan

@@ -81,7 +81,7 @@ def _longer(mask: Tensor | None, by: int) -> Tensor | None:
 
 
 class _Heads:
-    """How (L, N, E), or (N, L, E), becomes (N, heads, L, E / heads), and back: views both ways."""
+    """The change from (L, N, E), or (N, L, E), to (N, heads, L, E / heads), and back: views both ways."""
 
     def __init__(self, count: int, batch_first: bool) -> None:
         self.count, self.batch_first = count, batch_first

@@ -177,7 +177,7 @@ def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
 
 
 def count_nonzero(input: Tensor, dim: Dim = None) -> Tensor:
-    """How many are not zero, int64. No gradient."""
+    """The number of elements that are not zero, int64. No gradient."""
     return apply(ops.CountNonzero, input, axes=axes_of(input, dim))
 
 

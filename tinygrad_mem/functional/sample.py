@@ -95,7 +95,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
 
 
 def _middles(count: int, like: Tensor, align: bool) -> Tensor:
-    """Where the middles of ``count`` pixels are between -1 and 1."""
+    """The middles of ``count`` pixels, between -1 and 1."""
     if count == 1:
         return creation.zeros(1, dtype=like.dtype, device=like.device)
     end = 1.0 if align else (count - 1) / count

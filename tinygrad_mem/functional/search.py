@@ -26,7 +26,7 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Where each value goes in a sorted line, so that it stays sorted: int64, of input's shape. No gradient.
+    """The place of each value in a sorted line, so that it stays sorted: int64, of input's shape. No gradient.
 
     Args:
         sorted_sequence: one line for all, or one (the last dimension) for each line of ``input``.
@@ -121,7 +121,7 @@ def isin(
 
 
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
-    """How many elements lie in each of ``bins`` equal intervals from ``min`` to ``max``, in input's dtype. No gradient.
+    """The number of elements in each of ``bins`` equal intervals from ``min`` to ``max``, in input's dtype. No gradient.
 
     Where ``min`` equals ``max`` they are the smallest and the largest element; the last interval holds ``max``.
 

@@ -13,7 +13,7 @@ from ..ops import sort as ops
 
 
 class ValuesIndices(NamedTuple):
-    """What selections along one dimension return: the values, and where they stood (int64)."""
+    """The result of a selection along one dimension: the values, and where they stood (int64)."""
 
     values: Tensor
     indices: Tensor

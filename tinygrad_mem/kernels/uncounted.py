@@ -1,4 +1,4 @@
-"""What libraries allocate by themselves, out of the pool's sight: the whole list, with sizes, in one place.
+"""Memory that libraries allocate by themselves, out of the pool's sight: the whole list, with sizes, in one place.
 
 No op is on it. On the CPU ``tests/ops/test_contract.py`` fails an allocation by NumPy that is larger than a scalar; on a GPU
 ``tests/emulated/test_offered.py`` fails a byte from CuPy's pool that no op asked for, and ``tests/emulated/attach.py`` refuses

@@ -1,4 +1,4 @@
-"""What is alive, as the garbage collector knows it."""
+"""Living objects, as the garbage collector knows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a block is for, as a pure function of the log: one pass over the facts, in columns.
+"""The category of each block, as a pure function of the log: one pass over the facts, in columns.
 
 A block is born as an input or as a temporary. It is *something else* while somebody holds it as that: a parameter while a
 ``Parameter`` shows it, an activation while a node keeps it for backward. Several may hold it at once (a weight is a
@@ -19,7 +19,7 @@ from .log import Kind, Log
 
 
 class Category(StrEnum):
-    """What a block is for, first what counts first, and in the order in which a stacked picture shows them."""
+    """The purpose of a block, first what counts first, and in the order in which a stacked picture shows them."""
 
     PARAMETER = "parameters"
     MASTER_WEIGHT = "master weights"

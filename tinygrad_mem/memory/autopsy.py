@@ -1,4 +1,4 @@
-"""What an ``OutOfMemoryError`` says beyond numbers: the biggest owners, and what would help.
+"""The part of an ``OutOfMemoryError`` beyond numbers: the biggest owners, and what would help.
 
 A track that is running knows the owners. Without one the census finds them: the garbage collector knows every tensor,
 module, node and optimizer, if not who asked for what.
@@ -32,7 +32,7 @@ _HELP = {
 
 
 def owners(device: Any) -> list[tuple[str, Category, int]]:
-    """Who has how many bytes of the device's pool, as what, largest first."""
+    """The owners of the device's pool with their bytes, and as what, largest first."""
     totals: Counter[tuple[str, Category]] = Counter()
     track = running_on(device)
     if track is not None:

@@ -47,12 +47,12 @@ class Block:
 
     @property
     def category(self) -> Category:
-        """What it is now, or was at its end."""
+        """The block's category now, or at its end."""
         return self.categories[-1][1]
 
     @property
     def owner(self) -> str:
-        """Whose it is, in few words: the parameter's path, or of a parameter; else module and op that asked, or the line."""
+        """The owner in few words: the parameter's path, or of a parameter; else module and op that asked, or the line."""
         for holder in self.holders:
             if holder.note and holder.role in _BELONGS:
                 return f"{_BELONGS[holder.role]} of {holder.note}"
@@ -69,7 +69,7 @@ class Block:
         return self.name.rpartition(".")[0] or self.module
 
     def category_at(self, event: int) -> Category | None:
-        """What it was after that event; ``None`` before its birth and after its death."""
+        """The category after that event; ``None`` before its birth and after its death."""
         if event < self.born or (self.died is not None and event >= self.died):
             return None
         return next(category for at, category in reversed(self.categories) if at <= event)

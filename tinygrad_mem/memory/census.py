@@ -1,4 +1,4 @@
-"""What is alive now, found without having listened: the garbage collector knows every block, tensor and node.
+"""Living blocks, tensors and nodes, found without having listened: the garbage collector knows each.
 
 Other threads go on meanwhile: their dictionaries are looked at in copies, which are made in one call of C.
 """

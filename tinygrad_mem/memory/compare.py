@@ -25,7 +25,7 @@ class Effect:
 
     @property
     def change(self) -> int:
-        """What was added; negative for what was saved."""
+        """The bytes added; negative for what was saved."""
         return self.after - self.before
 
     def __str__(self) -> str:
@@ -36,7 +36,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Change:
-    """What one owner had at the two peaks.
+    """The bytes of one owner at the two peaks.
 
     Attributes:
         owner: a parameter's path, or module and op; see :attr:`Block.owner`.
@@ -49,13 +49,13 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """What was added; negative for what was saved."""
+        """The bytes added; negative for what was saved."""
         return sum(self.after.values()) - sum(self.before.values())
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What changed between two runs.
+    """The differences between two runs.
 
     Attributes:
         peak: most bytes in use.
@@ -99,7 +99,7 @@ class Comparison:
 
 
 def compare(before: Track, after: Track) -> Comparison:
-    """What changed from ``before`` to ``after``."""
+    """The differences between ``before`` and ``after``."""
     mine, other = _owners(before), _owners(after)
     changes = [Change(owner, mine.get(owner, {}), other.get(owner, {})) for owner in {**mine, **other}]
     changes = sorted((c for c in changes if c.before != c.after), key=lambda c: (-abs(c.bytes), c.owner))

@@ -1,4 +1,4 @@
-"""What a track hears, written down: the seams of the engine on one side, the log on the other."""
+"""The recorder of a track: the seams of the engine on one side, the log on the other."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTSIDE = "of the GPU, taken by others than the pool"
 
 
 class _Origin(threading.local):
-    """What the op that runs in this thread makes of its inputs."""
+    """The role of results: what the op that runs in this thread makes of its inputs."""
 
     role = "TEMPORARY"
 

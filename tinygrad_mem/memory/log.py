@@ -19,7 +19,7 @@ from ..interrupts import lock
 
 
 class Kind(IntEnum):
-    """What happened. Only ``MALLOC``, ``FREE`` and ``OLDER`` change how many bytes are in use."""
+    """The kind of an event. Only ``MALLOC``, ``FREE`` and ``OLDER`` change how many bytes are in use."""
 
     OLDER = 0  # a block that was alive when the log began; address 0: bytes of blocks that cannot be told apart (yet)
     MALLOC = 1
@@ -79,7 +79,7 @@ _CHUNK = 1 << 16  # events of one array
 
 
 class _Packed(NamedTuple):
-    """What is packed; the log replaces it as a whole, so that an interrupt finds the old one or the new one.
+    """The packed events; the log replaces them as a whole, so that an interrupt finds the old ones or the new ones.
 
     Attributes:
         chunks: arrays of :data:`RECORD`, all full but the last.

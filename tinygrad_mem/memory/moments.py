@@ -1,4 +1,4 @@
-"""What a moment of a run is given by, and the pool's numbers at one."""
+"""Moments of a run, and the pool's numbers at one."""
 
 from __future__ import annotations
 

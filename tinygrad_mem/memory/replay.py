@@ -1,4 +1,4 @@
-"""What CuPy's pool would have reserved for the events of a track.
+"""The bytes that CuPy's pool would have reserved for the events of a track.
 
 Used bytes do not depend on placement: each block takes its size rounded up to 512, in CuPy as here. Reserved bytes do. Our
 pool chooses among free chunks of equal size the one with the lowest address; CuPy the one whose Python object lies lowest

@@ -137,7 +137,7 @@ def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[s
 
 
 def _memory(device: Any, array: Any) -> Any:
-    """What tells one piece of memory from another."""
+    """The identity of a piece of memory."""
     address = device.address(array) if device.owns(array) else None
     return (id(device.pool), address) if address is not None else id(_root(array))
 

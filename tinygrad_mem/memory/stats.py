@@ -49,7 +49,7 @@ def empty_cache(device: Any = None) -> None:
 
 
 class Reclaimed(NamedTuple):
-    """What :func:`reclaim` gave back.
+    """The bytes that :func:`reclaim` gave back.
 
     Attributes:
         collected: bytes in use that only the garbage collector could free: they hung in reference cycles.

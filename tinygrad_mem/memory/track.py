@@ -35,7 +35,7 @@ _running: tuple[Track, ...] = ()
 
 
 class Track:
-    """What the pool of one device did between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
+    """A record of one device's pool between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
 
     Tracks nest and overlap as they like: each hears everything, of all threads. On ``cuda``, begin one while other threads
     rest: what they allocate at that very moment may be counted twice. Moments are given as :data:`When`.
@@ -158,7 +158,7 @@ class Track:
         return blocks.lives(self.log, self._attribution.update())
 
     def uncounted(self) -> dict[str, tuple[int, int]]:
-        """What libraries took of their own, outside of the pool and in none of its numbers: (bytes in all, largest piece).
+        """The bytes that libraries took outside of the pool, in none of its numbers: (bytes in all, largest piece).
 
         On ``cpu`` by op: what NumPy allocated inside it, in the thread of the track; ``""`` for pieces below 512 bytes. When
         it gave them back is not known (mostly at once). On ``cuda``, under ``""``: bytes of the GPU that are taken by others
@@ -222,7 +222,7 @@ class Track:
         return self._by(at, lambda b: b.line)
 
     def explain(self, tensor: Tensor) -> str:
-        """Who holds the tensor's memory and why, in a sentence.
+        """Say who holds the tensor's memory and why, in a sentence.
 
         Raises:
             ValueError: the track has ended; the tensor lives elsewhere, or its memory is not the pool's.
@@ -243,11 +243,11 @@ class Track:
         return sentence(found[0], variables(self._device, address))
 
     def compare(self, other: Track) -> Comparison:
-        """What changed from this run to ``other``."""
+        """The differences between this run and ``other``."""
         return compare(self, other)
 
     def replay(self, seeds: int = 8) -> Replay:
-        """What CuPy's pool would have reserved for the same events, with ``seeds`` different choices among equal free chunks.
+        """The bytes that CuPy's pool would have reserved for the same events, with ``seeds`` choices among equal free chunks.
 
         A sample and no bound: see :class:`Replay`.
         """
@@ -278,7 +278,7 @@ class Track:
         return text(bytes_table(sizes, by, f"{self.device} {when}", rows))
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """The track in a notebook."""
         from .render.notebook import summary
 
         return summary(self)

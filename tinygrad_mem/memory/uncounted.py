@@ -1,4 +1,4 @@
-"""What NumPy allocates inside ops, behind the pool's back: heard through its allocation handler (NEP 49), set by ctypes.
+"""NumPy's own allocations inside ops, outside of the pool: heard through its allocation handler (NEP 49), set by ctypes.
 
 The pool's memory never goes through it, and neither does what the user's own code makes with NumPy: the handler is set in
 the context in which ops run, of the thread that begins the track. Only taking is heard. Giving back stays NumPy's own
@@ -124,7 +124,7 @@ class _Teller:
 
 
 def _telling(size: Callable[[tuple], int]) -> Any:
-    """What ctypes calls with ``(result, function, arguments)`` after each call; the call's result stays what it is.
+    """The function that ctypes calls with ``(result, function, arguments)`` after each call; the result stays what it is.
 
     NumPy has asked for memory and takes what it gets for a pointer: nothing that is raised here may come through, neither
     ours nor Ctrl-C, which Python hears at the first line of any function. So no function of Python's is called but from

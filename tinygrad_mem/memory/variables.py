@@ -14,7 +14,7 @@ _MANY = 1000  # entries of a list that are looked at
 
 
 def variables(device: Any, address: int) -> list[str]:
-    """What shows the block at ``address`` in the code that is running, the engine's own excepted: ``x``, ``outputs[3]``."""
+    """The names of the running code, the engine's own excepted, that show the block at ``address``: ``x``, ``outputs[3]``."""
     names: dict[str, None] = {}
     frame = sys._getframe(1)
     while frame is not None:

@@ -36,7 +36,7 @@ class Named:
         return randint(0, self.tokens, shape) if self.tokens else randn(*shape, dtype=dtype)
 
     def targets(self, size: int) -> Tensor:
-        """What the outputs of a batch should be: a token, or a class, for each place or for each sample."""
+        """The targets of a batch: a token, or a class, for each place or for each sample."""
         places = self.sample if self.tokens else self.sample[1:] if self.dense else ()
         return randint(0, self.classes or self.tokens or 1, (size, *places))
 
@@ -63,7 +63,7 @@ class Named:
         return F.cross_entropy(scores, targets.flatten() if self.tokens else targets)
 
     def loss_name(self, output: Any) -> str:
-        """Which loss :meth:`loss` takes, in a few words."""
+        """The loss that :meth:`loss` takes, in a few words."""
         found = _floats(output)
         if self._scores(found) is not None:
             return "cross-entropy"

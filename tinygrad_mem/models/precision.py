@@ -34,11 +34,11 @@ class Step:
         return model
 
     def region(self) -> tm.autocast:
-        """Where forward and loss run."""
+        """The region in which forward and loss run."""
         return tm.autocast(self.device, dtype=tm.float16, enabled=self.precision == "autocast")
 
     def forward(self, model: nn.Module, inputs: tm.Tensor) -> Any:
-        """What the model says of ``inputs``; in ``half``, in float32, so that the loss is."""
+        """The model's output for ``inputs``; in ``half``, cast to float32, so that the loss is in float32."""
         output = model(inputs.to(self.dtype) if inputs.is_floating_point() else inputs)
         return output.float() if self.precision == "half" and isinstance(output, tm.Tensor) else output
 

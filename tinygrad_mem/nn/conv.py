@@ -19,7 +19,7 @@ _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """What all convolutions share: weight (out, in / groups, *kernel) (or (in, out / groups, *kernel) transposed) and bias."""
+    """The base of all convolutions: weight (out, in / groups, *kernel) (or (in, out / groups, *kernel) transposed) and bias."""
 
     dimensions: int
     transposed = False
@@ -94,7 +94,7 @@ class _ConvNd(Module):
         return convolution(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """What must be added to reach ``output_size``, one of the sizes that a strided convolution maps to this input."""
+        """The padding that reaches ``output_size``, one of the sizes that a strided convolution maps to this input."""
         if output_size is None:
             return self.output_padding
         n = self.dimensions

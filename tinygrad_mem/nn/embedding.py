@@ -14,7 +14,7 @@ from .parameter import Parameter
 
 
 class _Table(Module):
-    """What both layers look up in: ``weight`` (num_embeddings, embedding_dim), 0 in the row ``padding_idx``."""
+    """The base of both layers: ``weight`` (num_embeddings, embedding_dim), 0 in the row ``padding_idx``."""
 
     num_embeddings: int
     embedding_dim: int

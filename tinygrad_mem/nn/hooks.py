@@ -54,7 +54,7 @@ def _before(module: Module, hook: Any, with_kwargs: bool, args: tuple, kwargs: d
 
 
 class Border:
-    """Where gradients come into a module and go out of it: one node around its outputs, one around its inputs.
+    """The border of a module, which gradients cross: one node around its outputs, one around its inputs.
 
     Only positional tensors, and tuples or lists of tensors as outputs, are seen, as in PyTorch; of those, the ones that
     require gradients, with ``None`` in the place of the others.
@@ -157,7 +157,7 @@ class ModuleBorder(Op):
 
 
 def _copy(ctx: Context, grad: Any) -> Any:
-    """What hooks see they may keep, while the engine may write over what it owns."""
+    """A copy for hooks: they may keep what they see, while the engine may write over what it owns."""
     copy = ctx.device.empty(grad.shape, grad.dtype)
     ctx.kernels.copy(grad, out=copy)
     return copy

@@ -234,7 +234,7 @@ class CosineEmbeddingLoss(_MarginLoss):
 
 
 class MarginRankingLoss(_MarginLoss):
-    """How far ``input1`` is from beating ``input2`` (target 1; -1 the other way) by ``margin``."""
+    """The distance by which ``input1`` fails to exceed ``input2`` (target 1; -1 the other way) by ``margin``."""
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
@@ -290,7 +290,7 @@ class GaussianNLLLoss(_Loss):
 
 
 class TripletMarginLoss(_Loss):
-    """How far ``positive`` is from being nearer to ``anchor`` than ``negative`` is, by ``margin``.
+    """The distance by which ``positive`` fails to be nearer to ``anchor`` than ``negative`` is, by ``margin``.
 
     Raises:
         ValueError: the margin is not positive.

@@ -288,7 +288,7 @@ class Module(Tree):
         return state.load_state_dict(self, state_dict, strict, assign)
 
     def get_extra_state(self) -> Any:
-        """What a subclass wants in its state dict besides tensors; its ``set_extra_state`` gets it back."""
+        """State other than tensors for the state dict; ``set_extra_state`` gets it back. Subclasses override both."""
         raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
@@ -328,7 +328,7 @@ class Module(Tree):
     # --- text -------------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What stands between the brackets of this layer's text: subclasses say their sizes here."""
+        """The text between the brackets of this layer's repr: subclasses say their sizes here."""
         return ""
 
     def _get_name(self) -> str:

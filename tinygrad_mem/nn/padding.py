@@ -84,19 +84,19 @@ class ZeroPad3d(_ZeroPad):
 
 
 class ReflectionPad1d(_Pad):
-    """What lies inside the border, mirrored, without the border itself."""
+    """Pads with the values inside the border, mirrored, without the border itself."""
 
     dimensions, mode = 1, "reflect"
 
 
 class ReflectionPad2d(_Pad):
-    """What lies inside the border, mirrored, without the border itself."""
+    """Pads with the values inside the border, mirrored, without the border itself."""
 
     dimensions, mode = 2, "reflect"
 
 
 class ReflectionPad3d(_Pad):
-    """What lies inside the border, mirrored, without the border itself."""
+    """Pads with the values inside the border, mirrored, without the border itself."""
 
     dimensions, mode = 3, "reflect"
 
@@ -120,18 +120,18 @@ class ReplicationPad3d(_Pad):
 
 
 class CircularPad1d(_Pad):
-    """What lies inside the opposite border."""
+    """Pads with the values inside the opposite border."""
 
     dimensions, mode = 1, "circular"
 
 
 class CircularPad2d(_Pad):
-    """What lies inside the opposite border."""
+    """Pads with the values inside the opposite border."""
 
     dimensions, mode = 2, "circular"
 
 
 class CircularPad3d(_Pad):
-    """What lies inside the opposite border."""
+    """Pads with the values inside the opposite border."""
 
     dimensions, mode = 3, "circular"

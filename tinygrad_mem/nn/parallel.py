@@ -30,7 +30,7 @@ class DataParallel(Module):
             module.to(Device("cuda", self.device_ids[0]) if isinstance(self.device_ids[0], int) else self.device_ids[0])
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """What the module answers."""
+        """The module's output."""
         return self.module(*inputs, **kwargs)
 
 

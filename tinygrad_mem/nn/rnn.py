@@ -21,7 +21,7 @@ _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 class RNNBase(Module):
-    """What recurrent layers share: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, one set a layer and,
+    """The base of recurrent layers: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, one set a layer and,
     with ``_reverse`` behind their names, direction; all uniform in ±1 / sqrt(hidden_size) at first.
 
     Attributes:
@@ -295,7 +295,7 @@ class GRU(RNNBase):
 
 
 class RNNCellBase(Module):
-    """What single steps share: ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``, uniform in ±1 / sqrt(hidden_size)."""
+    """The base of single steps: ``weight_ih``, ``weight_hh``, ``bias_ih``, ``bias_hh``, uniform in ±1 / sqrt(hidden_size)."""
 
     def __init__(
         self, input_size: int, hidden_size: int, bias: bool, num_chunks: int, device: Any = None, dtype: Any = None

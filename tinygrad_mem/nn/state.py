@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class IncompatibleKeys(NamedTuple):
-    """What :func:`load_state_dict` did not find a partner for."""
+    """The keys that :func:`load_state_dict` could not match."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -35,7 +35,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 class StateDict(OrderedDict):
-    """What ``state_dict()`` returns: a dict that also tells the version of each module."""
+    """The result of ``state_dict()``: a dict that also tells the version of each module."""
 
     _metadata: OrderedDict
 
@@ -102,7 +102,7 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
 
 @context
 def _values_as_before(module: Module) -> Iterator[None]:
-    """Where the block raises, the tensors of ``module`` have the values that they had."""
+    """Give the tensors of ``module`` the values that they had, where the block raises."""
     before = [(tensor.detach(), tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())]
     try:
         yield

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Tree:
-    """What a module holds: three tables of names. ``Module`` adds calling, modes, devices, hooks and state."""
+    """The contents of a module: three tables of names. ``Module`` adds calling, modes, devices, hooks and state."""
 
     training: bool
     _parameters: dict[str, Parameter | None]
@@ -147,7 +147,7 @@ class Tree:
         self._parameters[name] = param
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """What Python does with a copy's state or a pickle's; listeners hear what the tensors are, as when they are set."""
+        """Set a copy's or a pickle's state; listeners hear what the tensors are, as when they are set."""
         self.__dict__.update(state)
         for role, table in (("PARAMETER", self._parameters), ("BUFFER", self._buffers)):
             for tensor in table.values():

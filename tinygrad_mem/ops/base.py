@@ -1,4 +1,4 @@
-"""What an op is: one class with ``forward`` above ``backward``, on raw arrays.
+"""The base of all ops: one class with ``forward`` above ``backward``, on raw arrays.
 
 ``forward(ctx, *inputs, **params)`` checks, allocates, calls kernels, names what it saves. ``backward(ctx, *grads)`` gets
 one gradient an output (``None`` for an output that was not used, where there are several) and returns one gradient an
@@ -60,7 +60,7 @@ class SliceGradient:
 
 
 class Context:
-    """What one run of an op may use, and where it keeps what its backward needs.
+    """The context of one run of an op: what it may use, and where it keeps what its backward needs.
 
     Attributes:
         device, kernels: where the run happens.
@@ -103,7 +103,7 @@ class Context:
         return out
 
     def output(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-        """Where the result goes: a new buffer, or the target of an in-place run, which must fit."""
+        """The array for the result: a new buffer, or the target of an in-place run, which must fit."""
         target = self.target
         if target is None:
             return self.device.empty(shape, dtype)
@@ -132,7 +132,7 @@ class Context:
         return out
 
     def grad_buffer(self, grad: Array) -> Array:
-        """Where a gradient of ``grad``'s shape may be written: ``grad`` itself when it is ours, else a new buffer."""
+        """An array for a gradient of ``grad``'s shape: ``grad`` itself when it is ours, else a new buffer."""
         return grad if self.owns_grad else self.device.empty(grad.shape, grad.dtype)
 
     def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:

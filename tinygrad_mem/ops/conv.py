@@ -202,7 +202,7 @@ class Fold(Op):
 
 
 def window_counts(name, size, kernel, stride, padding, dilation):
-    """How many windows fit along each axis.
+    """The number of windows that fit along each axis.
 
     Raises:
         ShapeError: none does.

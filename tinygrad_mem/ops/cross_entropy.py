@@ -36,7 +36,7 @@ def line_view(ctx, target, shape):
 
 
 def wide_dtype(x):
-    """What sums over classes are kept in: float32, or float64 for float64."""
+    """The dtype of sums over classes: float32, or float64 for float64."""
     return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
 
 

@@ -106,7 +106,7 @@ def keep_factor(ctx, name, value):
 
 
 def factor(ctx, name):
-    """What :func:`keep_factor` kept."""
+    """The factor that :func:`keep_factor` kept."""
     return ctx.take(name) if name in ctx.saved else getattr(ctx, name)
 
 

@@ -7,7 +7,7 @@ from .base import Op
 
 
 def groups_of(size, group):
-    """How many groups of at most ``group`` elements there are."""
+    """The number of groups of at most ``group`` elements."""
     return -(-size // group)
 
 

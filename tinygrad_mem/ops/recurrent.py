@@ -21,7 +21,7 @@ from .recurrent_run import RecurrentSteps, bias_row, cast, fill, named, project
 
 
 class Recurrent(Op):
-    """What the three kinds share. Subclasses say how a step's columns come from the weights, and call their kernels.
+    """The base of the three kinds. Subclasses say how a step's columns come from the weights, and call their kernels.
 
     Attributes:
         blocks: how many times H columns a row of gates has.

@@ -120,7 +120,7 @@ class Backward:
         self.ctx.kernels.previous_states(y, sizes, bool(self.way), self.state(chunk), out=before)
 
     def tasks(self, gates, before, start, stop):
-        """What adds a chunk's gates to the weights' gradients and writes that of its inputs, as ``hand_over`` wants it."""
+        """Tasks that add a chunk's gates to the weights' gradients and write that of its inputs, for ``hand_over``."""
         run, kind, kernels = self.run, self.kind, self.ctx.kernels
         w_ih, w_hh, b_ih, b_hh = self.made
         state, found = run.block(gates, kind.state, kind.blocks), []

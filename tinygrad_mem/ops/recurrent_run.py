@@ -1,4 +1,4 @@
-"""What a run of a recurrent layer is made of: its numbers, its chunks of steps, the input's share of a chunk's gates."""
+"""Parts of a recurrent layer's run: its numbers, its chunks of steps, the input's share of a chunk's gates."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _ROWS = 512  # of a chunk: enough for a product to be fast
 
 
 def chunk_steps(sizes):
-    """How many steps a chunk has, unless told: of 512 rows or one step."""
+    """The number of steps in a chunk, unless given: of 512 rows or one step."""
     return max(_ROWS // max(sizes[0], 1), 1)
 
 
@@ -75,7 +75,7 @@ class RecurrentSteps:
 
 
 def bias_row(ctx, run, weights):
-    """What a row of gates starts from: each column's biases, added up; ``None`` without."""
+    """The row that gates start from: each column's biases, added up; ``None`` without."""
     _, _, b_ih, b_hh = weights
     if b_ih is None:
         return None

@@ -145,12 +145,12 @@ class Var(Op):
 
 
 def wider(ctx, kept):
-    """Where partial sums go: ``kept`` itself, or a float32 buffer in place of float16."""
+    """The array for partial sums: ``kept`` itself, or a float32 buffer in place of float16."""
     return ctx.empty(kept.shape, dtypes.float32) if is_half(kept.dtype) else kept
 
 
 def finer(ctx, kept):
-    """Where sums go that rounding must not reach: ``kept``, or a buffer of float64 for float32 and of float32 for halves."""
+    """The array for sums that rounding must not reach: ``kept``, or one of float64 for float32 and of float32 for halves."""
     wide = dtypes.float32 if is_half(kept.dtype) else dtypes.float64
     return kept if kept.dtype == wide else ctx.empty(kept.shape, wide)
 
@@ -230,7 +230,7 @@ class ArgExtremum(Op):
 
 
 class CountNonzero(Op):
-    """How many are not 0 over axes: int64, no gradient, and no mask is made."""
+    """The number of elements over axes that are not 0: int64, no gradient, and no mask is made."""
 
     differentiable = False
 

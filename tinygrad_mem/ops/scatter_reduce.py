@@ -71,7 +71,7 @@ def combine(ctx, index, source, y):
 
 
 def _nothing(reduce, dtype):
-    """What changes nothing when it is combined with a number."""
+    """The number that changes nothing when it is combined with another."""
     if reduce in ("sum", "mean", "prod"):
         return 1 if reduce == "prod" else 0
     if is_floating(dtype):
@@ -82,7 +82,7 @@ def _nothing(reduce, dtype):
 
 
 def _counts(ctx, like, index):
-    """How many numbers come together at each place, 1 at least."""
+    """The number of values that come together at each place, 1 at least."""
     count = ctx.empty(like.shape, like.dtype)
     ctx.kernels.fill(1 if ctx.include_self else 0, out=count)
     ctx.kernels.scatter_add(1, ctx.axis, index, out=count)
@@ -165,7 +165,7 @@ def _product_without(ctx, gy, index, x, others):
 
 
 def _lone_zeros(ctx, gy, index, source):
-    """Where source is the only 0 that comes to its place."""
+    """Mark where source is the only 0 that comes to its place."""
     zero, count = _is_equal(ctx, source, 0, gy.dtype), ctx.zeros(gy.shape, gy.dtype)
     ctx.kernels.scatter_add(zero, ctx.axis, index, out=count)
     lone, flag = ctx.empty(index.shape, dtypes.bool), ctx.empty(index.shape, dtypes.bool)

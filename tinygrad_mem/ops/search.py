@@ -8,7 +8,7 @@ from .cross_entropy import widened
 
 
 class SearchSorted(Op):
-    """How many of a sorted line (the last axis) are before each value. No gradient."""
+    """The number of elements of a sorted line (the last axis) before each value. No gradient."""
 
     differentiable = False
 
@@ -21,7 +21,7 @@ class SearchSorted(Op):
 
 
 class Histogram(Op):
-    """How many elements lie in each of ``bins`` equal intervals, in x's dtype; of halves counted in float32. No gradient."""
+    """The number of elements in each of ``bins`` equal intervals, in x's dtype; of halves counted in float32. No gradient."""
 
     differentiable = False
 

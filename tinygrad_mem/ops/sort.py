@@ -72,7 +72,7 @@ def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
 
 
 def _to_nan(ctx, x, axis, places, top):
-    """Where a line has a nan, its place; ``top`` is a buffer."""
+    """The place of the nan in each line that has one; ``top`` is a buffer."""
     first = ctx.empty(places.shape, dtypes.int64)
     fill_order(ctx, x, axis, x.shape[axis] - 1, x.shape[axis], False, first)
     ctx.kernels.take_along(x, axis, first, out=top)

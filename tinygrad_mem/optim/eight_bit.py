@@ -20,7 +20,7 @@ BLOCK = 2048
 
 
 class _Bytes(Optimizer):
-    """What the 8-bit optimizers share: which parameters have their moments in bytes, and what these take."""
+    """The base of the 8-bit optimizers: which parameters have their moments in bytes, and what these take."""
 
     moments: tuple[str, ...] = ()  # of the rule in 32 bits, in the order of state1 and state2
 

@@ -1,4 +1,4 @@
-"""What a state dict must look like before anything of it is taken: of the kinds that are there already."""
+"""Checks of a state dict before anything of it is taken: its values must be of the kinds that are there already."""
 
 from __future__ import annotations
 

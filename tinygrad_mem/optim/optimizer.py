@@ -110,7 +110,7 @@ class Optimizer:
         return {name: StateArray(p.array.shape, dtype, value, name in self.squares) for name in names}
 
     def initial(self, group: dict[str, Any]) -> float:
-        """What new state arrays are filled with."""
+        """The initial values of new state arrays."""
         return 0.0
 
     def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
@@ -183,7 +183,7 @@ class Optimizer:
             local.op, local.phase = before
 
     def _write(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Any, Any], rooms: dict[Any, Any]) -> None:
-        """What may not end halfway: nothing is allocated here, and no signal's handler runs before it is done."""
+        """Write the step, which may not end halfway: nothing is allocated here, and no signal's handler runs before its end."""
         written = 0
         try:
             for p, made in fresh.items():
@@ -260,7 +260,7 @@ class Optimizer:
         return fresh
 
     def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
-        """What the rule keeps of ``p``, and its master."""
+        """The arrays that the rule keeps of ``p``, and its master."""
         kept = self.kept(group, p)
         if has_master(group, p):
             kept[MASTER] = StateArray(p.array.shape, arithmetic(p.dtype), None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class RowWise:
-    """What an optimizer says that takes sparse gradients."""
+    """The base of optimizers that take sparse gradients."""
 
     def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
         """Update the rows ``first`` of ``p`` that are not -1 by the rows of ``g``, which may be written."""

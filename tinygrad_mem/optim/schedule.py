@@ -116,7 +116,7 @@ class LRScheduler:
             self._take(state_dict)
 
     def _parts(self) -> list[Any]:
-        """What :meth:`load_state_dict` changes."""
+        """The attributes that :meth:`load_state_dict` changes."""
         return [self]
 
     def _check_state(self, state_dict: Any) -> None:

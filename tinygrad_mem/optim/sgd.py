@@ -75,7 +75,7 @@ class SGD(RowWise, Optimizer):
 
 
 def check_sgd(lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool) -> None:
-    """What SGD asks of its options, in PyTorch's words."""
+    """Check SGD's options, in PyTorch's words."""
     if lr < 0.0:
         raise ValueError(f"Invalid learning rate: {lr}")
     if momentum < 0.0:

@@ -1,4 +1,4 @@
-"""What an optimizer keeps of a parameter: the arrays that there should be, how they are made, and how they are read back."""
+"""State of parameters in optimizers: the arrays that there should be, how they are made, and how they are read back."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
 
 
 def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
-    """What the adaptive rules ask of their options, in PyTorch's words."""
+    """Check the options of the adaptive rules, in PyTorch's words."""
     if not lr >= 0.0:
         raise ValueError(f"Invalid learning rate: {lr}")
     if not eps >= 0.0:

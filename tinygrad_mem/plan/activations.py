@@ -1,4 +1,4 @@
-"""Which activations may write over their input: found in a step that runs on ``meta``."""
+"""Activations that may write over their input: found in a step that runs on ``meta``."""
 
 from __future__ import annotations
 

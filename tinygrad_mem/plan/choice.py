@@ -1,4 +1,4 @@
-"""What a plan decides, and the training step that does it."""
+"""A plan's choice, and the training step that follows it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Choice:
 
     @property
     def numbers(self) -> str:
-        """What they do to numbers: see :class:`Applied`."""
+        """The effect on numbers: see :class:`Applied`."""
         return max((technique.numbers for technique in self.techniques), key=LEVELS.index, default=LEVELS[0])
 
     @property
@@ -89,7 +89,7 @@ class TrainingStep:
 
     @property
     def hooked(self) -> int:
-        """How many parameters are updated in backward."""
+        """The number of parameters that are updated in backward."""
         return 0 if self.in_backward is None else self.in_backward.count
 
     def __call__(self, inputs: Any, targets: Tensor) -> Tensor:
@@ -114,7 +114,7 @@ class TrainingStep:
 
 
 def called(model: Module, inputs: Any) -> Any:
-    """What ``model`` says of ``inputs``: its one argument, a tuple of them, or a dict of named ones."""
+    """The output of ``model`` for ``inputs``: its one argument, a tuple of them, or a dict of named ones."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

@@ -174,7 +174,7 @@ def plan(
 
 
 def cache_folder() -> Path | None:
-    """Where measured times are kept: ``TINYGRAD_MEM_CACHE``, else the user's cache folder; ``None`` if that is set empty."""
+    """The folder of measured times: ``TINYGRAD_MEM_CACHE``, else the user's cache folder; ``None`` if that is set empty."""
     named = os.environ.get("TINYGRAD_MEM_CACHE")
     if named is not None:
         return Path(named) if named else None
@@ -250,7 +250,7 @@ def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
 
 
 def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], tuple[Any, Tensor]], Loss]:
-    """What makes the batch, and the loss of (output, targets)."""
+    """The functions that make the batch, and the loss of (output, targets)."""
     if callable(input) and not isinstance(input, Tensor):
         makes: Any = input
         return makes, loss
@@ -306,7 +306,7 @@ def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
 
 
 def _nothing_fits(search: Search, budget: int) -> str:
-    """What the closest choice needs, and which part is the floor."""
+    """The error that says what the closest choice needs, and which part is the floor."""
     closest = search.smallest()
     track = predict(lambda: search.train(closest.choice), like=search.like)
     parts = sorted(track.by_category("peak").items(), key=lambda item: -item[1])

@@ -1,4 +1,4 @@
-"""What a training step needs with a choice of techniques: by running it on ``meta``."""
+"""The bytes that a training step needs with a choice of techniques: by running it on ``meta``."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Point:
-    """What a training step needs with a choice of techniques.
+    """The needs of a training step with a choice of techniques.
 
     Attributes:
         choice: the techniques.
@@ -132,7 +132,7 @@ class Runs:
             return step.model._root_name()
 
     def point(self, choice: Choice) -> Point:
-        """What the step needs with ``choice``."""
+        """The needs of the step with ``choice``."""
         if choice not in self.points:
             self.tell(str(choice))
             heard, peak, reserved, kept, host, hooked = self.run(choice)

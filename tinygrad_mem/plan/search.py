@@ -53,7 +53,7 @@ class Search(Runs):
 
     @cached_property
     def free(self) -> tuple[Applied, ...]:
-        """What takes no time and changes no number."""
+        """The techniques that take no time and change no number."""
         found: list[Applied] = []
         if InPlace.name in self.allow:
             writable = Writable()
@@ -63,7 +63,7 @@ class Search(Runs):
 
     @cached_property
     def series(self) -> list[Series]:
-        """What is used beside recompute and what is free, those first that change numbers least."""
+        """The techniques used beside recompute and the free ones, those first that change numbers least."""
         parts = [Accumulation(n) for n in PARTS if n <= self._samples()] if Accumulation.name in self.allow else []
         bits = [Compression(n) for n in BITS] if Compression.name in self.allow else []
         offload = [Offload()] if Offload.name in self.allow else []

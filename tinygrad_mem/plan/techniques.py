@@ -1,4 +1,4 @@
-"""How the planner applies each technique to a training step. What a technique costs stands in the catalogue."""
+"""Application of each technique to a training step, for the planner. What a technique costs stands in the catalogue."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class InBackward(Applied):
 
 @dataclass(frozen=True)
 class Offload(Applied):
-    """What is saved for backward waits in the host's memory."""
+    """Keeps what is saved for backward in the host's memory."""
 
     rows = ("offload",)
 
@@ -158,7 +158,7 @@ class Autocast(Applied):
 
 @dataclass(frozen=True)
 class Compression(Applied):
-    """What is saved for backward is kept in ``bits`` an element."""
+    """Keeps what is saved for backward in ``bits`` an element."""
 
     bits: int
     rows = ("compression",)

@@ -1,4 +1,4 @@
-"""How long a step takes: the sum over its ops, each measured once on the device, alone.
+"""The time of a step: the sum over its ops, each measured once on the device, alone.
 
 Seconds on a shared machine are noise; what a plan needs is their order, and for that the sum over ops is good enough
 (``python -m tests.benchmarks.planner`` correlates it with what steps really take).
@@ -76,7 +76,7 @@ class OpCall(NamedTuple):
 
 
 def call_of(node: Any, arrays: tuple, params: dict[str, Any]) -> OpCall:
-    """What is known of a run of ``node``'s op, without its values."""
+    """The call that a run of ``node``'s op is, without values."""
     named = tuple((name, _plain(value)) for name, value in sorted(params.items()) if name not in _NOT_LOOKED_AT)
     return OpCall(node.op.__name__, tuple(_plain(a) for a in arrays), named, tuple(node.needs))
 

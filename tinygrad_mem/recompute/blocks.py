@@ -67,7 +67,7 @@ def _in_segments(chain: Any, how: str | int) -> Any:
 
 
 def _sizes(chain: Any) -> tuple[int, ...]:
-    """How many modules each block has."""
+    """The number of modules that each block has."""
     sizes: list[int] = []
     for module in chain:
         if sizes and getattr(module, "inplace", False):

@@ -50,7 +50,7 @@ class Chain:
                 self.fronts[s, s + length - 1] = self._front(s, s + length - 1)
 
     def _arriving(self, t: int) -> int:
-        """What the gradient takes that waits for a part that ends with ``t``; the last stage's comes after its forward."""
+        """The time of the gradient that waits for a part that ends with ``t``; the last stage's comes after its forward."""
         return self.stages[t].gradient if t < len(self.stages) - 1 else 0  # type: ignore[return-value]
 
     def _recorded(self, s: int, t: int) -> tuple[int, int, float]:
@@ -99,7 +99,7 @@ class Chain:
         return (*found, s)
 
     def _choice(self, s: int, t: int, budget: int) -> int | None:
-        """Where the part is split; ``None``: its first stage is recorded."""
+        """The place where the part is split; ``None``: its first stage is recorded."""
         least, saved, time = self._recorded(s, t)
         best, choice = _time(self.fronts[s + 1, t], budget - saved) + time if budget >= least else np.inf, None
         for j in range(s + 1, t + 1):

@@ -47,7 +47,7 @@ class Wanted:
 
 
 class Row(NamedTuple):
-    """What an op saved, to be compared with what it saves when it runs again.
+    """A record of what an op saved, to be compared with what it saves when it runs again.
 
     Attributes:
         place: which input of the op it is; ``None``: a result, or a buffer of its own.
@@ -290,7 +290,7 @@ def _keep(tensor: Tensor) -> Node:
 
 
 class _Place(NamedTuple):
-    """Where a tensor stood among the arguments."""
+    """The place of a tensor among the arguments."""
 
     index: int
 

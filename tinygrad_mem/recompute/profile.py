@@ -1,4 +1,4 @@
-"""What the stages of a chain cost: a dry run of it on ``meta``."""
+"""The costs of a chain's stages: a dry run of it on ``meta``."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def profile(
     loss: Callable[[Any], Tensor] | None = None,
     time: str = "ops",
 ) -> Profile:
-    """What each stage of ``sequential`` takes when it is called with a tensor such as ``input``.
+    """The costs of each stage of ``sequential`` when it is called with a tensor such as ``input``.
 
     Nothing is computed and no memory is taken: a copy of the modules runs on ``meta``, forward and backward, once as it is and
     once with every stage checkpointed. Bytes are exact for the chain as it ran. A stage's input counts until its backward is
@@ -107,7 +107,7 @@ def _like(tensor: Tensor, where: Any) -> Tensor:
 
 
 def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
-    """How many modules each stage has.
+    """The number of modules that each stage has.
 
     A stage ends where its result is memory of its own, which the next module does not write, and which one of the two keeps.
     """

@@ -19,7 +19,7 @@ Items = tuple[Any, ...]  # numbers of stages, and tuples of the same
 
 @dataclass(frozen=True)
 class Stage:
-    """What one stage of a chain costs: bytes (or any unit of memory), and times in any unit.
+    """The costs of one stage of a chain: bytes (or any unit of memory), and times in any unit.
 
     What a stage is called with belongs to the one before. What is left out follows: nothing is taken in passing.
 
@@ -115,7 +115,7 @@ def _flat(items: Items) -> Iterator[int]:
 
 
 def _runs(items: Items, times: int) -> list[int]:
-    """How often each stage's forward runs."""
+    """The number of times that each stage's forward runs."""
     found: list[int] = []
     for item in items:
         found += _runs(item, times + 1) if isinstance(item, tuple) else [times]

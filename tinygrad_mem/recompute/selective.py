@@ -21,7 +21,7 @@ from ..scope import local
 
 
 class CheckpointPolicy(Enum):
-    """What becomes of an op's result: kept from the forward, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
+    """The fate of an op's result: kept from the forward, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
 
     MUST_SAVE = 0
     PREFER_SAVE = 1
@@ -36,7 +36,7 @@ _OFFLOAD = (CheckpointPolicy.MUST_CPU_OFFLOAD, CheckpointPolicy.PREFER_CPU_OFFLO
 
 
 class SelectiveCheckpointContext:
-    """What a policy is given first.
+    """The first argument of a policy.
 
     Attributes:
         is_recompute: False in the forward.
@@ -100,7 +100,7 @@ class KeptResult:
             tell_saved(keeper)
 
     def give(self, node: Node, arrays: tuple) -> Any:
-        """What the op gave; ``node`` is as the op left it."""
+        """Give the op's kept results; ``node`` is as the op left it."""
         vars(node).update(self.attributes)
         places = {"input": arrays, "result": self.outputs}
         node.saved = {n: at if where == "own" else places[where][at] for n, (where, at) in self.sources.items()}
@@ -108,7 +108,7 @@ class KeptResult:
 
 
 def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None:
-    """Where an array that an op saved came from, with its number there."""
+    """The origin of an array that an op saved, with its number there."""
     for where, among in (("input", arrays), ("result", outputs)):
         for i, candidate in enumerate(among):
             if candidate is array:
@@ -138,7 +138,7 @@ class _Between(AbstractContextManager):
         del self.run
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        """What the engine runs: an op's forward on a node and arrays, or something else."""
+        """Run an op's forward on a node and arrays, or something else that the engine runs."""
         raise NotImplementedError
 
     def keeps(self, args: tuple, params: dict) -> bool:

@@ -12,7 +12,7 @@ M = TypeVar("M", bound=Module)
 
 
 class Checkpointed(Module):
-    """What every module that :func:`checkpoint_wrapper` has wrapped is an instance of, besides its own class.
+    """The class of every module that :func:`checkpoint_wrapper` has wrapped, besides its own class.
 
     Attributes:
         checkpoint_options: what :func:`checkpoint` is told.

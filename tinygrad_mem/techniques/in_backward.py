@@ -60,7 +60,7 @@ class optimizer_in_backward:
 
     @property
     def count(self) -> int:
-        """How many parameters are updated in backward."""
+        """The number of parameters that are updated in backward."""
         return len(self._steps.hooked)
 
     def remove(self) -> None:

@@ -48,7 +48,7 @@ class save_on_cpu(graph.saved_tensors_hooks):
 
 
 class _Store:
-    """What one ``save_on_cpu`` has copied out."""
+    """The copies of one ``save_on_cpu``."""
 
     def __init__(self, pinned: bool) -> None:
         self.pinned = pinned
@@ -86,7 +86,7 @@ class _Store:
 
 
 class _Layout:
-    """How an array lies in its block."""
+    """The layout of an array in its block."""
 
     __slots__ = ("dtype", "shape", "strides")
 

@@ -1,4 +1,4 @@
-"""What offloading and compression share: which saved tensors stay where they are, and that each is packed once."""
+"""The common part of offloading and compression: which saved tensors stay where they are; each is packed once."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Once:
         self._made: weakref.WeakKeyDictionary[Storage, tuple] = weakref.WeakKeyDictionary()
 
     def find(self, tensor: Tensor, part: Any = None) -> Any:
-        """What was made of this version of ``tensor``'s storage (and this ``part`` of it), or ``None``."""
+        """The result for this version of ``tensor``'s storage (and this ``part`` of it), or ``None``."""
         version, made = self._made.get(tensor.storage, (None, {}))
         reference = made.get(part) if version == tensor._version else None
         return None if reference is None else reference()

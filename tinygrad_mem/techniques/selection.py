@@ -15,7 +15,7 @@ from ..functional.index import nonzero
 
 
 def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
-    """Where labels are not ``ignore_index``: int64, counted through ``labels`` row by row.
+    """The positions whose labels are not ``ignore_index``: int64, counted through ``labels`` row by row.
 
     Raises:
         DataDependenceError: on meta, where labels have no values: make the positions where the labels are made, as data.

@@ -1,4 +1,4 @@
-"""How well a small CNN learns real handwritten digits with a tip that changes numbers, and without it."""
+"""Accuracy of a small CNN on real handwritten digits, with a tip that changes numbers and without it."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from .tip import Build, Case, Scene, Tip, Training
 
 @dataclass(frozen=True)
 class Numbers:
-    """What a run computed: the number of each step, and the parameters before the first and after the last."""
+    """The results of a run: the number of each step, and the parameters before the first and after the last."""
 
     losses: list[float]
     start: list[np.ndarray]
@@ -65,7 +65,7 @@ class Measured:
 
     @property
     def reserved(self) -> Effect:
-        """What the pool held from the machine at the end."""
+        """The bytes that the pool held from the machine at the end."""
         return Effect(self.before.reserved, self.after.reserved)
 
     @property
@@ -200,7 +200,7 @@ def _relative(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _error(numbers: Numbers, ideal: Numbers) -> float:
-    """How far the parameters' way is from the ideal one, relative to it; of the steps' numbers where nothing is trained."""
+    """The distance of the parameters' way from the ideal one, relative to it; of the steps' numbers if nothing is trained."""
     if ideal.end:
         return _relative(_way(numbers), _way(ideal))
     return _relative(np.asarray(numbers.losses), np.asarray(ideal.losses))

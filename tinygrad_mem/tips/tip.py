@@ -1,4 +1,4 @@
-"""What a tip is: a training step before it and after it, each a function of a few lines."""
+"""A tip: a training step before it and after it, each a function of a few lines."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ..models.vgg import CONVOLUTIONS
 
 @dataclass(frozen=True)
 class Scene:
-    """What a tip's steps are run on: a network and the size of a batch."""
+    """The network and the batch size that a tip's steps run on."""
 
     network: Named
     batch_size: int
@@ -80,7 +80,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Tip:
-    """What a list says, and what it is tried on.
+    """The advice of a list, and what it is tried on.
 
     Attributes:
         name: by which ``--tip`` finds it; the row of ``techniques.TABLE`` that it measures lists it under ``tips``.

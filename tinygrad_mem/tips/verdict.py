@@ -35,7 +35,7 @@ class Verdict:
 
 
 def verdict(results: Sequence[Measured | Failed]) -> Verdict:
-    """What all cases of a tip say together."""
+    """The verdict of all cases of a tip together."""
     measured = [result for result in results if isinstance(result, Measured)]
     if not measured:
         kind = next(result.kind for result in results if isinstance(result, Failed))
@@ -135,7 +135,7 @@ def _signed(size: int) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """How many tips did what, and whether the predictions were right to the byte."""
+    """The number of tips of each verdict, and whether the predictions were right to the byte."""
     kinds: dict[str, int] = {}
     for _, results in rows:
         kind = verdict(results).kind

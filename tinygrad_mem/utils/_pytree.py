@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class TreeSpec(NamedTuple):
-    """How leaves are nested: the kind of container (``None`` of a leaf), what it needs beside its children, and these."""
+    """The nesting of leaves: the kind of container (``None`` of a leaf), what it needs beside its children, and these."""
 
     type: Any
     context: Any

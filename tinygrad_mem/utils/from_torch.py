@@ -53,7 +53,7 @@ def from_torch(module: Any, *, device: Any = None) -> nn.Module:
 
 
 def _of_block(block: Any) -> dict[str, Any]:
-    """What a layer of a transformer was made with, as its parts remember it."""
+    """The arguments of a transformer's layer, as its parts remember them."""
     inner = block.self_attn
     return {
         "d_model": inner.embed_dim,
@@ -87,7 +87,7 @@ class _Conversion:
         self.names: dict[int, dict[str, Any]] = {}  # globals of the user's modules, as far as they were asked for
 
     def problems(self, module: Any) -> list[str]:
-        """What stands in the way, a line each, with its path."""
+        """The obstacles, a line each, with their paths."""
         found = []
         for path, part in module.named_modules():
             where, kind = path or "the network itself", type(part)
@@ -270,7 +270,7 @@ class _Conversion:
         return made
 
     def _global(self, value: Any) -> Any:
-        """What a name of the user's module stands for."""
+        """The value of a name in the user's module."""
         torch = self.torch
         if isinstance(value, types.ModuleType):
             theirs = value.__name__ == "torch" or value.__name__.startswith("torch.")

@@ -1,4 +1,4 @@
-"""What Python's operators do to a tensor, with their in-place and reflected forms, indexing and iteration."""
+"""Python's operators on tensors, with their in-place and reflected forms, indexing and iteration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What CuPy's ufuncs read without copying it first."""
+"""Operands that CuPy's ufuncs read without copying them first."""
 
 from __future__ import annotations
 

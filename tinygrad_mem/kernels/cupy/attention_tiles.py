@@ -1,4 +1,4 @@
-"""What attention on the GPU is made of: tiles of scores, the workspace that they lie in, and the arguments of its kernels."""
+"""Parts of attention on the GPU: tiles of scores, the workspace that they lie in, and the arguments of its kernels."""
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
 # (CuPy makes its names when it is imported)
@@ -28,12 +28,12 @@ class TileSizes(NamedTuple):
 
 
 def wide_dtype(dtype):
-    """What halves are added up in: float32."""
+    """The dtype in which halves are added up: float32."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
 def size_of(cut, depth, width, dtype, backward):
-    """What lies in the workspace: tiles of scores, sums, statistics."""
+    """The bytes of the workspace: tiles of scores, sums, statistics."""
     wide, lines = wide_dtype(dtype).itemsize, cut.heads * cut.rows
     scores = lines * cut.columns
     total = scores * (wide * (1 + backward) + dtype.itemsize) + 2 * lines * wide

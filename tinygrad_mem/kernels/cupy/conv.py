@@ -44,7 +44,7 @@ class _Geometry(_NamedTuple):
         return a * b * c
 
     def integers(self, channels):
-        """What every kernel takes first."""
+        """The arguments that every kernel takes first."""
         return (channels, *self.inside, *self.outside, *self.kernel, *self.stride, *self.low, *self.dilation)
 
 

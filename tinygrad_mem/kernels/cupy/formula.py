@@ -1,4 +1,4 @@
-"""How a formula becomes a fused kernel: computed in float32 for float16, else in the input's type, and rounded once."""
+"""From a formula to a fused kernel: computed in float32 for float16, else in the input's type, and rounded once."""
 
 from __future__ import annotations
 

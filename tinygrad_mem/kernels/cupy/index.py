@@ -113,7 +113,7 @@ def _window(x, shape, strides):
 
 
 def _selected(x, key):
-    """What ``x[key]`` is without its index arrays, as an array of the result's shape that stands still where they count, and
+    """The part ``x[key]`` without its index arrays, as an array of the result's shape that stands still where they count, and
     the arrays: arrays that stand together leave their axes where they are, else these go first.
     """
     arrays = [a for a, k in enumerate(key) if isinstance(k, _cupy.ndarray)]

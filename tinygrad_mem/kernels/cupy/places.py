@@ -1,4 +1,4 @@
-"""Where the elements of an array lie, for raw kernels that count them in C order and take no copy of what is not contiguous."""
+"""Positions of an array's elements, for raw kernels that count them in C order and copy nothing that is not contiguous."""
 
 from __future__ import annotations
 

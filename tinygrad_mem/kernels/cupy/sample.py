@@ -137,7 +137,7 @@ if (d == 3) out[i * d + 2] = T(gz * z.slope);
 
 
 def _options(shape, grid, mode, padding, align):
-    """What all three kernels are told: channels, points, sizes of an image, and how it is read."""
+    """The arguments of all three kernels: channels, points, sizes of an image, and how it is read."""
     points = 1
     for size in grid.shape[1:-1]:
         points *= int(size)

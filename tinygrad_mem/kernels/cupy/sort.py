@@ -35,7 +35,7 @@ def _index(n):
 
 
 def _runs(n):
-    """How many orders are kept at a time: of a line of two tiles one, of more the one before and the one after a merge."""
+    """The number of orders kept at a time: of a line of two tiles one, of more the one before and the one after a merge."""
     return 0 if n <= _TILE else 1 if n <= 2 * _TILE else 2
 
 

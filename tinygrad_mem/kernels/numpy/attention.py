@@ -80,7 +80,7 @@ def _job(q, k, v, mask, width, scale, window, offset, p, ticket, first=0):
 
 
 def _lengths(jobs_of, cu_q, cu_k):
-    """What ``jobs_of(rows, columns, number of the first tile)`` makes of each sequence with rows: a tuple, the job first."""
+    """The results of ``jobs_of(rows, columns, number of the first tile)`` of each sequence with rows: tuples, job first."""
     first = 0
     for rows, columns in zip(_pairwise(cu_q.tolist()), _pairwise(cu_k.tolist()), strict=True):
         if rows[1] > rows[0]:
@@ -139,7 +139,7 @@ def _forward(jobs):
 
 
 def _grain(jobs, tasks):
-    """How many tasks pay for a thread."""
+    """The number of tasks that pay for a thread."""
     job = max((job for job, *_ in jobs), key=lambda job: job.q.size, default=None)
     if job is None or not tasks:
         return 1
@@ -232,7 +232,7 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
 
 
 def _sums(work, y, lse):
-    """Where half precision has sum(gy * y) of each row: of a y that was rounded it would be as far off as the gradient is."""
+    """A place for sum(gy * y) of each row in half precision: of a rounded y it would be as far off as the gradient is."""
     return None if y is None or y.dtype == lse.dtype else work.view(lse.dtype)[: lse.size].reshape(lse.shape)
 
 

@@ -1,4 +1,4 @@
-"""What the attention kernels are made of: jobs cut into tiles, the scores of one tile, and where its numbers lie.
+"""Parts of the attention kernels: jobs cut into tiles, the scores of one tile, and where its numbers lie.
 
 A tile is some batches, some heads that share a key head each, some rows (queries) and some columns (keys). All that a tile
 needs lies in the scratch of the running thread, so that the memory of attention does not depend on the number of tokens.
@@ -31,7 +31,7 @@ _LOWEST = {4: float(np.finfo(np.float32).min), 8: float(np.finfo(np.float64).min
 
 
 class TileSizes(NamedTuple):
-    """How many of each are in one tile."""
+    """The number of each that one tile has."""
 
     batches: int
     heads: int
@@ -64,7 +64,7 @@ class Job:
 
     @property
     def wide(self) -> np.dtype:
-        """What is computed in: float32, or float64 for float64."""
+        """The dtype of the arithmetic: float32, or float64 for float64."""
         return np.dtype(np.float64 if self.q.dtype == np.float64 else np.float32)
 
     @cached_property
@@ -72,7 +72,7 @@ class Job:
         return plan(self.q.shape, self.k.shape[2], self.width, self.q.dtype, self.window[1] is not None)
 
     def tiles(self) -> int:
-        """How many tiles the job has, skipped ones as well."""
+        """The number of tiles that the job has, skipped ones as well."""
         cut = self.plan
         counts = (*self.q.shape[:4], self.k.shape[2])
         sizes = (cut.batches, cut.heads, 1, cut.rows, cut.columns)
@@ -107,7 +107,7 @@ class Job:
 
 
 class Spot(NamedTuple):
-    """Where the rows of a tile are."""
+    """The place of a tile's rows."""
 
     batch: slice
     head: slice
@@ -229,7 +229,7 @@ class Sight:
         return buffer.reshape(-1)[: _prod(shape)].reshape(shape)
 
     def _mask(self, columns: slice) -> np.ndarray | None:
-        """What is added to the scores; it broadcasts."""
+        """The mask that is added to the scores; it broadcasts."""
         mask, at = self.job.mask, self.at
         if mask is None:
             return None
@@ -241,7 +241,7 @@ class Sight:
         return bias
 
     def _limits(self, columns: slice) -> list[np.ndarray]:
-        """What cuts this tile along diagonals: 0 where a row sees a column, -inf where not."""
+        """The triangle that cuts this tile along diagonals: 0 where a row sees a column, -inf where not."""
         (left, right), rows = self.job.window, self.at.rows
         shift = rows.start + self.job.offset - columns.start  # of the column at which a row is, less the row
         shape = (rows.stop - rows.start, columns.stop - columns.start)

@@ -1,4 +1,4 @@
-"""What ``np.matmul`` does not offer: products that add to their result, and BLAS on one thread while our threads run.
+"""Products that ``np.matmul`` does not offer: those that add to their result, and BLAS on one thread while our threads run.
 
 After a product BLAS's own threads wait for more work in a loop, on the cores that our threads want next: OpenBLAS's for more
 than 25 ms. Here they wait 0.1 ms, then they sleep. So products of two matrices are left to them if they are large enough, for

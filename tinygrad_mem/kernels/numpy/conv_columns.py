@@ -25,7 +25,7 @@ def _volume(box: tuple[int, ...]) -> int:
 
 @dataclass(frozen=True)
 class ColumnTiles:
-    """How one lane walks: ``images`` at a time, output boxes, and ``channels`` of a group (or ``groups`` whole groups)."""
+    """The tiles of one lane: ``images`` at a time, output boxes, and ``channels`` of a group (or ``groups`` whole groups)."""
 
     images: int
     box: tuple[int, ...]
@@ -118,7 +118,7 @@ def _shape(box: tuple[slice, ...]) -> tuple[int, ...]:
 
 
 def _clip(geo: Geometry, box: tuple[slice, ...]) -> tuple[list[slice], list[slice], bool]:
-    """Where an output box reads: (slices of the input, the same within the box's reach, whether that is all of it)."""
+    """The input of an output box: (slices of the input, the same within the box's reach, whether that is all of it)."""
     inside, within, whole = [], [], True
     for s, size, step, low, extent in zip(box, geo.inside, geo.stride, geo.low, geo.reach(_shape(box)), strict=True):
         first = s.start * step - low

@@ -62,7 +62,7 @@ def _between_zeros(x: np.ndarray, first: int, left: int, rows: int, width: int, 
 
 
 def _taps(geo: Geometry, rows: int) -> tuple[int, list[int]]:
-    """How long the run of an output tile is, and where each tap's run begins in the input tile."""
+    """The length of an output tile's run, and where each tap's run begins in the input tile."""
     width = _width(geo)
     starts = [i * geo.dilation[1] * width + j * geo.dilation[2] for i, j in np.ndindex(*geo.kernel[1:])]
     return (rows - 1) * width + geo.outside[2], starts

@@ -1,4 +1,4 @@
-"""What the convolutions of the cpu share: a convolution's shapes, and the workspace cut into lanes, one for each thread."""
+"""The shapes of a convolution, and its workspace cut into lanes, one for each thread."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def _inside(geo: Geometry) -> int:
 
 @lru_cache(maxsize=256)
 def runs(inside: tuple, outside: tuple, kernel: tuple, low: tuple) -> list[PixelRun]:
-    """Where taps and pixels meet; each argument is (along rows, along columns)."""
+    """The runs of pixels under each tap; each argument is (along rows, along columns)."""
     found = []
     for i, j in np.ndindex(*kernel):
         y0, y1 = max(low[0] - i, 0), min(outside[0], inside[0] + low[0] - i)

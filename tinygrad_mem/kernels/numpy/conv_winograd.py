@@ -246,7 +246,7 @@ def _tile(source, transformed, shift, low, tile, lane, out):
 
 
 class Share(NamedTuple):
-    """What one lane does of a weight's gradient: some tiles, some output channels."""
+    """One lane's share of a weight's gradient: some tiles, some output channels."""
 
     tiles: list[Tile]
     o0: int

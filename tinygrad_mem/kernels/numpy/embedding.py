@@ -156,7 +156,7 @@ def _add_rows(rows, values, padding, out):
 
 
 def _scale(counts, row, parts, i):
-    """What a row of a gradient is multiplied by, as a number."""
+    """The factor of a row of a gradient, as a number."""
     part = 1.0 if parts is None else float(parts[i])
     return part if counts is None else part / float(counts[row])
 

@@ -64,7 +64,7 @@ def _tiles(weight, index, start, stop):
 
 
 def _counted(index, padding):
-    """How many of index are not ``padding``."""
+    """The number of entries of index that are not ``padding``."""
     if padding is None:
         return index.size
     found = 0

@@ -48,12 +48,12 @@ def wide(out):
 
 
 def tiles(out, more):
-    """How many scratch tiles the error function wants besides ``more``."""
+    """The number of scratch tiles that the error function wants besides ``more``."""
     return more + (5 if out.dtype == np.float64 else 2)
 
 
 def normal_tiles(out):
-    """How many scratch tiles :func:`normal_tile` wants, its result being in the last of them."""
+    """The number of scratch tiles that :func:`normal_tile` wants, its result being in the last of them."""
     return 6 if out.dtype == np.float64 else 2
 
 

@@ -1,4 +1,4 @@
-"""How reductions are done: sums by matrix product, and terms summed tile by tile on several cores.
+"""Reductions: sums by matrix product, and terms summed tile by tile on several cores.
 
 What is summed is never made in full: a tile of it is, in the scratch of the running thread.
 """
@@ -248,7 +248,7 @@ def over_parts(x, axes, run):
 
 
 def reduced(key, axes):
-    """Where the part ``key`` of x goes to: all of a reduced axis. An array even of a 0-d one, therefore the dots."""
+    """The part of the result for the part ``key`` of x: all of a reduced axis. The dots make an array of a 0-d one."""
     return (*[slice(None) if a in axes else k for a, k in enumerate(key)], ...)
 
 

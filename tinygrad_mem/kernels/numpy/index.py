@@ -189,7 +189,7 @@ class _Places:
             self.combine(np.add, value, line)
 
     def combine(self, ufunc, value, line):
-        """What lies at the places becomes ``ufunc`` of itself and value, in order."""
+        """Combine what lies at the places with value by ``ufunc``, in order."""
         for key, places in self.tiles():
             part = value if not isinstance(value, np.ndarray) else value[key]
             if self.width == 1:

@@ -195,7 +195,7 @@ def _sum(x, out, first):
 
 
 def _part(parameter, groups, cut):
-    """What of a parameter of shape (groups or 1, k or 1, length or 1) meets a tile."""
+    """The part of a parameter of shape (groups or 1, k or 1, length or 1) that meets a tile."""
     index = (groups, *cut)
     return parameter[tuple(i if n != 1 else slice(None) for i, n in zip(index, parameter.shape, strict=True))]
 

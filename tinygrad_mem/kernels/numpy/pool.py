@@ -211,7 +211,7 @@ def pool_positions(index, sizes, geometry, out):
 
 
 def _counts(sizes, outs, geometry, count_include_pad):
-    """How many entries each window averages, one vector an axis."""
+    """The number of entries that each window averages, one vector an axis."""
     kernel, stride, padding, _ = geometry
     for size, out, k, s, p in zip(sizes, outs, kernel, stride, padding, strict=True):
         starts = [i * s - p for i in range(out)]

@@ -38,7 +38,7 @@ def _order(sizes, reverse, first, last):
 
 
 def beside(numbers):
-    """What runs tasks beside steps of so many numbers each: for ``hand_over`` and ``finish``.
+    """Runs tasks beside steps of so many numbers each: for ``hand_over`` and ``finish``.
 
     Of small steps one thread takes all while another does the tasks, and then both what is left: threads that share a small
     step spend their time waiting for the interpreter, which each of them needs for each pass. Large steps have all threads, and

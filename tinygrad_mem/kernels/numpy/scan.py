@@ -112,7 +112,7 @@ def _through_zero(g, x, work, out):
 
 
 def _first_zero(x, start):
-    """Where the first 0 from ``start`` on stands in a line; its length where none does."""
+    """The place of the first 0 from ``start`` on in a line; its length where there is none."""
     for i in range(start, len(x), _TILE):
         flag = _scratch(x[i : i + _TILE].shape, np.bool_, 0, 4)
         np.equal(x[i : i + _TILE], 0, out=flag)

@@ -21,7 +21,7 @@ def _wide(x):
 
 
 def _tile(like, wide, slot):
-    """Where a tile is computed: ``like`` itself where it has the wide dtype, else scratch."""
+    """The array in which a tile is computed: ``like`` itself where it has the wide dtype, else scratch."""
     return like if like.dtype == wide else _scratch(like.shape, wide, slot, 8)
 
 

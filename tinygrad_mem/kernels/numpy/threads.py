@@ -32,7 +32,7 @@ _local = threading.local()
 
 
 def threads() -> int:
-    """How many workers kernels use: the cores that this process may run on, or ``TINYGRAD_MEM_THREADS``."""
+    """The number of workers that kernels use: the cores that this process may run on, or ``TINYGRAD_MEM_THREADS``."""
     return _pool.size
 
 
@@ -65,7 +65,7 @@ class _Job:
         return self._owner.setdefault(0, who) is who
 
     def run(self) -> None:
-        """What a worker does that has it; errors are for the giver."""
+        """Run the task in a worker; errors are for the giver."""
         try:
             assert self.task is not None
             self.task()
@@ -160,7 +160,7 @@ def _nobody() -> None:
 
 
 class _User:
-    """Who has the workers: one call of :func:`split`. When an interrupt ends that anywhere, this goes, and they are free."""
+    """The user of the workers: one call of :func:`split`. When an interrupt ends that anywhere, they are free."""
 
     __slots__ = ("__weakref__",)
 

@@ -1,4 +1,4 @@
-"""Where the windows of a pooling lie in their planes: places are int64, counted along a plane."""
+"""Places of a pooling's windows in their planes: int64, counted along a plane."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def tiles_of(shape):
 
 
 def _weights(sizes):
-    """How far apart neighbours along each axis of a plane are."""
+    """The distance of neighbours along each axis of a plane."""
     return [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
 
 

@@ -94,7 +94,7 @@ def _read(file: IO[bytes], what: str) -> Log:
 
 
 def _foreign(line: bytes) -> str:
-    """What a file that begins so may be."""
+    """The kind of file that begins so."""
     for start, kind in (
         (b"\x80", "it looks like a pickle, such as PyTorch's snapshots, which is never loaded: it could run any code"),
         (b'{"traceEvents"', "it is a trace for Perfetto"),

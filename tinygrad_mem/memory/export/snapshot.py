@@ -97,7 +97,7 @@ class _Survey:
         return (records["kind"] == Kind.ENTER) & (records["role"] == code)
 
     def events(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """What is shown, and the blocks concerned: first the blocks that are older than the log, then all in order."""
+        """The events that are shown, and their blocks: first the blocks that are older than the log, then all in order."""
         for older in (True, False):
             for records, block in self._parts:
                 kind = records["kind"]
@@ -119,7 +119,7 @@ class _Survey:
         return found
 
     def frames(self, line: int, module: int, op: int) -> list[dict[str, Any]]:
-        """Who asked, innermost first."""
+        """The frames that asked, innermost first."""
         frames = []
         if module or op:
             frames.append({"filename": self.texts[module] or "op", "line": 0, "name": self.texts[op] or "forward"})
@@ -130,7 +130,7 @@ class _Survey:
         return frames
 
     def metadata(self, phase: int, label: int) -> dict[str, str]:
-        """What the page shows of an event beside its frames."""
+        """The facts of an event that the page shows beside its frames."""
         said, which = self.texts[label // 4], label % 4
         more = {"mark": said} if which == _MARKED else {"tensor": _OF[which] + said} if label else {}
         return {"phase": self.texts[phase], **more}

@@ -69,7 +69,7 @@ class _Counters:
 
 
 class _Slices:
-    """What each thread is in: slices begin and end where two events of it in a row are not in the same."""
+    """The slices of each thread: they begin and end where two events of it in a row are not in the same."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts

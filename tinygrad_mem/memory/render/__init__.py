@@ -1,1 +1,1 @@
-"""What people see of a track: tables, pictures, pages. Each renderer takes a track and adds no facts."""
+"""Tables, pictures and pages of a track. Each renderer takes a track and adds no facts."""

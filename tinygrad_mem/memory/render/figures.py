@@ -157,7 +157,7 @@ def _periods(block: Block, events: int) -> list[tuple[int, int, Any]]:
 
 
 def _words(block: Block, category: str) -> str:
-    """What hovering over a block says; plotly reads a little HTML, so names are escaped."""
+    """The text of a block under the mouse; plotly reads a little HTML, so names are escaped."""
     asked = f" ({block.requested:,} asked for)" if block.requested != block.rounded else ""
     rows = [f"<b>{block.rounded:,} B</b>{asked}, {category}", block.owner, f"made in {block.phase}", block.line]
     return "<br>".join(escaped(row) if i else row for i, row in enumerate(rows) if row)

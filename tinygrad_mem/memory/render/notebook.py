@@ -1,4 +1,4 @@
-"""What a notebook shows of a track: its curve and its peak, small, without libraries and without a script."""
+"""A track in a notebook: its curve and its peak, small, without libraries and without a script."""
 
 from __future__ import annotations
 

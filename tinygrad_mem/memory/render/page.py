@@ -139,7 +139,7 @@ def _breakable(path: str) -> str:
 
 
 def _comparison(found: Comparison, titles: Sequence[str]) -> str:
-    """What changed from the first run to the second, in numbers and by owner."""
+    """The differences between the first run and the second, in numbers and by owner."""
     effects = {"peak": found.peak, "saved for backward": found.saved, "transient": found.transient}
     rows = "".join(
         f'<tr><th scope="row">{name}</th><td>{e.before:,}</td><td>{e.after:,}</td><td>{e.change:+,}</td></tr>'

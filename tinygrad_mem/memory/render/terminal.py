@@ -66,7 +66,7 @@ def marks_table(track: Track, title: str) -> Table:
 
 
 def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12) -> Table:
-    """What two runs needed, then the owners whose bytes at the peak changed most; those beyond ``rows`` are one row."""
+    """The needs of two runs, then the owners whose bytes at the peak changed most; those beyond ``rows`` are one row."""
     table = Table(title=Text(visible(f"{titles[0]} and {titles[1]}")), title_justify="left", title_style="bold")
     table.add_column("", overflow="fold")
     for name in (*titles, "change"):

@@ -29,7 +29,7 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
 
 
 def _numbers(t: Tensor) -> Tensor:
-    """What the norm of a gradient is taken of: of a sparse one, the sums of equal rows."""
+    """The array whose norm is a gradient's: for a sparse one, the sums of equal rows."""
     return t.summed() if isinstance(t, SparseTensor) else t.detach()
 
 

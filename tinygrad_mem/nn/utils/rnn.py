@@ -34,7 +34,7 @@ class Layout(NamedTuple):
         return found
 
     def rows(self, step: int, sequence: int) -> np.ndarray:
-        """Where each packed row is among the rows of a padded batch: step * its step + sequence * its sequence."""
+        """The place of each packed row among the rows of a padded batch: step * its step + sequence * its sequence."""
         order = np.arange(self.sizes[0]) if self.order is None else np.asarray(self.order)
         return np.concatenate([order[:size] * sequence + t * step for t, size in enumerate(self.sizes)])
 

@@ -20,7 +20,7 @@ M = TypeVar("M", bound=Module)
 
 
 def default_dim(module: Module) -> int:
-    """Which axis of the weight counts its outputs: 1 of a transposed convolution."""
+    """The axis of the weight that counts its outputs: 1 of a transposed convolution."""
     return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
 
 
