@@ -24,9 +24,9 @@ def few(name: str) -> Iterator[Trial]:
     """Some samples of an op, as a function and in place."""
     for op in offered()[name]:
         groups: dict[Any, list[Trial]] = {}
-        for same in trials(op):
+        for same in trials(op, DTYPES[1:3]):
             for trial in same:
-                if trial.form in ("function", "in-place") and trial.name == op.name and trial.dtype in DTYPES[1:3]:
+                if trial.form in ("function", "in-place") and trial.name == op.name:
                     groups.setdefault((trial.dtype, trial.form), []).append(trial)
         for found in groups.values():
             for i in range(min(CAP, len(found))):

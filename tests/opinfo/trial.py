@@ -105,10 +105,10 @@ def offered() -> dict[str, list[Any]]:
     return found
 
 
-def trials(op: Any) -> Iterator[list[Trial]]:
+def trials(op: Any, dtypes: tuple[torch.dtype, ...] = DTYPES) -> Iterator[list[Trial]]:
     """Each sample of a row in every form that is offered."""
     forms = list(_forms(op))
-    for dtype in DTYPES:
+    for dtype in dtypes:
         if not op.supports_dtype(dtype, "cpu"):
             continue
         torch.manual_seed(0)
