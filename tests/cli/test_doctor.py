@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -13,6 +17,7 @@ from typer.testing import CliRunner
 import tinygrad_mem as tm
 from tinygrad_mem.cli import checks, doctor
 from tinygrad_mem.cli.app import app
+from tinygrad_mem.cli.calls import CALLS
 from tinygrad_mem.cli.checks import Check
 
 PROJECT = Path(tm.__file__).parents[1] / "pyproject.toml"
@@ -129,3 +134,23 @@ def test_kernels_are_measured_and_only_those_that_the_cpu_can_run(monkeypatch: p
     rates = doctor.blas_rates()
     assert set(rates) <= {"", "HASWELL"}
     assert all(1 < rate < 1e5 for rate in rates.values())
+
+
+@pytest.mark.cuda
+def test_a_wheel_checks_a_gpu_from_any_folder(emulated: object, tmp_path: Path):
+    """What a wheel has, in a folder of its own: the checkout, its other tests and its documents are not there."""
+    shutil.copytree(PROJECT.parent / "tinygrad_mem", tmp_path / "tinygrad_mem", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("tinygrad_mem-0.dist-info", "tests", "elsewhere"):
+        (tmp_path / folder).mkdir()
+    metadata = importlib.metadata.distribution("tinygrad_mem").read_text("METADATA")
+    (tmp_path / "tinygrad_mem-0.dist-info" / "METADATA").write_text(metadata or "")
+    (tmp_path / "tests" / "__init__.py").touch()
+    (tmp_path / "tests" / "emulated").symlink_to(PROJECT.parent / "tests" / "emulated")
+    command = [sys.executable, "-m", "tests.emulated", "-m", "tinygrad_mem", "doctor"]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONIOENCODING": "utf-8"}
+    ran = subprocess.run(command, cwd=tmp_path / "elsewhere", env=environment, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    for words in ("checks of cpu", "checks of cuda:0", "emulated GPU", "CUDA", f"{len(CALLS) * len(checks.ALLOWED)} calls"):
+        assert words in ran.stdout
+    assert ran.stdout.splitlines().count("Nothing is wrong.") == 2
+    assert list((tmp_path / "elsewhere").iterdir()) == []

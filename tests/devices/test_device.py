@@ -12,7 +12,7 @@ import torch
 
 import tinygrad_mem as tm
 from tinygrad_mem import scope
-from tinygrad_mem.devices import CUDA, cuda_problem, opened
+from tinygrad_mem.devices import CUDA, base, cuda_problem, opened
 from tinygrad_mem.devices.meta import NullKernels
 from tinygrad_mem.errors import DataDependenceError, DeviceError
 
@@ -135,6 +135,21 @@ def test_upload_and_download():
 def test_meta_has_no_values():
     with pytest.raises(DataDependenceError, match=r"a tensor on device meta has a shape \(\(2, 3\)\) and no values"):
         tm.ones(2, 3, device="meta").tolist()
+
+
+@pytest.mark.cuda
+def test_without_nvidias_compiler_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch):
+    """A driver is not enough: CuPy's wheel has no compiler, and each kernel would say so in words of its own."""
+    import cupy
+
+    def missing() -> None:
+        raise RuntimeError("No such file: libnvrtc.so.12")
+
+    monkeypatch.setattr(cupy.cuda.nvrtc, "getVersion", missing)
+    assert not tm.cuda.is_available()
+    monkeypatch.setattr(base, "_instances", {})
+    with pytest.raises(DeviceError, match=r"device cuda:0: CuPy finds no NVRTC, .* pip install 'cupy-cuda12x\[ctk\]'"):
+        tm.ones(1, device="cuda")
 
 
 def test_null_kernels_do_nothing_but_exist():

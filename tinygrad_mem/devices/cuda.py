@@ -24,6 +24,10 @@ def cuda_problem() -> str | None:
         return "CuPy is not installed: pip install cupy-cuda12x"
     if not cupy.cuda.is_available():
         return "CuPy finds no CUDA driver or no GPU on this machine"
+    try:
+        cupy.cuda.nvrtc.getVersion()
+    except Exception:  # of a library that is not there, or is not what it should be
+        return "CuPy finds no NVRTC, NVIDIA's library that compiles its kernels: pip install 'cupy-cuda12x[ctk]'"
     return None
 
 
