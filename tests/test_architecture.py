@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from fnmatch import fnmatch
@@ -413,3 +414,16 @@ def test_what_puts_back_does_not_rely_on_contextlib():
 def test_the_rule_finds_what_puts_back(body: str, found: bool, decorator: str):
     assert bool(_putting_back(ast.parse(f"@{decorator}\ndef f():\n{body}\n"))) == found
     assert _putting_back(ast.parse(f"def f():\n{body}\ng = {decorator}(f)\n")) == [f"line {body.count(chr(10)) + 3}"]
+
+
+def test_docstrings_open_with_a_thing_or_an_act():
+    """``The peak in bytes`` or ``Return the peak``, and not ``What was highest``: the first words say what it is."""
+    asking = re.compile(r"(What|Who|Whose|How|Where|When|Which|That) ")
+    found = []
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)):
+                first = (ast.get_docstring(node) or "").partition("\n")[0]
+                if asking.match(first) and not first.endswith("?"):
+                    found.append(f"{path.relative_to(ROOT)}: {first}")
+    assert found == []
