@@ -272,6 +272,14 @@ def _hook_after_forgives_not_all(net: Any, state: Any) -> None:
     state["nobody's"] = tm.ones(1)
 
 
+def _own_way_of_loading_raises(net: Any, state: Any) -> None:
+    def load(self: Any, *args: Any) -> None:
+        super(_Sorted, self)._load_from_state_dict(*args)
+        raise KeyError("a module of the user's")
+
+    net.c[0].__class__ = type("Mine", (_Sorted,), {"_load_from_state_dict": load})
+
+
 def _signal_comes(net: Any, state: Any) -> None:
     def stop(*_: Any) -> None:
         raise KeyboardInterrupt
@@ -288,6 +296,7 @@ def _signal_comes(net: Any, state: Any) -> None:
         _hook_before_writes_and_a_key_is_missing,
         _hook_after_raises,
         _hook_after_forgives_not_all,
+        _own_way_of_loading_raises,
         _signal_comes,
     ],
 )
@@ -308,9 +317,47 @@ def test_what_raises_halfway_leaves_all_as_it_was(spoil: Any, assign: bool):
     with pytest.raises((KeyError, StateDictError, KeyboardInterrupt)):
         net.load_state_dict(state, assign=assign)
     assert everything() == before
+    net.c[0].__class__ = _Sorted
     for module in net.modules():
         for table in ("_load_state_dict_pre_hooks", "_load_state_dict_post_hooks"):
             vars(module).pop(table, None)
     net.load_state_dict(good, assign=assign)
     assert (net.a.first, net.a.second, net.a.seen) == (5, 6, [1, 2])
     assert net.c[0].weight.tolist() == other.c[0].weight.tolist()
+
+
+def _frozen(framework: Any) -> Any:
+    """A layer that loads in a way of its own, as published ones do: older names, a key that is dropped, a value derived."""
+
+    class Frozen(framework.nn.Linear):
+        norm = 0.0
+
+        def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+            state_dict.pop(prefix + "num_batches_tracked", None)
+            if prefix + "old" in state_dict:
+                state_dict[prefix + "weight"] = state_dict.pop(prefix + "old")
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+            self.norm = self.weight.abs().sum().item()
+            self.seen = dict(rest[0])
+
+    return framework.nn.Sequential(Frozen(2, 2), framework.nn.Sequential(Frozen(2, 2)), framework.nn.Linear(2, 1))
+
+
+@pytest.mark.parametrize("assign", [False, True])
+def test_a_module_s_own_way_of_loading_is_pytorchs(assign: bool):
+    found = []
+    for framework in (tm, torch):
+        net = _frozen(framework)
+        state = {k: framework.full_like(v, i + 1.0) for i, (k, v) in enumerate(net.state_dict().items())}
+        state["0.old"] = state.pop("0.weight")
+        state["1.0.num_batches_tracked"] = framework.tensor(3)
+        told = str(net.load_state_dict(dict(state), assign=assign))
+        del state["0.old"], state["2.bias"]
+        state["1.0.other"] = state["2.nobody"] = framework.ones(1)
+        with pytest.raises(RuntimeError) as caught:
+            net.load_state_dict(dict(state))
+        loose = net.load_state_dict(dict(state), strict=False)
+        found.append(
+            (told, net[0].norm, net[1][0].norm, net[0].seen, sorted(loose[0]), sorted(loose[1]), len(str(caught.value)))
+        )
+    assert found[0] == found[1]

@@ -287,6 +287,19 @@ class Module(Tree):
         """
         return state.load_state_dict(self, state_dict, strict, assign)
 
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: Any,
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load this module's own values: what a subclass calls that loads in a way of its own."""
+        state.load_own(self, state_dict, prefix, local_metadata, missing_keys, error_msgs)
+
     def get_extra_state(self) -> Any:
         """State other than tensors for the state dict; ``set_extra_state`` gets it back. Subclasses override both."""
         raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")

@@ -65,7 +65,9 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
     return destination
 
 
-EXTRA = "_extra_state"  # PyTorch's key
+EXTRA = "_extra_state"  # PyTorch's key, as this:
+_ASSIGN = "assign_to_params_buffers"
+OVERRIDE = "_load_from_state_dict"
 
 
 def _hooks(module: Module, table: str) -> list:
@@ -94,7 +96,8 @@ def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> 
         raise ArgumentTypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
     owners = list(module.named_modules(remove_duplicate=False))
     hooks = [_hooks(owner, f"_load_state_dict_{when}_hooks") for _, owner in owners for when in ("pre", "post")]
-    if not any(hooks) and not any(_gives(owner, "set_extra_state") for _, owner in owners):
+    given = [_gives(owner, method) for _, owner in owners for method in ("set_extra_state", OVERRIDE)]
+    if not any(hooks) and not any(given):
         return _load_all(module, owners, source, strict, assign, _undivided)
     with all_or_nothing(*module.modules()), _values_as_before(module):
         return _load_all(module, owners, source, strict, assign, _call)
@@ -120,6 +123,34 @@ def _call(steps: Iterable[Callable[[], object]]) -> None:
 _undivided = undivided(_call)
 
 
+def planned(
+    owner: Module, source: Any, prefix: str, metadata: Any, assign: bool, missing: list[str], errors: list[str]
+) -> list[Callable[[], None]]:
+    """The steps that load the values of one module."""
+    plan: list[Callable[[], None]] = []
+    for name, tensor in _own(owner):
+        key = prefix + name
+        if key in source:
+            value, problem = _fitting(key, tensor, source[key])
+            if problem:
+                errors.append(problem)
+            elif assign or not _copies_nothing(name, tensor, value):
+                plan.append(partial(_load, owner, name, tensor, value, assign))
+        elif not _counts_no_batches(owner, name, metadata.get("version")):
+            missing.append(key)
+    if _gives(owner, "set_extra_state"):
+        if prefix + EXTRA in source:
+            plan.append(partial(owner.set_extra_state, source[prefix + EXTRA]))
+        else:
+            missing.append(prefix + EXTRA)
+    return plan
+
+
+def load_own(owner: Module, source: Any, prefix: str, metadata: Any, missing: list[str], errors: list[str]) -> None:
+    """Load the values of one module at once, for its own ``_load_from_state_dict``."""
+    _call(planned(owner, source, prefix, metadata, metadata.get(_ASSIGN, False), missing, errors))
+
+
 def _load_all(
     module: Module, owners: list[tuple[str, Module]], source: Any, strict: bool, assign: bool, run: Callable[..., None]
 ) -> IncompatibleKeys:
@@ -134,23 +165,14 @@ def _load_all(
         prefix, metadata = f"{path}." if path else "", versions.get(path, {})
         for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
             hook(*([owner] if with_module else []), source, prefix, metadata, True, missing, unexpected, errors)
-        for name, tensor in _own(owner):
-            key = prefix + name
-            expected.add(key)
-            if key in source:
-                value, problem = _fitting(key, tensor, source[key])
-                if problem:
-                    errors.append(problem)
-                elif assign or not _copies_nothing(name, tensor, value):
-                    plan.append(partial(_load, owner, name, tensor, value, assign))
-            elif not _counts_no_batches(owner, name, metadata.get("version")):
-                missing.append(key)
+        expected.update(prefix + name for name, _ in _own(owner))
         if _gives(owner, "set_extra_state"):
             expected.add(prefix + EXTRA)
-            if prefix + EXTRA in source:
-                plan.append(partial(owner.set_extra_state, source[prefix + EXTRA]))
-            else:
-                missing.append(prefix + EXTRA)
+        if not _gives(owner, OVERRIDE):
+            plan += planned(owner, source, prefix, metadata, assign, missing, errors)
+            continue
+        told = {**metadata, _ASSIGN: True} if assign else dict(metadata)
+        owner._load_from_state_dict(source, prefix, told, True, missing, unexpected, errors)
     unexpected += [key for key in source if key not in expected]
     found = IncompatibleKeys(missing, unexpected)
     hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
@@ -207,7 +229,7 @@ def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
         warnings.warn(
             f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
             "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
-            stacklevel=5,
+            stacklevel=6,
         )
         return True
     return False
