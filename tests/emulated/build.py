@@ -28,7 +28,7 @@ _OLD = 30 * 86_400  # seconds
 ASKED = 1  # counts up when nvidia.py asks NVIDIA's compilers another question: answers are kept
 DRIVER_FLAGS = ["-std=c++17", "-O2", "-fPIC", "-shared", "-Wl,-Bsymbolic"]  # products.cpp uses names of the other parts
 KERNEL_FLAGS = [
-    *("-std=gnu++17", "-O1", "-w", "-fPIC", "-fno-strict-aliasing", "-ffp-contract=off"),
+    *("-std=gnu++17", "-O1", "-w", "-fPIC", "-fno-plt", "-fno-strict-aliasing", "-ffp-contract=off"),
     *("-fvisibility=hidden", "-fno-gnu-unique"),  # or two kernels with equal names would share their variables
     *("-fsanitize=kernel-address", "--param=asan-stack=0", "--param=asan-globals=0"),  # a call before each load and store
     "--param=asan-instrumentation-with-call-threshold=0",

@@ -57,6 +57,7 @@ class Device:
         self._hook = _hook(self)
         self._allocate = None
         self.current = Mode()
+        self.chosen = 0  # how often somebody has asked for a mode
 
     def show(self) -> None:
         """Let CuPy find the device, and watch what its pool gives."""
@@ -95,6 +96,7 @@ class Device:
     def set_mode(self, mode: Mode) -> None:
         """How work runs from now on; what was given before is finished first."""
         self.current = mode
+        self.chosen += 1
         self.driver.emu_set_mode(LATENESS[mode.late], ORDERS[mode.order])
 
     @contextmanager

@@ -13,6 +13,11 @@ _DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w\s]+?)\s+(\w+)\s*\[\s*\]\s*;")
 _SHARED = re.compile(r"__shared__\s+([^;]+);")
 _FIRST = re.compile(r"(.+?)\s*\b(\w+)\s*((?:\[[^\]]*\]\s*)*)$", re.DOTALL)
 _NEXT = re.compile(r"()\s*(\w+)\s*((?:\[[^\]]*\]\s*)*)$")
+_COMMENT = re.compile(r"//.*|/\*[\s\S]*?\*/")
+_MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?:.*\\\n)*.*", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#(?:.*\\\n)*.*", re.MULTILINE)
+_CLASS = re.compile(r"\b(?:struct|class|union)\s+(\w+)[^()>]*$")
+_FUNCTION = re.compile(r"\b(?!__|operator)(\w+)\s*\(")
 _COMMAS = re.compile(r",(?![^\[<(]*[\]>)])")
 
 
@@ -29,18 +34,37 @@ def _shared(found: re.Match[str]) -> str:
     return text
 
 
-def _bodies(source: str) -> dict[str, str]:
-    """What stands between the braces of each kernel; under ``""`` what stands in none, which any of them may use."""
-    bodies, outside, end = {}, [], 0
-    for found in _KERNEL.finditer(source):
-        start = source.index("{", found.end())
-        outside.append(source[end:start])
-        end, depth = start, 0
-        while not (depth == 0 and end > start):
-            depth += {"{": 1, "}": -1}.get(source[end], 0)
-            end += 1
-        bodies[found[1]] = source[start:end]
-    return bodies | {"": "".join([*outside, source[end:]])}
+def _parts(source: str) -> dict[str, list[str]]:
+    """The texts of each function, class and macro, by name; under ``""`` what is in none of them, which all may use."""
+    parts: dict[str, list[str]] = {"": []}
+    source = _COMMENT.sub("", source)
+    for macro in _MACRO.finditer(source):
+        parts.setdefault(macro[1], []).append(macro[0])
+    source = _DIRECTIVE.sub("", source)
+    end = start = depth = 0
+    for brace in re.finditer("[{}]", source):
+        if brace[0] == "{" and depth == 0:
+            start = brace.start()
+        depth += 1 if brace[0] == "{" else -1
+        if depth == 0:
+            before, _, head = source[end:start].rpartition(";")
+            name = _CLASS.search(head) or _FUNCTION.search(head)
+            parts.setdefault(name[1] if name else "", []).append(head + source[start : brace.end()])
+            parts[""].append(before)
+            end = brace.end()
+    parts[""].append(source[end:])
+    return parts
+
+
+def _reached(name: str, parts: dict[str, list[str]], kernels: set[str]) -> str:
+    """The text of a kernel and of whatever it names, other kernels apart: it cannot call them."""
+    names, found = ["", name], {"", *kernels}
+    for each in names:
+        for word in re.findall(r"\w+", " ".join(parts[each])) if each else ():
+            if word in parts and word not in found:
+                found.add(word)
+                names.append(word)
+    return "\n".join(text for each in names for text in parts[each])
 
 
 def for_host(source: str) -> str:
@@ -50,9 +74,9 @@ def for_host(source: str) -> str:
     """
     text = _DYNAMIC.sub(r"\1* \2 = (\1*)emu_dynamic_shared();", source)
     text = _SHARED.sub(_shared, text)
-    bodies = _bodies(source)
-    common, entries = bodies.pop(""), []
-    for name, body in bodies.items():
-        waits, ordered = (any(map(pattern.search, (common, body))) for pattern in (_WAITS, _ORDERED))
-        entries.append(f"EMU_KERNEL({name}, {int(waits)}, {int(ordered)})")
+    parts, kernels, entries = _parts(source), _KERNEL.findall(source), []
+    for name in kernels:
+        reached = _reached(name, parts, {*kernels})
+        waits, ordered = (int(bool(pattern.search(reached))) for pattern in (_WAITS, _ORDERED))
+        entries.append(f"EMU_KERNEL({name}, {waits}, {ordered})")
     return "\n".join([text, *entries, ""])

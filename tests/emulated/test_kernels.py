@@ -211,16 +211,41 @@ def test_mixed_runs_some_launches_each_way(emulated: Device):
     assert len(found) == 2
 
 
-def test_a_kernel_runs_on_fibers_if_it_or_a_function_beside_it_waits():
+def test_a_kernel_runs_on_fibers_if_it_or_what_it_uses_waits():
     """By the name of each kernel: whether it needs fibers, and whether the order of its threads matters."""
-    waits = 'extern "C" __global__ void waits(int* x) { if (x) { __syncthreads(); } }\n'
+    kernel = 'extern "C" __global__ void '
+    waits = kernel + "waits(int* x) { if (x) { __syncthreads(); } }\n"
     adds = 'extern "C" __global__ __launch_bounds__(128) void adds(int* x) { atomicAdd(x, 1); }\n'
-    plain = 'extern "C" __global__ void plain(int* x) { *x = 1; }\n'
-    function = "__device__ void both() { __syncthreads(); }\n"
+    plain = kernel + "plain(int* x) { *x = 1; }\n"
+    function = "/* made (of { */ // two (ways) {\ntemplate <class T> "
+    function += "__device__ inline void both(T waits) { __shared__ T y[2]; __syncthreads(); }\n"
+    through = "__device__ void through(int x) {\n    for (;;) { both(x); }\n}\n"
+    calls = kernel + "calls(int* x) { if (x) { through(*x); } }\n"
+    macro = "#define MEET(x) \\\n    __syncwarp()\n#define SIZE (3)\n"
+    meets = kernel + "meets(int* x) { MEET(x); }\n"
+    held = "struct Held { int y; __device__ void wait() { __syncthreads(); } };\nconst int table[] = {1, 2};\n"
+    holds = kernel + "holds(Held x, int y) { x.wait(); }\n"
 
     def entries(source: str) -> dict[str, tuple[str, str]]:
         found = re.findall(r"EMU_KERNEL\((\w+), (\d), (\d)\)", for_host(source))
         return {name: (fibers, order) for name, fibers, order in found}
 
     assert entries(plain + waits + adds) == {"plain": ("0", "0"), "waits": ("1", "0"), "adds": ("0", "1")}
-    assert entries(plain + function + adds) == {"plain": ("1", "0"), "adds": ("1", "1")}
+    assert entries(function + plain + through + adds + calls) == {"plain": ("0", "0"), "adds": ("0", "1"), "calls": ("1", "1")}
+    named = kernel + "named(int* x) { int waits = *x; *x = waits; }\n"
+    assert entries(waits + named) == {"waits": ("1", "0"), "named": ("0", "0")}
+    assert entries(macro + plain + meets) == {"plain": ("0", "0"), "meets": ("1", "0")}
+    assert entries(held + plain + holds) == {"plain": ("0", "0"), "holds": ("1", "0")}
+    assert entries("namespace own { __device__ void f() { __syncthreads(); } }\n" + plain) == {"plain": ("1", "0")}
+
+
+def test_a_kernel_that_waits_without_fibers_is_reported(emulated: Device, monkeypatch: pytest.MonkeyPatch):
+    """What ``sources.py`` overlooks ends no block in silence."""
+    import cupy
+
+    from . import sources
+
+    monkeypatch.setattr(sources, "_WAITS", re.compile("nothing waits"))
+    source = 'extern "C" __global__ void overlooked(int* x) { __syncthreads(); x[threadIdx.x] = 1; }'
+    cupy.RawKernel(source, "overlooked")((2,), (32,), (zeros(32, dtype="int32"),))
+    assert emulated.problems() == ["kernel overlooked: its threads wait for one another, and the emulator did not know it"]

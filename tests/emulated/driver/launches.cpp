@@ -89,8 +89,12 @@ bool is_an_argument(uintptr_t address) {
     return address - arguments < running->arguments.size() * 8 || address - pointers < running->offsets.size() * 8;
 }
 bool in_a_kernels_image(uintptr_t address) {
+    static uintptr_t from, to;  // the last one
+    if (address - from < to - from) return true;
     auto after = images.upper_bound(address);
-    return after != images.begin() && address < (--after)->second;
+    if (after == images.begin() || address >= (--after)->second) return false;
+    from = after->first, to = after->second;
+    return true;
 }
 static void back_to_driver() { emu_switch(&fibers[current].stack_pointer, driver_stack_pointer); }
 void stop_launch() {
@@ -257,6 +261,7 @@ static void run(Launch& launch) {
         } else {
             start_fiber(0, all_threads);
             go_on(0);
+            if (fibers[0].state != DONE) complain("its threads wait for one another, and the emulator did not know it"), stopped = true;
         }
     }
     a_kernel_runs = false;

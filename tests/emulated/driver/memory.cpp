@@ -302,9 +302,9 @@ static void look_closer(uintptr_t address, size_t bytes, bool write) {
     }
 }
 static inline __attribute__((always_inline)) void check(uintptr_t address, size_t bytes, bool write) {
+    if (address - (uintptr_t)&own < sizeof own) return;
     const Near& piece = near_piece(address);
     if (address - piece.from < piece.room && (address & 7) + bytes <= 8 && !shadow[(address - start) / 8]) return;
-    if (address - (uintptr_t)&own < sizeof own) return;
     look_closer(address, bytes, write);
 }
 #define CHECKS(n)                                                                 \
