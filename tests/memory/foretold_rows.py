@@ -656,7 +656,7 @@ SILENT = {
         "Tensor Generator Size device finfo iinfo is_tensor T.data_ptr T.dim T.edge T.element_size T.get_device "
         "T.is_complex T.is_contiguous T.is_floating_point T.is_inference T.ndimension T.nelement T.numel T.size "
         "T.storage_offset T.stride T.__len__ T.__dlpack_device__ autograd.FunctionContext autograd.Node autograd.apply "
-        "autograd.apply_ F.normalize_dim autograd.graph.leaves autograd.graph.disable_saved_tensors_hooks "
+        "autograd.apply_ autograd.graph.leaves autograd.graph.disable_saved_tensors_hooks "
         "amp.is_autocast_available clear_autocast_cache get_autocast_dtype get_autocast_cpu_dtype get_autocast_gpu_dtype "
         "get_default_device get_default_dtype is_autocast_cpu_enabled "
         "is_autocast_cache_enabled is_autocast_enabled enable_grad inference_mode no_grad set_grad_enabled "

@@ -9,6 +9,8 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops
 from . import choose, compare, elementwise, unary
+from .creation import empty_like
+from .shape import chunk
 
 
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
@@ -183,8 +185,6 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
         raise ArgumentError(f"rrelu: Lower bound should be less than or equal to the upper bound, found {lower} and {upper}")
     if not training:
         return leaky_relu(input, (lower + upper) / 2, inplace)
-    from .creation import empty_like
-
     slopes = empty_like(input).uniform_(lower, upper)
     slope = choose.where(compare.gt(input.detach(), 0), 1.0, slopes)
     return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
@@ -201,9 +201,6 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Raises:
         ShapeError: the size of ``dim`` is odd.
     """
-    from ..errors import ShapeError
-    from .shape import chunk
-
     if input.size(dim) % 2:
         raise ShapeError(f"Halving dimension must be even, but dimension {dim} is size {input.size(dim)}")
     a, b = chunk(input, 2, dim)

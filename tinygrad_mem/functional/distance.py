@@ -8,6 +8,8 @@ from collections.abc import Callable
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from . import choose, compare, elementwise, join, unary
+from .activation import softplus
+from .creation import full_like
 from .loss import _reduce, reduction_of
 from .reduce import norm
 
@@ -110,8 +112,6 @@ def soft_margin_loss(
     reduction: str = "mean",
 ) -> Tensor:
     """``ln(1 + e**(-target * input))``. Saves: what its parts save."""
-    from .activation import softplus
-
     reduction = reduction_of(reduction, size_average, reduce)
     return _reduce(softplus(elementwise.mul(unary.neg(target), input), threshold=math.inf), reduction)
 
@@ -210,8 +210,6 @@ def gaussian_nll_loss(
     Raises:
         ValueError: the variance is a negative number, or of a shape that does not fit.
     """
-    from .creation import full_like
-
     reduction = reduction_of(reduction)
     if not isinstance(var, Tensor):
         if var < 0:

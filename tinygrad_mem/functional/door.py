@@ -54,8 +54,6 @@ def guard(*modules: ModuleType) -> None:
         own = [(n, f) for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
         for name, function in own:
             if not name.startswith("_") and id(function) not in doors:
-                if getattr(module, function.__name__, None) is not function:  # made by a factory
-                    function.__name__ = function.__qualname__ = name
                 doors[id(function)] = _guarded(function)
     for module in modules:
         for name, value in list(vars(module).items()):

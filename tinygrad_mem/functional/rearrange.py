@@ -15,6 +15,8 @@ from ..errors import ArgumentError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from . import shape
+from .creation import tensor
+from .gather import index_select
 from .join import cat
 
 
@@ -53,9 +55,6 @@ def repeat_interleave(
         x = shape.unsqueeze(input, axis + 1)
         x = apply(convert.Clone, shape.expand(x, *x.shape[: axis + 1], repeats, *x.shape[axis + 2 :]))
         return shape.flatten(x, axis, axis + 1)
-    from .creation import tensor
-    from .gather import index_select
-
     counts = repeats.tolist()
     return index_select(input, axis, tensor([i for i, k in enumerate(counts) for _ in range(k)], dtype="int64"))
 

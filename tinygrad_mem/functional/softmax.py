@@ -8,8 +8,10 @@ from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
+from ..errors import DTypeError
 from ..ops import softmax as ops
 from . import elementwise, unary
+from .creation import empty_like, zeros_like
 
 
 def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
@@ -18,8 +20,6 @@ def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
     if dtype is not None:
         input = input.to(dtypes.as_dtype(dtype))
     if not input.is_floating_point():
-        from ..errors import DTypeError
-
         raise DTypeError(f"softmax: expected a floating tensor, found {input.dtype}; give dtype= or cast it")
     return input, normalize_dim(dim, input.ndim)
 
@@ -43,8 +43,6 @@ def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: 
 
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A sample of the Gumbel-softmax distribution; ``hard`` makes it one-hot and keeps the soft gradient."""
-    from .creation import empty_like, zeros_like
-
     noise = unary.neg(unary.log(empty_like(logits).exponential_()))
     soft = softmax(elementwise.div(elementwise.add(logits, noise), tau), dim)
     if not hard:

@@ -3,7 +3,36 @@
 from .. import absent as _absent
 
 # --- activations
-from ..functional.activation import *  # noqa: F403
+from ..functional.activation import celu as celu
+from ..functional.activation import celu_ as celu_
+from ..functional.activation import elu as elu
+from ..functional.activation import elu_ as elu_
+from ..functional.activation import gelu as gelu
+from ..functional.activation import glu as glu
+from ..functional.activation import hardshrink as hardshrink
+from ..functional.activation import hardsigmoid as hardsigmoid
+from ..functional.activation import hardswish as hardswish
+from ..functional.activation import hardtanh as hardtanh
+from ..functional.activation import hardtanh_ as hardtanh_
+from ..functional.activation import leaky_relu as leaky_relu
+from ..functional.activation import leaky_relu_ as leaky_relu_
+from ..functional.activation import logsigmoid as logsigmoid
+from ..functional.activation import mish as mish
+from ..functional.activation import prelu as prelu
+from ..functional.activation import relu as relu
+from ..functional.activation import relu6 as relu6
+from ..functional.activation import relu_ as relu_
+from ..functional.activation import rrelu as rrelu
+from ..functional.activation import rrelu_ as rrelu_
+from ..functional.activation import selu as selu
+from ..functional.activation import selu_ as selu_
+from ..functional.activation import silu as silu
+from ..functional.activation import softplus as softplus
+from ..functional.activation import softshrink as softshrink
+from ..functional.activation import softsign as softsign
+from ..functional.activation import tanhshrink as tanhshrink
+from ..functional.activation import threshold as threshold
+from ..functional.activation import threshold_ as threshold_
 from ..functional.adaptive_pool import adaptive_avg_pool1d as adaptive_avg_pool1d
 from ..functional.adaptive_pool import adaptive_avg_pool2d as adaptive_avg_pool2d
 from ..functional.adaptive_pool import adaptive_avg_pool3d as adaptive_avg_pool3d
@@ -90,6 +119,11 @@ from ..functional.sample import affine_grid as affine_grid
 from ..functional.sample import grid_sample as grid_sample
 
 # --- softmax
-from ..functional.softmax import *  # noqa: F403
+from ..functional.softmax import gumbel_softmax as gumbel_softmax
+from ..functional.softmax import log_softmax as log_softmax
+from ..functional.softmax import softmax as softmax
+from ..functional.softmax import softmin as softmin
+from ..functional.unary import sigmoid as sigmoid
+from ..functional.unary import tanh as tanh
 
 __getattr__ = _absent.refuses("nn.functional")
