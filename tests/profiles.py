@@ -6,6 +6,7 @@ Those that need more are in ``slow.txt``; ``--write-reliability`` adds to it wha
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 import zlib
@@ -52,6 +53,14 @@ def some(rows: Sequence[_T], usual: Iterable[_T]) -> list[_T]:
     usual = list(usual)
     assert all(row in rows for row in usual), "rows that stand for others are among them"
     return list(rows) if _thorough else [row for row in rows if row in usual]
+
+
+def pairs(*options: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """All combinations of two or three options of two values each. A usual run takes every second one: each value is among
+    them, and of three options any two values.
+    """
+    found = list(itertools.product(*options))
+    return some(found, [row for row in found if sum(o.index(v) for o, v in zip(options, row, strict=True)) % 2 == 0])
 
 
 def every(number: int) -> int:

@@ -90,6 +90,14 @@ def test_the_profiles(suite: pytest.Pytester):
     thorough.stdout.fnmatch_lines(["profile of the tests: thorough"])
 
 
+def test_half_of_the_combinations_have_all_pairs():
+    found = profiles.pairs("ab", "cd", "ef")
+    assert len(found) in (4, 8)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert len({(row[i], row[j]) for row in found}) == 4
+    assert {value for row in profiles.pairs("ab", "cd") for value in row} == set("abcd")
+
+
 def test_the_list_of_slow_tests_names_tests():
     """But for a few that have been renamed since it was written: ``--write-reliability`` takes those out."""
     lines = profiles.SLOW.read_text(encoding="utf-8").splitlines()

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.memory.render import page as renderer
 from tinygrad_mem.nn import functional as F
@@ -257,9 +258,7 @@ def test_a_tile_says_its_modules_name_as_text(chromium: Any, tmp_path: Path):
     assert wrong == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize(("number", "width", "scheme"), pairs([0, 1], [400, 1280], ["light", "dark"]))
 def test_nothing_is_cut_off_or_asked_for(chromium: Any, pages: tuple, number: int, width: int, scheme: str):
     view, wrong = opened(chromium, pages[number], width, scheme)
     assert view.evaluate("document.documentElement.scrollWidth") <= width

@@ -10,6 +10,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.plan.test_plan import NETWORKS, TIMES, images, mlp, planned, sgd, trained
+from tests.profiles import every
 from tinygrad_mem import nn
 from tinygrad_mem.devices import Pool
 from tinygrad_mem.errors import ArgumentError, BudgetError
@@ -104,9 +105,8 @@ def test_what_does_not_go_together_says_why():
 def test_numbers_change_only_where_nothing_else_fits():
     found = {level: planned("gpt", level) for level in LEVELS}
     reached = []
-    for budget in (
-        np.linspace(found["approximate"].search.smallest().peak, found["identical"].plain.peak, 6).astype(int).tolist()
-    ):
+    least, most = found["approximate"].search.smallest().peak, found["identical"].plain.peak
+    for budget in np.linspace(least, most, 2 + 4 // every(2)).astype(int).tolist():
         try:
             reached.append(found["approximate"].within(budget).choice.numbers)
         except BudgetError:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.profiles import pairs
+
 FOLDER = Path(__file__).parents[2] / "tutorials"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync"]
@@ -127,9 +129,7 @@ def chromium() -> Iterator[Any]:
         browser.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [400, 1280])
-@pytest.mark.parametrize("name", ["index", "01_a"])
+@pytest.mark.parametrize(("name", "width", "scheme"), pairs(["index", "01_a"], [400, 1280], ["light", "dark"]))
 def test_nothing_is_cut_off_or_asked_for(chromium: Any, made: Path, name: str, width: int, scheme: str):
     view = chromium.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme).new_page()
     asked: list[str] = []
