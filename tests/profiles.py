@@ -56,8 +56,8 @@ def some(rows: Sequence[_T], usual: Iterable[_T]) -> list[_T]:
 
 
 def pairs(*options: Sequence[Any]) -> list[tuple[Any, ...]]:
-    """All combinations of two or three options of two values each. A usual run takes every second one: each value is among
-    them, and of three options any two values.
+    """All combinations of two or three options. A usual run takes every second one: each value is among them, and of three
+    options any two values.
     """
     found = list(itertools.product(*options))
     return some(found, [row for row in found if sum(o.index(v) for o, v in zip(options, row, strict=True)) % 2 == 0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
+from tests.profiles import pairs
 from tests.sturdy.test_failing_steps import Run, failing_at, same
 from tinygrad_mem import nn
 from tinygrad_mem.devices import round_up
@@ -105,9 +106,7 @@ def attempt(run: Run, at: int, error: BaseException, monkeypatch: pytest.MonkeyP
     return bool(reached)
 
 
-@pytest.mark.parametrize("before", [0, 1], ids=["first step", "second step"])
-@pytest.mark.parametrize("kind", ["out of memory", "interrupt"])
-@pytest.mark.parametrize("technique", WHOLE)
+@pytest.mark.parametrize(("technique", "kind", "before"), pairs(list(WHOLE), ["out of memory", "interrupt"], [0, 1]))
 def test_a_failed_step_loses_nothing_and_can_be_made_again(
     technique: str, kind: str, before: int, dev: str, monkeypatch: pytest.MonkeyPatch
 ):
