@@ -52,7 +52,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("Storage UntypedStorage TypedStorage", "use `tensor.nbytes` and `tensor.data_ptr()`: a tensor's memory is its array"),
         ("Stream Event", "all work is on one stream: use `cuda.synchronize` and `time.perf_counter`"),
         ("GradScaler", "use `amp.GradScaler`"),
-        ("ctc_loss", "use `nn.functional.cross_entropy` over aligned labels"),
+        ("ctc_loss", "use `nn.functional.ctc_loss`"),
         ("hann_window hamming_window blackman_window kaiser_window", "use `numpy.hanning` or another window of NumPy's"),
         ("aminmax", "use `amin` and `amax`"),
         ("asarray", "use `as_tensor` or `from_numpy`"),
@@ -89,7 +89,6 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("is_nonzero", "use `bool(tensor)`"),
     ],
     "nn": [
-        ("CTCLoss", "use `nn.CrossEntropyLoss` over aligned labels"),
         ("AdaptiveLogSoftmaxWithLoss", "use `nn.CrossEntropyLoss`, or `nn.functional.linear_cross_entropy` for many classes"),
         ("FractionalMaxPool2d FractionalMaxPool3d", "use `nn.AdaptiveMaxPool2d`, whose windows are regular"),
         ("MultiLabelMarginLoss MultiMarginLoss", _MARGIN),
@@ -97,7 +96,6 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("qat quantizable intrinsic", _INTEGERS),
     ],
     "nn.functional": [
-        ("ctc_loss", "use `nn.functional.cross_entropy` over aligned labels"),
         ("multi_margin_loss multilabel_margin_loss", _MARGIN),
         (
             "multilabel_soft_margin_loss",

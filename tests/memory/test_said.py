@@ -100,6 +100,7 @@ PHRASES: dict[str, Formula | None] = {
     "both, their norms, and both divided by them": None,
     "the indices, the offsets, the weights per sample, and the table if these need a gradient": lambda x, y, how: every(x[:1]),
     "the input, the target, and 4 bytes a sample": None,
+    "the input, the targets, and 24 bytes a sample": lambda x, y, how: every(x) + 24 * x[0].size(1),
     "a mask, one byte an element, and what a division saves": None,
     "the grid, and the input if the grid needs a gradient": lambda x, y, how: every(x[:2]),
     "places of the output": lambda x, y, how: y[0].nbytes // len(y[0]) // y[0].size(-1) * (y[0].size(-1) + 1),

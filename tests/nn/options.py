@@ -143,6 +143,11 @@ def _classes(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndar
     return [rng.standard_normal((4, 3, *rest)), rng.integers(0, 3, (4, *rest))]
 
 
+def _sequences(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndarray]:
+    lengths = [np.array(draw(st.tuples(*[st.integers(low, high)] * 2))) for low, high in ((4, 6), (0, 2))]
+    return [np.log(rng.dirichlet(np.ones(4), (6, 2))), rng.integers(1, 3, (2, 2)), *lengths]
+
+
 def _probabilities(draw: Any, options: dict, rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.uniform(0.05, 0.95, (4, 3)), rng.uniform(0, 1, (4, 3))]
 
@@ -407,6 +412,7 @@ LAYERS: dict[str, Drawn] = {
         lambda draw, options, rng: [rng.standard_normal((4, 3)), rng.integers(0, 3, 4)],
     ),
     "NLLLoss": Drawn({**_LOSS, "weight": _WEIGHT, "ignore_index": st.sampled_from([-100, 1])}, _classes),
+    "CTCLoss": Drawn({"blank": st.sampled_from([0, 3]), "reduction": reduction, "zero_infinity": flag}, _sequences),
     "KLDivLoss": Drawn(
         {**_LOSS, "reduction": st.sampled_from(["none", "mean", "sum", "batchmean"]), "log_target": flag}, _probabilities
     ),

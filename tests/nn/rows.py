@@ -62,6 +62,10 @@ def _classes(rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.standard_normal((4, 3)), np.array([0, 2, 1, 2])]
 
 
+def _sequences(rng: np.random.Generator) -> list[np.ndarray]:
+    return [np.log(rng.dirichlet(np.ones(4), (6, 2))), np.array([[1, 3], [3, 1]]), np.array([6, 5]), np.array([2, 1])]
+
+
 def _distribution(rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.standard_normal((4, 3)), rng.dirichlet(np.ones(3), 4)]
 
@@ -278,6 +282,8 @@ LOSS = [
     _r("MarginRankingLoss", 0.2, of=_signed((4,), (4,))),
     _r("HingeEmbeddingLoss", of=_signed((4,))),
     _r("SoftMarginLoss", of=_signed((4,))),
+    _r("CTCLoss", of=_sequences),
+    _r("CTCLoss", 2, "sum", True, of=_sequences),
     _r("PoissonNLLLoss", of=_counts),
     _r("PoissonNLLLoss", False, True, eps=0.1, of=_counts),
     _r("GaussianNLLLoss", of=_variances),

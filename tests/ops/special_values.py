@@ -25,6 +25,7 @@ _BY_REASON: dict[str, dict[str, str]] = {
         "mish": "gradient",
         "softsign": "gradient",
         "hardswish": "value gradient",
+        **dict.fromkeys(("ctc_loss mean", "ctc_loss sum in a line", "ctc_loss none zero_infinity"), "gradient"),
     },
     NAN: {
         **dict.fromkeys(("max", "norm_3", "norm_half", "norm_inf", "norm_minus_inf", "prod", "prod_dim"), "gradient"),

@@ -18,6 +18,7 @@ from tinygrad_mem import scope
 from tinygrad_mem.devices import device
 from tinygrad_mem.functional import distance
 from tinygrad_mem.functional import loss as ours
+from tinygrad_mem.functional.ctc import ctc_loss
 
 reductions = st.sampled_from(["none", "mean", "sum"])
 dtypes = st.sampled_from(["float64", "float32"])
@@ -332,6 +333,10 @@ def z(*shape: int) -> tm.Tensor:
     return tm.zeros(*shape)
 
 
+def whole() -> tm.Tensor:
+    return tm.tensor([1, 2])
+
+
 def i(*shape: int) -> tm.Tensor:
     return tm.zeros(*shape, dtype=tm.int64)
 
@@ -341,6 +346,20 @@ def i(*shape: int) -> tm.Tensor:
     [
         (lambda: ours.cross_entropy(z(4, 10), tm.tensor([0, 1, 2, 10])), IndexError, r"Target 10 is out of bounds\."),
         (lambda: ours.nll_loss(z(4, 10), tm.tensor([0, 1, 2, -1])), IndexError, r"Target -1 is out of bounds\."),
+        (lambda: ctc_loss(z(4), whole(), 4, 2), RuntimeError, r"ctc_loss: expected log_probs of shape \(T, N, C\) or \(T, C\)"),
+        (lambda: ctc_loss(z(4, 3), z(2), 4, 2), RuntimeError, "ctc_loss: expected targets of int64 or int32, found float32"),
+        (lambda: ctc_loss(z(4, 3), whole(), 4, 2, 3), ValueError, "ctc_loss: blank must be in label range, 0 to 2, found 3"),
+        (
+            lambda: ctc_loss(z(4, 3), whole(), 5, 2),
+            RuntimeError,
+            "expected input_lengths of at most 4, the rows of log_probs, found 5",
+        ),
+        (lambda: ctc_loss(z(4, 3), whole(), 4, 3), RuntimeError, "ctc_loss: expected target_lengths of at most 2, found 3"),
+        (lambda: ctc_loss(z(4, 2, 3), whole(), (4, 4), (2, 1)), RuntimeError, r"of shape \(2, S\), or 3 in a line"),
+        (lambda: ctc_loss(z(4, 3), whole(), (4, 4), 2), RuntimeError, r"input_lengths of 1 numbers, one a sample, .*\[4, 4\]"),
+        (lambda: ctc_loss(z(4, 3), whole(), z(1), 2), RuntimeError, "input_lengths to be whole numbers, found float32"),
+        (lambda: ctc_loss(z(4, 3), whole() * 3, 4, 2), IndexError, "target 6 is out of bounds: labels are 0 to 2"),
+        (lambda: ctc_loss(z(4, 3).half(), whole(), 4, 2), RuntimeError, "expected float32 or float64, found float16"),
         (
             lambda: ours.cross_entropy(z(4, 10), i(3)),
             ValueError,

@@ -53,6 +53,9 @@ from ..functional.conv import conv_transpose3d as conv_transpose3d
 from ..functional.conv import fold as fold
 from ..functional.conv import unfold as unfold
 
+# --- sequences without alignment
+from ..functional.ctc import ctc_loss as ctc_loss
+
 # --- losses
 from ..functional.distance import cosine_embedding_loss as cosine_embedding_loss
 from ..functional.distance import cosine_similarity as cosine_similarity

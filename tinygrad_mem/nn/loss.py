@@ -258,6 +258,18 @@ class SoftMarginLoss(_Loss):
         return F.soft_margin_loss(input, target, reduction=self.reduction)
 
 
+class CTCLoss(_Loss):
+    """-ln of the probability of targets whose alignment to the input is not known: see :func:`functional.ctc_loss`."""
+
+    def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
+        super().__init__(reduction=reduction)
+        self.blank, self.zero_infinity = blank, zero_infinity
+
+    def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
+        options: dict[str, Any] = {"reduction": self.reduction, "zero_infinity": self.zero_infinity}
+        return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, **options)
+
+
 class PoissonNLLLoss(_Loss):
     """Of counts: ``input`` is their mean, or its logarithm."""
 

@@ -193,7 +193,31 @@ def _ready(values):
     return values
 
 
+def _ctc(reduction, rows, labels, in_a_line=False, **options):
+    """Three samples of 7 rows and 5 labels. The gradient is that of an input which ``log_softmax`` made."""
+
+    def make(rng):
+        targets = rng.integers(1, 5, sum(labels) if in_a_line else (3, max(labels)))
+        targets.reshape(-1)[:2] = 2  # twice the same: a blank between them cannot be skipped
+        return [rng.standard_normal((7, 3, 5)), targets]
+
+    def run(library):
+        def call(x, targets):
+            return library.ctc_loss(x.log_softmax(2), targets, rows, labels, reduction=reduction, **options)
+
+        return call
+
+    def saved(x, targets, y):
+        return x.nbytes + targets.nbytes + 24 * 3 + (3 * x.itemsize if reduction == "mean" else 0)
+
+    name = f"ctc_loss {reduction}{' in a line' if in_a_line else ''}{' zero_infinity' if options else ''}"
+    return OpCase(name, ("LogSoftmax", "CTCLoss"), run(tm.nn.functional), run(T), make, saved)
+
+
 CASES = [
+    _ctc("mean", (7, 6, 7), (3, 2, 0)),
+    _ctc("sum", (7, 6, 3), (3, 2, 1), in_a_line=True),
+    _ctc("none", (2, 6, 7), (3, 3, 1), zero_infinity=True),
     *[_cross(r, s, shape) for r in ("mean", "sum", "none") for s, shape in ((0.0, (6, 9)), (0.1, (4, 6, 5)))],
     _cross("mean", 0.0, (3, 4, 5, 2)),
     *[_cross_weighted(r, s) for r in ("mean", "none") for s in (0.0, 0.2)],

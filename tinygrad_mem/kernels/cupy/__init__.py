@@ -5,6 +5,7 @@ from .addcmul import *
 from .attention import *
 from .blockwise import *
 from .conv import *
+from .ctc import *
 from .divide import *
 from .dropout import *
 from .elementwise import *
