@@ -12,7 +12,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import resize as ops
-from . import creation, pool
+from . import adaptive_pool, creation
 
 _DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
@@ -55,7 +55,7 @@ def interpolate(
         raise ArgumentError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
     if mode == "area":
-        return getattr(pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
+        return getattr(adaptive_pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
     wide = np.float64 if input.dtype == np.float64 else np.float32
     corners = bool(align_corners)
     tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), corners, antialias, np.dtype(wide))
