@@ -26,6 +26,7 @@ from tinygrad_mem.errors import DeviceError, DTypeError
 from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
+predict: Any = sys.modules["tinygrad_mem.memory.predict"]  # the package shows the function of this name
 pytestmark = pytest.mark.filterwarnings("ignore:predict. free-threaded Python")  # may be late; below it is said when
 
 
@@ -52,6 +53,22 @@ def hurried() -> Iterator[None]:
         sys.setswitchinterval(interval)
 
 
+@contextlib.contextmanager
+def noted() -> Iterator[threading.local]:
+    """Its ``late`` says of the thread's latest prediction whether memory may have come back late, as the warning does."""
+    latest, say = threading.local(), predict._Cycles.say
+
+    def note(self: Any) -> None:
+        latest.late = self.late
+        say(self)
+
+    predict._Cycles.say = note
+    try:
+        yield latest
+    finally:
+        predict._Cycles.say = say
+
+
 def step(width: int = 20) -> None:
     model = nn.Sequential(nn.Linear(10, width), nn.ReLU(), nn.Dropout(0.5), nn.Linear(width, 3))
     optimizer = tm.optim.Adam(model.parameters())
@@ -70,9 +87,15 @@ def test_predictions_at_once_are_as_alone_and_leave_nothing():
     meta = tm.device("meta")
     before = meta.pool, meta.kernels, meta.generator.state, tm.device("cpu").generator.state
     alone = [story(memory.predict(step, width)) for width in (20, 100)]
-    with hurried():
-        found = together(*[lambda width=width: [story(memory.predict(step, width)) for _ in range(3)] for width in (20, 100)])
-    assert found == [[each] * 3 for each in alone]
+
+    def thrice(width: int) -> list[tuple]:
+        return [(story(memory.predict(step, width)), latest.late) for _ in range(3)]
+
+    with hurried(), noted() as latest:
+        found = together(lambda: thrice(20), lambda: thrice(100))
+    for one, others in zip(alone, found, strict=True):
+        assert all(late or each == one for each, late in others)
+        assert FREE_THREADED or not any(late for _, late in others)
     assert before == (meta.pool, meta.kernels, meta.generator.state, tm.device("cpu").generator.state)
     assert scope.listeners == ()
 
@@ -621,8 +644,7 @@ def _collects() -> None:
 def test_what_free_threaded_python_may_give_back_late_is_said(
     beside: bool, program: Callable[[], None], late: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    module: Any = sys.modules["tinygrad_mem.memory.predict"]
-    monkeypatch.setattr(module, "FREE_THREADED", True)
+    monkeypatch.setattr(predict, "FREE_THREADED", True)
     monkeypatch.setattr(sys, "_current_frames", lambda: dict.fromkeys(range(1 + beside)))  # pytest-xdist has threads too
     gc.disable()
     told = pytest.warns(UserWarning, match="predict: free-threaded Python may give memory back late") if late else nothing()

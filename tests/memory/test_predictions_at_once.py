@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -14,15 +13,13 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tests.memory.test_predict_threads import hurried, together
+from tests.memory.test_predict_threads import hurried, noted, together
 from tests.profiles import examples
 from tinygrad_mem import memory, nn, recompute, scope, techniques
 from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.memory.log import Kind
 from tinygrad_mem.utils.checkpoint import checkpoint
 from tinygrad_mem.utils.data import DataLoader, TensorDataset
-
-predict: Any = sys.modules["tinygrad_mem.memory.predict"]  # the package shows the function of this name
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
     "linear": lambda width: nn.Linear(width, width),
@@ -134,22 +131,6 @@ def tracked() -> list[int]:
         found.append(sum(event.kind is Kind.MALLOC and event.requested == 4 * 12345 for event in track.log))
         del x, y, z
     return found
-
-
-@contextlib.contextmanager
-def noted() -> Iterator[threading.local]:
-    """Its ``late`` says of the thread's latest prediction whether memory may have come back late, as the warning does."""
-    latest, say = threading.local(), predict._Cycles.say
-
-    def note(self: Any) -> None:
-        latest.late = self.late
-        say(self)
-
-    predict._Cycles.say = note
-    try:
-        yield latest
-    finally:
-        predict._Cycles.say = say
 
 
 @pytest.mark.filterwarnings("ignore:predict. free-threaded Python")
