@@ -10,6 +10,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn
+from tinygrad_mem.devices import Pool
 from tinygrad_mem.memory.sizes import bytes_text
 from tinygrad_mem.text import visible
 
@@ -19,7 +20,8 @@ def texts(path: Path) -> list[str]:
     return [text.strip() for text in re.findall(r"<!-- (.*?) -->", path.read_text())]
 
 
-def test_the_picture_says_what_the_track_knows(tmp_path: Path):
+def test_the_picture_says_what_the_track_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(tm.device("cpu"), "pool", Pool("cpu"))  # what other tests keep leaves less room for words
     with memory.track() as track:
         model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 14 * 14, 10))
         optimizer = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
