@@ -9,6 +9,7 @@ import gc
 import itertools
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -192,3 +193,28 @@ def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by
     inside = "ops, steps and tracks between two bytecodes of an op or of backward"
     net = inside if by == "a handler" else "tracks begun while another thread trains"
     reliability(net, 2 * reached)
+
+
+def test_what_a_census_found_is_let_go_before_its_look_is_over(monkeypatch):
+    """Predictions beside it wait for a look to end: what it still had then would be freed too late there."""
+    kept: list[weakref.ref] = []
+    alive_at_end = []
+    take, leave = listener.Census.__init__, scope.looking.__exit__
+
+    def noted(self: Any, device: Any) -> None:
+        kept.append(weakref.ref(self))
+        take(self, device)
+
+    def end(self: Any, *exc: object) -> None:
+        alive_at_end.extend(ref for ref in kept if ref() is not None)
+        leave(self, *exc)
+
+    monkeypatch.setattr(listener.Census, "__init__", noted)
+    monkeypatch.setattr(scope.looking, "__exit__", end)
+    training = Training()
+    with memory.track():
+        never_runs = nn.Linear(3, 4)  # it is named at the end
+        training.step()
+    del never_runs
+    assert len(kept) == 2
+    assert alive_at_end == []

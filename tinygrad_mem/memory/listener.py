@@ -205,13 +205,12 @@ class Recorder(scope.Listener):
             scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
             with scope.looking():
-                found = Census(self.device)
-                if self._all:
-                    reclaim(self.device.pool, found.blocks)
-                self._take_stock(found)
+                self._take_stock(Census(self.device))  # which is gone before others need not wait any more
 
     def _take_stock(self, found: Census) -> None:
         """Write down the blocks that are there, what each is, and whose."""
+        if self._all:
+            reclaim(self.device.pool, found.blocks)
         for block in found.blocks:
             with lock:
                 if block.pool is not None:  # else it died meanwhile
