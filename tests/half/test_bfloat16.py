@@ -219,6 +219,8 @@ def step_in(case: OpCase, half: str) -> Callable[[], None]:
 def test_bytes_are_those_of_float16(case: OpCase):
     if case.name == "cast":
         pytest.skip("its row casts to one of the two")
+    if case.name.startswith("ctc_loss"):
+        pytest.skip("it refuses half precision, as in PyTorch")
     run, like = (step_in(case, half) for half in ("bfloat16", "float16"))
     assert facts(measured(run)) == facts(measured(like))
     with contextlib.suppress(DataDependenceError):  # its shape depends on values
@@ -243,6 +245,8 @@ def temporaries(case: OpCase, half: str) -> list[int]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_kernels_allocate_as_much_as_for_float16(case: OpCase):
     """Nothing, but for a ufunc's buffer where operands are of two dtypes."""
+    if case.name.startswith("ctc_loss"):
+        pytest.skip("it refuses half precision, as in PyTorch")
     assert temporaries(case, "bfloat16") == temporaries(case, "float16")
 
 

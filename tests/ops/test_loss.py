@@ -346,7 +346,12 @@ def i(*shape: int) -> tm.Tensor:
     [
         (lambda: ours.cross_entropy(z(4, 10), tm.tensor([0, 1, 2, 10])), IndexError, r"Target 10 is out of bounds\."),
         (lambda: ours.nll_loss(z(4, 10), tm.tensor([0, 1, 2, -1])), IndexError, r"Target -1 is out of bounds\."),
-        (lambda: ctc_loss(z(4), whole(), 4, 2), RuntimeError, r"ctc_loss: expected log_probs of shape \(T, N, C\) or \(T, C\)"),
+        (lambda: ctc_loss(z(4), whole(), 4, 2), IndexError, "Dimension out of range"),
+        (
+            lambda: ctc_loss(z(4, 3, 2, 1), whole(), 4, 2),
+            RuntimeError,
+            r"ctc_loss: expected log_probs of shape \(T, N, C\) or \(T, C\)",
+        ),
         (lambda: ctc_loss(z(4, 3), z(2), 4, 2), RuntimeError, "ctc_loss: expected targets of int64 or int32, found float32"),
         (lambda: ctc_loss(z(4, 3), whole(), 4, 2, 3), ValueError, "ctc_loss: blank must be in label range, 0 to 2, found 3"),
         (
@@ -358,6 +363,8 @@ def i(*shape: int) -> tm.Tensor:
         (lambda: ctc_loss(z(4, 2, 3), whole(), (4, 4), (2, 1)), RuntimeError, r"of shape \(2, S\), or 3 in a line"),
         (lambda: ctc_loss(z(4, 3), whole(), (4, 4), 2), RuntimeError, r"input_lengths of 1 numbers, one a sample, .*\[4, 4\]"),
         (lambda: ctc_loss(z(4, 3), whole(), z(1), 2), RuntimeError, "input_lengths to be whole numbers, found float32"),
+        (lambda: ctc_loss(z(4, 3), whole(), 4, 2, 1.5), TypeError, "blank"),
+        (lambda: ctc_loss(z(4, 3), whole(), 4.5, 2), TypeError, r"input_lengths"),
         (lambda: ctc_loss(z(4, 3), whole() * 3, 4, 2), IndexError, "target 6 is out of bounds: labels are 0 to 2"),
         (lambda: ctc_loss(z(4, 3).half(), whole(), 4, 2), RuntimeError, "expected float32 or float64, found float16"),
         (

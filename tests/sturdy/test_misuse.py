@@ -71,6 +71,7 @@ KNOWN: list[tuple[str, str, str]] = [
     ),
     ("refuses", r"T\.__matmul__", "an operator given nonsense raises here what it returns NotImplemented for there"),
     ("refuses", r"values -?99", "PyTorch reads outside of the tensor"),
+    ("refuses", r"^F\.ctc_loss argument 1: dtype f", "labels are whole numbers: PyTorch reads the bytes of floats as such"),
     ("refuses", r"4611686018427387904", "strides and sizes end where NumPy's do"),
     ("refuses", r"one argument less", "atleast_1d of nothing"),
     ("refuses", r"scaled_dot_product_attention argument 2: no first", "PyTorch makes a result of values that are not there"),
@@ -92,12 +93,12 @@ ROOM = 16 << 20
 
 ELSEWHERE: list[tuple[str, str, str]] = [
     # (device, pattern of "CALL WHAT | on the cpu ... | on DEVICE ...", reason why it does otherwise than the cpu)
-    ("cuda", r"^F\.(embedding|\w*cross_entropy|nll_loss).*cpu raises DimensionError", "to look at indices the host would wait"),
+    ("cuda", r"^F\.(embedding|\w*cross_entropy|\w+_loss).*cpu raises DimensionError", "to look at indices the host would wait"),
     ("cuda", r"^F\.binary_cross_entropy .*should be between 0 and 1", "nor to look at values"),
     ("cuda", r"^(searchsorted|bucketize) ", "lines that are not sorted have no order to look in"),
     ("cuda", r"^F\.(avg_pool|unfold).*: (1\d{21}|4\d{18}) ", "strides end where a kernel's integers do"),
     ("cuda", r"^F\.cross_entropy ignore_index: 1\d{21} ", "and so do classes"),
-    ("meta", r"DataDependenceError|cpu raises DimensionError: ([Ii]ndex|Target)", "no values"),
+    ("meta", r"DataDependenceError|cpu raises DimensionError: ([Ii]ndex|Target|ctc_loss: target)", "no values"),
     ("meta", r"^F\.binary_cross_entropy .*should be between 0 and 1|^F\.one_hot .*Class values", "no values either"),
     ("meta", r"^(F\.)?conv.*: \(?(1\d{21}|4\d{18})", "no strides of memory"),
     ("meta", r" on meta \|", "what is elsewhere for the one is here for the other"),

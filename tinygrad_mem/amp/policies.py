@@ -42,7 +42,7 @@ CUDA = {
 CPU = {
     Policy.LOWER: _PRODUCTS,
     Policy.FLOAT32: "prod trace cdist grid_sample quantile nanquantile binary_cross_entropy max_pool3d avg_pool3d "
-    "adaptive_max_pool3d adaptive_avg_pool3d local_response_norm " + _LOSSES,
+    "adaptive_max_pool3d adaptive_avg_pool3d local_response_norm ctc_loss " + _LOSSES,
     Policy.WIDEST: "cat stack index_copy addr",
     Policy.FIRST: "recurrent_layer",  # what RNN, LSTM and GRU call: half precision where the layer before gave that
     Policy.AS_IS: "mv dot vdot",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ..autograd.core import apply
+from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..dtypes import int32, int64
-from ..errors import ArgumentError, DTypeError, ShapeError
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import ctc as ops
 from ..scope import local, run_by
 from . import elementwise
@@ -50,18 +52,20 @@ def ctc_loss(
         DTypeError: the input is not float32 or float64, or targets or lengths are not whole numbers.
         ShapeError: shapes and lengths that do not fit together.
         ArgumentError: ``blank`` is no label.
-        DimensionError: a target is no label (on a GPU the loss is nan).
+        ArgumentTypeError: ``blank`` or a length is no whole number.
+        DimensionError: the input has no second dimension; a target is no label (on a GPU the loss is nan).
 
     Source: Graves et al., *Connectionist temporal classification*, 2006.
     """
     reduction = reduction_of(reduction)
+    normalize_dim(1, log_probs.ndim)
     alone = log_probs.ndim == 2
     x = log_probs.unsqueeze(1) if alone else log_probs
     if x.ndim != 3 or not x.size(2):
         raise ShapeError(f"ctc_loss: expected log_probs of shape (T, N, C) or (T, C), found {list(log_probs.shape)}")
     if targets.dtype not in (int32, int64):
         raise DTypeError(f"ctc_loss: expected targets of int64 or int32, found {targets.dtype}")
-    if not 0 <= blank < x.size(2):
+    if not 0 <= _whole("blank", blank) < x.size(2):
         raise ArgumentError(f"ctc_loss: blank must be in label range, 0 to {x.size(2) - 1}, found {blank}")
     rows, labels = _lengths("input_lengths", input_lengths, x.size(1)), _lengths("target_lengths", target_lengths, x.size(1))
     if max(rows, default=0) > x.size(0):
@@ -86,10 +90,17 @@ def _lengths(name: str, lengths: Any, count: int) -> list[int]:
         if lengths.dtype.kind not in "iu":
             raise DTypeError(f"ctc_loss: expected {name} to be whole numbers, found {lengths.dtype}")
         lengths = lengths.reshape(-1).tolist()
-    found = [int(n) for n in ([lengths] if isinstance(lengths, int) else lengths)]
+    found = [_whole(name, n) for n in ([lengths] if isinstance(lengths, int) else lengths)]
     if len(found) != count or min(found, default=0) < 0:
         raise ShapeError(f"ctc_loss: expected {name} of {count} numbers, one a sample, none below 0, found {found}")
     return found
+
+
+def _whole(name: str, number: Any) -> int:
+    try:
+        return operator.index(number)
+    except TypeError:
+        raise ArgumentTypeError(f"ctc_loss: {name} must be whole numbers, found {number!r}") from None
 
 
 def _starts(targets: Tensor, lengths: list[int]) -> list[int]:
