@@ -55,6 +55,8 @@ def test_a_line_does_not_contradict_itself():
     (found, *_) = measured("del", 4)
     tip = TIPS["del"]
     assert "Bytes are exact: all 2 runs are as predicted, to the byte." in summary([(tip, [found])])
+    assert summary([(tip, [found])]).startswith("1 tip: 1 saves")
+    assert summary([(tip, [found])] * 2).startswith("2 tips: 2 save")
     wrong = replace(found, exact=False)
     assert "exact" not in summary([(tip, [found, wrong])])
     assert "1 of 2 pairs differ from their prediction, which is a defect: please report it." in summary([(tip, [found, wrong])])

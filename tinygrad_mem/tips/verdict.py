@@ -134,13 +134,26 @@ def _signed(size: int) -> str:
     return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"
 
 
+_OF_SEVERAL = {
+    "saves": "save",
+    "saves only when": "save only in some cases",
+    "moves the peak elsewhere": "move the peak elsewhere",
+    "costs": "cost memory",
+    "improves accuracy": "improve accuracy",
+    "myth": "are myths",
+    "out of memory": "run out of memory",
+    "does not apply": "do not apply",
+}
+
+
 def summary(rows: Sequence[Row]) -> str:
     """The number of tips of each verdict, and whether the predictions were right to the byte."""
     kinds: dict[str, int] = {}
     for _, results in rows:
         kind = verdict(results).kind
         kinds[kind] = kinds.get(kind, 0) + 1
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: -item[1]))
+    most_first = sorted(kinds.items(), key=lambda item: -item[1])
+    counts = ", ".join(f"{count} {kind if count == 1 else _OF_SEVERAL[kind]}" for kind, count in most_first)
     measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
     wrong = sum(not result.exact for result in measured)
     said = f"Bytes are exact: all {2 * len(measured)} runs are as predicted, to the byte"
