@@ -11,9 +11,11 @@ from .. import scope
 from ..autograd.saved import TrackedSaved
 from ..autograd.sparse import parts
 from ..devices.forked import reclaim
+from ..devices.pool import Block
 from ..interrupts import whole
 from ..nn.module import Module
 from ..scope import local, lock
+from .alive import alive
 from .census import Census
 from .log import Kind, Log
 from .source import source_line
@@ -205,12 +207,12 @@ class Recorder(scope.Listener):
             scope.listen(self)  # before the census: what is made from now on is heard, and what was made before is found
         if self.device.pool.used_bytes():  # nothing is anybody's in an empty pool, and a census looks at each object of Python
             with scope.looking():
+                if self._all:
+                    reclaim(self.only, lambda: [b for b in alive({Block}) if getattr(b, "pool", None) is self.only])
                 self._take_stock(Census(self.device))  # which is gone before others need not wait any more
 
     def _take_stock(self, found: Census) -> None:
         """Write down the blocks that are there, what each is, and whose."""
-        if self._all:
-            reclaim(self.device.pool, found.blocks)
         for block in found.blocks:
             with lock:
                 if block.pool is not None:  # else it died meanwhile
