@@ -187,10 +187,10 @@ stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates p
 
 
 class Hearers(tuple):
-    """Those who listen, as threads share them: not a plain tuple, for free-threaded Python.
+    """The listeners, as threads share them. It is no plain tuple, because of free-threaded Python.
 
-    The thread that frees a plain tuple keeps its memory for its next one. If another thread made it, the garbage collector
-    takes that one for the owner of the next tuple too, and what lies in it comes back when that thread gets round to it.
+    A thread that frees a plain tuple keeps its memory for its next tuple. If another thread made the first one, the garbage
+    collector takes that thread for the owner of the second too, and frees what lies in it only when that thread looks.
     """
 
     __slots__ = ()

@@ -647,7 +647,11 @@ def test_what_free_threaded_python_may_give_back_late_is_said(
     monkeypatch.setattr(predict, "FREE_THREADED", True)
     monkeypatch.setattr(sys, "_current_frames", lambda: dict.fromkeys(range(1 + beside)))  # pytest-xdist has threads too
     gc.disable()
-    told = pytest.warns(UserWarning, match="predict: free-threaded Python may give memory back late") if late else nothing()
+    told = (
+        pytest.warns(UserWarning, match="predict: free-threaded Python may free memory late, where it passes between threads")
+        if late
+        else nothing()
+    )
     with told, another_thread() if beside else contextlib.nullcontext():
         assert memory.predict(program).peak == memory.predict(step).peak
 

@@ -63,11 +63,10 @@ class _Cycles(scope.Listener):
     It begins with a collection of what is young: alone in its process, what dies young is collected at the same moments in
     each prediction of a program.
 
-    Free-threaded Python lets each thread count references to what it made. What another thread lets go of last waits until
-    the first comes to count it, which may wait for something itself. Nor does it help that only one thread of a program takes
-    memory: it makes lists, tuples and dicts where others' have been, and a collection gives such a one to them. (At the
-    beginning there are none: a collection empties the stores of all threads.) So the one who hears notes whether there was
-    reason for either.
+    Free-threaded Python lets each thread count references to the objects that it made. An object whose last reference another
+    thread drops is freed only when the first thread looks. A program of one thread is not safe either: its lists, tuples and
+    dicts may lie where another thread's have been, and a collection takes that thread for their owner. (The collection at the
+    beginning empties these stores.) So this listener notes whether either could have happened.
 
     Attributes:
         late: whether memory may have come back late.
@@ -125,9 +124,9 @@ class _Cycles(scope.Listener):
             )
         if self.late:
             warnings.warn(
-                "predict: free-threaded Python may give memory back late that goes from one thread to another, or that is let "
-                "go while its collector runs beside other threads: this peak may be higher than that of another run. Predict "
-                "while no other thread runs, or with a Python that has the interpreter's lock.",
+                "predict: free-threaded Python may free memory late, where it passes between threads or where the garbage "
+                "collector runs beside other threads: this peak may be too high. Predict while no other thread runs, or with "
+                "a Python that has the interpreter's lock.",
                 stacklevel=3,
             )
 

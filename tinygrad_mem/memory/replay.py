@@ -24,8 +24,8 @@ from .log import RECORD, Kind, Log
 class Replay(NamedTuple):
     """Most bytes that a pool would have taken from the machine.
 
-    A GPU's own choices may be none of those that were replayed: it reserves ``used`` bytes at least, and may reserve less than
-    ``low`` or more than ``high``. Where they are equal its choices hardly matter; more seeds find more of what there can be.
+    This is a sample and no bound. A GPU may choose otherwise: it reserves at least ``used`` bytes, and may reserve less than
+    ``low`` or more than ``high``. Where the two are equal, choices hardly matter. More seeds try more choices.
 
     Attributes:
         low, high: the least and the most over the choices that were replayed.

@@ -272,8 +272,8 @@ class Module(Tree):
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> state.IncompatibleKeys:
         """Copy the values of a state dict into parameters and buffers; nothing is changed if something does not fit.
 
-        Nor where a hook or a ``set_extra_state`` raises: while there are any, a copy of the tensors that are there is kept, and
-        of each module's attributes and the dicts, lists and sets among them; what lies deeper in these is not put back.
+        The same holds if a hook or a ``set_extra_state`` raises. Where there are any, loading keeps a copy of the tensors, of
+        each module's attributes, and of the dicts, lists and sets among these; what lies deeper is not put back.
 
         Args:
             strict: keys that are missing or that nobody expects are errors.
