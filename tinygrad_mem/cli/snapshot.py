@@ -1,0 +1,328 @@
+"""``python -m tinygrad_mem snapshot FILE``: what a memory snapshot of PyTorch tells its owner."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import ArgumentError, needs
+from ..memory.attribution import Category
+from ..memory.sizes import bytes_text, parse_bytes
+from ..pytorch.evidence import Evidence
+from ..pytorch.growth import Grown
+from ..pytorch.iterations import LEAST
+from ..pytorch.load import track_of
+from ..pytorch.report import Report, report
+from ..pytorch.snapshot import Snapshot, read
+from ..pytorch.unused import Unused
+from ..pytorch.what_if import Trial, recorded_capacity, what_if
+from ..text import visible
+
+_TITLES = {"peak": "allocated peak", "out of memory": "out of memory", "reserved peak": "reserved peak", "end": "end"}
+_WHEN = {
+    "peak": "when most was allocated",
+    "out of memory": "when it was out of memory",
+    "reserved peak": "when most was first reserved",
+    "end": "in the end",
+}
+_PARTS = {
+    "allocated": "allocated",
+    "waiting": "freed, another stream uses it",
+    "again": "free, empty_cache gives it back",
+    "stuck": "free, stuck beside what is alive",
+    "private": "free, kept for a private pool",
+    "reserved": "reserved",
+}
+
+
+def run(
+    *,
+    file: Path,
+    what_if: bool,
+    capacity: str | None,
+    device: int | None,
+    top: int,
+    html: Path | None,
+    as_json: bool,
+) -> int:
+    """Read, tell and print. Returns 1 if the recorded requests do not fit ``capacity``, else 0.
+
+    Raises:
+        FileFormatError: the file is no snapshot.
+        ArgumentError: no such device or size, or a page that cannot be written.
+    """
+    room = None if capacity is None else _bytes_of(capacity)
+    if html is not None:
+        _check_page(html, file)
+    console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
+    with errors.status("") as status:
+        tell = status.update if errors.is_terminal else lambda what: None
+        found, evidence = _read(file, device, tell)
+        if found.track is not None and not what_if:
+            raise ArgumentError(
+                f"{file.name} is of a track of tinygrad_mem's own: pytorch.load({file.name!r}) makes it one again; "
+                "here --what-if runs its requests through PyTorch's allocator"
+            )
+        outcomes = _tried(evidence, room, tell) if what_if or room is not None else []
+        told = report(evidence, top)  # also with --what-if: for JSON and the page
+    if as_json:
+        print(json.dumps({"file": str(file), "report": told.data(), "what_if": [asdict(each) for each in outcomes]}, indent=2))
+    elif what_if:
+        _show_outcomes(outcomes, evidence, room, console)
+    else:
+        _show(told, file, top, console)
+        if outcomes:
+            console.print()
+            _show_outcomes(outcomes, evidence, room, console)
+    if html is not None:
+        track_of(found, device).to_html(html, titles=[file.name], summary=_text(told, file, top))
+        errors.print(Text(f"wrote {html}"))
+    return int(room is not None and outcomes[0].fits is False)
+
+
+def _check_page(html: Path, file: Path) -> None:
+    """Check early that the page can be written later, and that it does not replace the snapshot."""
+    needs("plotly", "--html")
+    if html.exists() and file.exists() and html.samefile(file):
+        raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
+    if html.is_dir() or not html.parent.is_dir():
+        raise ArgumentError(f"--html {html}: name a file in a folder that exists")
+
+
+def _read(file: Path, device: int | None, tell: Any) -> tuple[Snapshot, Evidence]:
+    done = 0
+
+    def progress(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(f"reading: {bytes_text(done)}")
+
+    found = read(file, progress)
+    tell("looking at each block")
+    return found, Evidence(found, device)
+
+
+def _bytes_of(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise ArgumentError(f"--capacity: {error}") from None
+
+
+def _tried(evidence: Evidence, room: int | None, tell: Any) -> list[Trial]:
+    return what_if(evidence.recording, room, lambda settings: tell(f"trying {settings or 'no settings'}"))
+
+
+# --- the report -----------------------------------------------------------------------------------------------------------
+
+
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+
+
+def _print(title: str, table: Table, console: Console) -> None:
+    """A title of any length, and the table below it."""
+    console.print(Text(visible(title)), style="bold")
+    console.print(table)
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" + ("" if count == 1 else "s")
+
+
+def _show(told: Report, file: Path, top: int, console: Console) -> None:
+    time = "" if told.seconds is None else f" in {told.seconds:,.3g} s"
+    settings = f", under {told.settings}" if told.settings else ""
+    console.print(Text(visible(f"{file.name}, device {told.device}: {told.requests:,} requests{time}{settings}")))
+    _show_peak(told, top, console)
+    if told.moments:
+        _show_moments(told, top, console)
+    else:
+        console.print("Reserved: the file names no segments of PyTorch's allocator.\n")
+    _show_growth(told, top, console)
+    _show_refusals(told, console)
+    if told.moments and told.as_recorded < told.requests:
+        console.print(
+            f"The model of the allocator put {told.as_recorded:,} of {told.requests:,} requests where the GPU had them."
+        )
+
+
+def _text(told: Report, file: Path, top: int) -> str:
+    """The report as plain text of 80 columns."""
+    written = io.StringIO()
+    _show(told, file, top, Console(file=written, width=80, color_system=None, highlight=False))
+    return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
+
+
+def _show_peak(told: Report, top: int, console: Console) -> None:
+    peak = told.peak
+    where = "" if peak.iteration is None else f", in iteration {peak.iteration}"
+    phase = f", {peak.phase}" if peak.phase not in ("", "user") else ""
+    table = _table()
+    for name in ("bytes", "share", "peak without"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("what", overflow="fold")
+    table.add_column("asked for by", overflow="fold")
+    for owner in peak.owners[:top]:
+        without = "" if owner.without is None else f"{owner.without:,}"
+        share = f"{owner.bytes / peak.bytes:.1%}"
+        what = "older" if owner.category == Category.UNTRACKED else owner.category
+        table.add_row(f"{owner.bytes:,}", share, without, what, Text(visible(owner.line)))
+    rest = peak.owners[top:]
+    if rest:
+        size = sum(owner.bytes for owner in rest)
+        table.add_row(f"{size:,}", f"{size / peak.bytes:.1%}", "", "", _many(len(rest), "other"))
+    _print(f"The peak: {peak.bytes:,} bytes allocated ({bytes_text(peak.bytes)}){where}{phase}", table, console)
+    console.print()
+
+
+def _show_moments(told: Report, top: int, console: Console) -> None:
+    table = _table()
+    table.add_column("bytes", overflow="fold")
+    for name in told.moments:
+        table.add_column(_TITLES[name], justify="right", no_wrap=True)
+    for name, text in _PARTS.items():
+        values = [getattr(each, name) for each in told.moments.values()]
+        if any(values) or name in ("allocated", "again", "stuck", "reserved"):
+            table.add_row(text, *[f"{value:,}" for value in values], style="bold" if name == "reserved" else "")
+    _print("Reserved, and what of it is not allocated", table, console)
+    console.print()
+    name, moment = max(told.moments.items(), key=lambda item: (item[0] == "out of memory", item[1].stuck))
+    if moment.stuck:
+        _show_held(_WHEN[name], moment, top, console)
+
+
+def _show_held(when: str, moment: Unused, top: int, console: Console) -> None:
+    table = _table()
+    for name in ("stuck", "largest piece", "blocks", "their bytes"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("asked for by", overflow="fold")
+    for held in moment.held[:top]:
+        others = f" and {held.others:,} more" if held.others else ""
+        numbers = (held.stuck, held.largest, held.blocks, held.bytes)
+        table.add_row(*[f"{number:,}" for number in numbers], Text(visible(held.line + others)))
+    rest = moment.held[top:]
+    if rest:
+        sums = [sum(getattr(held, name) for held in rest) for name in ("stuck", "blocks", "bytes")]
+        largest = max(held.largest for held in rest)
+        table.add_row(f"{sums[0]:,}", f"{largest:,}", f"{sums[1]:,}", f"{sums[2]:,}", _many(len(rest), "other group"))
+    _print(f"{moment.stuck:,} bytes were stuck {when}, behind these blocks", table, console)
+    console.print()
+
+
+def _list(title: str, rows: list[tuple[str, str]], console: Console) -> None:
+    """A title, and below it texts, each behind a word."""
+    console.print(Text(visible(title), style="bold"))
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for word, text in rows:
+        table.add_row(f"  {word}", Text(visible(text)))
+    console.print(table)
+
+
+def _show_growth(told: Report, top: int, console: Console) -> None:
+    found = told.growth
+    if not found.iterations:
+        console.print(Text(f"Iterations could not be told: {found.told}."))
+        console.print()
+        return
+    rows = [("grows", _grown(each)) for each in found.grown[:top]]
+    if not rows:
+        rows.append(("grows", "nothing" if found.iterations > LEAST else "too few iterations to tell"))
+    for came in found.came[:top]:
+        rows.append(
+            ("came", f"{came.bytes:,} bytes in iteration {came.iteration}, there to the end: {came.line} ({came.category})")
+        )
+    for kept in found.kept[:top]:
+        rows.append(("kept", f"{kept.bytes:,} bytes into the next one: {kept.line} ({kept.category}), until {kept.until}"))
+    for varied in found.varied[:top]:
+        how = "larger each time" if varied.rises else f"{varied.sizes:,} sizes in {varied.of:,} iterations"
+        rows.append(("varies", f"{varied.least:,} to {varied.most:,} bytes asked at once, {how}: {varied.line}"))
+    if len(set(found.peaks)) > 1:
+        rows.append(
+            ("peaks", f"{found.peaks[0]:,} in the first, {max(found.peaks):,} at most, {found.peaks[-1]:,} in the last")
+        )
+    _list(f"{found.iterations:,} iterations, told {found.told}", rows, console)
+    console.print()
+
+
+def _grown(grown: Grown) -> str:
+    """Say what an iteration adds, who asks for it, and what it has come to."""
+    each = f"{grown.each:,} bytes" if grown.each is not None else f"about {grown.bytes // grown.iterations:,} bytes"
+    if grown.asked is not None and grown.each != grown.asked:
+        each = f"{grown.asked:,} bytes" + ("" if grown.each is None else f", which take {grown.each:,},")
+    times = "each time" if grown.iterations == grown.of else f"in {grown.iterations:,} of {grown.of:,}"
+    if grown.falls:
+        falls = f"it falls {_many(grown.falls, 'time')}, as cycles of references do that wait to be collected"
+        return f"{each} {times}: {grown.line} ({grown.category}); {grown.bytes:,} bytes at most: {falls}"
+    blocks = f"{_many(grown.blocks, 'block')} more" if grown.blocks else "as many blocks, but larger ones"
+    return f"{each} {times}: {grown.line} ({grown.category}); {blocks}, {grown.bytes:,} bytes"
+
+
+def _show_refusals(told: Report, console: Console) -> None:
+    if not told.refusals:
+        console.print(Text("Out of memory: never", style="bold"))
+        return
+    first = told.refusals[0]
+    state = first.state
+    had = f"{state.allocated:,} were allocated, {state.stuck:,} stuck; the driver had {first.left:,}"
+    rows = [("had", had if first.capacity is None else f"of {first.capacity:,} bytes {had}")]
+    if first.lacking is None:
+        limit = "a limit of this process (set_per_process_memory_fraction), or another process that was faster"
+        rows.append(("lacked", f"nothing: the driver had enough; {limit}"))
+    elif first.lacking > 0:
+        rows.append(("lacked", f"{first.lacking:,} bytes, however the free ones lie"))
+    else:
+        rows.append(("lacked", f"nothing: {-first.lacking:,} bytes more than asked for were free, but in pieces"))
+    rows += [("helps", each) for each in first.helps]
+    times = "once" if told.refused == 1 else f"{told.refused:,} times"
+    _list(f"Out of memory, {times}: first for {first.asked:,} bytes at {first.line}", rows, console)
+
+
+# --- other settings -------------------------------------------------------------------------------------------------------
+
+
+def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, console: Console) -> None:
+    capacity = room or recorded_capacity(evidence.recording)
+    within = "" if capacity is None else f" within {capacity:,} bytes ({bytes_text(capacity)})"
+    limited = any(row.fits is not None for row in outcomes)
+    table = _table()
+    table.add_column("settings", overflow="fold")
+    for name in ("reserved", "change", "rounding", "calls", *["fits"] * limited):
+        table.add_column(name, justify="right", no_wrap=True)
+    base = outcomes[1]
+    for row in outcomes:
+        name = row.settings if row.what in ("each", "best") else row.what
+        name = f"best found:\n{name or 'no settings'}" if row.what == "best" else name or "no settings"
+        others = row.what != "as recorded"
+        changes = (row.peak_reserved, base.peak_reserved), (row.peak_allocated, base.peak_allocated)
+        whole = others and row.fits is not False and base.fits is not False  # else what was not served is missing
+        shares = [f"{(now - before) / before:+.1%}" if whole and before else "" for now, before in changes]
+        fits = "yes" if row.fails is None else f"to {max(row.fails, 0) / len(evidence):.0%}"
+        cells = [f"{row.peak_reserved:,}", *shares, f"{row.calls:,}", fits]
+        shown = Text(visible(name.replace(",", ",\n"), keep="\n"))
+        table.add_row(shown, *cells[: 4 + limited], style="bold" if row.what == "best" else "")
+    _print(f"The same requests under other settings{within}", table, console)
+    failed = outcomes[0].fails
+    if failed == -1:
+        console.print("As recorded, what was there before the recording is more than that.")
+    elif failed is not None:
+        events = evidence.recording.events
+        line = evidence.line_of(int(events["stack"][failed]), failed)
+        asked = int(events["size"][failed])
+        said = f"As recorded, event {failed:,} of {len(evidence):,} is the first that is not served"
+        console.print(Text(visible(f"{said}: {asked:,} bytes for {line}.")))
+    console.print(
+        "Reserved: the peak. Change and rounding: of the peaks of reserved and allocated bytes, beside the same settings from "
+        "the start. Calls: how often the driver is asked; each waits for it. What the driver and CUDA's libraries take for "
+        "themselves is in none of these numbers."
+    )

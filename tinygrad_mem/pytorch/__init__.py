@@ -1,0 +1,7 @@
+"""PyTorch's memory on a GPU: snapshots of real runs, and its allocator as a model. No PyTorch is needed."""
+
+from .allocator import CachingAllocator as CachingAllocator
+from .load import load as load
+from .replay import Replay as Replay
+from .replay import replay as replay
+from .snapshot import read as read

@@ -1,0 +1,339 @@
+"""The category of each block of a recording, told from stacks and lifetimes, by rules: the first that applies is the answer.
+
+Each rule says its category, how sure it is, and in words why. ``sure``: the stacks say it. ``likely``: it is what programs do.
+What no rule knows is ``unknown``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from ..memory.attribution import CATEGORIES, Category
+from .lifetimes import Lifetimes
+from .stacks import SIGNS, Origins
+from .steps import CODE, PHASES, Parts
+
+_KIND = np.array([CODE.get({"recompute": "backward"}.get(name, name), 0) for name in PHASES], np.uint8)  # a part of backward
+SURE, LIKELY, UNKNOWN = "sure", "likely", "unknown"
+
+
+class Told(NamedTuple):
+    """A category, how sure it is, and why."""
+
+    category: Category
+    certainty: str
+    why: str
+
+
+class Rule(NamedTuple):
+    """A verdict, and the blocks to which it applies."""
+
+    told: Told
+    applies: Callable[[Facts], np.ndarray]
+
+
+@dataclass
+class Facts:
+    """The facts that rules look at; each entry of a column is a block's.
+
+    Attributes:
+        older: it was there before the recording; ``stays``: it is there at its end.
+        made, ended: code of the phase in which it was asked for, and let go (at the end: the last phase).
+        asked: the phase that the stack says which asked for it, also of an older block.
+        made_in, ended_in: number of the step; ``part`` and ``end_part`` of the stretch of one phase.
+        sign, end_sign: what marks the block by the stack that asked for it, and the one that let it go.
+        sure: whether stacks say both phases; ``made_sure``: the first.
+        outlives: its step has a backward after it was made, and the block outlives that.
+        early: made before the first forward, where there is one.
+        cut: made in the part of a step in which the recording ends, and there at the end.
+        first_state: an optimizer made its state while this was recorded.
+        trains: there is a backward or an optimizer's step.
+        runs: there is a forward.
+    """
+
+    older: np.ndarray
+    stays: np.ndarray
+    made: np.ndarray
+    ended: np.ndarray
+    asked: np.ndarray
+    made_in: np.ndarray
+    ended_in: np.ndarray
+    part: np.ndarray
+    end_part: np.ndarray
+    sign: np.ndarray
+    end_sign: np.ndarray
+    sure: np.ndarray
+    made_sure: np.ndarray
+    outlives: np.ndarray
+    early: np.ndarray
+    cut: np.ndarray
+    first_state: bool
+    trains: bool
+    runs: bool
+
+    def marked(self, sign: str) -> np.ndarray:
+        """The blocks whose stack at birth has this mark."""
+        return self.sign == SIGNS.index(sign)
+
+    def let_go(self, sign: str) -> np.ndarray:
+        """The blocks that were freed, by a stack that has this mark."""
+        return ~self.stays & (self.end_sign == SIGNS.index(sign))
+
+    def made_while(self, *phases: str) -> np.ndarray:
+        """The blocks that were made in one of these phases while it was recorded."""
+        return ~self.older & np.isin(self.made, [CODE[phase] for phase in phases])
+
+    def ended_while(self, *phases: str) -> np.ndarray:
+        """The blocks that were let go in one of these phases."""
+        return ~self.stays & np.isin(self.ended, [CODE[phase] for phase in phases])
+
+
+RULES: list[Rule] = []
+
+
+def _rule(category: Category, certainty: str, why: str) -> Callable[[Callable[[Facts], np.ndarray]], None]:
+    return lambda applies: RULES.append(Rule(Told(category, certainty, why), applies))
+
+
+# --- what the stack that asked says ---------------------------------------------------------------------------------------
+
+
+@_rule(Category.WORKSPACE, SURE, "a library of kernels asked for it")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("workspace")
+
+
+@_rule(Category.PARAMETER, SURE, "Module.to moved it: a parameter or buffer")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("moved")
+
+
+@_rule(Category.OPTIMIZER_STATE, SURE, "the optimizer made it as state")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("state") & (b.part != b.end_part)
+
+
+@_rule(Category.GRADIENT, SURE, "autograd accumulates into it")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("accumulated") & (b.part != b.end_part)
+
+
+# --- what began and ended in the same part of a step ----------------------------------------------------------------------
+
+
+@_rule(Category.TEMPORARY, SURE, "made and freed in the same part of a step")
+def _(b: Facts) -> np.ndarray:
+    return (_same_part(b) | _within_backward(b)) & b.sure
+
+
+@_rule(Category.TEMPORARY, LIKELY, "made and freed in the same part of a step")
+def _(b: Facts) -> np.ndarray:
+    same = (b.made == b.ended) & (b.made_in == b.ended_in) & b.made_while("forward", "optimizer") & ~b.stays
+    return _same_part(b) | _within_backward(b) | same
+
+
+def _same_part(b: Facts) -> np.ndarray:
+    return (b.part == b.end_part) & (b.made > 0)
+
+
+def _within_backward(b: Facts) -> np.ndarray:
+    return b.made_while("backward") & b.ended_while("backward", "recompute") & (b.made_in == b.ended_in)
+
+
+# --- activations ----------------------------------------------------------------------------------------------------------
+
+
+@_rule(Category.ACTIVATION, SURE, "made in forward, freed in backward")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("forward") & _until_backward(b) & b.sure
+
+
+@_rule(Category.ACTIVATION, LIKELY, "made before backward, freed in it")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("forward", "user") & _until_backward(b)
+
+
+@_rule(Category.ACTIVATION, LIKELY, "made again in backward, freed later in it")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("recompute") & _until_backward(b)
+
+
+@_rule(Category.ACTIVATION, LIKELY, "there before the recording, freed in its first backward")
+def _(b: Facts) -> np.ndarray:
+    return b.older & b.ended_while("backward", "recompute") & (b.ended_in == 0)
+
+
+def _until_backward(b: Facts) -> np.ndarray:
+    return b.ended_while("backward", "recompute") & (b.made_in == b.ended_in)
+
+
+# --- gradients ------------------------------------------------------------------------------------------------------------
+
+
+@_rule(Category.GRADIENT, SURE, "made in backward, freed by zero_grad")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("backward") & b.let_go("zero_grad") & b.made_sure
+
+
+@_rule(Category.GRADIENT, LIKELY, "freed by zero_grad")
+def _(b: Facts) -> np.ndarray:
+    return b.let_go("zero_grad")
+
+
+@_rule(Category.GRADIENT, LIKELY, "made in backward, alive after it")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("backward") & b.outlives
+
+
+# --- what lasts -----------------------------------------------------------------------------------------------------------
+
+
+@_rule(Category.OPTIMIZER_STATE, LIKELY, "made in an optimizer's step, alive after it")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("optimizer") & (b.stays | b.ended_while("optimizer")) & (b.part != b.end_part) & ~b.cut
+
+
+@_rule(Category.PARAMETER, LIKELY, "a layer made it and keeps it: a parameter or buffer")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("built") & b.stays
+
+
+@_rule(Category.PARAMETER, LIKELY, "made before the first step, never freed: a parameter or buffer")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("user") & b.stays & b.early
+
+
+@_rule(Category.OPTIMIZER_STATE, LIKELY, "an optimizer's step made it before the recording")
+def _(b: Facts) -> np.ndarray:
+    return b.older & b.stays & (b.asked == CODE["optimizer"])
+
+
+@_rule(Category.GRADIENT, LIKELY, "made in backward before the recording, and there ever after")
+def _(b: Facts) -> np.ndarray:
+    return b.older & b.stays & (b.asked == CODE["backward"]) & b.runs
+
+
+@_rule(Category.PARAMETER, LIKELY, "there before the recording, never freed: a parameter or buffer")
+def _(b: Facts) -> np.ndarray:
+    return b.older & b.stays & (b.first_state or (b.runs and not b.trains))
+
+
+# --- inputs ---------------------------------------------------------------------------------------------------------------
+
+
+@_rule(Category.INPUT, LIKELY, "copied to the device outside of a step, and freed")
+def _(b: Facts) -> np.ndarray:
+    return b.marked("copied") & ~b.stays
+
+
+@_rule(Category.INPUT, LIKELY, "made while data was loaded")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("data")
+
+
+# --- what is not known ----------------------------------------------------------------------------------------------------
+
+
+@_rule(Category.UNTRACKED, UNKNOWN, "there before the recording, and nothing says as what")
+def _(b: Facts) -> np.ndarray:
+    return b.older
+
+
+@_rule(Category.UNKNOWN, UNKNOWN, "no stack says where it was made")
+def _(b: Facts) -> np.ndarray:
+    return b.made == 0
+
+
+@_rule(Category.UNKNOWN, UNKNOWN, "made before backward, there after it: the program holds it")
+def _(b: Facts) -> np.ndarray:
+    return b.made_while("forward", "user") & b.outlives
+
+
+@_rule(Category.UNKNOWN, UNKNOWN, "the recording ends in the part of a step that made it")
+def _(b: Facts) -> np.ndarray:
+    return b.cut
+
+
+@_rule(Category.UNKNOWN, UNKNOWN, "its life fits no rule")
+def _(b: Facts) -> np.ndarray:
+    return np.ones(len(b.older), bool)
+
+
+def told(blocks: Lifetimes, parts: Parts, origins: Origins) -> np.ndarray:
+    """The number of the rule that applies to each block first."""
+    facts = _facts(blocks, parts, origins)
+    chosen = np.full(len(blocks), len(RULES) - 1, np.uint8)
+    for number in reversed(range(len(RULES))):
+        chosen[RULES[number].applies(facts)] = number
+    _as_before(chosen, blocks.stack, facts)
+    return chosen
+
+
+def _as_before(chosen: np.ndarray, stack: np.ndarray, facts: Facts) -> None:
+    """Blocks whose end the recording does not show are likely what all blocks of their stack were in earlier steps."""
+    unknown = np.array([rule.told.certainty == UNKNOWN for rule in RULES])
+    asked = np.flatnonzero(facts.cut & unknown[chosen] & (stack > 0))
+    before = np.flatnonzero(~facts.older & (facts.made_in < facts.made_in.max(initial=0)) & ~unknown[chosen])
+    first = np.full(int(stack.max(initial=0)) + 1, -1, np.int16)
+    category = np.array([CATEGORIES.index(rule.told.category) for rule in RULES], np.int16)[chosen]
+    first[stack[before]] = category[before]
+    differs = np.zeros(len(first), bool)
+    differs[stack[before][first[stack[before]] != category[before]]] = True
+    for code, rule in _ALIKE.items():
+        chosen[asked[(first[stack[asked]] == code) & ~differs[stack[asked]]]] = rule
+
+
+def _never(b: Facts) -> np.ndarray:
+    return np.zeros(len(b.older), bool)
+
+
+_ALIKE: dict[int, int] = {}
+for _category in (Category.ACTIVATION, Category.GRADIENT, Category.TEMPORARY, Category.OPTIMIZER_STATE):
+    _ALIKE[CATEGORIES.index(_category)] = len(RULES)
+    RULES.append(Rule(Told(_category, LIKELY, "the same stack made such blocks in earlier steps"), _never))
+
+
+def _facts(blocks: Lifetimes, parts: Parts, origins: Origins) -> Facts:
+    end = len(parts.phase) - 1
+    older, stays = blocks.born < 0, blocks.freed == end
+    born = np.maximum(blocks.born, 0)
+    made = np.where(older, 0, parts.phase[born])
+    made_in = np.where(older, 0, parts.step[born])
+    sign, end_sign = (origins.each(each, lambda origin: SIGNS.index(origin.sign)) for each in (blocks.stack, blocks.end_stack))
+    kind = _KIND[parts.phase]
+    cut = stays & ~older & (made_in == parts.step[-1]) & (_KIND[made] == kind[-1])
+    backward_ends = _after_backward(parts)[parts.step[born]]
+    forward = np.flatnonzero(kind == _KIND[CODE["forward"]])
+    return Facts(
+        older,
+        stays,
+        made,
+        parts.phase[blocks.freed],
+        origins.each(blocks.stack, lambda origin: CODE[origin.phase]),
+        made_in,
+        parts.step[blocks.freed],
+        np.where(older, -1, parts.stretch[born]),
+        np.where(stays, -2, parts.stretch[blocks.freed]),
+        sign,
+        end_sign,
+        parts.sure[born] & parts.sure[blocks.freed],
+        parts.sure[born],
+        ~older & ~cut & (backward_ends >= blocks.born) & (blocks.freed > backward_ends),
+        blocks.born < (forward[0] if len(forward) else 0),
+        cut,
+        bool(np.any(sign == SIGNS.index("state"))),
+        bool(np.any((kind == _KIND[CODE["backward"]]) | (kind == _KIND[CODE["optimizer"]]))),
+        bool(len(forward)),
+    )
+
+
+def _after_backward(parts: Parts) -> np.ndarray:
+    """Of each step the number of its last event of backward; -1: it has none."""
+    found = np.full(int(parts.step.max(initial=0)) + 1, -1, np.int32)
+    at = np.flatnonzero(np.isin(parts.phase[:-1], (CODE["backward"], CODE["recompute"])))
+    np.maximum.at(found, parts.step[at], at)
+    return found

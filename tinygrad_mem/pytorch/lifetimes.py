@@ -1,0 +1,177 @@
+"""The blocks of a recording, one a row: from which event to which, how long, and asked by which stack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from .recording import Action, Recording
+from .settings import SMALL, Settings, parse
+
+_ASKED = np.uint8(Action.ALLOC)
+_BATCH = 1 << 16  # events that are made into numbers of Python at once
+
+
+@dataclass
+class Lifetimes:
+    """Columns, one entry a block; blocks that are older than the recording come first, then all in order of birth.
+
+    Attributes:
+        born: number of the event that asked for the block; -1: it is older than the recording.
+        freed: number of the event that let it go; the number of all events: it lives at the end.
+        address: where it lies.
+        requested: bytes that were asked for.
+        size: bytes that it takes, as ``torch.cuda.memory_allocated`` counts them.
+        stack, end_stack: numbers of the stacks of both; 0: not known.
+    """
+
+    born: np.ndarray
+    freed: np.ndarray
+    address: np.ndarray
+    requested: np.ndarray
+    size: np.ndarray
+    stack: np.ndarray
+    end_stack: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.born)
+
+
+def lifetimes(recording: Recording) -> Lifetimes:
+    """The blocks of a recording. A block ends when it is freed, also where another stream still works on it."""
+    events, settings = recording.events, parse(recording.settings)
+    older = [block for block in recording.older_blocks(settings) if block.state == "active_allocated"]
+    asked = np.flatnonzero(events["action"] == _ASKED).astype(np.int32)
+    born = np.concatenate([np.full(len(older), -1, np.int32), asked])
+    address = _column([block.address for block in older], events["address"][asked])
+    requested = _column([block.requested for block in older], events["size"][asked])
+    size = _column([block.size for block in older], sizes(recording, settings).astype(np.uint64))
+    freed = _ends(events, born, address)
+    ended = freed < len(events)
+    end_stack = (
+        np.where(ended, events["stack"][np.where(ended, freed, 0)], 0) if len(events) else np.zeros(len(born), np.uint32)
+    )
+    # what a block in use has for a stack is who asked for it; one that was freed has only that of its end
+    stack = _column([0 if gone else block.stack for block, gone in zip(older, ended, strict=False)], events["stack"][asked])
+    return Lifetimes(born, freed, address, requested, size, stack, end_stack)
+
+
+def _column(older: list[int], newer: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.array(older, newer.dtype), newer])
+
+
+def _ends(events: np.ndarray, born: np.ndarray, address: np.ndarray) -> np.ndarray:
+    """Of each block the number of the event that ends it: the next of its address that frees, or asks for the same again."""
+    frees = Action.FREE_REQUESTED  # recordings may leave out kinds of events
+    if not np.any(events["action"] == frees):
+        frees = Action.FREE_COMPLETED
+    end = np.flatnonzero((events["action"] == _ASKED) | (events["action"] == frees)).astype(np.int32)
+    at = events["address"][end]
+    order = np.argsort(at, kind="stable").astype(np.int32)
+    end, at = end[order], at[order]
+    rank = np.empty(len(events), np.int32)
+    rank[end] = np.arange(len(end), dtype=np.int32)
+    known = born >= 0
+    place = np.empty(len(born), np.int32)
+    place[known] = rank[born[known]] + 1
+    place[~known] = np.searchsorted(at, address[~known])
+    found = np.full(len(born), len(events), np.int32)
+    here = np.flatnonzero(place < len(end))
+    here = here[at[place[here]] == address[here]]
+    found[here] = end[place[here]]
+    return found
+
+
+def sizes(recording: Recording, settings: Settings) -> np.ndarray:
+    """The bytes that each block takes that the recording asks for, in order.
+
+    That is the request, rounded up, and what was left of the free block where that was too short to be one of its own.
+    """
+    events = recording.events
+    asked = events["action"] == _ASKED
+    distinct, which = np.unique(events["size"][asked], return_inverse=True)
+    size = np.array([settings.rounded(each) for each in distinct.tolist()], np.int64)[which.reshape(-1)]
+    if settings.expandable_segments or not np.any(size > SMALL):
+        return size  # only large blocks of ordinary segments are left whole
+    return _Chunks(recording, settings).sizes(size)
+
+
+class _Chunks:
+    """The large segments and what is free in them, while a recording is read: each block lies where the recording says."""
+
+    def __init__(self, recording: Recording, settings: Settings) -> None:
+        self._recording, self._settings = recording, settings
+        self._free: dict[int, int] = {}  # address -> bytes
+        self._before: dict[int, int] = {}  # end of a free chunk -> its address
+        self._used: dict[int, int] = {}
+        self._walls: set[int] = set()  # where segments begin
+        for segment in recording.at_beginning(settings)[0]:
+            if not segment.small and not segment.expandable:
+                self._walls.add(segment.address)
+                for block in segment.blocks:
+                    if block.state == "inactive":
+                        self._put(block.address, block.size)
+                    else:
+                        self._used[block.address] = block.size
+
+    def sizes(self, rounded: np.ndarray) -> np.ndarray:
+        """The bytes of each block; ``rounded``: as much as was asked for, rounded up."""
+        events, sizes = self._recording.events, rounded.copy()
+        action, number = events["action"], np.cumsum(events["action"] == _ASKED, dtype=np.int32) - 1
+        asked = np.flatnonzero(action == _ASKED)[rounded > SMALL]
+        large = np.unique(np.append(events["address"][asked], np.array([*self._used], np.uint64)))
+        ended = np.flatnonzero(action == Action.FREE_COMPLETED)
+        place = np.searchsorted(large, events["address"][ended])
+        ended = ended[np.append(large, np.uint64(0))[place] == events["address"][ended]]
+        moved = (action == Action.SEGMENT_ALLOC) | (action == Action.SEGMENT_FREE)
+        moved = np.flatnonzero(moved & (events["size"] > 2 * SMALL))
+        about = np.sort(np.concatenate([asked, ended, moved]).astype(np.int32))
+        for start in range(0, len(about), _BATCH):
+            part = about[start : start + _BATCH]
+            columns = (events[name][part].tolist() for name in ("action", "address", "size"))
+            for kind, address, size, block in zip(*columns, number[part].tolist(), strict=True):
+                if kind == Action.ALLOC:
+                    sizes[block] = self._take(address, int(rounded[block]))
+                elif kind == Action.FREE_COMPLETED:
+                    self._give(address)
+                elif kind == Action.SEGMENT_ALLOC:
+                    self._walls.add(address)
+                    self._put(address, size)
+                else:
+                    self._walls.discard(address)
+                    self._cut(address)
+        return sizes
+
+    def _take(self, address: int, rounded: int) -> int:
+        size = self._cut(address)
+        if size is None or size < rounded:
+            return rounded  # it is not known how long the free chunk was
+        if self._settings.splits(size, rounded, False):
+            self._put(address + rounded, size - rounded)
+            size = rounded
+        self._used[address] = size
+        return size
+
+    def _give(self, address: int) -> None:
+        """A block is free, and one with its free neighbours."""
+        size = self._used.pop(address, None)
+        if size is None:
+            return
+        if address + size not in self._walls:
+            size += self._cut(address + size) or 0
+        before = self._before.get(address)
+        if before is not None and address not in self._walls:
+            size += self._cut(before) or 0
+            address = before
+        self._put(address, size)
+
+    def _put(self, address: int, size: int) -> None:
+        self._free[address] = size
+        self._before[address + size] = address
+
+    def _cut(self, address: int) -> int | None:
+        size = self._free.pop(address, None)
+        if size is not None:
+            del self._before[address + size]
+        return size

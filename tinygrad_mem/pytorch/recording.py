@@ -1,0 +1,234 @@
+"""One device of a snapshot, in columns: its events, its segments at the end, and how they were at the beginning."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from enum import IntEnum
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from .settings import LARGE_SEGMENT, SMALL, Settings
+
+
+class Action(IntEnum):
+    """The kind of an event; the names are PyTorch's."""
+
+    ALLOC = 0
+    FREE_REQUESTED = 1
+    FREE_COMPLETED = 2
+    SEGMENT_ALLOC = 3
+    SEGMENT_FREE = 4
+    SEGMENT_MAP = 5
+    SEGMENT_UNMAP = 6
+    OOM = 7
+    SNAPSHOT = 8
+    OTHER = 9  # annotations, and what later versions may add: no byte moves
+
+
+class RecordedBlock(NamedTuple):
+    """A block of a segment.
+
+    Attributes:
+        address, size: in bytes; ``requested`` is what was asked for.
+        state: ``active_allocated``, ``active_awaiting_free`` (by another stream), or ``inactive``: free.
+        stack: number of the stack that asked for it; 0: not known.
+    """
+
+    address: int
+    size: int
+    requested: int
+    state: str
+    stack: int = 0
+
+
+class RecordedSegment(NamedTuple):
+    """A segment, or a mapped piece of an expandable one."""
+
+    address: int
+    size: int
+    stream: int
+    small: bool
+    expandable: bool
+    blocks: list[RecordedBlock]
+    pool: tuple[int, int] = (0, 0)
+
+
+EVENT = np.dtype(
+    [("action", "u1"), ("address", "u8"), ("size", "u8"), ("stream", "u8"), ("pool", "u2"), ("stack", "u4"), ("time", "u8")]
+)
+"""One event. ``pool`` and ``stack`` are numbers of :attr:`Recording.pools` and of the snapshot's stacks; time is in µs."""
+
+
+@dataclass
+class Recording:
+    """One device of a snapshot.
+
+    Attributes:
+        device: its number.
+        events: array of :data:`EVENT`, in order. Of an out-of-memory event, ``size`` is what was asked for and ``address``
+            what the driver had left.
+        segments: as they were when the snapshot was written.
+        settings: the allocator's settings, where the snapshot says them.
+        pools: memory pools, by the number that the events have.
+    """
+
+    device: int
+    events: np.ndarray
+    segments: list[RecordedSegment]
+    settings: str = ""
+    pools: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
+
+    def older_blocks(self, settings: Settings) -> list[RecordedBlock]:
+        """The blocks that were there when the recording began, by address; also those in segments that it does not name."""
+        found = self._older_blocks()
+        for segment in self.at_beginning(settings)[0]:
+            found.update({block.address: block for block in segment.blocks if block.state != "inactive"})
+        blocks = (block if block.size else block._replace(size=settings.rounded(block.requested)) for block in found.values())
+        return sorted(blocks)
+
+    def at_beginning(self, settings: Settings) -> tuple[list[RecordedSegment], int]:
+        """The segments when the recording began, and how many of their blocks may be longer than is known.
+
+        A block was there if it is freed, or alive in the end, and was never allocated. Blocks that were freed are as long as
+        their request; what is left behind a large one belongs to it too where it is too short to be a free block.
+        """
+        older = self._older_blocks()
+        starts = sorted(older)
+        found, unsure = [], 0
+        for segment in self._older_segments():
+            here = starts[bisect_right(starts, segment.address - 1) : bisect_right(starts, segment.address + segment.size - 1)]
+            blocks = [older[start] for start in here]
+            ends = [*here[1:], segment.address + segment.size][: len(here)]
+            for number, (block, end) in enumerate(zip(blocks, ends, strict=True)):
+                if block.size == 0:
+                    size, sure = self._length(block, end, segment, settings)
+                    blocks[number], unsure = block._replace(size=size), unsure + (not sure)
+            blocks = with_gaps(blocks, segment.address, segment.address + segment.size, "inactive")
+            found.append(segment._replace(blocks=blocks))
+        return found, unsure
+
+    def space_begins(self, pieces: list[RecordedSegment]) -> int:
+        """The lowest address of an expandable segment that has memory in ``pieces``: pages may be mapped below them later."""
+        first = pieces[0]
+        pool = self.pools.index(first.pool) if first.pool in self.pools else len(self.pools)
+        said = self.events[(self.events["stream"] == first.stream) & (self.events["pool"] == pool)]
+        said = said[np.isin(said["action"], [Action.SEGMENT_MAP, Action.SEGMENT_UNMAP])]
+        small = said["size"] % LARGE_SEGMENT != 0
+        said = said[small == first.small]
+        change = np.where(said["action"] == Action.SEGMENT_MAP, 1, -1) * said["size"].astype(np.int64)
+        left = sum(piece.size for piece in pieces) + np.cumsum(change)
+        gone = np.flatnonzero(left == 0)  # then the whole segment went; a later one lies elsewhere
+        said = said[: gone[0]] if len(gone) else said
+        return min([first.address, *said["address"].tolist()])
+
+    def _older_blocks(self) -> dict[int, RecordedBlock]:
+        """The blocks that were alive at the beginning, by address; size 0 where only the request is known."""
+        moved = np.flatnonzero(self.events["action"] <= Action.FREE_COMPLETED).astype(np.int32)
+        first = self.events[moved[np.unique(self.events["address"][moved], return_index=True)[1]]]
+        born = set(first["address"][first["action"] == Action.ALLOC].tolist())
+        older = {
+            int(event["address"]): RecordedBlock(
+                int(event["address"]), 0, int(event["size"]), "active_allocated", int(event["stack"])
+            )
+            for event in first[first["action"] != Action.ALLOC]
+        }
+        for event in first[first["action"] == Action.FREE_COMPLETED]:
+            address = int(event["address"])
+            older[address] = older[address]._replace(state="active_awaiting_free")
+        touched = born | set(older)
+        for segment in self.segments:
+            for block in segment.blocks:
+                if block.state != "inactive" and block.address not in touched:
+                    older[block.address] = block
+        return older
+
+    def _older_segments(self) -> list[RecordedSegment]:
+        """The segments at the end, with what came since taken away, and what went since put back."""
+        found = {segment.address: segment._replace(blocks=[]) for segment in self.segments}
+        asked = (self.events["action"] >= Action.SEGMENT_ALLOC) & (self.events["action"] <= Action.SEGMENT_UNMAP)
+        for event in self.events[asked][::-1]:
+            action, address, size = int(event["action"]), int(event["address"]), int(event["size"])
+            if action == Action.SEGMENT_ALLOC:
+                found.pop(address, None)
+            elif action == Action.SEGMENT_FREE:
+                pool = self.pools[event["pool"]]
+                small = size <= 2 * SMALL  # large ones are longer, but for settings that nobody has
+                found[address] = RecordedSegment(address, size, int(event["stream"]), small, False, [], pool)
+            elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
+                _turn_back(found, event, self.pools, mapped=action == Action.SEGMENT_MAP)
+        return sorted(found.values())
+
+    def _length(self, block: RecordedBlock, end: int, segment: RecordedSegment, settings: Settings) -> tuple[int, bool]:
+        """The length of a block that is freed later; ``end`` is where the next one begins. And whether it is sure."""
+        size = settings.rounded(block.requested)
+        start = block.address + size
+        if end <= start or segment.small or segment.expandable:
+            return size, True
+        if end - start <= SMALL:  # no free block of a large segment is so short: the rest was never split off
+            return end - block.address, True
+        first = self._first_between(block.address, start, end)
+        return (first - block.address, True) if first is not None and first - start <= SMALL else (size, False)
+
+    def _first_between(self, older: int, start: int, end: int) -> int | None:
+        """The address of the first block that was allocated from ``start`` to ``end`` while ``older`` was alive."""
+        address, number = self._allocations
+        here = slice(*np.searchsorted(address, [start, end]))
+        if here.start == here.stop:
+            return None
+        first = number[here].min()
+        gone = self._frees.get(older, first)
+        return int(self.events["address"][first]) if first <= gone else None
+
+    @cached_property
+    def _allocations(self) -> tuple[np.ndarray, np.ndarray]:
+        """Addresses that were handed out, sorted, and the numbers of their events."""
+        number = np.flatnonzero(self.events["action"] == Action.ALLOC)
+        address = self.events["address"][number].astype(np.int64)
+        order = np.argsort(address, kind="stable")
+        return address[order], number[order]
+
+    @cached_property
+    def _frees(self) -> dict[int, int]:
+        """Address -> number of the event that first frees it."""
+        number = np.flatnonzero(self.events["action"] == Action.FREE_REQUESTED)[::-1]
+        return dict(zip(self.events["address"][number].tolist(), number.tolist(), strict=True))
+
+
+def with_gaps(blocks: list[RecordedBlock], start: int, end: int, state: str) -> list[RecordedBlock]:
+    """The blocks from ``start`` to ``end``, and between them blocks of this state."""
+    found = []
+    for block in blocks:
+        if block.address > start:
+            found.append(RecordedBlock(start, block.address - start, 0, state))
+        found.append(block)
+        start = block.address + block.size
+    if start < end:
+        found.append(RecordedBlock(start, end - start, 0, state))
+    return found
+
+
+def _turn_back(found: dict[int, RecordedSegment], event: np.void, pools: list[tuple[int, int]], mapped: bool) -> None:
+    """Undo one mapping, or unmapping, of pages."""
+    address, size = int(event["address"]), int(event["size"])
+    if mapped:
+        holder = next((s for s in found.values() if s.address <= address and address + size <= s.address + s.size), None)
+        if holder is None:
+            return  # the recording does not name where it went
+        del found[holder.address]
+        for start, end in ((holder.address, address), (address + size, holder.address + holder.size)):
+            if start < end:
+                found[start] = holder._replace(address=start, size=end - start)
+        return
+    small = size % LARGE_SEGMENT != 0  # pages of a large one have 20 MiB
+    piece = RecordedSegment(address, size, int(event["stream"]), small, True, [], pools[event["pool"]])
+    before = next((s for s in found.values() if s.expandable and s.address + s.size == address), None)
+    after = found.get(address + size)
+    if before is not None:
+        piece = before._replace(size=before.size + size)
+    if after is not None and after.expandable:
+        del found[after.address]
+        piece = piece._replace(size=piece.size + after.size)
+    found[piece.address] = piece

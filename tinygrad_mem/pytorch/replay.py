@@ -1,0 +1,337 @@
+"""The requests of a recording, run again through PyTorch's allocator: as they were, under other settings, on another card."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..errors import ArgumentError, OutOfMemoryError
+from ..memory.log import Kind
+from ..memory.track import Track
+from .allocator import CachingAllocator
+from .blocks import Home, SegmentBlock, State, insert
+from .driver import SPACE, Driver
+from .recording import EVENT, Action, RecordedBlock, RecordedSegment, Recording, with_gaps
+from .settings import Settings, parse
+from .snapshot import read
+
+_GIVES = (Action.SEGMENT_FREE, Action.SEGMENT_UNMAP)
+
+
+@dataclass
+class Replay:
+    """The result of running the requests of a recording through the allocator.
+
+    Attributes:
+        settings: under which it ran.
+        allocations: how many requests there were.
+        as_recorded: how many of them got the address that they have in the recording.
+        segments: how many segments the driver gave (for expandable segments: how often it mapped pages).
+        segments_as_recorded: how many of them at the recorded moment with the recorded size.
+        peak_allocated, peak_reserved: the most bytes in use, and taken of the driver.
+        peak_fragmentation: the most bytes that were reserved and not in use, when reserved was at its peak.
+        out_of_memory: numbers of the events whose request the driver could not serve; -1: what was there at the beginning.
+        assumed: how many blocks were there at the beginning whose length the recording does not say for sure.
+        timeline: (event, allocated, reserved) after each event that changed them; int64, shape (n, 3).
+        fragmentation: (event, could be had again, stuck, waiting) after the same events: what is reserved and not allocated;
+            int64, shape (n, 4). ``torch.cuda.empty_cache`` gives the first back. The second are free, but a part of their
+            segment or page is in use, or it belongs to a private pool. The third are freed, and another stream uses them.
+        sizes: bytes that the block of each event's request has, 0 where the event is none; int64, shape (events,).
+    """
+
+    settings: str
+    allocations: int = 0
+    as_recorded: int = 0
+    segments: int = 0
+    segments_as_recorded: int = 0
+    peak_allocated: int = 0
+    peak_reserved: int = 0
+    peak_fragmentation: int = 0
+    out_of_memory: list[int] = field(default_factory=list)
+    assumed: int = 0
+    retries: int = 0
+    timeline: np.ndarray = field(default_factory=lambda: np.empty((0, 3), np.int64), repr=False)
+    fragmentation: np.ndarray = field(default_factory=lambda: np.empty((0, 4), np.int64), repr=False)
+    sizes: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64), repr=False)
+
+
+class _RecordedDriver(Driver):
+    """The driver of the recording: asked for what it was asked for then, it gives the address that it gave then."""
+
+    def __init__(self, replay: Replay) -> None:
+        super().__init__()
+        self.due: list[tuple[Action, int, int]] = []  # what the recording says that the driver gave before the next request
+        self.refuses = False
+        self._replay = replay
+
+    def malloc(self, size: int, stream: int) -> int | None:
+        if self.refuses:
+            return None
+        recorded = self._recorded(Action.SEGMENT_ALLOC, size)
+        return super().malloc(size, stream) if recorded is None else recorded
+
+    def map(self, address: int, size: int, stream: int) -> bool:
+        if self.refuses:
+            return False
+        self._recorded(Action.SEGMENT_MAP, size)
+        return super().map(address, size, stream)
+
+    def reserve(self, page: int, stream: int) -> tuple[int, int]:
+        address, size = super().reserve(page, stream)
+        return next((start for action, start, _ in self.due if action == Action.SEGMENT_MAP), address), size
+
+    def _recorded(self, action: Action, size: int) -> int | None:
+        """The address where this was given at this moment of the recording."""
+        self._replay.segments += 1
+        found = next((due for due in self.due if due[0] == action and due[2] == size), None)
+        if found is None:
+            return None
+        self.due.remove(found)
+        self._replay.segments_as_recorded += 1
+        return found[1]
+
+
+class _Run:
+    """One replay under way.
+
+    Attributes:
+        address: recorded address of a block -> where it lies here.
+    """
+
+    def __init__(self, recording: Recording, settings: str | None, capacity: int | None, anew: bool = False) -> None:
+        self.recording = recording
+        same = settings in (None, recording.settings) and not anew
+        self.as_recorded = same and capacity is None
+        self.result = Replay(recording.settings if settings is None else settings)
+        recorded = _recorded(recording.settings)
+        self.driver = _RecordedDriver(self.result) if self.as_recorded else Driver(capacity)
+        self.allocator = CachingAllocator(recorded if settings is None else settings, capacity, self.driver)
+        older, self.result.assumed = recording.at_beginning(recorded)
+        self.address: dict[int, int] = {}
+        if same:
+            self._restore(older)
+        else:
+            self._ask_again(older)
+        self._moments: list[tuple[int, int, int, int, int]] = []
+        self._sizes = [0] * len(recording.events)
+
+    def _restore(self, segments: list[RecordedSegment]) -> None:
+        """Put the allocator into the state of the beginning."""
+        spaces: dict[Home, list[RecordedSegment]] = {}
+        for segment in segments:
+            home = Home(segment.pool, segment.small, segment.stream)
+            self.driver.taken += segment.size
+            if segment.expandable:
+                spaces.setdefault(home, []).append(segment)
+                self.allocator.stats.mapped(segment.small, segment.size)
+            else:
+                self.allocator.stats.segment_alloc(segment.small, segment.size, False)
+                self._restore_chain(home, segment.blocks, False)
+        if self.driver.capacity is not None and self.driver.taken > self.driver.capacity:
+            self.result.out_of_memory.append(-1)
+        for home, pieces in spaces.items():  # each has one range of addresses, which may begin below what has memory
+            start = self.recording.space_begins(pieces)
+            held = [block for piece in pieces for block in piece.blocks]
+            self._restore_chain(home, with_gaps(held, start, start + SPACE, "unmapped"), True)
+
+    def _restore_chain(self, home: Home, blocks: list[RecordedBlock], expandable: bool) -> None:
+        before: SegmentBlock | None = None
+        chain = []
+        for held in blocks:
+            block = SegmentBlock(held.address, held.size, home, State.FREE, expandable, blocks[0].address)
+            insert(block, before, None)
+            before = self.allocator.blocks[held.address] = block
+            chain.append(block)
+        for block, held in zip(chain, blocks, strict=True):
+            self._settle(block, held.requested, held.state)
+
+    def _settle(self, block: SegmentBlock, requested: int, state: str) -> None:
+        if state == "inactive":
+            self.allocator.make_free(block)
+            if block.split and not block.expandable:
+                self.allocator.stats.split_freed(block.home.small, 0, 0, block.size)
+            return
+        if state == "unmapped":
+            self.allocator.make_unmapped(block)
+            return
+        block.state, block.requested = State.USED, requested
+        self.allocator.stats.allocated(block.home.small, block.size, requested)
+        self.address[block.address] = block.address
+        if state == "active_awaiting_free":
+            block.streams.add(-1)
+            self.allocator.free(block.address)
+
+    def _ask_again(self, segments: list[RecordedSegment]) -> None:
+        """Ask for the blocks that were there at the beginning, as if the program had started under these settings."""
+        for segment in segments:
+            for held in segment.blocks:
+                if held.state != "inactive":
+                    try:
+                        self.address[held.address] = self.allocator.malloc(held.requested, segment.stream, segment.pool)
+                    except OutOfMemoryError:
+                        self.result.out_of_memory.append(-1)
+                        continue
+                    if held.state == "active_awaiting_free":
+                        self.allocator.record_stream(self.address[held.address], -1)
+                        self.allocator.free(self.address[held.address])
+
+    def run(self) -> Replay:
+        """All events, in order."""
+        events = self.recording.events
+        waits = self._waits()
+        columns = (events[name].tolist() for name in ("action", "address", "size", "stream", "pool"))
+        allocator, stats, note = self.allocator, self.allocator.stats, self._moments.append
+        for number, (action, address, size, stream, pool) in enumerate(zip(*columns, strict=True)):
+            if action == Action.ALLOC:
+                self._malloc(number, address, size, stream, pool)
+            elif action == Action.FREE_REQUESTED:
+                self._free(address, number in waits)
+            elif action == Action.FREE_COMPLETED:
+                if not self._completed(address):
+                    continue
+            elif action == Action.OOM:
+                self._refused(number, size, stream, pool)
+            elif action <= Action.SEGMENT_UNMAP and self.as_recorded:
+                self._driver_said(Action(action), address, size)
+            used, reserved, active = map(stats.current, ("allocated_bytes", "reserved_bytes", "active_bytes"))
+            note((number, used, reserved, allocator.releasable, active - used))
+        return self._finished()
+
+    def _waits(self) -> set[int]:
+        """Numbers of the events that free a block on which another stream still works: it is free at a later event."""
+        events = self.recording.events
+        freed = np.flatnonzero(events["action"] == Action.FREE_REQUESTED)
+        after = np.append(events, np.zeros(1, events.dtype))[freed + 1]
+        at_once = (after["action"] == Action.FREE_COMPLETED) & (after["address"] == events["address"][freed])
+        return set(freed[~at_once].tolist())
+
+    # --- one event --------------------------------------------------------------------------------------------------------
+
+    def _malloc(self, number: int, recorded: int, size: int, stream: int, pool: int) -> None:
+        self.result.allocations += 1
+        try:
+            address = self.allocator.malloc(size, stream, self.recording.pools[pool])
+        except OutOfMemoryError:
+            self.result.out_of_memory.append(number)
+            return
+        self.address[recorded] = address
+        self._sizes[number] = self.allocator.blocks[address].size
+        self.result.as_recorded += address == recorded
+
+    def _free(self, recorded: int, waits: bool) -> None:
+        address = self.address.get(recorded)
+        if address is None:
+            return  # its request could not be served here
+        if waits:
+            self.allocator.record_stream(address, -1)
+        self.allocator.free(address)
+
+    def _completed(self, recorded: int) -> bool:
+        """End the wait of a freed block; whether it waited."""
+        address = self.address.pop(recorded, None)
+        block = self.allocator.blocks.get(address) if address is not None else None
+        if block is None or block.state is not State.WAITING:
+            return False
+        self.allocator.completed(block.address)
+        return True
+
+    def _refused(self, number: int, size: int, stream: int, pool: int) -> None:
+        """A request that the driver could not serve in the recording."""
+        if isinstance(self.driver, _RecordedDriver):
+            self.driver.refuses = True
+        try:
+            # where it is served here, the program would have gone on: nobody frees it in the recording
+            self.allocator.free(self.allocator.malloc(size, stream, self.recording.pools[pool]))
+        except OutOfMemoryError:
+            self.result.out_of_memory.append(number)
+        finally:
+            if isinstance(self.driver, _RecordedDriver):
+                self.driver.refuses = False
+
+    def _driver_said(self, action: Action, address: int, size: int) -> None:
+        """Segments that the recording gives back go now; those that it takes are there for the next request."""
+        assert isinstance(self.driver, _RecordedDriver)
+        if action not in _GIVES:
+            self.driver.due.append((action, address, size))
+            return
+        block = next((b for b in self.allocator.blocks.values() if b.address <= address < b.address + b.size), None)
+        if block is None or block.state is not State.FREE:
+            return  # it lies elsewhere here
+        if action == Action.SEGMENT_UNMAP:
+            self.allocator.unmap(block)
+        elif not block.split:
+            self.allocator.give_back(block)
+
+    # --- the result -------------------------------------------------------------------------------------------------------
+
+    def _finished(self) -> Replay:
+        result, stats = self.result, self.allocator.stats
+        result.peak_allocated, result.peak_reserved = stats.peak("allocated_bytes"), stats.peak("reserved_bytes")
+        result.retries = stats.num_alloc_retries
+        result.sizes = np.array(self._sizes, np.int64)
+        moments = np.array(self._moments, np.int64).reshape(-1, 5)
+        result.timeline = timeline = moments[:, :3]
+        event, used, reserved, again, waiting = moments.T
+        result.fragmentation = np.stack([event, again, reserved - used - waiting - again, waiting], 1)
+        if len(timeline):
+            result.peak_fragmentation = int((timeline[:, 2] - timeline[:, 1])[timeline[:, 2] == timeline[:, 2].max()].max())
+        if not self.as_recorded:
+            result.segments = stats.num_device_alloc
+        return result
+
+
+def _recorded(settings: str) -> Settings:
+    try:
+        return parse(settings)
+    except ArgumentError as error:
+        raise ArgumentError(
+            f"replay: the program ran under {settings!r}, which this model does not know, so the blocks that it had when the "
+            f"recording began cannot be put in their places ({error})"
+        ) from None
+
+
+def replay(
+    source: Track | Recording | str | os.PathLike,
+    settings: str | None = None,
+    capacity: int | None = None,
+    device: int | None = None,
+    *,
+    anew: bool = False,
+) -> Replay:
+    """Run the requests of a recording through PyTorch's allocator: as they were, under other settings, or on another card.
+
+    Args:
+        source: a snapshot's file, a recording of one, or a track of ours, whose requests are then PyTorch's.
+        settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``None``: those of the recording. Under other settings the blocks that were
+            there when the recording began are asked for anew, in the order of their addresses.
+        capacity: bytes that the driver has; ``None``: what it gave in the recording, else as much as is asked for.
+        device: of a snapshot with several, which one.
+        anew: ask for the blocks that were there anew under the recorded settings too: what other settings compare with.
+
+    Raises:
+        FileFormatError: the file is no snapshot.
+        ValueError: PyTorch would refuse the settings; the recorded ones are not known; or there are several devices and none is
+            named.
+    """
+    if isinstance(source, Track):
+        source = of_track(source)
+    elif not isinstance(source, Recording):
+        source = read(source).of(device)
+    return _Run(source, settings, capacity, anew).run()
+
+
+def of_track(track: Track) -> Recording:
+    """The requests of a track of ours, as PyTorch's allocator would hear them. Blocks that are older come first."""
+    log = track.log
+    kind, address, requested = (log.column(name) for name in ("kind", "address", "requested"))
+    older, asked, freed = kind == Kind.OLDER, kind == Kind.MALLOC, kind == Kind.FREE
+    known = (address > 0) & (older | asked | freed)
+    order = np.concatenate([np.flatnonzero(known & older), np.flatnonzero(known & ~older)])
+    twice = np.repeat(order, 1 + freed[order])  # a free is requested, and then completed
+    events = np.zeros(len(twice), EVENT)
+    events["action"] = np.where(freed[twice], Action.FREE_REQUESTED, Action.ALLOC)
+    events["action"][1:][twice[1:] == twice[:-1]] = Action.FREE_COMPLETED
+    events["address"], events["size"] = address[twice], np.maximum(requested[twice], 1)
+    return Recording(0, events, [])

@@ -1,0 +1,177 @@
+"""The settings of PyTorch's CUDA caching allocator: the string in ``PYTORCH_CUDA_ALLOC_CONF`` (or ``PYTORCH_ALLOC_CONF``).
+
+Source: PyTorch 2.13, "CUDA semantics: Memory management", and ``c10/core/AllocatorConfig.cpp``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..errors import ArgumentError
+
+MIB = 1 << 20
+SMALLEST = 512  # every block's size is a multiple of it
+SMALL = MIB  # a request up to here is small
+SMALL_SEGMENT = 2 * MIB
+LARGE_SEGMENT = 20 * MIB  # asked for a large request below OWN_SEGMENT
+OWN_SEGMENT = 10 * MIB  # a request from here on has a segment of its own, of a multiple of 2 MiB
+_INTERVALS = 16  # powers of two from 1 MiB to 64 GiB, each of which may have its own number of divisions
+_UNLIMITED = 1 << 63
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that a string names; the defaults are PyTorch's.
+
+    Attributes:
+        max_split_size: bytes; a block of this size or more is never split.
+        max_non_split_rounding: bytes by which a block of ``max_split_size`` or more may exceed a request for one.
+        divisions: for each power of two from 1 MiB on, into how many sizes it is divided (0 and 1: not at all).
+        garbage_collection_threshold: share of what the process may have, from which on old free segments are given back.
+        expandable_segments: a segment grows by mapped pages.
+        large_segment: bytes of the segment for large requests below 10 MiB.
+        per_process_memory_fraction: share of the card that the process may have; ``None``: PyTorch does not ask.
+    """
+
+    max_split_size: int = _UNLIMITED
+    max_non_split_rounding: int = LARGE_SEGMENT
+    divisions: tuple[int, ...] = (0,) * _INTERVALS
+    garbage_collection_threshold: float = 0.0
+    expandable_segments: bool = False
+    large_segment: int = LARGE_SEGMENT
+    per_process_memory_fraction: float | None = None
+
+    def rounded(self, size: int) -> int:
+        """The bytes that a request of ``size`` bytes takes: a multiple of 512, or the next division of a power of two."""
+        if size < SMALLEST:
+            return SMALLEST
+        divisions = self.divisions[min(max(size.bit_length() - MIB.bit_length(), 0), _INTERVALS - 1)]
+        step = SMALLEST
+        if divisions > 1 and size > SMALLEST * divisions:
+            step = (1 << (size.bit_length() - 1)) // divisions
+        return -(-size // step) * step
+
+    def segment_size(self, rounded: int) -> int:
+        """The bytes of the segment that is asked of the driver for a request of ``rounded`` bytes."""
+        if rounded <= SMALL:
+            return SMALL_SEGMENT
+        return self.large_segment if rounded < OWN_SEGMENT else -(-rounded // (2 * MIB)) * (2 * MIB)
+
+    def splits(self, size: int, rounded: int, small: bool) -> bool:
+        """True if a free block of ``size`` bytes is split for a request of ``rounded`` bytes."""
+        if small or self.expandable_segments:
+            return size - rounded >= SMALLEST
+        return rounded < self.max_split_size and size - rounded > SMALL
+
+
+def parse(text: str) -> Settings:
+    """Read a settings string, such as ``"max_split_size_mb:128,expandable_segments:True"``.
+
+    Raises:
+        ValueError: PyTorch would refuse it too, or the setting changes what this model does not have.
+    """
+    found: dict[str, Any] = {}
+    for key, value in _pairs(text):
+        if key in _READERS:
+            name, reader = _READERS[key]
+            found[name] = reader(key, value)
+        elif key == "backend" and value != "native":
+            raise ArgumentError(f"settings: backend {value!r} is another allocator than PyTorch's own; only native is modelled")
+        elif key not in _NO_EFFECT:
+            known = ", ".join([*_READERS, *_NO_EFFECT])
+            raise ArgumentError(f"settings: PyTorch's allocator has no setting {key!r}; it has {known}")
+    settings = Settings(**found)
+    for key in ("max_split_size_mb", "max_non_split_rounding_mb"):
+        if getattr(settings, _READERS[key][0]) < settings.large_segment:
+            raise ArgumentError(
+                f"settings: {key} must be at least {settings.large_segment // MIB}, the size of a large segment"
+            )
+    return settings
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = re.findall(r"([^\s,:\[\]]+):(\[[^\[\]]*\]|[^\s,:\[\]]+)(?:,|$)", text := re.sub(r"\s", "", text))
+    if ",".join(f"{key}:{value}" for key, value in pairs) != text.removesuffix(","):
+        raise ArgumentError(f"settings: expected name:value pairs separated by commas, found {text!r}")
+    return pairs
+
+
+def _number(key: str, value: str, kind: Callable[[str], Any] = int) -> Any:
+    try:
+        return kind(value)
+    except ValueError:
+        raise ArgumentError(f"settings: {key} is a number, found {value!r}") from None
+
+
+def _mebibytes(key: str, value: str) -> int:
+    size = _number(key, value) * MIB
+    if size <= OWN_SEGMENT:
+        raise ArgumentError(f"settings: {key} must be more than {OWN_SEGMENT // MIB}, found {value}")
+    return min(size, _UNLIMITED)
+
+
+def _share(key: str, value: str) -> float:
+    share = _number(key, value, float)
+    if not 0 < share < 1 and not (share == 1 and key == "per_process_memory_fraction"):
+        raise ArgumentError(f"settings: {key} lies between 0 and 1, found {value}")
+    return share
+
+
+def _switch(key: str, value: str) -> bool:
+    if value not in ("True", "False"):
+        raise ArgumentError(f"settings: {key} is True or False, found {value!r}")
+    return value == "True"
+
+
+def _divisions(key: str, value: str) -> tuple[int, ...]:
+    """One number for all sizes, or ``[256:1,512:2,>:8]``: megabytes and the divisions from there on.
+
+    As PyTorch does it, the first entry holds below its size too, an entry holds for its own power of two only, and ``>`` holds
+    from the last entry on, that entry included.
+    """
+    if not value.startswith("["):
+        return (_power_of_two(key, value),) * _INTERVALS
+    divisions, last = [0] * _INTERVALS, None
+    for entry in value.strip("[]").split(","):
+        size, _, number = entry.partition(":")
+        count = 0 if number == "0" else _power_of_two(key, number)
+        if size == ">":
+            divisions[last or 0 :] = [count] * (_INTERVALS - (last or 0))
+            continue
+        index = min(_power_of_two(key, size).bit_length() - 1, _INTERVALS - 1)
+        divisions[0 if last is None else index : index + 1] = [count] * (index + 1 if last is None else 1)
+        last = index
+    return tuple(divisions)
+
+
+def _power_of_two(key: str, value: str) -> int:
+    number = _number(key, value)
+    if number < 1 or number & (number - 1):
+        raise ArgumentError(f"settings: sizes and divisions of {key} are powers of two, found {value}")
+    return number
+
+
+_READERS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "max_split_size_mb": ("max_split_size", _mebibytes),
+    "max_non_split_rounding_mb": ("max_non_split_rounding", _mebibytes),
+    "roundup_power2_divisions": ("divisions", _divisions),
+    "garbage_collection_threshold": ("garbage_collection_threshold", _share),
+    "expandable_segments": ("expandable_segments", _switch),
+    "large_segment_size_mb": ("large_segment", _mebibytes),
+    "per_process_memory_fraction": ("per_process_memory_fraction", _share),
+}
+_NO_EFFECT = (  # on the addresses and bytes of device memory
+    "backend",
+    "release_lock_on_cudamalloc",
+    "pinned_use_cuda_host_register",
+    "pinned_num_register_threads",
+    "pinned_use_background_threads",
+    "pinned_reserve_segment_size_mb",
+    "pinned_max_round_threshold_mb",
+    "pinned_max_cached_size_mb",
+    "graph_capture_record_stream_reuse",
+    "throw_on_cudamalloc_oom",
+)

@@ -1,0 +1,192 @@
+"""PyTorch's memory snapshot: the file that ``torch.cuda.memory._dump_snapshot`` writes, read into recordings, one a device.
+
+The format has changed with PyTorch's versions: blocks with and without addresses, requested sizes and stacks; memory pools;
+settings. What a file does not say is left out, never made up.
+
+Source: PyTorch 2.0 to 2.13, ``torch/cuda/memory.py`` and ``torch/csrc/cuda/Module.cpp``.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import ArgumentError, FileFormatError
+from ..files import unpacking
+from ..memory.export.snapshot import OURS
+from .recording import EVENT, Action, RecordedBlock, RecordedSegment, Recording
+from .unpickle import Reader, StackList, Stacks
+
+_ACTIONS = {action.name.lower(): action for action in Action}
+_STATES = ("active_allocated", "active_awaiting_free", "active_pending_free", "inactive")
+_EVENTS = 1 << 14  # of one device, for which there is room at first
+_TOP = (1 << 64) - 1
+
+
+class Snapshot:
+    """A snapshot, read.
+
+    Attributes:
+        recordings: one for each device that has segments or events, by its number.
+        stacks: what the events' and blocks' stack numbers mean.
+        track: of a file that a track of ours wrote, the track's own file, as texts.
+    """
+
+    def __init__(self, recordings: dict[int, Recording], stacks: Stacks, track: list[Any] | None = None) -> None:
+        self.recordings, self.stacks, self.track = recordings, stacks, track
+
+    def of(self, device: int | None = None) -> Recording:
+        """The recording of a device; ``None``: of the only one that has events, or the only one.
+
+        Raises:
+            ValueError: there is no such device, or several that have events.
+        """
+        if device is None:
+            used = [recording for recording in self.recordings.values() if len(recording.events)]
+            used = used or ([*self.recordings.values()] if len(self.recordings) == 1 else [])
+            if len(used) == 1:
+                return used[0]
+            found = f"{len(used)} have events: {', '.join(str(each.device) for each in used)}" if used else "none has events"
+            raise ArgumentError(f"snapshot: choose a device: of {len(self.recordings)} devices {found}")
+        if device not in self.recordings:
+            raise ArgumentError(f"snapshot: it has no device {device}; it has {', '.join(map(str, self.recordings)) or 'none'}")
+        return self.recordings[device]
+
+
+class _Events:
+    """The events of one device, as they come."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.count, self.rows = what, 0, np.zeros(_EVENTS, EVENT)
+        self.pools: dict[tuple[int, int], int] = {(0, 0): 0}
+
+    def take(self, events: list[Any]) -> None:
+        """Append events, dicts of the snapshot."""
+        try:
+            rows = [self._row(event) for event in events]
+            new = np.array(rows, EVENT)
+        except (TypeError, KeyError, AttributeError, OverflowError, ValueError) as error:
+            raise FileFormatError(f"{self.what}: an event after number {self.count:,} is damaged: {error!r:.80}") from None
+        if self.count + len(new) > len(self.rows):  # grown in place: at most an eighth is copied for nothing
+            self.rows.resize(max(len(self.rows) * 5 // 4, self.count + len(new)), refcheck=False)
+        self.rows[self.count : self.count + len(new)] = new
+        self.count += len(new)
+
+    def _row(self, event: dict[str, Any]) -> tuple:
+        action = _ACTIONS.get(event["action"], Action.OTHER)
+        address = event.get("device_free" if action is Action.OOM else "addr", 0)
+        pool = tuple(event.get("pool_id", (0, 0)))
+        if pool not in self.pools:
+            self.pools[pool] = len(self.pools)
+        frames = event.get("frames")
+        stack = frames.stack if type(frames) is StackList else 0
+        return (
+            int(action),
+            address,
+            event.get("size", 0),
+            event.get("stream", 0) & _TOP,
+            self.pools[pool],
+            stack,
+            event.get("time_us", 0),
+        )
+
+
+def read(path: str | os.PathLike, progress: Callable[[int], object] = lambda count: None) -> Snapshot:
+    """Read a snapshot, with or without gzip.
+
+    Args:
+        progress: called with the number of bytes that were read since the last call.
+
+    Raises:
+        FileFormatError: the file is something else, damaged, incomplete, or would run code.
+    """
+    what = os.fspath(path)
+    with open(path, "rb") as file:
+        packed = file.read(2) == b"\x1f\x8b"
+        file.seek(0)
+        name = Path(what).name
+        try:
+            return _read(unpacking(file, name) if packed else file, name, progress)
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise FileFormatError(f"{name}: the gzip file is damaged or incomplete: {error}") from None
+
+
+def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snapshot:
+    events: dict[int, _Events] = {}
+
+    def take(device: int, items: list[Any]) -> None:
+        if device not in events:
+            events[device] = _Events(what)
+        events[device].take(items)
+
+    reader = Reader(file, what, take, progress)
+    whole = reader.read()
+    if isinstance(whole, list):  # torch.cuda.memory_snapshot(): the segments alone
+        whole = {"segments": whole}
+    if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
+        reader.refuse("it is a pickle, but no memory snapshot: it has no segments")
+    segments: dict[int, list[RecordedSegment]] = {}
+    pools: dict[int, dict[tuple[int, int], int]] = {device: found.pools for device, found in events.items()}
+    try:
+        for segment in whole["segments"]:
+            segments.setdefault(int(segment.get("device", 0)), []).append(_segment(segment, reader.stacks))
+    except (TypeError, KeyError, AttributeError, ValueError, FileFormatError) as error:
+        reader.refuse(f"a segment is damaged: {error!r:.80}")
+    settings = _settings(whole.get("allocator_settings"))
+    ours = isinstance(whole.get("tinygrad_mem"), (list, tuple))  # a track of ours: its segments are another allocator's
+    recordings = {
+        device: Recording(
+            device,
+            _of_interest(events[device], ours) if device in events else np.zeros(0, EVENT),
+            [] if ours else sorted(segments.get(device, [])),
+            settings,
+            list(pools.get(device, {(0, 0): 0})),
+        )
+        for device in sorted({*events, *segments})
+    }
+    track = whole.get(OURS)
+    return Snapshot(recordings, reader.stacks, track if isinstance(track, list) else None)
+
+
+def _of_interest(events: _Events, ours: bool) -> np.ndarray:
+    rows = events.rows[: events.count]
+    return rows[rows["action"] <= Action.FREE_COMPLETED] if ours else rows
+
+
+def _segment(segment: dict[str, Any], stacks: Stacks) -> RecordedSegment:
+    return RecordedSegment(
+        segment["address"],
+        segment["total_size"],
+        segment.get("stream", 0) & _TOP,
+        segment["segment_type"] == "small",
+        bool(segment.get("is_expandable", False)),
+        list(_blocks(segment["blocks"], segment["address"], stacks)),
+        tuple(segment.get("segment_pool_id", (0, 0))),  # type: ignore[arg-type]
+    )
+
+
+def _blocks(blocks: list[dict[str, Any]], address: int, stacks: Stacks) -> Iterator[RecordedBlock]:
+    """The blocks of a segment that begins at ``address``; older versions name neither addresses nor requests."""
+    for block in blocks:
+        history = block.get("history") or [{}]  # PyTorch 2.0: what was last allocated there
+        frames = block.get("frames", history[0].get("frames"))
+        stack = frames.stack if type(frames) is StackList else 0
+        size = block["size"]
+        requested = block.get("requested_size", history[0].get("real_size", size))
+        if block["state"] not in _STATES:
+            raise ValueError(f"no block is {block['state']!r:.40}")
+        state = "active_awaiting_free" if block["state"] == "active_pending_free" else block["state"]
+        yield RecordedBlock(block.get("address", address), size, requested, state, stack)
+        address = block.get("address", address) + size
+
+
+def _settings(said: Any) -> str:
+    """The settings string, where the snapshot has one; whether it is known here is asked when it is needed."""
+    text = (said.get("PYTORCH_ALLOC_CONF") or said.get("PYTORCH_CUDA_ALLOC_CONF")) if isinstance(said, dict) else ""
+    return text if isinstance(text, str) else ""

@@ -1,0 +1,179 @@
+"""The bytes that are reserved and not allocated: what could be had again, and what is stuck behind which blocks.
+
+Told from the recorded addresses alone. A segment goes back to the driver as a whole, an expandable one page by page. So the
+free bytes of a segment (or page) in which anything is alive are stuck: other requests may use them, the driver cannot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from .evidence import Evidence
+from .recording import Action
+from .settings import SMALL_SEGMENT, parse
+
+_EVERYBODY = (0, 0)
+_LATE = "(freed, another stream uses it)"
+
+
+@dataclass
+class Held:
+    """Free bytes that are stuck behind blocks of the same lines.
+
+    Attributes:
+        line: the line that asked for most bytes of the blocks; ``others``: how many more lines asked for some.
+        stuck: free bytes of the segments (or pages) that the blocks are in; ``largest``: the largest free piece there.
+        blocks, bytes: how many blocks hold them, and how large those are.
+    """
+
+    line: str
+    others: int
+    stuck: int
+    largest: int
+    blocks: int
+    bytes: int
+
+
+@dataclass
+class Unused:
+    """Bytes at one moment; the five add up to ``reserved``.
+
+    Attributes:
+        event: after which.
+        allocated: in use.
+        waiting: freed, but another stream still works on them.
+        again: in segments (or pages) that are wholly free: ``torch.cuda.empty_cache`` gives them back.
+        stuck: free, in segments (or pages) where something is alive.
+        private: free, and kept for a private pool, such as a CUDA graph's.
+        held: behind what the stuck bytes are stuck, most first.
+    """
+
+    event: int
+    reserved: int = 0
+    allocated: int = 0
+    waiting: int = 0
+    again: int = 0
+    stuck: int = 0
+    private: int = 0
+    held: list[Held] = field(default_factory=list)
+
+
+def unused(evidence: Evidence, event: int) -> Unused:
+    """The reserved bytes after an event; -1: before the first."""
+    found = Unused(event)
+    start, end, pool = _units(evidence, event)
+    order = np.argsort(start)
+    start, end, pool = start[order], end[order], pool[order]
+    alive = evidence.alive(event)
+    late, late_size = _waiting(evidence, event)
+    address = np.concatenate([evidence.blocks.address[alive].astype(np.int64), late])
+    size = np.concatenate([evidence.blocks.size[alive], late_size])
+    owner = np.concatenate([evidence.owner[alive], np.full(len(late), len(evidence.owners))])
+    order = np.argsort(address, kind="stable")
+    address, size, owner = address[order], size[order], owner[order]
+    free = (end - start) - _covered(address, size, start, end)
+    empty = free == end - start
+    shared = pool == 0
+    found.reserved, found.allocated = int((end - start).sum()), int(evidence.blocks.size[alive].sum())
+    found.waiting = int(late_size.sum())
+    found.again, found.private = int(free[empty & shared].sum()), int(free[empty & ~shared].sum())
+    partly = np.flatnonzero(~empty & (free > 0))
+    found.stuck = int(free[partly].sum())
+    found.held = _held([*evidence.owners, _LATE], partly, (start, end, free), (owner, address, size))
+    return found
+
+
+def _units(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The pieces that the driver can have back, after an event: addresses from and to, and the number of the pool."""
+    recording = evidence.recording
+    settings = parse(recording.settings)
+    pieces: dict[int, tuple[int, int, int]] = {}  # address -> end, pool, bytes of a page; 0: it is not expandable
+    pools = {pool: number for number, pool in enumerate(recording.pools)}
+    for segment in recording.at_beginning(settings)[0]:
+        number = pools.get(segment.pool, 0 if segment.pool == _EVERYBODY else len(pools))
+        page = SMALL_SEGMENT if segment.small else settings.large_segment
+        pieces[segment.address] = segment.address + segment.size, number, page * segment.expandable
+    events = recording.events[: event + 1]
+    moved = events[(events["action"] >= Action.SEGMENT_ALLOC) & (events["action"] <= Action.SEGMENT_UNMAP)]
+    columns = (moved[name].tolist() for name in ("action", "address", "size", "pool"))
+    for action, address, size, number in zip(*columns, strict=True):
+        if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+            page = SMALL_SEGMENT if size % settings.large_segment else settings.large_segment
+            pieces[address] = address + size, number, page * (action == Action.SEGMENT_MAP)
+        elif action == Action.SEGMENT_FREE:
+            pieces.pop(address, None)
+        else:
+            _unmap(pieces, address, address + size)
+    units = []
+    for address, (end, number, page) in pieces.items():
+        page = page or end - address
+        units.extend((at, min(at + page, end), number) for at in range(address, end, page))
+    return tuple(np.array(units, np.int64).reshape(-1, 3).T)  # type: ignore[return-value]
+
+
+def _unmap(pieces: dict[int, tuple[int, int, int]], start: int, end: int) -> None:
+    """Take the pages from ``start`` to ``end`` out of the pieces; what is left of them stays."""
+    for address, (stop, number, page) in [*pieces.items()]:
+        if address < end and start < stop and page:
+            del pieces[address]
+            for left, right in ((address, start), (end, stop)):
+                if left < right:
+                    pieces[left] = right, number, page
+
+
+def _waiting(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray]:
+    """The address and bytes of each block that is freed after an event, and waits for another stream."""
+    recording = evidence.recording
+    said = recording.events[: event + 2]
+    if len(said) > event + 1 and not (
+        said["action"][-1] == Action.FREE_COMPLETED and np.all(said["address"][-2:-1] == said["address"][-1])
+    ):
+        said = said[:-1]  # else both were one call
+    older = [block for block in recording.older_blocks(parse(recording.settings)) if block.state == "active_awaiting_free"]
+    sizes = {block.address: block.size for block in older}
+    requested = np.concatenate([np.array([*sizes], np.uint64), said["address"][said["action"] == Action.FREE_REQUESTED]])
+    completed = said["address"][said["action"] == Action.FREE_COMPLETED]
+    if not np.any(recording.events["action"] == Action.FREE_COMPLETED) and not sizes:
+        return np.empty(0, np.int64), np.empty(0, np.int64)  # this recording does not say
+    address, place = np.unique(np.concatenate([requested, completed]), return_inverse=True)
+    change = np.where(np.arange(len(place)) < len(requested), 1, -1)
+    waits = address[np.bincount(place.reshape(-1), change) > 0]
+    blocks = evidence.blocks
+    freed = np.flatnonzero((blocks.freed <= event) & np.isin(blocks.address, waits))
+    sizes |= dict(zip(blocks.address[freed].tolist(), blocks.size[freed].tolist(), strict=True))  # the last one of each address
+    return waits.astype(np.int64), np.array([sizes[at] for at in waits.tolist()], np.int64)
+
+
+def _covered(address: np.ndarray, size: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """Bytes of blocks from each start to its end; blocks may lie over several of them."""
+    upto = np.concatenate([[0], np.cumsum(size)])
+
+    def below(limit: np.ndarray) -> np.ndarray:
+        place = np.searchsorted(address, limit)
+        before = np.maximum(place - 1, 0)
+        beyond = np.maximum(address[before] + size[before] - limit, 0) if len(address) else 0
+        return upto[place] - np.where(place > 0, beyond, 0)
+
+    return below(end) - below(start)
+
+
+def _held(names: list[str], partly: np.ndarray, units: tuple, blocks: tuple) -> list[Held]:
+    """The free bytes of the units ``partly``, by the lines of the blocks in them."""
+    (start, end, free), (owner, address, size) = units, blocks
+    groups: dict[tuple[int, ...], Held] = {}
+    for unit in partly.tolist():
+        first = max(int(np.searchsorted(address, start[unit], "right")) - 1, 0)
+        here = np.arange(first, np.searchsorted(address, end[unit]))
+        here = here[address[here] + size[here] > start[unit]]
+        sums = np.bincount(owner[here], size[here])
+        lines = tuple(np.flatnonzero(sums).tolist())
+        edges = np.concatenate([[start[unit]], np.minimum(address[here] + size[here], end[unit])])
+        gaps = np.concatenate([address[here], [end[unit]]]) - edges
+        held = groups.setdefault(lines, Held(names[int(np.argmax(sums))], len(lines) - 1, 0, 0, 0, 0))
+        held.stuck += int(free[unit])
+        held.largest = max(held.largest, int(gaps.max()))
+        held.blocks += len(here)
+        held.bytes += int(size[here].sum())
+    return sorted(groups.values(), key=lambda held: -held.stuck)
