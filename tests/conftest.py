@@ -18,9 +18,11 @@ except ModuleNotFoundError:
 import tinygrad_mem as tm
 from tinygrad_mem import interrupts, scope
 from tinygrad_mem.devices import cuda_problem, device
+from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.memory import alive, census
 
 from . import profiles
+from .dealing import Dealing
 from .emulated.device import Device
 from .emulated.plugin import CudaHalf
 from .reliability import Counts
@@ -42,6 +44,7 @@ if torch is None:
     sys.meta_path.append(_Skip)  # type: ignore[arg-type]
 else:
     torch.set_num_threads(1)
+    torch.manual_seed = torch.default_generator.manual_seed  # its own writes a stack trace for each kind of GPU, each time
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
 
@@ -56,8 +59,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Find a device for the tests marked ``cuda``. The process that prints the result also adds up what the tests tried."""
     profiles.load(config.getoption("thorough"))
+    if FREE_THREADED:  # a prediction says so whenever the collector happens to run beside a kernel's thread
+        config.addinivalue_line("filterwarnings", "ignore:predict. free-threaded Python")
     config.pluginmanager.register(profiles.Quick(config), "quick")
     config.pluginmanager.register(CudaHalf(config), "cuda_half")
+    config.pluginmanager.register(Dealing(), "dealing")
     if not hasattr(config, "workerinput"):
         config.pluginmanager.register(Counts(config))
 

@@ -132,7 +132,8 @@ def noted(book: Book) -> Iterator[None]:
     twins: dict[int, Noted] = {}
     modules = [m for name, m in sys.modules.items() if name.split(".")[0] == "tinygrad_mem" and m is not None]
     for module in modules:
-        places = [module, *{value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__}]
+        own = {id(value): value for value in vars(module).values() if getattr(value, "__module__", "") == module.__name__}
+        places = [module, *own.values()]
         for place in [p for p in places if hasattr(p, "__dict__")]:
             for name, value in list(vars(place).items()):
                 if type(value) is _RLOCK:

@@ -25,6 +25,8 @@ from tinygrad_mem.devices import Pool
 from tinygrad_mem.models.resnet import resnet20
 from tinygrad_mem.nn import functional as F
 
+from .pytorch.faults import TooLarge
+
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -59,14 +61,30 @@ def page_track() -> memory.Track:
 
 
 def _page(path: Path) -> None:
-    """The upper part of a track's page, in Chromium."""
+    """The upper part of a track's page."""
+    with tempfile.TemporaryDirectory() as folder:
+        page_track().to_html(Path(folder) / "page.html", titles=["ResNet-20, batch 32"])
+        _photograph(Path(folder) / "page.html", path, 1480)
+
+
+def _snapshot(path: Path) -> None:
+    """The upper part of a snapshot's page: a program that keeps its outputs until the card is full."""
+    with tempfile.TemporaryDirectory() as folder:
+        page, file = Path(folder) / "page.html", Path(folder) / "snapshot.pickle"
+        TooLarge(capacity=170 << 20).run(100).write(file)
+        done = CliRunner().invoke(app, ["snapshot", str(file), "--top", "3", "--html", str(page)])
+        assert done.exit_code == 0, done.output
+        _photograph(page, path, 1400)
+
+
+def _photograph(page: Path, path: Path, height: int) -> None:
+    """The upper part of a page, in Chromium."""
     from playwright.sync_api import sync_playwright
 
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as play:
-        page_track().to_html(Path(folder) / "page.html", titles=["ResNet-20, batch 32"])
+    with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        view = browser.new_page(viewport={"width": 1000, "height": 1480})
-        view.goto((Path(folder) / "page.html").as_uri())
+        view = browser.new_page(viewport={"width": 1000, "height": height})
+        view.goto(page.as_uri())
         view.wait_for_selector("#run0-peak .treemaplayer text", state="attached")
         view.wait_for_timeout(500)
         view.screenshot(path=path)
@@ -77,7 +95,10 @@ DRAWN: dict[str, Callable[[Path], None]] = {
     "step.png": _command("train", "--epochs", "1"),
     "tips.png": _command("tips", "--tip", "checkpoint"),
     "page.png": _page,
+    "snapshot.png": _snapshot,
 }
+PHOTOGRAPHED = {"page.png", "snapshot.png"}
+"""Those that need a browser."""
 
 
 def differing(one: Path, other: Path, block: int = 10) -> float:

@@ -1,4 +1,4 @@
-"""How much a newcomer must read to understand a part of the library: files, lines and hops, from stated lists of files.
+"""The amount of code that a newcomer must read to understand a part of the library: files, lines and hops.
 
 ``python -m tests.reading`` prints the table. With ``--write`` it also writes the table, and the lengths of files, into
 ``docs/architecture.md``. A test holds that page to them.
@@ -18,7 +18,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 LIBRARY = ROOT / "tinygrad_mem"
-HEAD = "| to understand | files | lines | of them code | hops | beside it, to skip at first |"
+HEAD = "| to understand | files | lines | of them code | hops | can be skipped at first |"
 LENGTH = re.compile(r"(\]\(\.\./(?P<path>tinygrad_mem/[\w/]+\.py)\) \| )(?P<lines>[\d,]+)( \|)")
 
 
@@ -42,23 +42,13 @@ PARTS = (
     Part(
         "one op, end to end (`relu`)",
         ("functional/activation:relu", "autograd/core:apply", "ops/activation:ReLU", "kernels/numpy/piecewise:relu"),
-        ("ops/base", "functional/door"),
+        ("ops/base", "functional/door", "functional/refusal"),
         (9, 1897, 6),
     ),
     Part(
         "the tape",
         ("autograd/core:Node", "autograd/core:apply", "autograd/core:Walk", "autograd/core:accumulate"),
-        (
-            "autograd/gradients",
-            "autograd/saved",
-            "autograd/gradient_hooks",
-            "autograd/inplace",
-            "autograd/shape",
-            "autograd/sparse",
-            "autograd/storage",
-            "autograd/capsule",
-            "autograd/tensor",
-        ),
+        ("autograd/gradients", "autograd/node_hooks"),
         (7, 1824, None),
     ),
     Part(
@@ -66,7 +56,7 @@ PARTS = (
         (
             "memory/listener:Recorder",
             "memory/log:Log",
-            "memory/attribution:Attribution",
+            "memory/attribution:attribution",
             "memory/timeline:Timeline",
             "memory/track:Track",
         ),
@@ -77,12 +67,13 @@ PARTS = (
         "`conv2d`",
         ("functional/conv:conv2d", "ops/conv:Conv", "kernels/numpy/conv:conv_forward"),
         (
-            "kernels/numpy/conv_geometry",
-            "kernels/numpy/conv_columns",
-            "kernels/numpy/conv_rows",
-            "kernels/numpy/conv_taps",
-            "kernels/numpy/conv_depthwise",
-            "kernels/numpy/conv_winograd",
+            "kernels/numpy/fast/conv_geometry",
+            "kernels/numpy/fast/windows",
+            "kernels/numpy/fast/conv_columns",
+            "kernels/numpy/fast/conv_rows",
+            "kernels/numpy/fast/conv_taps",
+            "kernels/numpy/fast/conv_depthwise",
+            "kernels/numpy/fast/conv_winograd",
         ),
         (None, None, None),
     ),

@@ -20,7 +20,7 @@ OTHER = 0.03
 
 @pytest.mark.parametrize("name", pictures.DRAWN)
 def test_a_picture_shows_what_is_drawn_today(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if name == "page.png":
+    if name in pictures.PHOTOGRAPHED:
         pytest.importorskip("playwright.sync_api")
         if pictures.CHROMIUM is None:
             pytest.skip("no Chromium on this machine")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 
 import pytest
@@ -52,6 +53,14 @@ def test_each_step_is_there(part):
         assert step.partition(":")[2] in definitions(path_of(step)), step
     assert all(path_of(each).exists() for each in part.beside)
     assert not set(part.beside) & {step.partition(":")[0] for step in part.steps}
+
+
+def test_the_tape_needs_the_files_beside_it_and_the_tensor_that_users_hold():
+    here = path_of("autograd/core")
+    found = ast.walk(ast.parse(here.read_text(encoding="utf-8")))
+    room = {each.module for each in found if isinstance(each, ast.ImportFrom) and each.level == 1 and each.module}
+    (tape,) = [part for part in PARTS if part.name == "the tape"]
+    assert room == {each.removeprefix("autograd/") for each in tape.beside} | {"tensor"}
 
 
 def test_the_page_is_rewritten_without_a_change_of_words():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from importlib.metadata import distributions
@@ -31,6 +32,36 @@ def test_type_checker_is_content(request: pytest.FixtureRequest):
         lint("pyright", "--pythonpath", sys.executable)
         if cache is not None:
             cache.set(key, seen)
+
+
+MISTAKES = """
+from tinygrad_mem.ops.base import Context
+from tinygrad_mem.optim.optimizer import Device
+
+def op(ctx: Context, x):
+    ctx.kernels.relu(x, out=x)
+    ctx.kernels.relux(x, out=x)
+    ctx.kernels.exp(x, x, out=x)
+
+def rule(device: Device, p, g):
+    device.kernels.sgd_steps(p, g)
+"""
+
+
+def test_type_checker_knows_each_kernel(request: pytest.FixtureRequest, tmp_path: Path):
+    """A kernel that does not exist, or gets too many arrays, is found: an editor can follow ``ctx.kernels.relu``, too."""
+    cache, key = request.config.cache, "tinygrad_mem/pyright found mistakes in calls of kernels of"
+    seen = fingerprint(ROOT)
+    if cache is not None and cache.get(key, None) == seen:
+        return
+    (tmp_path / "mistakes.py").write_text(MISTAKES)
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps({"extraPaths": [str(ROOT)]}))
+    command = [sys.executable, "-m", "pyright", "--outputjson", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    found = json.loads(subprocess.run(command, capture_output=True, text=True).stdout)["generalDiagnostics"]
+    lines = [MISTAKES.splitlines()[each["range"]["start"]["line"]].strip() for each in found]
+    assert lines == [line.strip() for line in MISTAKES.splitlines() if any(w in line for w in ("relux", "exp", "sgd_steps"))]
+    if cache is not None:
+        cache.set(key, seen)
 
 
 def fingerprint(root: Path) -> str:

@@ -1,4 +1,4 @@
-"""Places of running code: every bytecode, and those at which Python hears signals."""
+"""Points of running code: every bytecode, and the points at which Python runs signal handlers."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _HEARS |= {"POP_JUMP_BACKWARD_IF_NONE", "POP_JUMP_BACKWARD_IF_NOT_NONE"}
 _HEARS_AFTER = {"CALL", "CALL_KW", "CALL_FUNCTION_EX"}
 _FINALISERS = {
     "tinygrad_mem.devices.pool.__del__",
-    "tinygrad_mem.autograd.saved.__del__",
+    "tinygrad_mem.autograd.node_hooks.__del__",
     "tinygrad_mem.memory.listener.<lambda>",
 }
 
 
 def watch(frame: FrameType, trace: Any) -> None:
-    """Let ``trace`` hear of each bytecode of ``frame``, and of no lines."""
+    """Let ``trace`` get an event for each bytecode of ``frame``, and none for lines."""
     frame.f_trace = trace  # else Python 3.13 does not begin with this call
     frame.f_trace_opcodes, frame.f_trace_lines = True, False
 
@@ -37,11 +37,11 @@ def traced(trace: Any) -> Iterator[None]:
 
 
 @contextmanager
-def hearing(ours: Callable[[CodeType], bool], at: Callable[[FrameType, int], None]) -> Iterator[None]:
-    """``at(frame, position)`` where Python hears signals in code that is ``ours``; position -1 is the beginning of a call.
+def signal_points(ours: Callable[[CodeType], bool], at: Callable[[FrameType, int], None]) -> Iterator[None]:
+    """Call ``at(frame, position)`` at each point of ``ours`` at which Python may run a signal handler; -1: the start of a call.
 
-    Signals are heard at the beginning of functions, at the end of calls of C and where loops go back: between a ``with`` that
-    took a lock and its body there is no such point. Left out are finalisers: Python itself drops what is raised there.
+    These points are the beginning of functions, the end of calls of C functions, and jumps back in loops. There is none between
+    a ``with`` that took a lock and its body. Finalisers are left out, because Python ignores exceptions in them.
     """
     called: dict[FrameType, bool] = {}
 
@@ -71,7 +71,7 @@ def hearing(ours: Callable[[CodeType], bool], at: Callable[[FrameType, int], Non
 
 
 def finalising(frame: FrameType | None) -> bool:
-    """Whether ``frame`` was called by a finaliser of the package."""
+    """True if a finaliser of the package called ``frame``."""
     while frame is not None and f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}" not in _FINALISERS:
         frame = frame.f_back
     return frame is not None

@@ -1,478 +1,143 @@
 """tinygrad_mem: where the memory of deep-learning training goes, and what each memory-saving technique does about it."""
 
-# the public names, nothing else
-from math import e as e
-from math import inf as inf
-from math import nan as nan
-from math import pi as pi
+from math import e, inf, nan, pi
 
-from numpy import newaxis as newaxis
+from numpy import newaxis
 
 from . import absent as _absent
-from . import autograd as autograd
-from . import functional as functional
-from . import linalg as linalg
-from .autograd import Size as Size
-from .autograd import Tensor as Tensor
-from .autograd import enable_grad as enable_grad
-from .autograd import inference_mode as inference_mode
-from .autograd import is_grad_enabled as is_grad_enabled
-from .autograd import is_inference_mode_enabled as is_inference_mode_enabled
-from .autograd import no_grad as no_grad
-from .autograd import set_grad_enabled as set_grad_enabled
-from .devices import Generator as Generator
-from .devices import device as device
-from .dtypes import bfloat16 as bfloat16
-from .dtypes import bool as bool
-from .dtypes import cdouble as cdouble
-from .dtypes import cfloat as cfloat
-from .dtypes import complex64 as complex64
-from .dtypes import complex128 as complex128
-from .dtypes import double as double
-from .dtypes import dtype as dtype
-from .dtypes import finfo as finfo
-from .dtypes import float as float
-from .dtypes import float8_e4m3fn as float8_e4m3fn
-from .dtypes import float8_e4m3fnuz as float8_e4m3fnuz
-from .dtypes import float8_e5m2 as float8_e5m2
-from .dtypes import float8_e5m2fnuz as float8_e5m2fnuz
-from .dtypes import float16 as float16
-from .dtypes import float32 as float32
-from .dtypes import float64 as float64
-from .dtypes import get_default_dtype as get_default_dtype
-from .dtypes import half as half
-from .dtypes import iinfo as iinfo
-from .dtypes import int as int
-from .dtypes import int8 as int8
-from .dtypes import int16 as int16
-from .dtypes import int32 as int32
-from .dtypes import int64 as int64
-from .dtypes import long as long
-from .dtypes import promote_types as promote_types
-from .dtypes import set_default_dtype as set_default_dtype
-from .dtypes import short as short
-from .dtypes import uint8 as uint8
-from .dtypes import uint16 as uint16
-from .dtypes import uint32 as uint32
-from .dtypes import uint64 as uint64
-from .errors import OutOfMemoryError as OutOfMemoryError
+from . import autograd, functional
+from .autograd import (
+    Size,
+    Tensor,
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    is_inference_mode_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from .devices import Generator, device
+from .dtypes import (
+    bfloat16,
+    bool,
+    cdouble,
+    cfloat,
+    complex64,
+    complex128,
+    double,
+    dtype,
+    finfo,
+    float,
+    float8_e4m3fn,
+    float8_e4m3fnuz,
+    float8_e5m2,
+    float8_e5m2fnuz,
+    float16,
+    float32,
+    float64,
+    get_default_dtype,
+    half,
+    iinfo,
+    int,
+    int8,
+    int16,
+    int32,
+    int64,
+    long,
+    promote_types,
+    set_default_dtype,
+    short,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from .errors import OutOfMemoryError
+from .functional.creation import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
+from .functional.creation import contiguous_format as legacy_contiguous_format
+from .functional.door import PUBLIC as _PUBLIC
+from .functional.typed import (
+    BFloat16Tensor,
+    BoolTensor,
+    ByteTensor,
+    CharTensor,
+    DoubleTensor,
+    FloatTensor,
+    HalfTensor,
+    IntTensor,
+    LongTensor,
+    ShortTensor,
+    TensorType,
+)
 
 __version__ = "0.1.0"
-from . import accelerator as accelerator
-from . import amp as amp
-from . import backends as backends
-from . import cuda as cuda
-from . import data as data
-from . import distributions as distributions
-from . import errors as errors
-from . import memory as memory
-from . import nn as nn
-from . import optim as optim
-from . import plan as plan
-from . import recompute as recompute
-from . import special as special
-from . import stand_ins as _stand_ins
-from . import techniques as techniques
-from . import types as types
-from . import utils as utils
-from . import version as version
-from .amp.autocast_mode import autocast as autocast
-from .amp.autocast_mode import clear_autocast_cache as clear_autocast_cache
-from .amp.autocast_mode import get_autocast_dtype as get_autocast_dtype
-from .amp.autocast_mode import is_autocast_cache_enabled as is_autocast_cache_enabled
-from .amp.autocast_mode import is_autocast_enabled as is_autocast_enabled
-from .amp.older_names import get_autocast_cpu_dtype as get_autocast_cpu_dtype
-from .amp.older_names import get_autocast_gpu_dtype as get_autocast_gpu_dtype
-from .amp.older_names import is_autocast_cpu_enabled as is_autocast_cpu_enabled
-from .backends.precision import get_float32_matmul_precision as get_float32_matmul_precision
-from .backends.precision import set_float32_matmul_precision as set_float32_matmul_precision
-from .functional.activation import celu as celu
-from .functional.activation import hardshrink as hardshrink
-from .functional.activation import prelu as prelu
-from .functional.activation import relu as relu
-from .functional.activation import relu_ as relu_
-from .functional.activation import rrelu as rrelu
-from .functional.activation import selu as selu
-from .functional.activation import threshold as threshold
-from .functional.choose import clamp as clamp
-from .functional.choose import clamp as clip
-from .functional.choose import clamp_max as clamp_max
-from .functional.choose import clamp_min as clamp_min
-from .functional.choose import fill_ as fill_
-from .functional.choose import masked_fill as masked_fill
-from .functional.choose import nan_to_num as nan_to_num
-from .functional.choose import where as where
-from .functional.choose import xlogy as xlogy
-from .functional.choose import zero_ as zero_
-from .functional.compare import allclose as allclose
-from .functional.compare import bitwise_and as bitwise_and
-from .functional.compare import bitwise_left_shift as bitwise_left_shift
-from .functional.compare import bitwise_not as bitwise_not
-from .functional.compare import bitwise_or as bitwise_or
-from .functional.compare import bitwise_right_shift as bitwise_right_shift
-from .functional.compare import bitwise_xor as bitwise_xor
-from .functional.compare import eq as eq
-from .functional.compare import equal as equal
-from .functional.compare import ge as ge
-from .functional.compare import ge as greater_equal
-from .functional.compare import gt as greater
-from .functional.compare import gt as gt
-from .functional.compare import isclose as isclose
-from .functional.compare import isfinite as isfinite
-from .functional.compare import isinf as isinf
-from .functional.compare import isnan as isnan
-from .functional.compare import le as le
-from .functional.compare import le as less_equal
-from .functional.compare import logical_and as logical_and
-from .functional.compare import logical_not as logical_not
-from .functional.compare import logical_or as logical_or
-from .functional.compare import logical_xor as logical_xor
-from .functional.compare import lt as less
-from .functional.compare import lt as lt
-from .functional.compare import ne as ne
-from .functional.compare import ne as not_equal
-from .functional.conv import conv1d as conv1d
-from .functional.conv import conv2d as conv2d
-from .functional.conv import conv3d as conv3d
-from .functional.conv import conv_transpose1d as conv_transpose1d
-from .functional.conv import conv_transpose2d as conv_transpose2d
-from .functional.conv import conv_transpose3d as conv_transpose3d
-from .functional.convert import clone as clone
-from .functional.creation import arange as arange
-from .functional.creation import as_tensor as as_tensor
-from .functional.creation import channels_last as channels_last
-from .functional.creation import channels_last_3d as channels_last_3d
-from .functional.creation import contiguous_format as contiguous_format
-from .functional.creation import empty as empty
-from .functional.creation import empty_like as empty_like
-from .functional.creation import eye as eye
-from .functional.creation import from_numpy as from_numpy
-from .functional.creation import full as full
-from .functional.creation import full_like as full_like
-from .functional.creation import get_default_device as get_default_device
-from .functional.creation import is_complex as is_complex
-from .functional.creation import is_floating_point as is_floating_point
-from .functional.creation import is_tensor as is_tensor
-from .functional.creation import linspace as linspace
-from .functional.creation import logspace as logspace
-from .functional.creation import meshgrid as meshgrid
-from .functional.creation import numel as numel
-from .functional.creation import ones as ones
-from .functional.creation import ones_like as ones_like
-from .functional.creation import preserve_format as preserve_format
-from .functional.creation import scalar_tensor as scalar_tensor
-from .functional.creation import set_default_device as set_default_device
-from .functional.creation import tensor as tensor
-from .functional.creation import tril_indices as tril_indices
-from .functional.creation import triu_indices as triu_indices
-from .functional.creation import zeros as zeros
-from .functional.creation import zeros_like as zeros_like
-from .functional.diagonal import block_diag as block_diag
-from .functional.diagonal import diag as diag
-from .functional.diagonal import diag_embed as diag_embed
-from .functional.diagonal import diagflat as diagflat
-from .functional.diagonal import diagonal_scatter as diagonal_scatter
-from .functional.diagonal import tril as tril
-from .functional.diagonal import triu as triu
-from .functional.distance import cosine_similarity as cosine_similarity
-from .functional.distance import pairwise_distance as pairwise_distance
-from .functional.elementwise import add as add
-from .functional.elementwise import addcdiv as addcdiv
-from .functional.elementwise import addcmul as addcmul
-from .functional.elementwise import atan2 as arctan2
-from .functional.elementwise import atan2 as atan2
-from .functional.elementwise import div as div
-from .functional.elementwise import div as divide
-from .functional.elementwise import div as true_divide
-from .functional.elementwise import floor_divide as floor_divide
-from .functional.elementwise import fmod as fmod
-from .functional.elementwise import lerp as lerp
-from .functional.elementwise import maximum as maximum
-from .functional.elementwise import minimum as minimum
-from .functional.elementwise import mul as mul
-from .functional.elementwise import mul as multiply
-from .functional.elementwise import pow as pow
-from .functional.elementwise import remainder as remainder
-from .functional.elementwise import rsub as rsub
-from .functional.elementwise import sub as sub
-from .functional.elementwise import sub as subtract
-from .functional.gather import gather as gather
-from .functional.gather import index_add as index_add
-from .functional.gather import index_copy as index_copy
-from .functional.gather import index_fill as index_fill
-from .functional.gather import index_reduce as index_reduce
-from .functional.gather import index_select as index_select
-from .functional.gather import scatter as scatter
-from .functional.gather import scatter_add as scatter_add
-from .functional.gather import scatter_reduce as scatter_reduce
-from .functional.gather import take as take
-from .functional.gather import take_along_dim as take_along_dim
-from .functional.index import argwhere as argwhere
-from .functional.index import index_put as index_put
-from .functional.index import index_put_ as index_put_
-from .functional.index import masked_select as masked_select
-from .functional.index import nonzero as nonzero
-from .functional.integrate import cumulative_trapezoid as cumulative_trapezoid
-from .functional.integrate import trapezoid as trapezoid
-from .functional.integrate import trapz as trapz
-from .functional.join import atleast_1d as atleast_1d
-from .functional.join import atleast_2d as atleast_2d
-from .functional.join import atleast_3d as atleast_3d
-from .functional.join import bincount as bincount
-from .functional.join import broadcast_tensors as broadcast_tensors
-from .functional.join import cartesian_prod as cartesian_prod
-from .functional.join import cat as cat
-from .functional.join import column_stack as column_stack
-from .functional.join import combinations as combinations
-from .functional.join import concat as concat
-from .functional.join import concatenate as concatenate
-from .functional.join import dsplit as dsplit
-from .functional.join import dstack as dstack
-from .functional.join import hsplit as hsplit
-from .functional.join import hstack as hstack
-from .functional.join import row_stack as row_stack
-from .functional.join import stack as stack
-from .functional.join import tensor_split as tensor_split
-from .functional.join import vsplit as vsplit
-from .functional.join import vstack as vstack
-from .functional.linalg import addbmm as addbmm
-from .functional.linalg import addmm as addmm
-from .functional.linalg import addmv as addmv
-from .functional.linalg import addr as addr
-from .functional.linalg import baddbmm as baddbmm
-from .functional.linalg import bilinear as bilinear
-from .functional.linalg import bmm as bmm
-from .functional.linalg import chain_matmul as chain_matmul
-from .functional.linalg import dot as dot
-from .functional.linalg import einsum as einsum
-from .functional.linalg import ger as ger
-from .functional.linalg import inner as inner
-from .functional.linalg import kron as kron
-from .functional.linalg import matmul as matmul
-from .functional.linalg import mm as mm
-from .functional.linalg import mv as mv
-from .functional.linalg import outer as outer
-from .functional.linalg import tensordot as tensordot
-from .functional.linalg import trace as trace
-from .functional.linalg import vdot as vdot
-from .functional.quantile import mode as mode
-from .functional.quantile import nanmedian as nanmedian
-from .functional.quantile import nanquantile as nanquantile
-from .functional.quantile import quantile as quantile
-from .functional.random import bernoulli as bernoulli
-from .functional.random import get_rng_state as get_rng_state
-from .functional.random import initial_seed as initial_seed
-from .functional.random import manual_seed as manual_seed
-from .functional.random import multinomial as multinomial
-from .functional.random import normal as normal
-from .functional.random import rand as rand
-from .functional.random import rand_like as rand_like
-from .functional.random import randint as randint
-from .functional.random import randint_like as randint_like
-from .functional.random import randn as randn
-from .functional.random import randn_like as randn_like
-from .functional.random import randperm as randperm
-from .functional.random import seed as seed
-from .functional.random import set_rng_state as set_rng_state
-from .functional.rearrange import diff as diff
-from .functional.rearrange import flip as flip
-from .functional.rearrange import fliplr as fliplr
-from .functional.rearrange import flipud as flipud
-from .functional.rearrange import repeat_interleave as repeat_interleave
-from .functional.rearrange import roll as roll
-from .functional.rearrange import rot90 as rot90
-from .functional.rearrange import tile as tile
-from .functional.reduce import all as all
-from .functional.reduce import amax as amax
-from .functional.reduce import amin as amin
-from .functional.reduce import any as any
-from .functional.reduce import argmax as argmax
-from .functional.reduce import argmin as argmin
-from .functional.reduce import count_nonzero as count_nonzero
-from .functional.reduce import logsumexp as logsumexp
-from .functional.reduce import max as max
-from .functional.reduce import mean as mean
-from .functional.reduce import min as min
-from .functional.reduce import nanmean as nanmean
-from .functional.reduce import nansum as nansum
-from .functional.reduce import norm as norm
-from .functional.reduce import prod as prod
-from .functional.reduce import std as std
-from .functional.reduce import std_mean as std_mean
-from .functional.reduce import sum as sum
-from .functional.reduce import var as var
-from .functional.reduce import var_mean as var_mean
-from .functional.rewrite import clamp_ as clamp_
-from .functional.rewrite import clamp_ as clip_
-from .functional.rewrite import clamp_max_ as clamp_max_
-from .functional.rewrite import clamp_min_ as clamp_min_
-from .functional.rewrite import frac_ as frac_
-from .functional.rewrite import nan_to_num_ as nan_to_num_
-from .functional.rewrite import xlogy_ as xlogy_
-from .functional.scan import cummax as cummax
-from .functional.scan import cummin as cummin
-from .functional.scan import cumprod as cumprod
-from .functional.scan import cumsum as cumsum
-from .functional.scan import logcumsumexp as logcumsumexp
-from .functional.search import bucketize as bucketize
-from .functional.search import histc as histc
-from .functional.search import isin as isin
-from .functional.search import searchsorted as searchsorted
-from .functional.search import unique as unique
-from .functional.search import unique_consecutive as unique_consecutive
-from .functional.search import unravel_index as unravel_index
-from .functional.shape import adjoint as adjoint
-from .functional.shape import broadcast_to as broadcast_to
-from .functional.shape import chunk as chunk
-from .functional.shape import diagonal as diagonal
-from .functional.shape import flatten as flatten
-from .functional.shape import moveaxis as moveaxis
-from .functional.shape import movedim as movedim
-from .functional.shape import narrow as narrow
-from .functional.shape import permute as permute
-from .functional.shape import ravel as ravel
-from .functional.shape import reshape as reshape
-from .functional.shape import select as select
-from .functional.shape import split as split
-from .functional.shape import split_with_sizes as split_with_sizes
-from .functional.shape import squeeze as squeeze
-from .functional.shape import swapaxes as swapaxes
-from .functional.shape import swapdims as swapdims
-from .functional.shape import t as t
-from .functional.shape import transpose as transpose
-from .functional.shape import unbind as unbind
-from .functional.shape import unflatten as unflatten
-from .functional.shape import unsqueeze as unsqueeze
-from .functional.softmax import log_softmax as log_softmax
-from .functional.softmax import softmax as softmax
-from .functional.sort import argsort as argsort
-from .functional.sort import kthvalue as kthvalue
-from .functional.sort import median as median
-from .functional.sort import msort as msort
-from .functional.sort import sort as sort
-from .functional.sort import topk as topk
-from .functional.strided import as_strided as as_strided
-from .functional.strided import as_strided_ as as_strided_
-from .functional.strided import resize_as_ as resize_as_
-from .functional.typed import BFloat16Tensor as BFloat16Tensor
-from .functional.typed import BoolTensor as BoolTensor
-from .functional.typed import ByteTensor as ByteTensor
-from .functional.typed import CharTensor as CharTensor
-from .functional.typed import DoubleTensor as DoubleTensor
-from .functional.typed import FloatTensor as FloatTensor
-from .functional.typed import HalfTensor as HalfTensor
-from .functional.typed import IntTensor as IntTensor
-from .functional.typed import LongTensor as LongTensor
-from .functional.typed import ShortTensor as ShortTensor
-from .functional.typed import set_default_tensor_type as set_default_tensor_type
-from .functional.unary import abs as abs
-from .functional.unary import abs as absolute
-from .functional.unary import abs_ as abs_
-from .functional.unary import acos as acos
-from .functional.unary import acos as arccos
-from .functional.unary import acos_ as acos_
-from .functional.unary import acos_ as arccos_
-from .functional.unary import acosh as acosh
-from .functional.unary import acosh as arccosh
-from .functional.unary import acosh_ as acosh_
-from .functional.unary import acosh_ as arccosh_
-from .functional.unary import asin as arcsin
-from .functional.unary import asin as asin
-from .functional.unary import asin_ as arcsin_
-from .functional.unary import asin_ as asin_
-from .functional.unary import asinh as arcsinh
-from .functional.unary import asinh as asinh
-from .functional.unary import asinh_ as arcsinh_
-from .functional.unary import asinh_ as asinh_
-from .functional.unary import atan as arctan
-from .functional.unary import atan as atan
-from .functional.unary import atan_ as arctan_
-from .functional.unary import atan_ as atan_
-from .functional.unary import atanh as arctanh
-from .functional.unary import atanh as atanh
-from .functional.unary import atanh_ as arctanh_
-from .functional.unary import atanh_ as atanh_
-from .functional.unary import ceil as ceil
-from .functional.unary import ceil_ as ceil_
-from .functional.unary import cos as cos
-from .functional.unary import cos_ as cos_
-from .functional.unary import cosh as cosh
-from .functional.unary import cosh_ as cosh_
-from .functional.unary import erf as erf
-from .functional.unary import erf_ as erf_
-from .functional.unary import erfc as erfc
-from .functional.unary import erfc_ as erfc_
-from .functional.unary import erfinv as erfinv
-from .functional.unary import exp as exp
-from .functional.unary import exp2 as exp2
-from .functional.unary import exp2_ as exp2_
-from .functional.unary import exp_ as exp_
-from .functional.unary import expm1 as expm1
-from .functional.unary import expm1_ as expm1_
-from .functional.unary import floor as floor
-from .functional.unary import floor_ as floor_
-from .functional.unary import frac as frac
-from .functional.unary import log as log
-from .functional.unary import log1p as log1p
-from .functional.unary import log1p_ as log1p_
-from .functional.unary import log2 as log2
-from .functional.unary import log2_ as log2_
-from .functional.unary import log10 as log10
-from .functional.unary import log10_ as log10_
-from .functional.unary import log_ as log_
-from .functional.unary import neg as neg
-from .functional.unary import neg as negative
-from .functional.unary import neg_ as neg_
-from .functional.unary import neg_ as negative_
-from .functional.unary import positive as positive
-from .functional.unary import reciprocal as reciprocal
-from .functional.unary import reciprocal_ as reciprocal_
-from .functional.unary import round as round
-from .functional.unary import round_ as round_
-from .functional.unary import rsqrt as rsqrt
-from .functional.unary import rsqrt_ as rsqrt_
-from .functional.unary import sigmoid as sigmoid
-from .functional.unary import sigmoid_ as sigmoid_
-from .functional.unary import sign as sgn
-from .functional.unary import sign as sign
-from .functional.unary import sin as sin
-from .functional.unary import sin_ as sin_
-from .functional.unary import sinh as sinh
-from .functional.unary import sinh_ as sinh_
-from .functional.unary import sqrt as sqrt
-from .functional.unary import sqrt_ as sqrt_
-from .functional.unary import square as square
-from .functional.unary import square_ as square_
-from .functional.unary import tan as tan
-from .functional.unary import tan_ as tan_
-from .functional.unary import tanh as tanh
-from .functional.unary import tanh_ as tanh_
-from .functional.unary import trunc as fix
-from .functional.unary import trunc as trunc
-from .functional.unary import trunc_ as fix_
-from .functional.unary import trunc_ as trunc_
-from .functional.write import masked_scatter as masked_scatter
-from .functional.write import put as put
-from .functional.write import select_scatter as select_scatter
-from .functional.write import slice_scatter as slice_scatter
-from .io import load as load
-from .io import save as save
-from .stand_ins import _C as _C
-from .stand_ins import _dynamo as _dynamo
-from .stand_ins import ao as ao
-from .stand_ins import compiler as compiler
-from .stand_ins import distributed as distributed
-from .stand_ins import fx as fx
-from .stand_ins import hub as hub
-from .stand_ins import jit as jit
-from .stand_ins import library as library
-from .stand_ins import multiprocessing as multiprocessing
-from .stand_ins import onnx as onnx
-from .stand_ins import quantization as quantization
-from .stand_ins.compiler import compile as compile
-from .stand_ins.jit import _assert as _assert
-from .utils.dlpack import from_dlpack as from_dlpack
-from .utils.from_torch import from_torch as from_torch
 
+from . import (
+    accelerator,
+    amp,
+    backends,
+    cuda,
+    data,
+    distributions,
+    errors,
+    linalg,
+    memory,
+    nn,
+    optim,
+    plan,
+    recompute,
+    special,
+    techniques,
+    types,
+    utils,
+    version,
+)
+from . import stand_ins as _stand_ins
+from .amp.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+)
+from .amp.older_names import get_autocast_cpu_dtype, get_autocast_gpu_dtype, is_autocast_cpu_enabled
+from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
+from .io import load, save
+from .stand_ins import (
+    _C,
+    _dynamo,
+    ao,
+    compiler,
+    distributed,
+    fft,
+    func,
+    fx,
+    hub,
+    jit,
+    library,
+    multiprocessing,
+    onnx,
+    overrides,
+    quantization,
+)
+from .stand_ins.checks import (
+    _assert_async,
+    _check,
+    _check_index,
+    _check_tensor_all,
+    _check_tensor_all_with,
+    _check_type,
+    _check_value,
+    _check_with,
+)
+from .stand_ins.compiler import compile
+from .stand_ins.cuda_streams import Event, Stream
+from .stand_ins.foreach import FOREACH as _FOREACH
+from .stand_ins.jit import _assert
+from .utils.dlpack import from_dlpack
+from .utils.from_torch import from_torch
+
+globals().update(_FOREACH)
+globals().update(_PUBLIC["torch"])  # the functions that say so in their @public; __init__.pyi lists them for type checkers
 _stand_ins.install()
 __getattr__ = _absent.refuses("")

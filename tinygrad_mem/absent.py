@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Callable
 
 _ALL = "*"
-"""Instead of a name: what is said of every other name of the place."""
+"""Stands for every other name of a place."""
 _DENSE = "tensors are dense: use a dense one, or `zeros(n).index_put((rows,), values)`"
 _DEVICES = "devices are cpu, cuda and meta; `tensor.to(device)` moves between them"
 _INTEGERS = "there are no quantized numbers: train the network as it is, or use `module.half()`"
@@ -33,12 +33,11 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     "": [
         ("complex real imag conj angle", _REAL),
         ("view_as_complex view_as_real polar", _ROTARY),
-        ("sparse nested masked sparse_coo_tensor sparse_csr_tensor", _DENSE),
+        ("sparse nested masked sparse_coo_tensor sparse_csr_tensor spmm", _DENSE),
         ("quantize_per_tensor quantize_per_channel dequantize qint8 quint8", _INTEGERS),
-        ("fft stft istft", "use `numpy.fft` on `tensor.detach().numpy()`"),
+        ("stft istft", "use `numpy.fft` on `tensor.detach().numpy()`; for gradients write products with matrices"),
         ("cholesky det inverse lstsq lu matrix_exp matrix_power matrix_rank pinverse qr slogdet svd", _LINALG),
         ("digamma lgamma polygamma i0", _SPECIAL),
-        ("func", "call the module; `autograd.grad(outputs, inputs)` gives gradients of anything"),
         ("vmap", "write the batch as a dimension: operations broadcast"),
         ("export cond while_loop", _WRITTEN),
         ("set_num_threads get_num_threads", "set OMP_NUM_THREADS and TINYGRAD_MEM_THREADS before Python starts"),
@@ -48,9 +47,8 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("testing", "use `numpy.testing.assert_allclose` on `tensor.numpy()`"),
         ("mps xpu mtia", _DEVICES),
         ("profiler", "`memory.track` says where memory goes, by op and by line"),
-        ("strided layout memory_format", "leave it out: tensors are dense"),
+        ("layout memory_format", "leave it out: tensors are dense"),
         ("Storage UntypedStorage TypedStorage", "use `tensor.nbytes` and `tensor.data_ptr()`: a tensor's memory is its array"),
-        ("Stream Event", "all work is on one stream: use `cuda.synchronize` and `time.perf_counter`"),
         ("GradScaler", "use `amp.GradScaler`"),
         ("ctc_loss", "use `nn.functional.ctc_loss`"),
         ("hann_window hamming_window blackman_window kaiser_window", "use `numpy.hanning` or another window of NumPy's"),
@@ -60,7 +58,6 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("broadcast_shapes", "use `numpy.broadcast_shapes`"),
         ("can_cast result_type", "use `promote_types`"),
         ("poisson binomial", "use `numpy.random.Generator`, through `from_numpy`"),
-        ("cdist", "write `(a[:, None] - b[None]).norm(dim=-1)`"),
         ("dist", "write `(a - b).norm()`"),
         ("copysign", "write `abs(a) * where(b < 0, -1.0, 1.0)`"),
         ("cov", "write `(x - x.mean(1, True)) @ (x - x.mean(1, True)).t() / (x.size(1) - 1)`"),
@@ -79,9 +76,8 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     ],
     "Tensor": [
         ("apply_ map_", "write the operation on the whole tensor"),
-        ("coalesce indices values to_dense to_sparse to_padded_tensor", _DENSE),
+        ("coalesce indices values to_padded_tensor to_sparse", _DENSE),
         ("new", "use `tensor.new_empty(2)` or `tensor.new_tensor(data)`"),
-        ("pin_memory is_pinned", "leave it out: copies between devices are waited for"),
         ("share_memory_ is_shared", _ONE_PROCESS),
         ("record_stream", "leave it out: all work is on one stream"),
         ("untyped_storage", "use `tensor.nbytes` and `tensor.data_ptr()`: a tensor's memory is its array"),
@@ -131,7 +127,12 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     ],
     "cuda.memory": [(_ALL, "use `memory.track`; its save() writes PyTorch's snapshots")],
     "distributed": [(_ALL, "one process computes here")],
-    "distributions": [(_ALL, "write the density")],
+    "distributions": [
+        ("gumbel", "use `nn.functional.gumbel_softmax`, or draw `-log(-log(rand(2)))`"),
+        (_ALL, "write the density"),
+    ],
+    "fft": [(_ALL, "tensors are real: use `numpy.fft` on `tensor.detach().numpy()`")],
+    "func": [(_ALL, "call the module; `autograd.grad(outputs, inputs)` gives gradients of anything")],
     "fx": [(_ALL, _WRITTEN)],
     "hub": [(_ALL, "download the weights yourself, convert them to safetensors, and `load` them")],
     "jit": [(_ALL, _WRITTEN)],
@@ -145,6 +146,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     "nn.utils.parametrize": [(_ALL, "use `nn.utils.parametrize.register_parametrization`")],
     "onnx": [(_ALL, "nothing is exported: leave it out")],
     "ops": [(_ALL, "operations compiled for PyTorch's tensors do not run here: use the public function of that name")],
+    "overrides": [(_ALL, _WRITTEN)],
     "special": [(_ALL, _SPECIAL)],
     "_C": [(_ALL, "torch._C is PyTorch's own C++: use the public function that calls it")],
     "_dynamo": [(_ALL, _WRITTEN)],
@@ -154,7 +156,7 @@ ANSWERS = {place: {name: answer for names, answer in rows for name in names.spli
 
 
 def why_absent(name: str, place: str = "") -> str:
-    """Say of ``torch.PLACE.NAME``, which is not offered, what to do."""
+    """The sentence for ``torch.PLACE.NAME``, which is not offered: what to use instead."""
     full = f"{place}.{name}" if place else name
     answers = ANSWERS.get(place, {})
     answer = answers.get(name) or (answers.get(_ALL) if not name.startswith("__") else None) or _by_rule(name, place)
@@ -194,7 +196,7 @@ _IMPORT_FROM = dis.opmap["IMPORT_FROM"]
 
 
 class _Absent:
-    """A name that ``torch.Tensor`` has and tensors here have not: asking for it says what to use instead."""
+    """A name that only ``torch.Tensor`` has. Its error says what to use instead."""
 
     __slots__ = ("sentence",)
 

@@ -1,11 +1,11 @@
-"""dtypes are NumPy's own objects; what differs from NumPy is promotion, which is PyTorch's.
+"""dtypes are NumPy's own objects. Only promotion differs from NumPy: it is PyTorch's.
 
 PyTorch promotes by category (bool < integer < floating): an integer tensor times a float32 tensor is float32, an integer
 tensor divided by an integer tensor is the default dtype, and neither Python numbers nor 0-d tensors widen a tensor of
 their own category.
 
-bfloat16 is the one dtype that NumPy lacks: it is that of the package ``ml_dtypes``. Where that is not installed, something of
-its size stands for it, which is enough for device ``meta``: a step in bfloat16 can be predicted, and is refused elsewhere.
+NumPy has no bfloat16: it comes from the package ``ml_dtypes``. If that is not installed, a dtype of the same size stands for
+it. This is enough for device ``meta``: a step in bfloat16 can be predicted, and is refused elsewhere.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ try:
 except ModuleNotFoundError:
 
     class bfloat(np.void):
-        """Two bytes that NumPy knows nothing of; with their size, the name of the dtype."""
+        """Two bytes without a meaning for NumPy; its name and size make the name of the dtype."""
 
     bfloat16 = LACKING = np.dtype((bfloat, 2))
     float8_e4m3fn, float8_e5m2, float8_e4m3fnuz, float8_e5m2fnuz = (np.dtype((np.void, 1)) for _ in range(4))
@@ -55,12 +55,12 @@ bool = np.dtype(np.bool_)
 uint16, uint32, uint64 = np.dtype(np.uint16), np.dtype(np.uint32), np.dtype(np.uint64)
 complex64 = cfloat = np.dtype(np.complex64)
 complex128 = cdouble = np.dtype(np.complex128)
-"""Named, so that tables of dtypes can be written and compared with; no tensor is made of these, nor of the 8-bit ones."""
+"""These names exist for tables and comparisons. No tensor can have these dtypes, nor the 8-bit ones."""
 
 ALL = (float16, bfloat16, float32, float64, int8, int16, int32, int64, uint8, bool)
 _NAMES = {dtype.name: dtype for dtype in ALL}
 HALVES = frozenset({float16, bfloat16})
-"""Half precision: stored and nothing else; arithmetic is float32's, rounded once."""
+"""Half precision is for storage only; arithmetic is in float32, rounded once."""
 FLOATING = "fV"
 """The kinds of floating dtypes: of bfloat16, NumPy says ``V``."""
 _BOOL, _INTEGER, _FLOATING = range(3)
@@ -148,12 +148,12 @@ def category(dtype: np.dtype) -> Any:
 
 
 def is_floating(dtype: np.dtype) -> Any:
-    """Whether ``dtype`` is floating: only such tensors can require gradients."""
+    """True if ``dtype`` is floating: only such tensors can require gradients."""
     return dtype.kind in FLOATING
 
 
 def is_half(dtype: np.dtype) -> Any:
-    """Whether ``dtype`` is of half precision, stored and nothing else: its arithmetic is made in :func:`arithmetic`."""
+    """True if ``dtype`` is of half precision, stored and nothing else: its arithmetic is made in :func:`arithmetic`."""
     return dtype in HALVES
 
 
@@ -259,7 +259,7 @@ def result_type(*operands: Any) -> np.dtype:
 
 
 def _let_dtypes_answer() -> None:
-    """Give ``numpy.dtype`` what published files ask a dtype: ``is_floating_point``, ``is_complex``, ``is_signed``.
+    """Add attributes of PyTorch's dtypes to ``numpy.dtype``: ``is_floating_point``, ``is_complex``, ``is_signed``.
 
     The class is written in C and refuses ``setattr``; the dict behind its proxy takes names, and NumPy has none of these.
     Where it cannot be had, dtypes do not answer, and a file that asks meets NumPy's AttributeError.
@@ -278,3 +278,39 @@ def _let_dtypes_answer() -> None:
 
 
 _let_dtypes_answer()
+
+
+def borrowed(array: np.ndarray) -> np.ndarray:
+    """Another library's array as a plain NumPy array, whose memory a tensor may share.
+
+    Raises:
+        DTypeError: its dtype is not offered.
+        ArgumentError: its byte order is not this machine's; a stride is negative, or not a multiple of the element size.
+    """
+    dtype = as_dtype(array.dtype)
+    if not array.dtype.isnative:
+        raise ArgumentError(
+            f"given numpy array has byte order different from the native byte order: {array.dtype.str!r}. "
+            f"Use tensor(array), which converts its copy, or array.astype({dtype.name!r})."
+        )
+    if any(stride < 0 for stride in array.strides):
+        raise ArgumentError(
+            "At least one stride in the given numpy array is negative, and tensors with negative strides are not currently "
+            "supported. Make a copy of your array with array.copy()."
+        )
+    if any(stride % dtype.itemsize for stride in array.strides):
+        raise ArgumentError(
+            f"given numpy array strides not a multiple of the element byte size ({dtype.itemsize}): found {array.strides}. "
+            "Make a copy of your array with array.copy()."
+        )
+    return array if type(array) is np.ndarray else array.view(np.ndarray)
+
+
+FOREIGN = (np.ndarray, complex, np.complexfloating)
+"""Operands that an op accepts beside tensors and its own numbers."""
+
+
+def admitted(value: Any) -> np.ndarray:
+    """An operand that is :data:`FOREIGN`, as an op takes it. Raises: as :func:`borrowed`; DTypeError: a complex number."""
+    refuse_complex(value)
+    return borrowed(value)

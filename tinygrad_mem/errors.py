@@ -1,9 +1,9 @@
 """Every exception that tinygrad_mem raises by itself.
 
-Each message says what was asked, what was found and what to do. The bases are PyTorch's, so code that catches
-``RuntimeError`` for a shape, ``IndexError`` for a dimension or ``TypeError`` for a wrong argument keeps working; what all
-have in common is :class:`TinygradMemError`. From ``nn`` upwards plain ``TypeError`` and ``ValueError`` are raised too, where
-Python itself would raise them.
+Each message says what was asked, what was found and what to do. The base classes are PyTorch's, so that code that catches
+``RuntimeError`` for a shape, ``IndexError`` for a dimension or ``TypeError`` for a wrong argument keeps working. All derive
+from :class:`TinygradMemError`. ``nn`` and the packages above it also raise plain ``TypeError`` and ``ValueError``, as Python
+would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ R = TypeVar("R")
 
 
 class TinygradMemError(Exception):
-    """Any of these: what was refused on purpose, in words meant for the caller."""
+    """The base of all exceptions of this library."""
 
 
 class ShapeError(TinygradMemError, RuntimeError, ValueError):
@@ -61,17 +61,17 @@ class GraphError(TinygradMemError, RuntimeError):
 
 
 class CheckpointError(TinygradMemError, RuntimeError):
-    """A checkpointed function did something else when it was run again than it had done the first time."""
+    """A checkpointed function did not do the same when it was run again."""
 
 
 class RecomputationStoppedError(TinygradMemError, RuntimeError):
-    """Ends a recomputation as soon as all that backward needs is there. Let it pass: nobody outside of it ever sees it."""
+    """Ends a recomputation when everything that backward needs was computed. It never leaves the library: do not catch it."""
 
 
 class BudgetError(TinygradMemError, ValueError):
     """No training step that a plan may choose fits into its budget.
 
-    What it says takes a search of its own, which is made when somebody reads it: who looks for the largest batch does not.
+    Its message needs a search of its own, which runs when the message is read.
     """
 
     def __init__(self, message: str | Callable[[], str]) -> None:
@@ -95,7 +95,7 @@ class DataDependenceError(TinygradMemError, RuntimeError):
 
 
 class NotOfferedError(TinygradMemError, NotImplementedError):
-    """Part of PyTorch's interface that is not offered; the message says what to use instead."""
+    """A part of PyTorch's interface that is not offered; the message says what to use instead."""
 
 
 class StateDictError(TinygradMemError, RuntimeError):
@@ -107,7 +107,7 @@ class FileFormatError(TinygradMemError, ValueError):
 
 
 ADDRESSES = 1 << 47
-"""Bytes that a process can address, at most."""
+"""The most bytes that a process can address."""
 
 
 class OutOfMemoryError(TinygradMemError, RuntimeError):
@@ -117,8 +117,8 @@ class OutOfMemoryError(TinygradMemError, RuntimeError):
         requested: bytes asked for by the caller.
         used: bytes in live blocks of the pool at that moment.
         reserved: bytes that the pool held from the machine.
-        limit: the pool's limit in bytes, 0 where there is none.
-        free: bytes that are reserved and not in use, and the largest piece of them: what is lost to fragmentation.
+        limit: the pool's limit in bytes, 0 for none.
+        free: bytes that are reserved but unused, and the largest piece of them: the rest is lost to fragmentation.
     """
 
     def __init__(
@@ -157,9 +157,9 @@ _DISTRIBUTIONS = {"cupy": "cupy-cuda12x", "ml_dtypes": "ml-dtypes", "sklearn": "
 
 
 def missing(library: str, what: str) -> ModuleNotFoundError:
-    """The error to raise where ``what`` needs a library that is not installed.
+    """The error to raise if ``what`` needs a library that is not installed.
 
-    Its cure names the library itself and not an extra of ours: that is right for a checkout, a wheel and an editable install.
+    It names the library, not an extra of ours: that is right for a checkout, a wheel and an editable install.
     """
     return ModuleNotFoundError(f"{what} needs {library}, which is not installed: {install(library)}", name=library)
 
@@ -173,21 +173,21 @@ def needs(library: str, what: str) -> None:
     """Import a library that is an extra.
 
     Raises:
-        ModuleNotFoundError: it is not installed; the message says what needs it and how to get it.
+        ModuleNotFoundError: it is not installed; the message says what needs it and how to install it.
     """
     try:
         importlib.import_module(library)
     except ModuleNotFoundError as error:
         if error.name != library:
-            raise  # it is there, and something that it needs is not
+            raise  # it is installed, but one of its own requirements is not
         raise missing(library, what) from None
 
 
 def clear_frames(error: BaseException | None) -> None:
-    """Forget the local variables of finished frames, ours, NumPy's and CuPy's, in ``error``'s traceback: they pin no memory.
+    """Clear the local variables of finished frames of this library, NumPy and CuPy in ``error``'s traceback, to free memory.
 
-    A traceback outlives the failure: in an ``except`` block that wants to go on with a smaller batch, in a notebook's
-    ``sys.last_traceback``. Frames of the user's code are left as they are.
+    A traceback may live long after the error: in an ``except`` block that continues with a smaller batch, or in a notebook's
+    ``sys.last_traceback``. Frames of the user's code are not changed.
     """
     while error is not None:
         trace = error.__traceback__
@@ -197,11 +197,11 @@ def clear_frames(error: BaseException | None) -> None:
                 with contextlib.suppress(RuntimeError):  # it is still running
                     frame.clear()
             trace = trace.tb_next
-        error = error.__context__  # what it was raised instead of, shown or not
+        error = error.__context__  # the error that it replaced, shown or not
 
 
 def pins_nothing(function: Callable[P, R]) -> Callable[P, R]:
-    """Decorator: an exception that leaves ``function`` pins neither its arguments nor what it has made."""
+    """Decorator: an exception that leaves ``function`` keeps neither its arguments nor its local variables alive."""
 
     @functools.wraps(function)
     def caller(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,7 +1,4 @@
-"""Writing of files: whole or not at all, and in place where the target is no regular file.
-
-And how it unpacks what gzip has packed: not without end.
-"""
+"""Writing files as a whole or not at all, and unpacking gzip files up to a limit."""
 
 from __future__ import annotations
 
@@ -22,18 +19,19 @@ try:
 except ImportError:  # Windows, where a file that is open can be neither renamed nor deleted
     fcntl = None
 
-_LONGEST = 230  # bytes of a name to which a temporary's ending can be added
-_YOUNG = 60.0  # seconds: where there are no locks, a younger temporary may still be needed
-_UNPACKED, _RATIO = 1 << 26, 100  # bytes that anything may unpack to; times its size (images and tracks: 10)
+_LONGEST = 230  # most bytes of a name that leave room for the ending of a temporary file
+_YOUNG = 60.0  # seconds: without locks, a younger temporary file may still be in use
+_UNPACKED, _RATIO = 1 << 26, 100  # allowed bytes after unpacking, and as a multiple of the file's size (real files: 10)
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
-    """A file to write, which takes the place of ``path`` when all is written; if that fails, ``path`` is as it was.
+    """A file to write, which replaces ``path`` when it is complete. If writing fails, ``path`` is unchanged.
 
-    A file that is replaced keeps its permissions, and its owner where that is allowed. A link stays, its target is replaced. A
-    FIFO or a device is written in place. A process that is killed leaves a temporary, which the next call for ``path`` removes.
+    The new file has the permissions of the old one, and its owner if that is allowed. If ``path`` is a link, its target is
+    replaced. A FIFO or a device is written in place. A process that is killed leaves a temporary file; the next call for
+    ``path`` removes it.
 
     Raises:
         OSError: it cannot be written; the error names ``path``.
@@ -65,7 +63,7 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
 
 
 def _found(path: str) -> os.stat_result | None:
-    """The file that is there; a regular file that may not be written is refused, as ``open`` refuses it."""
+    """The status of the existing file. A regular file without permission to write raises the error of ``open``."""
     try:
         there = os.stat(path)
     except FileNotFoundError:
@@ -77,7 +75,7 @@ def _found(path: str) -> os.stat_result | None:
 
 
 def _begin(temporary: str, there: os.stat_result | None) -> IO[bytes]:
-    """The temporary, locked for as long as it is open, with the owner and the permissions of what is there."""
+    """Open the temporary file, locked, with the owner and the permissions of the old file."""
     mode = 0o666 if there is None else stat.S_IMODE(there.st_mode) & 0o777
     while True:
         file = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115 (it is returned)
@@ -89,7 +87,7 @@ def _begin(temporary: str, there: os.stat_result | None) -> IO[bytes]:
         except BaseException:
             file.close()
             raise
-        file.close()  # for a moment nobody had locked it, and another process has removed it as a leftover
+        file.close()  # before it was locked, another process removed it as a leftover
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary)
 
@@ -102,7 +100,7 @@ def _give(file: int, there: os.stat_result, mode: int) -> None:
 
 
 def _lock(file: IO[bytes]) -> bool | None:
-    """Whether the file is ours alone from now on; ``None`` where files have no locks."""
+    """Lock the file. Returns False if another process has the lock, ``None`` if this system has no locks."""
     if fcntl is None:
         return None
     try:
@@ -115,7 +113,7 @@ def _lock(file: IO[bytes]) -> bool | None:
 
 
 def _stem(target: str) -> str:
-    """The beginning of the names of ``target``'s temporaries."""
+    """The beginning of the names of temporary files for ``target``."""
     folder, name = os.path.split(target)
     return os.path.join(folder, name if len(os.fsencode(name)) <= _LONGEST else name[: _LONGEST // 4])
 
@@ -125,12 +123,12 @@ def _remove_leftovers(target: str) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(stem) and _TEMPORARY.fullmatch(entry.name, len(stem)):
-                with contextlib.suppress(OSError):  # somebody else's, or gone
+                with contextlib.suppress(OSError):  # it belongs to another process, or is removed already
                     _remove_leftover(entry.path)
 
 
 def _remove_leftover(temporary: str) -> None:
-    """Remove a temporary unless somebody writes it."""
+    """Remove a temporary file unless it is being written."""
     if fcntl is None:
         if time.time() - os.stat(temporary).st_mtime > _YOUNG:
             os.unlink(temporary)
@@ -161,10 +159,10 @@ class _Unpacking(gzip.GzipFile):
 
 
 def unpacking(file: IO[bytes], what: str) -> IO[bytes]:
-    """Reads what gzip packed into a file, by ``read(size)`` and ``readline(size)``; ``what`` is its name, for messages.
+    """A reader of a gzip file, with ``read(size)`` and ``readline(size)``; ``what`` is the file's name, for messages.
 
     Raises:
-        FileFormatError: it unpacks to more than a hundred times its size (and 64 MiB): a few bytes that shall fill the memory.
+        FileFormatError: it unpacks to more than a hundred times its size (and 64 MiB), as a file meant to fill the memory does.
     """
     most = max(_UNPACKED, _RATIO * os.fstat(file.fileno()).st_size)
     return _Unpacking(file, what, most)  # type: ignore[return-value]

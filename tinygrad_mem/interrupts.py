@@ -1,18 +1,20 @@
-"""Threads and signals: what must not be taken twice, and what must not be cut in two.
+"""Threads and signals: changes that must happen once, and changes that must not stop halfway.
 
-Python hears a signal (Ctrl-C) in its main thread, at the beginning of a function, at the end of a call of C and where a loop
-goes back, and the handler may raise there. Threads may change places at the same points; without the interpreter's lock (a
-free-threaded build) they run at once. What holds in both cases is a single call of C on one object: ``deque.popleft`` gives
-each item to one taker. An iterator promises nothing to two threads.
+Python runs a signal handler (Ctrl-C) in the main thread: at the beginning of a function, after a call of a C function, and
+where a loop goes back. The handler may raise there. Threads may switch at the same points; on free-threaded Python they run at
+once. A single call of a C function on one object is safe in both cases: ``deque.popleft`` gives each item to one thread. An
+iterator is not safe between two threads.
 """
 
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # signal's own functions wrap numbers in enums, slowly
 import functools
+import inspect
 import itertools
 import os
 import signal
+import sys
 import sysconfig
 import threading
 import weakref
@@ -21,6 +23,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from itertools import starmap
+from types import FrameType
 from typing import Any, ParamSpec, TypeVar
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -33,57 +36,106 @@ _SIGNALS = [int(getattr(signal, name)) for name in _NAMES.split() if hasattr(sig
 
 
 lock = RLock()
-"""The one lock of what threads share and change in a few statements: pools, who listens, what a track knows, random numbers.
+"""The one lock for short changes of shared state: pools, listeners, logs, random numbers.
 
-A signal's handler or a finalizer runs between any two bytecodes, so what is changed under it is written to stand such a visit
-too: the thread that has the lock may take it again. Whoever has it waits for nothing else, not even such a visit: another
-thread may have what it waits for, and want the lock. The few locks beside this one are asked for with :func:`may_wait`.
+A signal handler or a finalizer may run between any two bytecodes and take the lock again. Changes under the lock must allow
+that. A thread that has the lock must not wait for anything else: another thread may hold that and wait for the lock. So take
+any of the few other locks only if :func:`may_wait`.
 """
-if hasattr(os, "register_at_fork"):  # a forked child finds it open, and what it guards whole
+if hasattr(os, "register_at_fork"):  # a forked child finds the lock free, and no change half done
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release)
 
 
+def reentrant() -> RLock:
+    """A new lock for a module. In a forked child it is free, unless the thread that forked has it."""
+    made = RLock()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=lambda: made._is_owned() or made._at_fork_reinit())  # type: ignore[attr-defined]
+    return made
+
+
+_callbacks: dict[tuple[int, int], tuple] = {}  # by the ids of two code objects, which are kept, so that ids stay unique
+
+
+def callback_depth() -> int:
+    """The number of signal handlers, finalizers and weak-reference callbacks that the running code is inside of.
+
+    Python calls these itself, in the middle of other code. What they compute is not part of the code that they interrupt. To be
+    fast, each pair of a function and its caller is examined once.
+    """
+    frame, count = sys._getframe(1), 0
+    code = frame.f_code
+    while (caller := frame.f_back) is not None:
+        callers = caller.f_code
+        found = _callbacks.get((id(code), id(callers)))
+        if found is None:
+            found = _callbacks[id(code), id(callers)] = _is_callback(frame), code, callers
+        count += found[0]
+        frame, code = caller, callers
+    return count
+
+
+def _is_callback(frame: FrameType) -> bool:
+    """True if Python itself called the function of ``frame``: its arguments are those of a handler, callback or finalizer."""
+    code = frame.f_code
+    if not code.co_flags & inspect.CO_OPTIMIZED:
+        return False  # no function
+    named, given = code.co_argcount, frame.f_locals
+    arguments = [given.get(name) for name in code.co_varnames[:named]]
+    if code.co_flags & inspect.CO_VARARGS:
+        arguments += given.get(code.co_varnames[named + code.co_kwonlyargcount], ())
+    if type(given) is dict and sys.gettrace() is None:
+        given.clear()  # before Python 3.13 a copy that would live as long as the frame; a tracer needs it
+    finalizer = getattr(type(arguments[0]), "__del__", None) if arguments else None
+    if getattr(finalizer, "__code__", None) is code:
+        return True
+    return any(type(a) is FrameType or (isinstance(a, weakref.ref) and a() is None) for a in arguments)
+
+
 def may_wait() -> bool:
-    """Whether the running thread may wait for others: not with :data:`lock`, which a handler has that comes inside a change."""
+    """False if the running thread has :data:`lock`: then it must not wait for other threads."""
     return not lock._is_owned()  # type: ignore[attr-defined]
 
 
 def lock_was_mine() -> bool:
-    """Whether this thread, which has the lock, had it already before it took it now: it comes from inside a change."""
+    """True if this thread has taken the lock more than once: then it runs inside a change."""
     try:
         lock.release()
         return not may_wait()
-    finally:  # also where a signal was heard after the first call
+    finally:  # also if an interrupt came after the release
         lock.acquire()
 
 
-class _Guarded:
-    """The next number, to one caller at a time; a signal's handler may ask too."""
+class _LockedCounter:
+    """Gives each number to one caller only; a signal handler may be one."""
 
     def __init__(self, first: int) -> None:
         self._numbers = itertools.count(first)
 
     def __call__(self) -> int:
         with lock:
-            return next(self._numbers)
+            number = next(self._numbers)  # not returned from here: the tests hear a signal at the bytecode after the call
+        return number
 
 
 def counter(first: int) -> Callable[[], int]:
-    """A function that gives ``first`` and the numbers after it, in order and each once, whichever threads call it."""
-    return _Guarded(first) if FREE_THREADED else itertools.count(first).__next__  # with the interpreter's lock one call of C
+    """A function that returns ``first``, then the numbers after it, each once. Any thread may call it."""
+    return (
+        _LockedCounter(first) if FREE_THREADED else itertools.count(first).__next__
+    )  # with the interpreter's lock one call of C
 
 
-def copied(queue: deque[T]) -> deque[T]:
-    """A copy of ``queue``, though other threads append and take meanwhile."""
+def copy_queue(queue: deque[T]) -> deque[T]:
+    """A copy of ``queue``. Other threads may append and pop at the same time."""
     while True:
         try:
-            return queue.copy()
-        except RuntimeError:  # free-threaded Python 3.13 copies while others change it, and notices
+            return deque(queue)  # not queue.copy(): on free-threaded Python 3.13 it waits for a lock that it holds itself
+        except RuntimeError:  # free-threaded Python raises if another thread changed it during the copy
             continue
 
 
-def each(left: deque[T]) -> Iterator[T]:
-    """The items of ``left``, taken from its beginning: threads that walk it at once take each item once."""
+def drain(left: deque[T]) -> Iterator[T]:
+    """Pop the items of ``left`` from its beginning. If several threads do so at once, one of them gets each item."""
     while True:
         try:
             item = left.popleft()
@@ -93,18 +145,18 @@ def each(left: deque[T]) -> Iterator[T]:
         del item
 
 
-class Living:
-    """The objects that were added and are still alive, in that order. Any thread, handler or finalizer may add and look."""
+class LiveObjects:
+    """Weak references to objects, in the order in which they were added. Any thread, handler or finalizer may use it."""
 
     def __init__(self) -> None:
         self._references: dict[int, weakref.ref[Any]] = {}
 
     def add(self, thing: Any) -> None:
         here, key = self._references, id(thing)
-        here[key] = weakref.ref(thing, functools.partial(here.pop, key))  # whose default is what it is called with
+        here[key] = weakref.ref(thing, functools.partial(here.pop, key))  # called with the reference: pop's default
 
     def all(self) -> list[Any]:
-        """Those that are alive now."""
+        """The objects that are alive now."""
         return [thing for reference in self._references.copy().values() if (thing := reference()) is not None]
 
 
@@ -119,7 +171,7 @@ class _Context:
     def __enter__(self) -> Any:
         try:
             return next(self._steps)
-        except BaseException:  # a signal, which is heard after the call, or an error of the generator's
+        except BaseException:  # an interrupt after the call, or an error of the generator
             self._steps.close()
             raise
 
@@ -142,9 +194,9 @@ class _Context:
 
 
 def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextManager[T]]:
-    """As ``contextlib.contextmanager``, for what must be put back: a signal that comes as the block ends does not prevent it.
+    """As ``contextlib.contextmanager``, but the generator also finishes if a signal comes as the block ends.
 
-    An exception of the block's goes on, or another one of the generator's.
+    An exception of the block is raised again, unless the generator raises another one.
     """
 
     @functools.wraps(function)
@@ -156,16 +208,16 @@ def context(function: Callable[P, Iterator[T]]) -> Callable[P, AbstractContextMa
 
 @context
 def all_or_nothing(*things: Any) -> Iterator[None]:
-    """Restore the attributes of ``things``, and what was in their dicts, lists and sets, where the block raises.
+    """If the block raises, restore the attributes of ``things`` and the items of their dicts, lists and sets.
 
-    For code of the user's, which may raise halfway. What lies deeper than that is left as it is.
+    For user code, which may raise halfway. Objects inside these containers are not restored.
     """
     before: list[tuple[Any, Any]] = [(vars(thing), vars(thing).copy()) for thing in things]
     inside = [(c, c.copy()) for _, kept in before for c in kept.values() if isinstance(c, (dict, list, set))]
     try:
         yield
     except BaseException:
-        surely(_refill, before + inside)
+        cleanup(_refill, before + inside)
         raise
 
 
@@ -175,12 +227,12 @@ def _refill(containers: list) -> None:
         (container.extend if isinstance(container, list) else container.update)(kept)
 
 
-def covered(function: F) -> F:
-    """Let the ``try`` that ``function`` begins with cover its first instruction, at which Python hears signals.
+def signal_safe(function: F) -> F:
+    """Extend the ``try`` at the beginning of ``function`` to its first instruction, where a signal handler may already raise.
 
-    For ``__exit__``: a signal that comes when a ``with`` block ends is raised before the first line, so that
-    ``try: ... finally:`` would not put back what the block had changed. The range is in CPython's table of exceptions; where
-    that looks otherwise than we know it, the function stays as it is.
+    For ``__exit__``: a signal that comes as a ``with`` block ends is raised before the first line, outside of
+    ``try: ... finally:``, and the end would not restore anything. The range of a ``try`` is in CPython's exception table. If
+    that table has an unknown format, the function stays as it is.
     """
     code = function.__code__
     table = getattr(code, "co_exceptiontable", b"")
@@ -191,19 +243,19 @@ def covered(function: F) -> F:
     return function
 
 
-_Context.__exit__ = covered(_Context.__exit__)  # type: ignore[method-assign]
+_Context.__exit__ = signal_safe(_Context.__exit__)  # type: ignore[method-assign]
 
-_held = False  # inside of a whole change, of the main thread
-_seen: tuple[list, list] = ([], [])  # handlers as they were found last, and those of them that are Python's
+_held = False  # True while uninterrupted() runs in the main thread
+_seen: tuple[list, list] = ([], [])  # the handlers found last, and those of them that are written in Python
 
 
-def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
-    """``change(*arguments, **options)``, which no signal cuts in two: its handler is called right after it, and may raise then.
+def uninterrupted(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    """Call ``change`` and delay signals: the handler of a signal that comes meanwhile runs afterwards, and may raise then.
 
-    Held back are Python's handlers of the signals by which programs are stopped and timed (Ctrl-C, ``SIGTERM``, ``SIGALRM``,
-    ``SIGUSR1``, ...). Those of others run at once, as does what C does with a signal. Not held back is what comes from
-    elsewhere: an exception that another thread sets with ``PyThreadState_SetAsyncExc``, or one of a tracer's. In other threads
-    than the main one no handler runs, and this is a plain call.
+    This holds for Python handlers of the signals that stop or time programs (Ctrl-C, ``SIGTERM``, ``SIGALRM``, ``SIGUSR1``,
+    ...). Handlers of other signals and handlers written in C run at once. An exception from another thread
+    (``PyThreadState_SetAsyncExc``) or from a tracer is raised at once too. Outside of the main thread no handler runs, so this
+    is a plain call.
     """
     global _held
     if _held or get_ident() != threading.main_thread().ident:
@@ -213,7 +265,7 @@ def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
     if handlers != seen:
         python = _python(handlers)
     late: dict[int, Any] = {}
-    note = late.setdefault  # of C: no place where another signal is heard
+    note = late.setdefault  # a C function: no other signal interrupts it
     try:
         for number, _ in python:
             _signal.signal(number, note)
@@ -223,24 +275,24 @@ def whole(change: Callable[..., T], *arguments: Any, **options: Any) -> T:
         _held = False
         try:
             deque(starmap(_signal.signal, python), 0)
-        except BaseException:  # a signal whose own handler is back already
+        except BaseException:  # a signal whose handler was restored already
             deque(starmap(_signal.signal, python), 0)
             raise
         finally:
             if late:
-                _answer(late, dict(python))
+                _run_handlers(late, dict(python))
 
 
-@covered
-def surely(change: Callable[..., object], *arguments: Any, begun: list[bool] | None = None) -> None:
-    """As :func:`whole`, for what puts back: a signal that comes before it begins is raised after it, too.
+@signal_safe
+def cleanup(change: Callable[..., object], *arguments: Any, begun: list[bool] | None = None) -> None:
+    """As :func:`uninterrupted`, for cleaning up. If a signal comes before the change, the change runs first.
 
     Args:
-        begun: filled when the change begins; nobody gives it.
+        begun: filled when the change begins; callers do not pass it.
     """
     try:
         begun = []
-        whole(_begin, begun, change, arguments)
+        uninterrupted(_begin, begun, change, arguments)
     finally:
         if not begun:
             change(*arguments)
@@ -251,18 +303,18 @@ def _begin(begun: list[bool], change: Callable[..., object], arguments: tuple) -
     change(*arguments)
 
 
-def undivided(change: F) -> F:
-    """Decorate a function that runs as :func:`whole`."""
+def uninterruptible(change: F) -> F:
+    """Decorator: the function runs as in :func:`uninterrupted`."""
 
     @functools.wraps(change)
     def run(*arguments: Any, **options: Any) -> Any:
-        return whole(change, *arguments, **options)
+        return uninterrupted(change, *arguments, **options)
 
     return run  # type: ignore[return-value]
 
 
 def _python(handlers: list) -> list[tuple[int, Any]]:
-    """The signals that have a handler of Python's, with it; Ctrl-C last."""
+    """(signal, handler) for each handler that is written in Python; Ctrl-C last."""
     global _seen
     python = [(n, h) for n, h in zip(_SIGNALS, handlers, strict=True) if callable(h)]
     python.sort(key=lambda pair: pair[0] == signal.SIGINT)
@@ -270,11 +322,11 @@ def _python(handlers: list) -> list[tuple[int, Any]]:
     return python
 
 
-def _answer(late: dict[int, Any], handlers: dict[int, Any]) -> None:
-    """Call the handlers of the signals that came, each of them though one before it raises."""
+def _run_handlers(late: dict[int, Any], handlers: dict[int, Any]) -> None:
+    """Call the handler of each signal in ``late``, all of them even if one raises."""
     number, frame = late.popitem()
     try:
         handlers[number](number, frame)
     finally:
         if late:
-            _answer(late, handlers)
+            _run_handlers(late, handlers)

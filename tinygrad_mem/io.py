@@ -18,23 +18,23 @@ from . import safetensors
 from .autograd.tensor import Tensor
 from .devices import device as Device
 from .dtypes import bfloat16
-from .errors import FileFormatError, NotOfferedError
+from .errors import FileFormatError, NotOfferedError, pins_nothing
 from .files import replacing
 from .scope import local
 
-_KEY = "tinygrad_mem"  # of the metadata that describes what is not a flat dict
-_DEEPEST = 200  # containers in each other: what is saved has to be loaded by whoever has half of Python's stack left
+_KEY = "tinygrad_mem"  # of the metadata that describes other objects than flat dicts
+_DEEPEST = 200  # most nested containers, so that loading fits into half of Python's stack
 _TENSOR, _PAIRS, _TUPLE = "$tensor", "$pairs", "$tuple"
 
 
 def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     """Write ``obj`` to a file: tensors, Python numbers, strings, ``None``, and dicts, lists and tuples of them.
 
-    Tensors that show the same memory in the same way (tied weights) are written once, and are one tensor again when they are
-    loaded. A path is written whole or not at all: the file appears when everything is in it.
+    Tensors that share memory, shape and strides (tied weights) are written once, and are one tensor again after loading. A file
+    at a path appears when it is complete.
 
     Raises:
-        TypeError: something inside is none of these; the message says where.
+        TypeError: something inside has another type; the message says where.
         DataDependenceError: a tensor on device ``meta`` has no values.
     """
     packed = _Packed()
@@ -45,7 +45,7 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
     if isinstance(f, (str, os.PathLike)):
         with replacing(f) as file:
             packed.write(file, metadata)
-    elif isinstance(f, _io.RawIOBase):  # which may write less than it is given
+    elif isinstance(f, _io.RawIOBase):  # it may write less than it is given
         buffered = _io.BufferedWriter(f)
         packed.write(buffered, metadata)
         buffered.detach()
@@ -54,7 +54,7 @@ def save(obj: Any, f: str | os.PathLike | IO[bytes]) -> None:
 
 
 class _Packed:
-    """An object taken apart: tensors by name, and what is left as JSON."""
+    """An object as tensors by name, and a JSON description of the rest."""
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
@@ -107,7 +107,7 @@ class _Packed:
         return name
 
     def write(self, file: IO[bytes], metadata: dict | None) -> None:
-        """The header, then each tensor's bytes, one host copy at a time."""
+        """Write the header, then the bytes of each tensor, with one host copy at a time."""
         order = safetensors.write_header(file, {n: (t.dtype, tuple(t.shape)) for n, t in self.tensors.items()}, metadata)
         for name in order:
             array = np.ascontiguousarray(self.tensors[name].detach()._host())
@@ -119,15 +119,16 @@ def _where(path: tuple) -> str:
     return "the object" + "".join(f"[{key!r}]" for key in path)
 
 
+@pins_nothing
 def load(
     f: str | os.PathLike | IO[bytes], map_location: Any = None, pickle_module: Any = None, *, weights_only: bool | None = None
 ) -> Any:
     """Load a file that :func:`save` wrote, or a dict of the tensors of any safetensors file.
 
     Args:
-        map_location: the device of the tensors; the default device unless given.
-        pickle_module: an error, see below.
-        weights_only: taken for compatibility; nothing else is ever read.
+        map_location: the device of the tensors; by default the default device.
+        pickle_module: not offered.
+        weights_only: accepted for compatibility; nothing else is ever read.
 
     Raises:
         FileFormatError: truncated, hostile, or another format (a PyTorch ``.pt``: the message says how to convert it).
@@ -190,7 +191,7 @@ def _read(file: IO[bytes], start: int, entry: safetensors.Entry, what: str, wher
 
 
 def _check(node: Any, names: set[str]) -> None:
-    """Every reference names a tensor, and every marker has the form that ``save`` gives it."""
+    """Check that every reference names a tensor, and that every marker has the form that ``save`` writes."""
     if isinstance(node, list):
         for item in node:
             if isinstance(item, (list, dict)):

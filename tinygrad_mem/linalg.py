@@ -1,67 +1,9 @@
-"""``linalg``: norms and products under PyTorch's later names."""
+"""``torch.linalg``: norms and products."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from . import absent as _absent
-from .autograd import Tensor
-from .errors import NotOfferedError, ShapeError
-from .functional import linalg as _linalg
-from .functional import reduce as _reduce
+from .functional.door import PUBLIC as _PUBLIC
 
-matmul = _linalg.matmul
-inner = _linalg.inner
-
-
-def vector_norm(x: Tensor, ord: float = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The ``ord``-norm over ``dim``, of all elements in a row unless given. Saves: x and the output; x alone for ``ord`` 1."""
-    return _reduce.norm(x, ord, dim, keepdim, dtype)
-
-
-def matrix_norm(
-    A: Tensor, ord: float | str = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False, *, dtype: Any = None
-) -> Tensor:
-    """The norm of matrices in the dimensions ``dim``: ``"fro"``, 1, -1, inf or -inf.
-
-    Raises:
-        NotOfferedError: a norm by singular values (2, -2, ``"nuc"``).
-        ValueError: another ``ord``.
-    """
-    if ord == "fro":
-        return _reduce.norm(A, 2, dim, keepdim, dtype)
-    if ord in (2, -2, "nuc"):
-        raise NotOfferedError(f"linalg.matrix_norm: ord={ord!r} needs singular values; use 'fro', 1, -1, inf or -inf")
-    if isinstance(ord, str) or abs(ord) not in (1, float("inf")):
-        raise ValueError(f"linalg.matrix_norm: Order {ord!r} not supported; use 'fro', 1, -1, inf or -inf")
-    summed, kept = (dim[0], dim[1]) if abs(ord) == 1 else (dim[1], dim[0])
-    sums = _reduce.norm(A, 1, summed, True, dtype)
-    result = (_reduce.amax if ord > 0 else _reduce.amin)(sums, kept, True)
-    return result if keepdim else result.squeeze(tuple(dim))
-
-
-def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """A vector norm, or with ``ord`` and two dimensions a matrix norm, by PyTorch's rules."""
-    if ord is not None and (
-        isinstance(ord, str)
-        or (dim is not None and not isinstance(dim, int) and len(dim) == 2)
-        or (dim is None and A.ndim == 2)
-    ):
-        if dim is None and A.ndim != 2:
-            raise ShapeError(f"linalg.norm: a matrix norm wants a 2-D tensor or two dimensions, found {list(A.shape)}")
-        return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
-    return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
-
-
-def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """Products summed over ``dim``. Saves: each for the other's gradient."""
-    return _reduce.sum(x * y, dim)
-
-
-def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of several matrices, in the order that takes the fewest multiplications."""
-    return _linalg.chain_matmul(*tensors)
-
-
+globals().update(_PUBLIC["linalg"])
 __getattr__ = _absent.refuses("linalg")

@@ -1,7 +1,7 @@
 """The safetensors format: a length, a JSON header, bytes. No code runs when a file is read.
 
-Every word of a header is checked against the file's size before anything is allocated; the file of a stranger can waste no
-more memory than it has bytes.
+The header is checked against the file's size before anything is allocated, so that a hostile file cannot take more memory than
+it has bytes.
 
 Source: huggingface/safetensors, its README's *Format* section (the code is ours).
 """
@@ -63,7 +63,7 @@ class Entry(NamedTuple):
 
 
 def write_header(file: IO[bytes], tensors: Mapping[str, tuple[np.dtype, tuple[int, ...]]], metadata: dict | None) -> list[str]:
-    """Write the header; the names come back in the order in which their bytes follow: widest first, so all are aligned."""
+    """Write the header. Returns the names in the order of their data: widest dtypes first, so that all are aligned."""
     order = sorted(tensors, key=lambda name: -tensors[name][0].itemsize)
     places, at = {}, 0
     for name in order:
@@ -80,10 +80,10 @@ def write_header(file: IO[bytes], tensors: Mapping[str, tuple[np.dtype, tuple[in
 
 
 def read_header(file: IO[bytes], size: int, what: str) -> tuple[list[Entry], dict[str, str]]:
-    """The checked entries, in the header's order, and the metadata; ``file`` then stands at the first byte of data.
+    """Read and check the header. Returns its entries and the metadata; ``file`` is then at the first byte of data.
 
     Args:
-        size: bytes that the file has from here on.
+        size: the remaining bytes of the file.
         what: the file's name, for messages.
 
     Raises:
@@ -119,9 +119,9 @@ def read_header(file: IO[bytes], size: int, what: str) -> tuple[list[Entry], dic
 
 
 def _object(text: str, at: int, value: Callable[[str, int], tuple[Any, int]]) -> tuple[dict[str, Any], int]:
-    """The JSON object that begins at ``at``, and where it ends; ``value`` reads what belongs to a name, and says where it ends.
+    """The JSON object that begins at ``at``, and its end; ``value`` reads the value of a name, and returns it with its end.
 
-    A pair at a time: of garbage, ``json.loads`` makes forty times as many bytes before anybody can look at them.
+    It is read pair by pair: ``json.loads`` would need forty times the bytes of a hostile header before it can be checked.
     """
     found: dict[str, Any] = {}
     at = _after("{", text, at)
@@ -178,7 +178,7 @@ def _metadatum(text: str, at: int, what: str) -> tuple[str, int]:
 
 
 def no_duplicates(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
-    """For ``json`` (``object_pairs_hook``): an object in which no name stands twice."""
+    """An ``object_pairs_hook`` for ``json`` that refuses repeated names."""
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
@@ -227,7 +227,7 @@ def _product(shape: Iterable[int]) -> int:
 
 
 def _check_layout(entries: list[Entry], size: int, what: str) -> None:
-    """The tensors fill the data exactly: no hole, no overlap, nothing outside."""
+    """Check that the tensors fill the data exactly, without holes or overlaps."""
     at = 0
     for entry in sorted(entries, key=lambda e: (e.begin, e.end)):
         if entry.begin != at:

@@ -1,7 +1,7 @@
-"""State of the running thread, and the seam through which a tracker listens.
+"""The state of the running thread, and the events that a tracker receives.
 
-Kept at the bottom so that every room may read it; the switches that users turn (``no_grad``, ``autocast``,
-``memory.track``) live in the rooms that give them their meaning.
+Every room may import this file. The switches that users call (``no_grad``, ``autocast``, ``memory.track``) are in the rooms
+that implement them.
 """
 
 from __future__ import annotations
@@ -12,28 +12,29 @@ import functools
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from .interrupts import context, covered, lock, may_wait, surely
+from .interrupts import cleanup, context, lock, may_wait, signal_safe
 
-BUFFER = 256  # elements: lines of a broadcast operand that are shorter are repeated into a buffer of this length
+BUFFER = 256  # elements: NumPy copies shorter lines of a broadcast operand into a buffer of this length
 
 
 def settle_numpy() -> None:
-    """Set the running context up for kernels: no warnings, and long lines read where they are.
+    """Set NumPy up for kernels in the running context: no warnings, and a smaller buffer.
 
-    NumPy copies a broadcast operand into a buffer (8,192 elements, unless told) where its lines are shorter than that, and
-    one pass over lines of 1,024 numbers then takes 2.5 times as long as without.
+    NumPy copies lines of a broadcast operand into a buffer if they are shorter than the buffer (8,192 elements by default). On
+    lines of 1,024 numbers that makes a pass 2.5 times slower.
     """
     np.seterr(all="ignore")
     np.setbufsize(BUFFER)
 
 
 class quiet_numpy:
-    """Inside, the running context is set up for kernels; then it is as it was: a signal may leave ``np.errstate`` open."""
+    """Inside, NumPy is set up for kernels. Its settings are restored afterwards, even if a signal comes."""
 
     __slots__ = ("_state",)
 
@@ -42,11 +43,11 @@ class quiet_numpy:
         try:
             self._state.__enter__()
             settle_numpy()
-        except BaseException:  # a signal: the block does not begin
+        except BaseException:  # an interrupt: the block does not begin
             self.__exit__()
             raise
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -54,57 +55,57 @@ class quiet_numpy:
             try:
                 self._state.__exit__(None, None, None)
             except BaseException as error:
-                with contextlib.suppress(Exception):  # it has ended
+                with contextlib.suppress(Exception):  # it had ended before the interrupt
                     self._state.__exit__(None, None, None)
                 if not isinstance(error, Exception):
                     raise
 
 
 class _Local(threading.local):
-    """One copy a thread: a worker starts with gradients on and no hooks, as in PyTorch.
+    """One copy per thread. A new thread starts with gradients on and without hooks, as in PyTorch.
 
     Attributes:
-        run: ``run(f, *args)`` calls ``f`` where NumPy does not warn: inf and nan are values here, as in PyTorch. It is a
-            context of the thread's own, 20 times cheaper to enter than ``np.errstate``; the user's settings are not touched.
-        unheard: the same, where no track hears what NumPy allocates: for what is no op.
+        run: ``run(f, *args)`` calls ``f`` with NumPy's warnings off: inf and nan are values here, as in PyTorch. It uses a
+            context of this thread, which is 20 times cheaper to enter than ``np.errstate``. The user's settings stay.
+        run_uncounted: the same for work outside of ops. The tests do not count what NumPy allocates there.
     """
 
     run: Callable[..., Any]
-    unheard: Callable[..., Any]
+    run_uncounted: Callable[..., Any]
 
     def __init__(self) -> None:
         quiet = contextvars.copy_context()
         quiet.run(settle_numpy)
-        self.run, self.unheard = quiet.run, quiet.copy().run
+        self.run, self.run_uncounted = quiet.run, quiet.copy().run
+        self.recorded: Counter[int] = Counter()  # ops recorded under saved-tensor hooks, by :func:`callback_depth`
 
     grad_enabled: bool = True
     inference: bool = False
-    saved_hooks: tuple = ()  # stack of (pack, unpack), the innermost last
-    recorded: int = 0  # ops that this thread has recorded under saved-tensor hooks
-    saving: Any = None  # while a pack hook runs: (node, name, which input or None) of what it is given
-    walk: Any = None  # the engine's walk that is under way: what hooks make for it alone is kept there
-    autocast: Any = None  # in a region of amp.autocast, what says in which dtype each public function runs
+    saved_hooks: tuple = ()  # stack of (pack, unpack, callback_depth()), the innermost last
+    saving: Any = None  # while a pack hook runs: (node, name, number of the input or None) of the hook's argument
+    walk: Any = None  # the running backward; hooks store there what they need until its end
+    autocast: Any = None  # inside amp.autocast: the object that knows in which dtype each public function runs
     default_device: Any = None  # None: the cpu
-    narrow_sums: Any = None  # a dtype whose sums stay in it, where ``backends.accumulate_in`` shows what that does
-    dry: Any = None  # in a dry run, the device that every name of a device stands for
-    draws: Any = None  # where the states of generators are found, if not in these: devices/random.py
-    explains: bool = True  # whether an OutOfMemoryError says who has the memory: it takes time, and may be read by nobody
+    narrow_sums: Any = None  # inside backends.accumulate_in: the dtype whose sums are accumulated in that same dtype
+    dry: Any = None  # in a dry run: the device that replaces every device
+    draws: Any = None  # the states of generators, if a dry run keeps its own: devices/random.py
+    explains: bool = True  # False: an OutOfMemoryError does not list who has the memory, which takes time
     phase: str = "user"  # forward, backward, recompute, optimizer, data; user: none of these
-    birth: str = ""  # the role of what is allocated now, where the one who asks knows it
+    new_role: str = ""  # the role of new blocks, if the caller knows it
     op: str = ""
     module: str = ""
-    caller: Any = None  # the module whose forward runs, known only while somebody listens
-    line: str = ""  # the user's source line that runs the op, known only while somebody listens
+    caller: Any = None  # the module whose forward runs; set only while there is a listener
+    line: str = ""  # the user's source line that runs the op; set only while there is a listener
 
 
 local = _Local()
 
 
 def is_inside(error: BaseException) -> bool:
-    """Whether ``local.run`` has refused a call, which did not begin: the thread is in its context already.
+    """True if ``local.run`` raised ``error`` because the thread is already in its context.
 
-    A signal handler or a finalizer runs there when it comes inside an op. Asked where ``local.run`` was called: an error from
-    within the call has been through another frame.
+    This happens in a signal handler or a finalizer that runs inside an op. Call it in the frame that called ``local.run``: an
+    error that comes from inside the call has a longer traceback.
     """
     there = error.__traceback__
     refused = type(error) is RuntimeError and there is not None and there.tb_next is None
@@ -112,14 +113,14 @@ def is_inside(error: BaseException) -> bool:
 
 
 def run_inside(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
-    """As ``local.run``, in a context made for this call: where :func:`is_inside`."""
+    """As ``local.run``, in a new context. For calls that :func:`is_inside` recognizes."""
     quiet = contextvars.copy_context()
     quiet.run(settle_numpy)
     return quiet.run(f, *args, **params)
 
 
 def run(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
-    """As ``local.run``, also inside an op: what handlers and finalizers may call."""
+    """As ``local.run``. Signal handlers and finalizers may also call it inside an op."""
     try:
         return local.run(f, *args, **params)
     except RuntimeError as error:
@@ -129,7 +130,7 @@ def run(f: Callable[..., Any], *args: Any, **params: Any) -> Any:
 
 
 def run_by(way: Callable[..., Any], f: Callable[..., Any], *args: Any, **params: Any) -> Any:
-    """As :func:`run`, by what ``local.run`` was when the caller put something else in its place."""
+    """As :func:`run`, with ``way`` instead of ``local.run``."""
     try:
         return way(f, *args, **params)
     except RuntimeError as error:
@@ -139,10 +140,10 @@ def run_by(way: Callable[..., Any], f: Callable[..., Any], *args: Any, **params:
 
 
 class Listener:
-    """The events that a tracker hears: subclasses override what they need. Rooms below the tracker know only this class.
+    """The events that a tracker receives. A subclass overrides those that it needs.
 
     Attributes:
-        only: the pool that it hears; ``None``: all pools. Several may have the same device's name, one for each dry run.
+        only: the pool whose events it receives; ``None``: all pools. Each dry run has a pool, and two may have one device name.
     """
 
     only: Any = None
@@ -151,10 +152,10 @@ class Listener:
         """The pool of ``device`` handed out a block."""
 
     def free(self, device: str, address: int, rounded: int) -> None:
-        """A block comes back; it is still counted as used."""
+        """A block is about to be freed; the pool still counts it as used."""
 
     def segment(self, device: str, address: int, size: int) -> None:
-        """The pool took ``size`` bytes from the machine, or gave ``-size`` bytes back."""
+        """The pool reserved ``size`` bytes of the machine, or returned ``-size`` bytes to it."""
 
     def running(self, node: Any, arrays: tuple, params: dict[str, Any]) -> None:
         """The op of ``node`` is about to run on ``arrays`` with ``params``; ``node.line`` may be set."""
@@ -163,10 +164,10 @@ class Listener:
         """``node`` keeps ``array`` for backward."""
 
     def released(self, kept: Any, name: str, array: Any) -> None:
-        """The node (``kept`` has its op, module and line) keeps ``array`` no longer."""
+        """A node no longer keeps ``array``; ``kept`` has the node's op, module and line."""
 
     def role(self, array: Any, role: str, holder: Any, of: Any = None) -> None:
-        """While ``holder`` lives, ``array`` is ``role``; ``None`` for the array: ``holder`` has none of that role any more.
+        """``array`` has a role until ``holder`` dies. If ``array`` is ``None``, the holder has no array of that role any more.
 
         Args:
             of: the tensor that the array is the gradient or the state of.
@@ -176,46 +177,46 @@ class Listener:
         """The memory of ``tensor`` was replaced."""
 
     def called(self, module: Any) -> None:
-        """A module that no other module runs in is about to run."""
+        """A module that no other module called is about to run."""
 
-    def spared(self, node: Any) -> None:
+    def skipped(self, node: Any) -> None:
         """The op of ``node`` is skipped: its forward result is still there."""
 
 
-autopsy: Callable[[Any, int], str] | None = None  # what the tracker's room adds to an OutOfMemoryError: who has the memory
-stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # what updates parameters as their gradients arrive
+autopsy: Callable[[Any, int], str] | None = None  # the tracker sets it: it says in an OutOfMemoryError who has the memory
+dry_run_hooks: list[Callable[..., None]] = []  # called after each op of a dry run; they compute results of known inputs
+stepping_in_backward: weakref.WeakSet[Any] = weakref.WeakSet()  # objects that update parameters as their gradients arrive
 
 
-class Hearers(tuple):
-    """The listeners, as threads share them. It is no plain tuple, because of free-threaded Python.
+class Listeners(tuple):
+    """The listeners, shared by all threads. Free-threaded Python is the reason for the subclass.
 
-    A thread that frees a plain tuple keeps its memory for its next tuple. If another thread made the first one, the garbage
-    collector takes that thread for the owner of the second too, and frees what lies in it only when that thread looks.
+    A thread that frees a plain tuple reuses its memory for its next tuple. If another thread made the first tuple, the garbage
+    collector takes that thread for the owner of the second one too, and frees its items only when that thread runs.
     """
 
     __slots__ = ()
 
 
-listeners: tuple[Listener, ...] = Hearers()  # empty means that nothing is tracked, and nothing is paid for it
-_listening: dict[Listener, None] = {}  # the same; what is put in or taken out at once, whoever runs in between
+listeners: tuple[Listener, ...] = Listeners()  # empty: nothing is tracked, and tracking costs nothing
+_listening: dict[Listener, None] = {}  # the same as a dict: one call adds or removes an item, also between threads
 
 
-class looking:
-    """Inside, the thread looks at all that is alive, and so keeps it alive: dry runs wait until it has let go.
+class scanning:
+    """Inside, the thread scans all live objects and so keeps them alive. Dry runs wait until it has finished.
 
-    Several may look at once, and none waits for another: who looks may come from inside a change, and others' looks change
-    things.
+    Several threads may scan at once. None waits for another: a scan may begin under a lock that others wait for.
     """
 
     __slots__ = ("_over", "_thread")
-    _open: ClassVar[dict[looking, None]] = {}
+    _open: ClassVar[dict[scanning, None]] = {}
 
     def __enter__(self) -> None:
         self._thread, self._over = threading.get_ident(), threading.Lock()
         self._over.acquire(blocking=False)
         self._open[self] = None
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -226,57 +227,69 @@ class looking:
 
     @classmethod
     def wait(cls) -> None:
-        """Return when no other thread looks; at once where this one may not wait, or looks itself: others may wait for it."""
+        """Wait until no other thread scans. Return at once if this thread may not wait, or scans itself."""
         me = threading.get_ident()
         while cls._open and may_wait():
-            looks = list(cls._open.copy())
-            if any(look._thread == me for look in looks):
+            scans = list(cls._open.copy())
+            if any(scan._thread == me for scan in scans):
                 return
-            for look in looks:
-                with look._over:
+            for scan in scans:
+                with scan._over:
                     pass
 
     @classmethod
     def forget(cls) -> None:
-        """Nobody else looks: in a forked child."""
-        for look in cls._open.copy():
-            if look._thread != threading.get_ident():
-                look.__exit__()
+        """End the scans of other threads: for a forked child, where these threads do not exist."""
+        for scan in cls._open.copy():
+            if scan._thread != threading.get_ident():
+                scan.__exit__()
+
+
+def _in_child() -> None:
+    """A forked child has no listeners, and no other thread that scans."""
+    global listeners
+    scanning.forget()
+    _listening.clear()
+    listeners = Listeners()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=looking.forget)
+    os.register_at_fork(after_in_child=_in_child)
 
 
-def hearing(pool: Any) -> list[Listener]:
-    """Those who hear what ``pool`` does."""
+def listeners_of(pool: Any) -> list[Listener]:
+    """The listeners that receive the events of ``pool``."""
     return [each for each in listeners if each.only is None or each.only is pool]
 
 
 def program() -> Any:
-    """The program that the running thread's ops belong to: all threads of a dry run are one; outside, each is its own."""
+    """The program of the running thread. All threads of a dry run are one program; any other thread is one by itself."""
     return local.dry or threading.get_ident()
 
 
 def ask_autopsy(pool: Any, requested: int) -> str:
-    """Say who has the memory of ``pool`` and what would help; ``""`` where nobody can say."""
+    """A text that says who has the memory of ``pool`` and what would help; ``""`` without a tracker."""
     if autopsy is None or not local.explains:
         return ""
     try:
         return autopsy(pool, requested)
-    except Exception:  # the machine may be out of memory for this too: the error itself matters more
+    except Exception:  # the machine may have no memory for this text; the OutOfMemoryError matters more
         return ""
 
 
 def listen(listener: Listener) -> None:
-    """Add ``listener`` to those who hear of every allocation, on every thread."""
+    """Add ``listener``. It receives the events of all threads."""
     with lock:
         _listening[listener] = None
         _publish()
 
 
 def unlisten(listener: Listener) -> None:
-    """Remove ``listener``; a listener that is not there is an error of the caller."""
+    """Remove ``listener``.
+
+    Raises:
+        ValueError: it was not added.
+    """
     with lock:
         if listener not in _listening:
             raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")
@@ -284,7 +297,7 @@ def unlisten(listener: Listener) -> None:
 
 
 def forget(listener: Listener) -> None:
-    """As :func:`unlisten`, also where it does not listen: what an interrupt has left."""
+    """Remove ``listener`` if it was added: an interrupt may have come before."""
     with lock:
         _listening.pop(listener, None)
         _publish()
@@ -292,38 +305,38 @@ def forget(listener: Listener) -> None:
 
 def _publish() -> None:
     global listeners
-    while listeners != (now := Hearers(_listening)):  # again, where a handler or a finalizer has changed them in between
+    while listeners != (now := Listeners(_listening)):  # a signal handler or a finalizer may change them in between
         listeners = now
 
 
-class Ours(Listener):
-    """Hands on to a listener what the program does that this is made in, and nothing of what others do beside it."""
+class ProgramListener(Listener):
+    """Passes the events of one program to a listener: the program in which it was made."""
 
     def __init__(self, listener: Listener) -> None:
         self.program = program()
-        for name, silence in vars(Listener).items():
-            hear = getattr(listener, name)
-            if callable(silence) and getattr(hear, "__func__", None) is not silence:
-                setattr(self, name, functools.partial(self._hand_on, hear))
+        for name, default in vars(Listener).items():
+            receive = getattr(listener, name)
+            if callable(default) and getattr(receive, "__func__", None) is not default:
+                setattr(self, name, functools.partial(self._pass_on, receive))
 
-    def _hand_on(self, hear: Callable[..., None], *args: Any, **kwargs: Any) -> None:
+    def _pass_on(self, receive: Callable[..., None], *args: Any, **kwargs: Any) -> None:
         if program() == self.program:
-            hear(*args, **kwargs)
+            receive(*args, **kwargs)
 
 
 @context
 def listening(listener: Listener) -> Iterator[None]:
-    """Inside, ``listener`` hears what the running program does, and no other."""
-    ours = Ours(listener)
+    """Inside, ``listener`` receives only the events of the running program."""
+    mine = ProgramListener(listener)
     try:
-        listen(ours)
+        listen(mine)
         yield
     finally:
-        surely(forget, ours)
+        cleanup(forget, mine)
 
 
 class phase:
-    """``with scope.phase("backward"):`` marks what the thread is doing; phases nest and restore what stood before."""
+    """``with scope.phase("backward"):`` sets the thread's phase. Phases nest; the end restores the phase before."""
 
     __slots__ = ("before", "name")
 
@@ -333,7 +346,7 @@ class phase:
     def __enter__(self) -> None:
         self.before, local.phase = local.phase, self.name
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -344,16 +357,16 @@ class phase:
 SWITCHES = ("grad_enabled", "inference", "autocast", "default_device", "dry", "draws", "module", "caller")
 
 
-FRESH = tuple([getattr(_Local, name) for name in SWITCHES])  # in a thread that has just begun
+FRESH = tuple([getattr(_Local, name) for name in SWITCHES])  # the switches of a new thread
 
 
 def switches() -> tuple:
-    """The thread's switches as they are now, for :func:`switched`."""
+    """The thread's present switches, for :func:`switched`."""
     return tuple([getattr(local, name) for name in SWITCHES])
 
 
 class switched:
-    """Inside, the switches say what they said when ``to`` was taken: for code that must find what it found then."""
+    """Inside, the switches have the values ``to``, a result of :func:`switches`."""
 
     def __init__(self, to: tuple) -> None:
         self.to = to
@@ -362,20 +375,20 @@ class switched:
         self.before: dict[str, Any] = dict(zip(SWITCHES, switches(), strict=True))
         try:
             local.__dict__.update(zip(SWITCHES, self.to, strict=True))
-        except BaseException:  # a signal, which is heard after the call
+        except BaseException:  # an interrupt, raised after the call
             local.__dict__.update(self.before)
             raise
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            local.__dict__.update(self.before)  # one call of C: no signal is heard before all are set
+            local.__dict__.update(self.before)  # one call of C: no interrupt can come before all are set
 
 
-def put_back(before: dict[str, Any]) -> None:
-    """Make the thread's state what it was when ``before``, a copy of ``local.__dict__``, was taken."""
+def restore_local(before: dict[str, Any]) -> None:
+    """Restore the thread's state to ``before``, an earlier copy of ``local.__dict__``."""
     now = local.__dict__
     for name in now.keys() - before.keys():
         del now[name]

@@ -1,4 +1,4 @@
-"""Names of others, from modules, files and marks, as a terminal and a picture can show them."""
+"""Makes text from users (names of modules, files, marks) safe to show on terminals and in pictures."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# VGG16 is to be trained on images of 224 by 224, four at a time, by SGD with momentum. How many bytes does a step take,
-# what are they for, and which of them depend on the batch?
+# We train VGG16 on images of 224 by 224, four at a time, with SGD and momentum. How many bytes does a step need, what are they
+# used for, and which of them depend on the batch?
 
 # %%
 from lesson import Result, block, picture, stacked
@@ -28,12 +28,12 @@ RESULT = Result()
 # | gradients | `4 P`: one for each parameter |
 # | optimizer state | `4 P` for SGD's momentum, `8 P` for Adam |
 #
-# The fourth is the **activations**: what the forward pass keeps for the backward pass. A convolution keeps its input,
-# because the gradient of its weight is made with it. An in-place ReLU keeps its output, which is the next layer's input,
-# and nothing besides. Max pooling keeps where its maxima were: a byte for each number of its output. So each convolution's
-# output counts once, and each pooling layer's output once (as the input of what follows) and a quarter.
+# The fourth part is the **activations**: the arrays that the forward pass keeps for the backward pass. A convolution keeps its
+# input, which the gradient of its weight needs. An in-place ReLU keeps only its output, which is the next layer's input. Max
+# pooling keeps the positions of its maxima: one byte for each number of its output. So each convolution's output counts once.
+# Each pooling layer's output counts once, as the input of the next layer, and a quarter more for the positions.
 #
-# The pool rounds each block up to a multiple of 512 bytes: `block` does it here too.
+# The pool rounds each block up to a multiple of 512 bytes; the function `block` does the same here.
 
 
 # %%
@@ -67,7 +67,7 @@ print(f"together   {3 * P + A + images:,} bytes")
 # ## Predicted
 #
 # `memory.predict` runs the training script on `meta`: every op asks the same pool for the same bytes, and computes nothing.
-# So VGG16 fits into any machine.
+# So VGG16 can be predicted on any machine.
 
 
 # %%
@@ -97,13 +97,13 @@ RESULT.say("peak / sum by hand", round(large.peak / (3 * P + A + images), 4), ""
 print(large.table())
 
 # %% [markdown]
-# Parameters, gradients and momentum were exact by hand, and so was what the convolutions keep. The peak itself is a little
-# more than the four parts: at that moment a kernel has its workspace, and a gradient is on its way from one layer to the
-# one before, while some activations have gone already.
+# Our count of parameters, gradients, momentum and the convolutions' activations was exact. The peak is a little more than these
+# four parts. At that moment a kernel also has its workspace, and a gradient is on its way from one layer to the one before;
+# some activations have already been freed.
 #
 # ## Measured
 #
-# The same network for images of 32 by 32, which has one small linear layer, is small enough to be run here. Prediction and
+# The same network for images of 32 by 32 has one small linear layer, and is small enough to run here. Prediction and
 # measurement must be equal, to the byte.
 
 # %%
@@ -127,7 +127,7 @@ picture(small, "01_step", "VGG16 for 32 x 32, batch 8: the model is made, then t
 # %% [markdown]
 # ## Mechanism
 #
-# Who holds the images, a weight, and the first activation, in the tracker's words:
+# Why are the images, a weight and the first activation alive? The tracker explains:
 
 # %%
 with tm.device("meta"), memory.track("meta") as track:
@@ -138,7 +138,7 @@ with tm.device("meta"), memory.track("meta") as track:
         print(track.explain(tensor))
 
 # %% [markdown]
-# Of a layer's bytes the activations depend on the batch, and nothing else does:
+# Only the activations of a layer depend on the batch:
 
 # %%
 print(large.table("module", "forward ends", rows=8))
@@ -148,13 +148,13 @@ four, sixteen = (activations_by_hand(n, 224) for n in (4, 16))
 assert sixteen == 4 * four
 
 # %% [markdown]
-# The part that has the model's size stays, the activations grow with the batch, and from some batch on they are nearly
-# everything.
+# The parts that have the model's size stay the same. The activations grow with the batch, and for large batches they are
+# nearly everything.
 #
 # ## Exercise
 #
-# From which batch on do the activations of VGG16's convolutions take more than parameters, gradients and momentum together?
-# By hand first: activations are linear in the batch.
+# From which batch size on do the activations of VGG16's convolutions need more than parameters, gradients and momentum
+# together? Compute it by hand first: activations are linear in the batch.
 
 # %% [markdown]
 # ## Solution

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# `nn.ReLU(inplace=True)` and `x += y` write their result over their input. What does that save: bytes that are kept until
-# backward, bytes that come and go, or none? And when is it an error?
+# `nn.ReLU(inplace=True)` and `x += y` write their result over their input. Does that save bytes kept for backward, temporary
+# bytes, or none? And when is it an error?
 
 # %%
 from lesson import Result, block, most, picture, stacked
@@ -20,12 +20,12 @@ ONE = block(4 * BATCH * WIDTH)  # one activation
 # %% [markdown]
 # ## By hand
 #
-# Take layers of `Linear` and `ReLU`. A linear layer keeps its input; a ReLU keeps its *output*, from whose sign the
-# gradient follows. So one array a layer is kept, `4 * BATCH * WIDTH` bytes, shared by the ReLU and the next linear layer.
-# What the linear layer gave is kept by nobody: without in-place it is there while the ReLU runs, and gone after it.
+# Take layers of `Linear` and `ReLU`. A linear layer keeps its input. A ReLU keeps its *output*, whose sign determines the
+# gradient. So one array per layer is kept, `4 * BATCH * WIDTH` bytes, which the ReLU and the next linear layer share. The
+# output of the linear layer is not kept: without in-place it is alive while the ReLU runs, and then freed.
 #
-# - kept after the forward pass: one array a layer, in place or not;
-# - at most in use in the forward pass: one array more without in-place, none more with it.
+# - kept after the forward pass: one array per layer, in place or not;
+# - the peak of the forward pass: one more array without in-place, no more with it.
 
 
 # %%
@@ -68,10 +68,9 @@ for inplace in (False, True):
 print(tracks[False].compare(tracks[True]))
 
 # %% [markdown]
-# In-place ReLU saves bytes that come and go, none that are kept, and nothing at the peak of this step, which is in
-# backward. It counts where the peak is in the forward pass: without gradients, when something else still holds the input.
-# Such is a residual block, whose input is added to its output: `x`, `out` and their sum are three arrays, in place they are
-# two.
+# In-place ReLU saves temporary bytes. It saves no bytes that are kept, and nothing at the peak of this step, which is in
+# backward. It helps if the peak is in the forward pass: without gradients, while something else holds the input. An example is
+# a residual block, whose input is added to its output: `x`, `out` and their sum are three arrays, in place two.
 
 
 # %%
@@ -104,8 +103,8 @@ for inplace, arrays in ((False, 3), (True, 2)):
     RESULT.agree(f"{name}: most in forward", by_hand=arrays * ONE, predicted=foreseen, measured=grown(track)[1])
 
 # %% [markdown]
-# Not every activation has this choice. SiLU's gradient needs its input: written over, the input must be copied first, so
-# `inplace=True` changes nothing, and two arrays a layer are kept.
+# This does not work for every activation. SiLU's gradient needs its input, so an in-place SiLU must first copy its input. Then
+# `inplace=True` changes nothing: two arrays per layer are kept.
 
 # %%
 for inplace in (False, True):
@@ -124,7 +123,7 @@ picture(stacked({**at_end, "SiLU, in place": silu}, "After the forward pass"), "
 # %% [markdown]
 # ## Mechanism
 #
-# Who keeps what: a ReLU its `y`, SiLU its `x`.
+# What each op keeps: ReLU its `y`, SiLU its `x`.
 
 # %%
 with tm.device("meta"):
@@ -133,13 +132,14 @@ with tm.device("meta"):
         memory.print_saved(nn.Sequential(nn.Linear(WIDTH, WIDTH), activation(inplace=True), nn.Linear(WIDTH, WIDTH)), x)
 
 # %% [markdown]
-# What if a write destroys what somebody keeps? Every storage counts the writes to it, its views' too. An op that keeps a
-# tensor keeps the count with it, and in backward both must be equal. So a wrong gradient is an error instead:
+# What if a write overwrites an array that is kept for backward? Every storage counts the writes to it and to its views. An op
+# that keeps a tensor also keeps this count, and backward compares the two. If they differ, it raises an error instead of
+# computing a wrong gradient:
 
 
 # %%
 def attempt(function, name: str) -> bool:
-    """Whether backward goes through; the error is printed where it does not."""
+    """True if backward works; if not, the error is printed."""
     x = tm.ones(3, requires_grad=True)
     try:
         function(x).sum().backward()
@@ -159,19 +159,19 @@ def write_to_a_view(x: tm.Tensor) -> tm.Tensor:
 attempt(lambda x: (x * 2).add_(1), "a product keeps its factors; add_ writes over its result")
 attempt(lambda x: x.exp().add_(1), "exp keeps its result; add_ writes over it")
 attempt(write_to_a_view, "a view of what exp keeps is written")
-attempt(lambda x: x.add_(1), "a leaf, whose values the optimizer looks after")
+attempt(lambda x: x.add_(1), "a leaf, whose values only the optimizer should change")
 
 # %% [markdown]
 # ## Exercise
 #
-# After which of `exp`, `sin`, `tanh`, `sqrt`, `square`, `relu` and `neg` may `add_(1)` follow? Say it first from the
-# derivative: can it be computed from the input, or is the output what is at hand?
+# After which of `exp`, `sin`, `tanh`, `sqrt`, `square`, `relu` and `neg` may `add_(1)` follow? Guess first from the
+# derivative: is it computed from the input or from the output?
 
 # %% [markdown]
 # ## Solution
 #
-# Where the derivative is written with the output (`exp`, `tanh`, `sqrt`, `relu`), the output is kept and may not be
-# written. The others keep their input, or nothing.
+# If the derivative is computed from the output (`exp`, `tanh`, `sqrt`, `relu`), the output is kept and must not be overwritten.
+# The others keep their input, or nothing.
 
 # %%
 NAMES = ("exp", "sin", "tanh", "sqrt", "square", "relu", "neg")

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# A tensor is freed when the last reference to it goes, at that very moment. Which references does an ordinary training
-# script hold without wanting to: variables of a forward pass, a running loss, the step before, a cycle?
+# A tensor is freed as soon as its last reference is dropped. Which references does an ordinary training script keep by
+# accident? Variables of a forward pass, a running loss, results of the step before, a cycle?
 
 # %%
 import gc
@@ -23,16 +23,16 @@ ONE = block(4 * BATCH * WIDTH)  # one activation
 # ## By hand
 #
 # **Variables.** Without gradients, a layer needs its input and its output: two arrays. `x = F.relu(layer(x))` needs three,
-# because `x` is the old one until the whole line is done. A forward pass that gives each result a name holds all of them
-# until it returns.
+# because `x` refers to the old tensor until the whole line is done. A forward pass that gives each result its own name keeps
+# all of them until it returns.
 #
-# **Graphs.** With gradients, the loss holds what backward needs. Here that is for each step
+# **Graphs.** With gradients, the loss keeps everything that backward needs. Here that is, for each step:
 #
 # - the images, and the outputs of two hidden layers: `3 * 4 * BATCH * WIDTH` bytes;
-# - the loss function's own: scores, labels, a logarithm for each sample, and one number.
+# - the arrays of the loss function: scores, labels, a logarithm for each sample, and one number.
 #
-# `backward()` lets go of all this as it walks. What is never walked lives as long as somebody refers to the loss: `total =
-# total + loss` refers to every loss there was.
+# `backward()` frees all of this as it runs. A graph without a backward lives as long as its loss: `total = total + loss` keeps
+# a reference to every loss.
 
 # %%
 GRAPH = 3 * ONE + block(4 * BATCH * 10) + block(8 * BATCH) + block(4 * BATCH) + block(4)
@@ -41,7 +41,7 @@ print(f"one activation {ONE:,} bytes, one graph {GRAPH:,} bytes")
 
 # %%
 class Named(nn.Module):
-    """Each result has a name of its own."""
+    """Each result has its own name."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class Named(nn.Module):
 
 
 class Rebound(Named):
-    """The same, and each result takes the name of the one before."""
+    """The same network; each result is assigned to the same name."""
 
     def forward(self, x: tm.Tensor) -> tm.Tensor:
         for layer in self.layers[:3]:
@@ -68,7 +68,7 @@ class Rebound(Named):
 
 
 class Nested(Named):
-    """The same, two layers a line."""
+    """The same network, with two layers per line."""
 
     def forward(self, x: tm.Tensor) -> tm.Tensor:
         for layer in self.layers[:3]:
@@ -139,7 +139,7 @@ loops = {step: memory.predict(loop, step) for step in (add, add_item, add_after_
 # %% [markdown]
 # ## Measured
 #
-# First the variables: seven arrays against two, and with gradients seven against the four that backward needs anyway.
+# First the variables: seven arrays instead of two; with gradients seven instead of the four that backward needs.
 
 # %%
 for (network, grad), predicted in foreseen.items():
@@ -151,9 +151,9 @@ for (network, grad), predicted in foreseen.items():
     RESULT.agree(f"{name}: most", by_hand=arrays * ONE, predicted=highest(predicted, "forward ends"), measured=now)
 
 # %% [markdown]
-# Then the running loss, over five batches. The sum of losses is one number, and it holds five graphs. A Python number,
-# which `item()` gives, holds nothing; nor does the sum after `backward()`, whose graphs are empty: that is a leak of names,
-# not of bytes. Its parameters have gradients now, though.
+# Next the running loss, over five batches. The sum of the losses is one number, but it keeps five graphs alive. A Python number
+# from `item()` keeps nothing alive. Neither does a sum of losses after `backward()`, because their graphs are empty. (But the
+# parameters have gradients now.)
 
 # %%
 leaks = {}
@@ -168,9 +168,8 @@ for step, predicted in loops.items():
     RESULT.agree(f"{step.__name__}: after the loop", by_hand=by_hand, predicted=after(predicted, "loop ends"), measured=now)
 
 # %% [markdown]
-# `item()` leaks nothing, and yet its peak is more than that of one graph: while the second step runs forward, the names
-# `x`, `y` and `loss` still hold the first one's. `del loss` at the end of a step, or `no_grad`, where nothing shall be
-# learned, ends that.
+# `item()` leaks nothing, but its peak is more than one graph: while the forward of the second step runs, `x`, `y` and `loss`
+# still refer to tensors of the first. `del loss` at the end of a step avoids that. So does `no_grad`, if no gradient is needed.
 
 
 # %%
@@ -202,12 +201,12 @@ RESULT.say("item(): peak", peaks["item()"])
 RESULT.say("sum of losses: peak", peaks["sum of losses"])
 
 # %% [markdown]
-# Last the cycle. Two objects that refer to one another are freed by nobody but Python's collector, which comes when it
-# likes: their bytes stay. `memory.reclaim()` runs it, and says how many bytes had waited for it.
+# Last the cycle. If two objects refer to each other, only Python's garbage collector frees them, at an unknown time. Until then
+# their bytes stay in use. `memory.reclaim()` runs the collector, and returns how many bytes it freed.
 
 # %%
 gc.collect()
-gc.disable()  # so that it does not like to come between the two lines
+gc.disable()  # so that it does not run between the two lines
 holder = {"hidden": tm.zeros(BATCH, WIDTH)}
 holder["me"] = holder
 del holder
@@ -230,8 +229,8 @@ picture(drawn, "03_peaks")
 # %% [markdown]
 # ## Mechanism
 #
-# Who holds a hidden layer's output of a step long past? The tracker says it of a forward pass whose result has one name
-# left, `total`:
+# Why is the output of a hidden layer alive long after its step? The tracker explains it for a forward pass after which only the
+# variable `total` is left:
 
 # %%
 with memory.track() as track:
@@ -253,8 +252,7 @@ print(leaks[add].table("op", "loop ends"))
 # %% [markdown]
 # ## Solution
 #
-# `hidden[0]` is a view: it shows the first row of memory that it shares, and holds all of it. `clone()` makes a row of its
-# own.
+# `hidden[0]` is a view: it refers to the first row, and keeps all of the memory alive. `clone()` copies the row.
 
 
 # %%
@@ -274,4 +272,4 @@ row = block(4 * WIDTH)
 RESULT.say("a row", row)
 RESULT.agree("list of views", by_hand=STEPS * ONE, measured=rows(lambda hidden: hidden[0]))
 RESULT.agree("list of clones", by_hand=STEPS * row, measured=rows(lambda hidden: hidden[0].clone()))
-RESULT.ends(f"Five losses that are summed without item() hold {RESULT['add: after the loop']:,} bytes, with it 0.")
+RESULT.ends(f"Five losses summed without item() keep {RESULT['add: after the loop']:,} bytes, with it 0.")

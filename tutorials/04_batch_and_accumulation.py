@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 4. The batch, and a batch in parts
+# # 4. The batch, and gradient accumulation
 #
 # ## Question
 #
-# Which bytes grow with the batch, and how? A batch that does not fit is cut into parts, each with a backward of its own,
-# and one step is made with the sum of their gradients. What does that save, and is it the same step?
+# Which bytes grow with the batch, and how? A batch that does not fit can be split into parts, each with its own backward. Then
+# one step uses the sum of their gradients. What does that save, and is it the same step?
 
 # %%
 from lesson import Result, block, figure, picture
@@ -21,9 +21,9 @@ CHANNELS, SIDE, CLASSES = 32, 16, 10
 # %% [markdown]
 # ## By hand
 #
-# For each image, what the network below keeps is the image, two convolutions' outputs, that of the pooling layer, a byte
-# for each of its maxima, and what the loss keeps: scores, a label, a logarithm. Nothing else depends on the batch. For
-# batches that are multiples of 128 no block is rounded, so activations are exactly linear:
+# For each image, the network below keeps the image, the outputs of two convolutions and of the pooling layer, a byte for each
+# maximum, and the arrays of the loss: scores, a label, a logarithm. Nothing else depends on the batch. If the batch is a
+# multiple of 128, no block is rounded up, so activations are exactly linear:
 
 # %%
 NUMBERS = 3 * SIDE**2 + 2 * CHANNELS * SIDE**2 + CHANNELS * (SIDE // 2) ** 2 + CLASSES + 1
@@ -64,7 +64,7 @@ def parts(batch: int, steps: int) -> None:
 
 
 def losses_first(batch: int, steps: int) -> None:
-    """How not to do it: the parts' losses are summed, then one backward."""
+    """The wrong way: sum the losses of the parts, then call backward once."""
     model = network()
     optimizer, (x, y) = tm.optim.SGD(model.parameters(), lr=0.1), data(batch)
     loss = sum(F.cross_entropy(model(a), b) for a, b in zip(x.chunk(steps), y.chunk(steps), strict=True)) / steps
@@ -79,7 +79,7 @@ def losses_first(batch: int, steps: int) -> None:
 
 # %%
 def kept(track: memory.Track) -> int:
-    """Bytes that the batch and its graph hold when the forward pass is over."""
+    """Bytes that the batch and its graph keep at the end of the forward pass."""
     now = track.by_category("forward ends")
     return now[Category.ACTIVATION] + now[Category.INPUT]
 
@@ -110,9 +110,9 @@ RESULT.agree("kept when losses are summed first", by_hand=by_hand, measured=kept
 print(change)
 
 # %% [markdown]
-# Summing first keeps as much as the whole batch: `backward()` is what lets a graph go. Now the numbers. Means of parts of
-# one size average to the mean of all, so the gradient differs by the rounding of sums alone. With a last part that is
-# smaller, the mean of means is wrong: parts must be weighted by their samples, as `accumulate` does.
+# Summing the losses first keeps as much as the whole batch, because only `backward()` frees a graph. Now the numbers. The mean
+# of the means of equal parts is the mean of all, so the gradient differs only by the rounding of sums. If the last part is
+# smaller, the mean of means is wrong: parts must be weighted by their number of samples, as `accumulate` does.
 
 
 # %%
@@ -123,7 +123,7 @@ def gradients(run) -> tm.Tensor:
 
 
 def apart(a: tm.Tensor, b: tm.Tensor) -> float:
-    """How far, as a share of the size of ``b``."""
+    """The distance of ``a`` and ``b``, relative to the size of ``b``."""
     return ((a - b).norm() / b.norm()).item()
 
 
@@ -132,7 +132,7 @@ truth = gradients(lambda model: F.cross_entropy(model(x), y).backward())
 
 
 def in_parts(weight):
-    """Parts of 8, 8 and 4 samples; ``weight`` of each."""
+    """The gradient from parts of 8, 8 and 4 samples, with the ``weight`` of each."""
     return lambda model: [
         (F.cross_entropy(model(a), b) * weight(len(a))).backward() for a, b in zip(x.split(8), y.split(8), strict=True)
     ]
@@ -146,8 +146,8 @@ assert errors["weighted by samples"] < 1e-5 < 0.01 < errors["mean of means"]
 RESULT["weighted"], RESULT["mean of means"] = errors.values()
 
 # %% [markdown]
-# Batch norm is another matter: it normalizes by the statistics of the part that it sees, so parts are a different function,
-# and its running statistics move once for each part.
+# Batch norm is different. It normalizes by the statistics of each part, so a network with batch norm computes another function
+# of a batch in parts, and updates its running statistics once for each part.
 
 # %%
 x, y = data(64)
@@ -181,7 +181,7 @@ picture(drawn, "04_batch")
 # %% [markdown]
 # ## Mechanism
 #
-# What is there at the peaks of the whole batch and of the parts, by op: the activations halve, and everything else stays.
+# The bytes at the two peaks by op: with two parts the activations are half as large, and everything else is the same.
 
 # %%
 print(runs[whole].table("category"))
@@ -190,13 +190,13 @@ print(runs[parts].table("category"))
 # %% [markdown]
 # ## Exercise
 #
-# From the second part on, all gradients exist while activations are highest; in a whole batch they come one by one as
-# activations go. Make a network whose step needs *more* memory in parts than whole.
+# From the second part on, all gradients exist while activations are at their peak. With a whole batch, gradients appear one by
+# one while activations are freed. Make a network whose step needs *more* memory in parts than as a whole.
 
 # %% [markdown]
 # ## Solution
 #
-# Weights must outweigh activations: wide layers, and a handful of samples.
+# Weights must be larger than activations: wide layers, and a few samples.
 
 
 # %%

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# A number in float16 takes two bytes, half of float32's four. What does a training step save that keeps everything in
-# float16, and what happens to gradients that are too small for it, or too large?
+# A number takes two bytes in float16 and four in float32. What does a training step save if everything is in float16, and
+# what happens to gradients that are too small or too large for it?
 #
 # Source: Micikevicius et al., *Mixed precision training*, 2018.
 
@@ -24,11 +24,10 @@ RESULT = Result()
 # %% [markdown]
 # ## By hand
 #
-# Storage: parameters, activations and gradients have half the bytes each, so half of all there is, up to the rounding of
-# blocks to 512 bytes.
+# Storage: parameters, activations and gradients need half the bytes, apart from the rounding of blocks to 512 bytes.
 #
 # Range: float16 has 5 bits of exponent and 10 of fraction. Its largest number is `(2 - 2**-10) * 2**15`, its smallest one
-# `2**-24`. What is at most half of the smallest rounds to 0; what is beyond the largest is inf.
+# `2**-24`. Numbers up to half of the smallest round to 0; numbers beyond the largest become inf.
 
 # %%
 LARGEST, SMALLEST = (2 - 2**-10) * 2**15, 2.0**-24
@@ -42,7 +41,7 @@ BATCH, WIDTH, LAYERS = 256, 256, 4
 
 
 def by_hand(each: int) -> dict[str, int]:
-    """Bytes of a chain of linear layers and ReLUs, of numbers of ``each`` bytes."""
+    """Bytes of a chain of linear layers and ReLUs whose numbers have ``each`` bytes."""
     return {
         "parameters": LAYERS * (block(each * WIDTH * WIDTH) + block(each * WIDTH)),
         "activations": (LAYERS - 1) * block(each * BATCH * WIDTH),
@@ -81,9 +80,9 @@ for dtype, each in ((tm.float32, 4), (tm.float16, 2)):
     RESULT.agree(f"{dtype}: peak", predicted=predicted[dtype].peak, measured=tracks[dtype].peak)
 
 # %% [markdown]
-# So much for bytes. Now gradients: those of a small CNN on real handwritten digits, all of them, of activations too, in
-# float32, and the share of them that float16 would make 0. Multiplying the *loss* by a scale multiplies every gradient by
-# it: the histogram moves as a whole, and after backward the gradients are divided again, in float32.
+# Next we look at the gradients of a small CNN on real handwritten digits, including gradients of activations. We compute them
+# in float32, and count the share that would be 0 in float16. Multiplying the *loss* by a scale multiplies every gradient by it,
+# which shifts the whole histogram. After backward the gradients are divided by the scale again, in float32.
 
 # %%
 SCALE = 2.0**14
@@ -118,8 +117,7 @@ moved = float(np.median(exponents[SCALE]) - np.median(exponents[1.0]))
 RESULT.agree("the histogram moves by", by_hand=14, measured=round(moved, 3), within=0.01, unit="powers of 2")
 
 # %% [markdown]
-# A task all of whose gradients are faint, near `2**-27`, learns nothing at all in float16. With a scale it learns as in
-# float32.
+# If all gradients are tiny, near `2**-27`, the network learns nothing in float16. With a scale it learns as in float32.
 
 
 # %%
@@ -137,7 +135,7 @@ def faint_task(scale: float, dtype=tm.float16, steps: int = 60) -> list[float]:
         error = (x @ weight).float() - wanted
         loss = (error * error).mean()
         (loss * scale).backward()
-        weight.grad /= scale  # in float32: what came through is not lost again
+        weight.grad /= scale  # in float32, so that gradients do not underflow again
         optimizer.step()
         losses.append(float(loss) * 2**26)
     return losses
@@ -151,9 +149,9 @@ assert faint["float32"][-1] < 0.9 * faint["float32"][0]
 np.testing.assert_allclose(faint["float16, scaled"], faint["float32"], rtol=0.02)
 
 # %% [markdown]
-# Which scale? The largest under which no gradient is inf. `GradScaler` looks for it while it trains: a step with an inf in
-# its gradients is skipped, and the scale halved; after so many good steps, here 25, it is doubled. It begins too high here,
-# on purpose.
+# Which scale is best? The largest one for which no gradient is inf. `GradScaler` searches for it during training. If a gradient
+# is inf, it skips the step and halves the scale. After a number of good steps, here 25, it doubles the scale. Here it begins
+# too high on purpose.
 
 
 # %%
@@ -181,7 +179,7 @@ def scale_history(steps: int = 120) -> list[tuple[float, bool, float]]:
 history = scale_history()
 scales, made = [scale for scale, _, _ in history], [m for _, m, _ in history]
 first = made.index(True)
-print(f"steps skipped: {made.count(False)} of {len(made)}, of these {first} before the first one that was made")
+print(f"steps skipped: {made.count(False)} of {len(made)}, {first} of them before the first step that was made")
 print(f"the scale goes from 2**24 to 2**{np.log2(scales[-1]):.0f}, the loss from {history[0][2]:.2f} to {history[-1][2]:.2f}")
 assert scales[: first + 1] == [2.0 ** (24 - i) for i in range(first + 1)]
 assert all(b == a / 2 if not m else b in (a, 2 * a) for a, b, m in zip(scales, scales[1:], made, strict=False))
@@ -219,9 +217,9 @@ picture(drawn, "05_loss_scaling")
 # %% [markdown]
 # ## Mechanism
 #
-# What float16 did to the step above. All that is kept has half its bytes; the peak has more than half, because CPUs do not
-# multiply in float16: a product takes a workspace for its operands in float32, and that is what has appeared at the peak.
-# On cuda, where there is arithmetic in float16, the peak has half.
+# In float16, everything that the step above keeps needs half the bytes. The peak is more than half. CPUs do not multiply in
+# float16, so a product needs a workspace for its operands in float32, which is part of the peak. GPUs multiply in float16: on
+# cuda the peak is half.
 
 # %%
 print(tracks[tm.float32].compare(tracks[tm.float16]))
@@ -229,8 +227,8 @@ print(tracks[tm.float32].compare(tracks[tm.float16]))
 # %% [markdown]
 # ## Exercise
 #
-# A static scale is not looked for: it stays what it is. From which power of two on does the first step on the digits have a
-# gradient that is inf? Compare it with where the dynamic scale made its first step.
+# A static scale does not change. From which power of two on does the first step on the digits have a gradient that is inf?
+# Compare it with the scale at which the dynamic scaler made its first step.
 
 # %% [markdown]
 # ## Solution

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# Gradients arrive in float16, scaled. Three things still go wrong where numbers are *added up*: updates to weights, long
-# sums, and the moments of Adam. How does each fail, what cures it, and how many bytes does the cure take?
+# Gradients are in float16, scaled. Three things still go wrong where numbers are *added up*: updates of weights, long sums, and
+# the moments of Adam. How does each fail, what helps, and how many bytes does that need?
 #
 # Source: Micikevicius et al., *Mixed precision training*, 2018; for the bytes, Rajbhandari et al., *ZeRO*, 2020.
 
@@ -22,12 +22,12 @@ RESULT = Result()
 # %% [markdown]
 # ## By hand
 #
-# float16 has 11 binary digits, with the one that is not stored. Between 1/2 and 1 its neighbours are `2**-11` apart, so
-# that an update of less than `2**-12` to a weight just below 1 is rounded away, forever. From 2048 on they are 2 apart:
-# 2048 + 1 is 2048 again. And 1e-8, the `eps` by which Adam keeps from dividing 0 by 0, is 0.
+# float16 has 11 binary digits, including the one that is not stored. Between 1/2 and 1, neighbouring numbers are `2**-11`
+# apart, so an update of less than `2**-12` to a weight just below 1 is always rounded away. From 2048 on they are 2 apart:
+# 2048 + 1 is 2048 again. And 1e-8, the `eps` that keeps Adam from dividing 0 by 0, is 0.
 #
-# The cure is float32 where things are added up: a **master** copy of each weight for the optimizer, sums in float32,
-# moments in float32. In bytes a parameter, under Adam:
+# The solution is float32 for everything that is added up: a **master** copy of each weight for the optimizer, sums in float32,
+# moments in float32. Without a master the moments have the weight's dtype, as in PyTorch. In bytes per parameter, with Adam:
 #
 # | | weight | master | moments | gradient | together |
 # |---|---|---|---|---|---|
@@ -35,7 +35,7 @@ RESULT = Result()
 # | float16 with masters | 2 | 4 | 8 | 2 | 16 |
 # | float16 alone | 2 | | 4 | 2 | 8 |
 #
-# What is safe in float16 takes as much for each parameter as float32 does. It saves activations, and nothing else.
+# Safe training in float16 needs as many bytes per parameter as float32. It only makes activations smaller.
 
 # %%
 half = tm.tensor([1 - 2.0**-11, 2048.0, 1e-8]).half()
@@ -66,7 +66,7 @@ def train(mode: str) -> None:
     tm.manual_seed(0)
     model = nn.Sequential(*[nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)])
     dtype = tm.float32 if mode == "float32" else tm.float16
-    options = {"masters": {"master_weights": True}, "float16 alone": {"state_dtype": tm.float16}}.get(mode, {})
+    options = {"master_weights": True} if mode == "masters" else {}
     optimizer = tm.optim.Adam(model.to(dtype).parameters(), **options)
     for _ in range(2):
         optimizer.zero_grad()
@@ -94,8 +94,7 @@ for mode in MODES:
     RESULT.agree(f"{mode}: a parameter", by_hand=sum(MODES[mode]) + MODES[mode][2], measured=each)
 
 # %% [markdown]
-# Now what the bytes are for. **Updates that vanish**: a weight that should fall from 1 towards 0.9, in steps of at most
-# 1e-4.
+# Why are these bytes needed? **Updates that vanish**: a weight should fall from 1 towards 0.9, in steps of at most 1e-4.
 
 
 # %%
@@ -122,9 +121,8 @@ RESULT["float16 alone ends at"], RESULT["masters end at"], RESULT["float32 ends 
 np.testing.assert_allclose(slow["float16 with masters"], slow["float32"], atol=2**-11)
 
 # %% [markdown]
-# **Sums that stall**: 3000 ones. Added up in a float16 tensor one by one, they come to a stop; every sum of this engine,
-# that of a product or a convolution too, is made in float32 and rounded once. `accumulate_in(float16)` shows what would be
-# otherwise.
+# **Sums that stall**: 3000 ones, added one by one in a float16 tensor, stop growing. This engine computes every sum in
+# float32 and rounds once, also in products and convolutions. `accumulate_in(float16)` shows what would happen otherwise.
 
 
 # %%
@@ -138,7 +136,7 @@ def running_sum(count: int) -> list[float]:
 
 
 def product(count: int) -> float:
-    """The same sum, as a row times a column."""
+    """The same sum, as the product of a row and a column."""
     return float(tm.ones(1, count, dtype=tm.float16) @ tm.ones(count, 1, dtype=tm.float16))
 
 
@@ -153,9 +151,9 @@ RESULT.agree("a product", by_hand=COUNT, measured=product(COUNT), unit="")
 RESULT.agree("a product, accumulated in float16", by_hand=2048, measured=stalled, unit="")
 
 # %% [markdown]
-# **Adam's eps**: a weight that has no part in the loss has gradient 0, and Adam divides 0 by `sqrt(0) + eps`. Adam written
-# with float16 tensors alone, as textbooks write it, makes it nan in the first step. The optimizers here compute in float32
-# what they keep in less.
+# **Adam's eps**: a weight that does not affect the loss has gradient 0, and Adam divides 0 by `sqrt(0) + eps`. A textbook
+# Adam on float16 tensors makes it nan in the first step. The optimizers here compute in float32, whatever the dtype of their
+# state.
 
 
 # %%
@@ -177,7 +175,7 @@ class HalfAdam:
 
 
 def unused_weight(make, steps: int = 50) -> np.ndarray:
-    """Four weights, step by step; the last has no part in the loss."""
+    """Four weights at each step. The last one does not affect the loss."""
     weight = tm.ones(4, dtype=tm.float16, requires_grad=True)
     optimizer, seen = make(weight), []
     for _ in range(steps):
@@ -227,7 +225,7 @@ picture(stacked(at_end, "After backward, under Adam"), "06_bytes")
 # %% [markdown]
 # ## Mechanism
 #
-# What masters change between float32 and float16, by owner, and what is there after backward:
+# The changes from float32 to float16 with masters, by owner, and the bytes after backward:
 
 # %%
 print(tracks["float32"].compare(tracks["masters"]))
@@ -236,9 +234,9 @@ print(tracks["masters"].table("category", "backward ends"))
 # %% [markdown]
 # ## Exercise
 #
-# Gradients may be float32 for float16 weights (`parameter.grad_dtype`), so that nothing is rounded between backward and the
-# master. How many bytes a parameter is that under Adam? And how many under SGD without momentum, with masters and float16
-# gradients?
+# Gradients of float16 weights may be float32 (`parameter.grad_dtype`), so that nothing is rounded between backward and the
+# master. How many bytes per parameter does that need with Adam? And how many with SGD without momentum, with masters and
+# float16 gradients?
 
 # %% [markdown]
 # ## Solution
@@ -266,4 +264,4 @@ def exercise(gradients, rule) -> float:
 RESULT.agree("Adam, float32 gradients", by_hand=2 + 4 + 8 + 4, predicted=exercise(tm.float32, tm.optim.Adam))
 RESULT.agree("SGD, float16 gradients", by_hand=2 + 4 + 2, predicted=exercise(tm.float16, tm.optim.SGD))
 each = {mode: f"{RESULT[f'{mode}: a parameter']:.0f} in {mode.replace('masters', 'float16 with masters')}" for mode in MODES}
-RESULT.ends(f"Bytes of a parameter under Adam: {', '.join(each.values())}.")
+RESULT.ends(f"Bytes per parameter with Adam: {', '.join(each.values())}.")

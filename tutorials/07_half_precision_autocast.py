@@ -3,9 +3,9 @@
 #
 # ## Question
 #
-# `autocast` leaves the model in float32 and computes some functions in float16. For that it makes copies: of what, how
-# many, and when do they go? Beside float32, float16 with masters and float16 alone, which takes how much, and whose *peak*
-# is the lowest?
+# `autocast` keeps the model in float32 and computes some functions in float16. For that it makes copies. Of which tensors, how
+# many, and when are they freed? How many bytes do float32, autocast, float16 with masters and float16 alone need, and which has
+# the lowest *peak*?
 
 # %%
 from lesson import DEVICE, Result, block, figure, picture, stacked
@@ -22,10 +22,9 @@ MODES = ("float32", "autocast", "masters", "float16 alone")
 # %% [markdown]
 # ## By hand
 #
-# Layers of `Linear` and `ReLU`, a batch of B, width W, L layers, under Adam. Under autocast a linear layer runs in float16:
-# its input and its weight and bias are copied to float16, if they are not there yet. The copy of a weight is made once a
-# region, and dropped at the region's end unless backward needs it. The first layer's input needs no gradient, so its
-# weight's copy is not needed.
+# Take L layers of `Linear` and `ReLU` of width W, a batch of B, and Adam. Under autocast a linear layer runs in float16: its
+# input, weight and bias are copied to float16, if there is no copy yet. The copy of a weight is made once per region, and freed
+# at the region's end unless backward needs it. The first layer's input needs no gradient, so the copy of its weight is freed.
 #
 # | bytes | float32 | autocast | masters | float16 alone |
 # |---|---|---|---|---|
@@ -34,12 +33,12 @@ MODES = ("float32", "autocast", "masters", "float16 alone")
 # | copies of weights, after it | | `2 (L - 1) W W` | | |
 # | activations | `4 L B W` | `2 L B W + 2 B W` | `2 L B W` | `2 L B W` |
 #
-# The `2 B W` are the float16 copy of the input: the first layer keeps that one, while the script holds the other.
+# The `2 B W` are the float16 copy of the input: the first layer keeps it, and the script keeps the original.
 
 
 # %%
 def by_hand(mode: str, batch: int) -> dict[Category, int]:
-    """What is there after the forward pass."""
+    """The bytes in use after the forward pass."""
     weight, master, moment = {"masters": (2, 4, 4), "float16 alone": (2, 0, 2)}.get(mode, (4, 0, 4))
     activation = block((4 if mode == "float32" else 2) * batch * WIDTH)
     sizes = [WIDTH * WIDTH, WIDTH] * LAYERS
@@ -58,11 +57,11 @@ def by_hand(mode: str, batch: int) -> dict[Category, int]:
 
 # %%
 def train(mode: str, batch: int) -> None:
-    """Two steps of Adam, as each mode is meant to be used."""
+    """Two steps of Adam in each mode."""
     tm.manual_seed(0)
     layers = [layer for _ in range(LAYERS) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     dtype = tm.float32 if mode in ("float32", "autocast") else tm.float16
-    options = {"masters": {"master_weights": True}, "float16 alone": {"state_dtype": tm.float16}}.get(mode, {})
+    options = {"master_weights": True} if mode == "masters" else {}
     model = nn.Sequential(*layers).to(dtype)
     for p in model.parameters() if mode == "masters" else ():
         p.grad_dtype = tm.float32  # unscaled in float32, for the masters
@@ -103,8 +102,8 @@ casts = LAYERS * (block(2 * WIDTH * WIDTH) + block(2 * WIDTH))
 RESULT.agree("copies of weights in the region", by_hand=casts, predicted=inside[0], measured=inside[1])
 
 # %% [markdown]
-# Which function runs in which dtype? Products in float16, what needs range or long sums in float32, the rest in that of its
-# inputs:
+# Which function runs in which dtype? Products run in float16, functions that need a large range or long sums in float32, all
+# others in the dtype of their inputs:
 
 # %%
 with tm.autocast(DEVICE, dtype=tm.float16):
@@ -145,12 +144,12 @@ for batch in (64, 4096):
     print(f"batch {batch:4}: against float32 " + ", ".join(f"{mode} {change:+.0%}" for mode, change in changes.items()))
 
 # %% [markdown]
-# A small batch needs *more* with autocast than without: copies of weights come on top of weights. A large one needs less,
-# because activations are most of it. The peak does not fall by as much as they do.
+# A small batch needs *more* memory with autocast than without, because copies of weights are added to the weights. A large
+# batch needs less, because most of its memory is activations. The peak falls by less than the activations do.
 #
 # ## Mechanism
 #
-# The copies, and who keeps them after the region:
+# The copies, and the ops that keep them after the region:
 
 # %%
 for one in tracks["autocast"].live("forward ends"):
@@ -162,19 +161,19 @@ print(tracks["float32"].compare(tracks["autocast"]))
 # %% [markdown]
 # ## Exercise
 #
-# With the table above: from which batch on does autocast keep less after the forward pass than float32, copies of weights
-# counted?
+# Use the table above: from which batch size on does autocast keep less than float32 after the forward pass, if copies of
+# weights are counted?
 
 # %% [markdown]
 # ## Solution
 #
-# `2 L B W + 2 B W + 2 (L - 1) W W < 4 L B W` is `2 (L - 1) W W < 2 (L - 1) B W`: when the batch is larger than the width,
-# whatever the number of layers.
+# `2 L B W + 2 B W + 2 (L - 1) W W < 4 L B W` means `2 (L - 1) W W < 2 (L - 1) B W`: the batch must be larger than the width,
+# for any number of layers.
 
 
 # %%
 def kept(mode: str, batch: int) -> int:
-    """What the batch makes: activations and copies."""
+    """Bytes of activations and of copies of weights."""
     now = memory.predict(train, mode, batch).by_category("forward ends")
     return now[Category.ACTIVATION] + now.get(Category.WEIGHT_CAST, 0)
 

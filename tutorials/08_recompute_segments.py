@@ -3,9 +3,9 @@
 #
 # ## Question
 #
-# Backward needs what forward made, so forward keeps it. A checkpoint keeps the input of a segment only, and runs the
-# segment again when backward comes to it. A network has n equal layers and is cut into k segments: how much is kept, and
-# which k is best?
+# Backward needs results of the forward, so the forward keeps them. A checkpoint keeps only the input of a segment, and runs the
+# segment again when backward reaches it. If a network of n equal layers is divided into k segments, how much is kept, and which
+# k is best?
 #
 # Source: Chen et al., *Training deep nets with sublinear memory cost*, 2016.
 
@@ -27,17 +27,17 @@ ONE = 4 * SIDE * SIDE  # bytes that a layer keeps
 # %% [markdown]
 # ## By hand
 #
-# The layers are sigmoids: each keeps its result and nothing else. Between forward and backward the inputs of the segments
-# are kept, and what the last segment made: that one is not checkpointed, since its backward comes first. In backward one
-# segment of n / k layers is whole at a time.
+# The layers are sigmoids: each keeps its result and nothing else. Between forward and backward, the inputs of the segments are
+# kept, and all results of the last segment, which is not checkpointed because its backward comes first. In backward, all
+# results of one segment of n / k layers exist at a time.
 #
-# Count with care, in results: the network's input, which the caller has anyway (1); the inputs of the segments behind the
-# first, of which the last one's is gone when the first segment is recomputed (k - 2); a whole segment (n / k); a gradient
-# on its way (1). To that come two numbers, the loss and its gradient, of a block each:
+# We count results at the peak: the network's input, which the caller keeps (1); the inputs of the segments after the first,
+# except the last one's, which is freed before the first segment is recomputed (k - 2); a whole segment (n / k); the gradient
+# that is being passed on (1). The loss and its gradient are one number each, so they add one block each:
 #
 # **peak = (1 + max(k - 2, 0) + n / k + 1) results + 2 blocks**
 #
-# The sum k + n / k is least where both are equal: k = sqrt(n). The price is the forward of all segments but the last.
+# The sum k + n / k is smallest if both terms are equal: k = sqrt(n). The price is the forward of all segments but the last.
 
 
 # %%
@@ -71,7 +71,7 @@ for k, peak in predicted.items():
 # %% [markdown]
 # ## Measured
 #
-# `recompute.count_ops` counts the ops that run, and those that run again: the price.
+# `recompute.count_ops` counts the ops that run, and the ops that run again, which are the price.
 
 # %%
 with memory.track() as plain, recompute.count_ops() as plain_ops:
@@ -87,8 +87,8 @@ print(ops)
 # %% [markdown]
 # ## Picture
 #
-# Without checkpoints: a mountain as high as the network is deep. With them: a slow slope, one result a segment, then a saw;
-# each tooth is a segment that is made again, and eaten by its own backward.
+# Without checkpoints, memory rises in proportion to the depth of the network. With checkpoints it rises slowly, by one result
+# per segment. In backward the curve looks like a saw: for each tooth, a segment is recomputed and then freed by its backward.
 
 # %%
 picture(plain, "08_plain", "A chain of sigmoids: every result is kept")
@@ -115,7 +115,7 @@ picture(chart, "08_curve")
 # %% [markdown]
 # ## Mechanism
 #
-# What is *saved* has become less. What comes and goes has not; the peak is still in backward.
+# There are fewer *saved* bytes. Temporary bytes are the same, and the peak is still in backward.
 
 # %%
 print(plain.compare(track))
@@ -127,7 +127,7 @@ RESULT.agree(
 )
 
 # %% [markdown]
-# A checkpoint is one row in the list of what is saved: its input.
+# In the list of saved tensors, a checkpoint has one row: its input.
 
 # %%
 x = tm.ones(SIDE, SIDE, requires_grad=True)
@@ -137,15 +137,15 @@ assert [row.op for row in rows] == ["Checkpoint", "Checkpoint", "Sigmoid", "Sigm
 # %% [markdown]
 # ## Exercise
 #
-# A listing in many lists of tips: a hundred layers `Linear(10, 10)` in 2 segments. Which part of what forward keeps does it
-# save? And 10 segments?
+# Many lists of tips have this example: a hundred layers `Linear(10, 10)` in 2 segments. Which share of the bytes kept by
+# forward does it save? And with 10 segments?
 
 # %% [markdown]
 # ## Solution
 #
-# A linear layer keeps its input, and the network's own is the caller's. In 2 segments the second one's layers keep their
-# inputs: half. In 10 it is the inputs of the last segment's layers, and those of the eight segments between the first and
-# the last.
+# A linear layer keeps its input; the network's input belongs to the caller. With 2 segments, the layers of the second one keep
+# their inputs: half. With 10 segments, the inputs of the last segment's layers are kept, and the inputs of the eight segments
+# between the first and the last.
 
 
 # %%

@@ -1,11 +1,11 @@
 # %% [markdown]
-# # 9. Recompute II: chains that are not equal
+# # 9. Recompute II: chains of unequal layers
 #
 # ## Question
 #
-# `checkpoint_sequential` cuts a network into segments of equally many layers. But the first layers of a convolutional
-# network have results far larger than the last ones. Which layers should be run again, how often, and what is the least
-# time for a given number of bytes?
+# `checkpoint_sequential` divides a network into segments with the same number of layers. But the first layers of a
+# convolutional network have much larger results than the last ones. Which layers should run again, how often, and what is the
+# shortest time for a given number of bytes?
 #
 # Source: Beaumont et al., *Optimal checkpointing for heterogeneous chains*, 2019; Griewank and Walther, *revolve*, 2000.
 
@@ -28,25 +28,24 @@ RESULT = Result()
 # %% [markdown]
 # ## By hand
 #
-# A schedule is the stages in order, with brackets around those that keep nothing but their input until backward reaches
-# them: `[0 1] 2` runs 0 and 1 without keeping, then 2; after the backward of 2 it runs 0 and 1 again. Brackets may hold
-# brackets.
+# A schedule lists the stages in order. Stages in brackets keep only their input until backward reaches them: `[0 1] 2` runs
+# 0 and 1 without keeping their results, then 2; after the backward of 2 it runs 0 and 1 again. Brackets may be nested.
 #
-# Let `a` be the size of a stage's result, of its gradient, and of all that it keeps. From the last stage to the first, with
-# `rest` the peak of what comes behind:
+# Let `a` be the size of a stage's result, of its gradient, and of the bytes that it keeps. Go from the last stage to the first,
+# and let `rest` be the peak of the later stages:
 #
-# * a stage that is recorded needs `a` while it runs, `a + rest` while the rest runs, `2 a` in its backward: the largest counts;
-# * a bracket needs what its forward needs (a result and the one before it), its last result and `rest`, and its inside,
-#   beside the gradient that has arrived while the inside runs again.
+# * a recorded stage needs `a` while it runs, `a + rest` while the rest runs, and `2 a` in its backward: the largest counts;
+# * a bracket needs the bytes of its forward (a result and the one before it); then its last result and `rest`; then the bytes
+#   of its inside, which runs again, and of the gradient that has arrived by then.
 #
-# Few stages have few schedules: all of them can be written down. The best of them, for each number of bytes, are the front.
+# A few stages have few schedules, so we can list all of them. The best schedules for each number of bytes are called the front.
 
 
 # %%
 def schedules(first: int, last: int, inside: bool = False) -> Iterator[tuple]:
     """All schedules of the stages from ``first`` up to ``last``, without it.
 
-    Brackets right inside of brackets change nothing, and are left out.
+    A bracket that contains only another bracket changes nothing, and is left out.
     """
     if first == last:
         yield ()
@@ -63,7 +62,7 @@ def flat(items: tuple) -> list[int]:
 
 
 def peak(items: tuple, sizes: tuple, arriving: int = 0) -> int:
-    """By the rules above; ``arriving`` is the gradient that waits for the last stage."""
+    """The peak by the rules above; ``arriving`` is the gradient that waits for the last stage."""
     most = rest = 0
     for item in reversed(items):
         stages = flat(item) if isinstance(item, tuple) else [item]
@@ -78,7 +77,7 @@ def peak(items: tuple, sizes: tuple, arriving: int = 0) -> int:
 
 
 def forwards(items: tuple, times: int = 1) -> int:
-    """How many forwards of stages run."""
+    """The number of forwards of stages."""
     return sum(forwards(item, times + 1) if isinstance(item, tuple) else times for item in items)
 
 
@@ -93,8 +92,8 @@ for most, (times, each) in by_hand.items():
     print(f"in {most:3} units: {times} forwards, {recompute.Schedule(each)}")
 
 # %% [markdown]
-# `recompute.chain` finds the same without writing all of them down: the cheapest way through a part of the chain is made of
-# the cheapest ways through its two parts, so each part is solved once (dynamic programming).
+# `recompute.chain` finds the same schedules without listing all of them. The cheapest way through a part of the chain consists
+# of the cheapest ways through its two parts, so each part is solved only once (dynamic programming).
 
 # %%
 stages = [Stage(1, 0, output=a, saved=a, forward_peak=a, gradient=a) for a in SIZES]
@@ -106,9 +105,9 @@ assert len(recompute.front(stages)) == len(by_hand)
 # %% [markdown]
 # ## Predicted
 #
-# A convolutional network whose stages halve the side of the image: the first layers' results are 4 times as large as the
-# next ones'. `recompute.profile` runs a copy of it on `meta`, and says in bytes what each stage takes; `recompute.front`
-# has the least time for each number of bytes.
+# A convolutional network whose stages halve the side of the image: results of one stage are 4 times as large as those of the
+# next. `recompute.profile` runs a copy of it on `meta`, and returns the bytes that each stage needs. `recompute.front` returns
+# the least time for each number of bytes.
 
 # %%
 BATCH, WIDTH, DEPTHS = samples(16), 24, (3, 3, 5)
@@ -141,7 +140,7 @@ def step(segments: int = 0, budget: int = 0) -> nn.Sequential:
 
 
 def predicted(**how: int) -> tuple[float, int]:
-    """How much of the forward runs again, and the peak."""
+    """The share of the forward that runs again, and the peak."""
     track = memory.predict(step, **how)
     return SHARES[-1], track.peak
 
@@ -159,8 +158,8 @@ for budget, (share, size) in sorted(planned.items()):
     print(f"{'planned':>11} {size:12,}  {share:9.0%}  {recompute.chain(COSTS.stages, budget)}")
 
 # %% [markdown]
-# A schedule's own peak leaves out what is there before the chain begins: parameters, statistics, the images and labels.
-# With that, the run needs what the schedule says, or less, where an input is gone earlier than it was counted for.
+# The peak of a schedule does not count tensors that exist before the chain begins: parameters, statistics, images and labels.
+# With these added, a run needs what the schedule says, or less if an input is freed earlier than the schedule assumes.
 
 # %%
 base = plain[1] - budgets[-1]
@@ -172,8 +171,8 @@ assert all(size <= budget + base for budget, (_, size) in planned.items())
 # %% [markdown]
 # ## Measured
 #
-# The budget is what the best of the equal segments needs. The plan within that many bytes must give the same gradients, bit
-# for bit: the same kernels run on the same numbers.
+# The budget is the peak of the best equal segments. The plan within that budget must give the same gradients, bit for bit,
+# because the same kernels run on the same numbers.
 
 # %%
 k = min(equal, key=lambda k: equal[k][1])
@@ -213,14 +212,14 @@ picture(untouched, "09_plain", "Everything is kept")
 picture(best, "09_planned", "By a plan: only large results are made again")
 
 # %% [markdown]
-# Many equal segments need *more* than none: a boundary keeps the input of its segment, also where nobody else would have
-# kept it, as between a convolution and its batch norm.
+# Many equal segments need *more* memory than none. A segment keeps its input, even if no op would have kept it. An example is
+# the result of a batch norm: the ReLU after it keeps its own result only.
 #
 # ## Mechanism
 #
-# The plan makes large results again and keeps small ones. As its budget falls, the peak moves: from the middle of the
-# network to its first, large layers, and at last to where they run a second time. On cuda a convolution has its columns beside
-# it, nine times its input, so all three peaks are in the backward of large layers.
+# The plan recomputes large results and keeps small ones. With smaller budgets the peak moves from the middle of the network to
+# its first, large layers, and finally to their recomputation. On cuda a convolution needs a workspace of columns, nine times
+# its input, so all three peaks are in the backward of large layers.
 
 # %%
 print(untouched.compare(best))
@@ -240,10 +239,9 @@ assert max(size for _, size in equal.values()) == equal[38][1] > plain[1]
 # %% [markdown]
 # ## Exercise
 #
-# A chain of 1,000 equal stages, and room for the inputs of 10 of them. How often must each stage run, on average? With
-# brackets in brackets the answer is known in closed form: `n + r n - C(s + r, r - 1)` forwards for `n` stages and `s`
-# inputs, where `r` is the least with `C(s + r, r) >= n`. Compare with segments of
-# equal length.
+# A chain has 1,000 equal stages, and there is memory for the inputs of 10 of them. How often must each stage run, on average?
+# For nested brackets there is a formula: `n + r n - C(s + r, r - 1)` forwards for `n` stages and `s` inputs, where `r` is the
+# smallest number with `C(s + r, r) >= n`. Compare with segments of equal length.
 
 # %% [markdown]
 # ## Solution

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 10. Recompute III: what must stay right
+# # 10. Recompute III: the same numbers
 #
 # ## Question
 #
-# A block that runs twice draws its dropout masks twice, and batch norm sees each batch twice. What must a checkpoint leave
-# as it was, does it, and need the whole block run again when only some of its results are large?
+# A block that runs twice draws its dropout masks twice, and its batch norm counts each batch twice. What must a checkpoint do
+# so that the results stay the same? And must the whole block run again if only some of its results are large?
 #
 # Source: Korthikanti et al., *Reducing activation recomputation in large transformer models*, 2022.
 
@@ -56,17 +56,16 @@ def keeping(*ops: str) -> Any:
 # %% [markdown]
 # ## By hand
 #
-# Of each block are kept: the input (by the convolution), the convolution's result (by batch norm), and dropout's result (by
-# GELU). Dropout itself keeps no mask: it is drawn from a counter, and drawn again in backward. So 3 arrays a block. The
-# first block's input is the images, the caller's; the last block's result is kept by the linear layer: 3 arrays a block all
-# the same.
+# Each block keeps 3 arrays: its input (for the convolution), the convolution's result (for batch norm), and dropout's result
+# (for GELU). Dropout keeps no mask: the mask is drawn from a counter, and drawn again in backward. The first block's input, the
+# images, belongs to the caller; but the linear layer keeps the last block's result. So it is 3 arrays per block.
 #
-# With a checkpoint for each block: its input, 1 array a block, and its ops run again. A *policy* may keep what an op gives,
-# so that this op does not run again: with the convolution's result that is 2 arrays a block. Keeping dropout's result too
-# makes it 3, as many as without any checkpoint, and buys nothing.
+# With a checkpoint for each block, only its input is kept, 1 array per block, and its ops run again. A *policy* may keep the
+# result of an op, so that this op does not run again: with the convolution's result that makes 2 arrays per block. Keeping
+# dropout's result too makes 3, as many as without checkpoints, so it gains nothing.
 #
-# The work of a convolution is 9 multiplications for each channel of its input and each number of its result; the other ops
-# have a handful for each number. So a policy that keeps the convolution's result has nearly no price.
+# A convolution needs 9 multiplications for each channel of its input and each number of its result; the other ops need only
+# a few operations for each number. So a policy that keeps the convolution's result costs almost no time.
 
 # %%
 WAYS: dict[str, Any] = {
@@ -106,8 +105,8 @@ for way, track in predicted.items():
 # %% [markdown]
 # ## Measured
 #
-# Bytes and numbers: the losses, every parameter after two steps, the running statistics, the count of batches and the state
-# of the random numbers must be, bit for bit, those of the plain run.
+# We compare bytes and numbers. The losses, all parameters after two steps, the running statistics, the count of batches and the
+# state of the random numbers must be the same as in the plain run, bit for bit.
 
 # %%
 runs = {}
@@ -124,8 +123,8 @@ for way, call in WAYS.items():
     del net
 
 # %% [markdown]
-# Without these precautions a run goes wrong in silence. `preserve_rng_state=False` lets dropout draw other masks in backward
-# than in forward, and a forward that is simply called twice counts each batch twice.
+# Without this care a run is wrong, and no error says so. With `preserve_rng_state=False`, dropout draws other masks in backward
+# than in forward. And a forward that is simply called twice counts each batch twice.
 
 # %%
 careless, _, _ = train(lambda block, x: checkpoint(block, x, preserve_rng_state=False))
@@ -157,7 +156,7 @@ picture(runs["checkpoint"][2], "10_checkpoint", "The same, each block checkpoint
 # %% [markdown]
 # ## Mechanism
 #
-# What is kept, op by op: a checkpoint's rows are its inputs, and what its policy keeps.
+# The list of kept arrays, op by op. A checkpoint has rows for its inputs, and for the results that its policy keeps.
 
 # %%
 print(runs["plain"][2].compare(runs["checkpoint"][2]))
@@ -167,13 +166,13 @@ assert [row.op for row in rows][:4] == ["Checkpoint", "Conv", "Checkpoint", "Con
 # %% [markdown]
 # ## Exercise
 #
-# The result of one of the four ops can be kept for no bytes at all. Which one, why, and what does it save?
+# The result of one of the four ops can be kept without any additional bytes. Which one, why, and what does it save?
 
 # %% [markdown]
 # ## Solution
 #
-# GELU's: it is the next block's input, which that block's checkpoint keeps anyway. It saves nothing either: the recomputation
-# stops at the last op that keeps something, and GELU keeps its input.
+# The result of GELU: it is the next block's input, which that block's checkpoint keeps in any case. But it also saves nothing:
+# the recomputation stops at the last op that keeps something, and GELU keeps its input.
 
 # %%
 kept = memory.predict(train, keeping("GELU")).by_category("forward ends")[Category.ACTIVATION] // ONE

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 11. Optimizers: bytes a parameter
+# # 11. Optimizers: bytes per parameter
 #
 # ## Question
 #
-# An optimizer may keep more than the network weighs. How many bytes a parameter does each keep, which of them can be had
-# smaller, and when does a smaller optimizer make the step smaller?
+# An optimizer can need more memory than the network itself. How many bytes per parameter does each optimizer keep? How can
+# they be fewer? And when does a smaller optimizer lower the peak of the step?
 #
 # Source: Shazeer and Stern, *Adafactor*, 2018; Dettmers et al., *8-bit optimizers*, 2022; Lv et al., *LOMO*, 2023.
 
@@ -30,9 +30,9 @@ Rule = Callable[[Any], optim.Optimizer]
 # %% [markdown]
 # ## By hand
 #
-# SGD keeps nothing. Momentum is a number for each parameter; Adam has two, the means of the gradient and of its square. In
-# float16 they take half. In 8 bits they take a byte each, and a float32 scale for each block of so many numbers. Adafactor
-# keeps of the squares of an n by m matrix only the means of rows and of columns: n + m numbers.
+# SGD keeps nothing. Momentum is one number per parameter. Adam keeps two: the running means of the gradient and of its square.
+# In float16 they take half the bytes. In 8 bits each number takes one byte, and each block of numbers one float32 scale. For an
+# n by m matrix, Adafactor keeps only the means of the squares over rows and over columns: n + m numbers.
 
 # %%
 BLOCK = 2048  # numbers that share a scale
@@ -50,7 +50,7 @@ RULES: dict[str, tuple[float, Rule]] = {  # bytes a parameter of a float32 matri
 # %% [markdown]
 # ## Predicted
 #
-# A few linear layers without biases, and few samples: weights are nearly all that there is.
+# A few linear layers without biases, and few samples: nearly all of the memory is for weights.
 
 
 # %%
@@ -89,9 +89,9 @@ for name in ("SGD", "Adam", "AdamW8bit", "Adafactor"):
 # %% [markdown]
 # ### Stepping in backward
 #
-# All gradients are there at once, only because `step()` comes after backward. `optimizer_in_backward` updates a parameter
-# as soon as its gradient is complete, and frees it: one gradient at a time, 4 bytes a parameter less but for the largest
-# layer. The state stays.
+# All gradients exist at the same time only because `step()` comes after backward. `optimizer_in_backward` updates a parameter
+# as soon as its gradient is complete, and frees the gradient. So one gradient exists at a time, which saves 4 bytes per
+# parameter, except for the largest layer. The state stays.
 
 # %%
 early = memory.predict(train, RULES["Adam"][1], True)
@@ -101,7 +101,8 @@ RESULT.agree("stepping in backward saves", by_hand=4 * P - one, predicted=saved,
 print(predicted["Adam"].compare(early))
 
 # %% [markdown]
-# Smaller state is another rule, and must still learn: the digits, thirty steps each, from the same weights.
+# A smaller state changes the update rule. Does the network still learn? We train it on the digits, thirty steps with each
+# optimizer, from the same weights.
 
 
 # %%
@@ -135,8 +136,8 @@ picture(measured["Adam"], "11_adam", "Adam: two steps")
 # %% [markdown]
 # ## Mechanism
 #
-# Whether it matters depends on what else there is. A convolutional network has large activations and few weights: the same
-# optimizers on VGG16 for images of 32 by 32, in batches of 8 and of 128.
+# The effect on the peak depends on the other memory. A convolutional network has large activations and few weights. Here are
+# the same optimizers on VGG16, for images of 32 by 32, in batches of 8 and of 128.
 
 
 # %%
@@ -163,8 +164,8 @@ print(grids["Adam, batch 128"].table())
 # %% [markdown]
 # ## Exercise
 #
-# GPT-2's smallest size has 124,439,808 parameters. How many bytes do Adam's two moments take, and how many in 8 bits? Small
-# parameters stay in float32: does it show?
+# The smallest GPT-2 has 124,439,808 parameters. How many bytes do Adam's two moments take, and how many in 8 bits? The moments
+# of small parameters stay in float32: does that matter?
 
 # %% [markdown]
 # ## Solution
@@ -190,6 +191,6 @@ for name in ("Adam", "AdamW8bit"):
     state = memory.predict(moments, RULES[name][1]).by_category("stepped")[Category.OPTIMIZER_STATE]
     RESULT.agree(f"GPT-2, {name}", by_hand=round(RULES[name][0] * GPT2), predicted=state, within=GPT2 // 100)
 RESULT.ends(
-    f"Adam keeps {RULES['Adam'][0]} bytes a parameter, in 8 bits {RULES['AdamW8bit'][0]:.3f}, Adafactor {ADAFACTOR:.3f}; "
+    f"Adam keeps {RULES['Adam'][0]} bytes per parameter, in 8 bits {RULES['AdamW8bit'][0]:.3f}, Adafactor {ADAFACTOR:.3f}; "
     f"GPT-2's moments of {RESULT['GPT-2, Adam'] / 2**20:,.0f} MiB become {RESULT['GPT-2, AdamW8bit'] / 2**20:,.0f}."
 )

@@ -1,10 +1,10 @@
 # %% [markdown]
-# # 12. The pool: bytes that nobody uses
+# # 12. The pool: bytes that are reserved but unused
 #
 # ## Question
 #
-# The card has 8 MiB, 4 are in use, 2 are asked for, and it is out of memory. How? What does `empty_cache` do about it, and
-# what does it not do?
+# A card has 8 MiB, and 4 MiB are in use. A request for 2 MiB fails: out of memory. Why? What can `empty_cache` do about it, and
+# what can it not do?
 #
 # Source: CuPy 14, `cupy/cuda/memory.pyx`, whose rules the pool follows on every device.
 
@@ -24,21 +24,21 @@ MIB = 1 << 20
 # %% [markdown]
 # ## By hand
 #
-# Asking the machine for memory is slow, so a pool asks for large pieces (segments) and keeps what is freed for the next
+# Asking the machine for memory is slow. So a pool asks for large pieces (segments), and keeps freed memory for the next
 # request. Its rules:
 #
 # 1. A request is rounded up to a multiple of 512 bytes.
-# 2. It gets the smallest free chunk that is large enough (best fit); what is left of the chunk stays free.
-# 3. A chunk that is freed is joined with its free neighbours.
-# 4. Where no chunk is large enough, a new segment of exactly the size is taken from the machine.
-# 5. Where the machine, or a limit, does not allow that, segments that are wholly free are given back first.
+# 2. It gets the smallest free chunk that is large enough (best fit); the rest of the chunk stays free.
+# 3. A freed chunk is merged with its free neighbours.
+# 4. If no chunk is large enough, the pool reserves a new segment of exactly that size.
+# 5. If the machine or a limit does not allow that, it first returns segments that are completely free to the machine.
 #
-# So there are four numbers: bytes *asked for*, *rounded*, *in use* (what is alive, rounded), and *reserved* (what the pool
-# has from the machine). A chunk cannot move: an array knows its address.
+# So there are four numbers: bytes *requested*, *rounded*, *in use* (of live blocks, rounded), and *reserved* (all segments). A
+# chunk cannot move, because arrays have its address.
 #
-# Take 8 MiB at once and free them: one segment. Ask for eight arrays of 1 MiB, which fill it, and free every second one. In
-# use: 4. Reserved: 8. Free: 4, in pieces of 1, that have no free neighbours. A request for 2 fits into none of them, and no
-# segment is wholly free. With a limit of 8 it fails.
+# Allocate 8 MiB at once and free them: one segment. Allocate eight arrays of 1 MiB, which fill it, and free every second one.
+# In use: 4 MiB. Reserved: 8. Free: 4, in pieces of 1, none of which has a free neighbour. A request for 2 fits into none of
+# them, and the segment is not completely free. With a limit of 8 the request fails.
 
 # %%
 by_hand = {"in use": 4 * MIB, "reserved": 8 * MIB, "free": 4 * MIB, "largest piece": MIB}
@@ -48,7 +48,7 @@ print([(n, block(n)) for n in asked])
 # %% [markdown]
 # ## Predicted
 #
-# The pool of `meta` follows the same rules with addresses that are never used.
+# The pool of `meta` follows the same rules, with addresses that are never used.
 
 
 # %%
@@ -57,7 +57,7 @@ def mib(count: int) -> tm.Tensor:
 
 
 def every_second() -> list[tm.Tensor]:
-    """Eight arrays of 1 MiB in a segment of 8, of which every second one has been freed."""
+    """Eight arrays of 1 MiB in a segment of 8, every second one of which is freed."""
     whole = mib(8)
     del whole
     parts = [mib(1) for _ in range(8)]
@@ -86,8 +86,8 @@ RESULT.agree("reserved", by_hand=by_hand["reserved"], predicted=state.reserved)
 # %% [markdown]
 # ## Measured
 #
-# On a device, under the same limit. The error names what is free, the largest piece of it, and who has the rest. CuPy's own
-# pool, on cuda, does not tell its largest piece: there it is looked for, by asking for more and more.
+# Now on a device, with the same limit. The error says how much is free, how large the largest free piece is, and which tensors
+# hold the rest. CuPy's pool, on cuda, does not report its largest piece: there we find it with larger and larger requests.
 
 # %%
 pool = tm.device(DEVICE).pool
@@ -126,9 +126,9 @@ with memory.limit("8 MiB"), memory.track() as pieces:
     RESULT.agree("reserved after empty_cache with nothing in use", by_hand=0, measured=pool.total_bytes())
 
 # %% [markdown]
-# That is what `empty_cache` does: it gives segments that are *wholly* free back to the machine, for other programs. It
-# frees no tensor, it moves none, and it joins no pieces. Nor does it help a program that is out of memory: the pool does
-# the same by itself before it gives up. Where the eight arrays have a segment each, the request succeeds without it:
+# `empty_cache` returns segments that are *completely* free to the machine, for other programs. It frees no tensor, moves none,
+# and merges no pieces. It does not help a program that is out of memory either: the pool does the same before it raises the
+# error. If each of the eight arrays has its own segment, the request succeeds without it:
 
 # %%
 with memory.limit("8 MiB"):
@@ -156,9 +156,9 @@ picture(chart, "12_pieces")
 # %% [markdown]
 # ## Mechanism
 #
-# Training meets this wherever sizes change. A batch of longer sequences does not fit into what a shorter one has left
-# behind, and takes new segments, while the old ones are pinned by what lives in them. The same batches, once growing, once
-# the largest first. (On cuda what is reserved depends on which of the free pieces of one size CuPy takes; several choices are
+# In training this happens when sizes change. A batch of longer sequences does not fit into the free pieces of a shorter one,
+# and needs new segments, while live arrays keep the old ones reserved. We run the same batches in growing order, and then with
+# the largest first. (On cuda, reserved bytes depend on which of several equal pieces CuPy chooses; several choices are
 # predicted.)
 
 
@@ -201,8 +201,8 @@ print(memory.memory_summary())
 # %% [markdown]
 # ## Exercise
 #
-# What does rounding cost? A network has layers with 10 biases each. How many bytes does the pool count for a bias, what
-# part of it is used, and how many layers of that kind waste a mebibyte?
+# What does rounding cost? A network has layers with 10 biases each. How many bytes does the pool count for such a bias vector,
+# what share of them is used, and how many such layers waste a mebibyte?
 
 # %% [markdown]
 # ## Solution
@@ -216,6 +216,6 @@ RESULT.agree("four biases in the pool", by_hand=4 * 512, measured=state.rounded)
 RESULT.say("biases that waste a mebibyte", MIB // (512 - 40) + 1, "")
 times = RESULT["growing: reserved"] / RESULT["largest first: reserved"]
 RESULT.ends(
-    f"{by_hand['free'] // MIB} of 8 MiB are free and 2 cannot be had: the largest piece is {by_hand['largest piece'] // MIB}. "
-    f"Growing batches reserve {times:.1f} times what they do largest first."
+    f"{by_hand['free'] // MIB} of 8 MiB are free, but a request for 2 fails: the largest piece is "
+    f"{by_hand['largest piece'] // MIB}. Batches in growing order reserve {times:.1f} times as much as with the largest first."
 )

@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# A technique makes a given network smaller in memory; another network may do the same work with less. What do global pooling,
-# strides, fewer channels, in-place batch norm and reversible blocks do to the bytes, and to how these grow with depth?
+# A technique lowers the memory of a given network. But another network may do the same work with less memory. What do global
+# pooling, strides, fewer channels, in-place batch norm and reversible blocks save, and how do the bytes then grow with depth?
 #
 # Source: Rota Bulo et al., *In-place activated batch norm*, 2018; Gomez et al., *The reversible residual network*, 2017.
 
@@ -26,16 +26,16 @@ ONE = 4 * BATCH * CHANNELS * SIDE * SIDE  # bytes of a result of the plain netwo
 # %% [markdown]
 # ## By hand
 #
-# The plain layer is a convolution, batch norm and leaky ReLU. Two results a layer are kept: the convolution's, by batch
-# norm, and the activation's, by the next convolution.
+# The plain layer is a convolution, batch norm and leaky ReLU. It keeps two results: the convolution's, for batch norm, and the
+# activation's, for the next convolution.
 #
-# | network | results of the plain size a layer | because |
+# | network | results of the plain size per layer | because |
 # |---|---|---|
 # | plain | 2 | |
-# | half the channels | 2 / 2 | half as many numbers; weights are a quarter |
+# | half the channels | 2 / 2 | half as many numbers; and a quarter of the weights |
 # | stride 2 in the first layer | 2 / 4 | half as high, half as wide |
-# | in-place batch norm | 1 | its input is found again from its output |
-# | reversible | 0 | each layer's input is found again from its output |
+# | in-place batch norm | 1 | backward computes its input from its output |
+# | reversible | 0 | backward computes each layer's input from its output |
 
 # %%
 BY_HAND = {"plain": 2, "half the channels": 1, "stride 2": 0.5, "in place": 1, "reversible": 0}
@@ -62,7 +62,7 @@ def network(kind: str, depth: int) -> nn.Sequential:
 # %% [markdown]
 # ## Predicted
 #
-# What a layer more adds to what is kept when forward ends: the slope between two depths.
+# The bytes that one more layer adds to those kept after the forward: the slope between two depths.
 
 
 # %%
@@ -85,8 +85,7 @@ for kind, hand in BY_HAND.items():
     RESULT.agree(f"{kind}: results a layer", unit="", by_hand=hand, predicted=round(slope, 4), within=2048 / ONE)
 
 # %% [markdown]
-# The reversible network keeps nothing of any layer: what depth adds to its *peak* are the weights and their gradients,
-# exactly.
+# The reversible network keeps nothing for its layers: more layers add only their weights and gradients to its *peak*.
 
 
 # %%
@@ -133,8 +132,8 @@ picture(tracks["reversible"], "13_reversible", "Reversible: inputs are made agai
 # %% [markdown]
 # ## Mechanism
 #
-# The price of a reversible network is one more forward, and inputs that are found again with rounding. In place it is a
-# division for each number.
+# The price of a reversible network is one more forward, and rounding errors in the recomputed inputs. In-place batch norm
+# costs a division for each number.
 
 # %%
 print(tracks["plain"].compare(tracks["reversible"]))
@@ -144,8 +143,8 @@ assert [row.op for row in rows if row.shape == (1, CHANNELS, 8, 8)] == ["Conv", 
 # %% [markdown]
 # ### The head
 #
-# Where weights are the problem, look at the last layers. VGG16 flattens 512 maps of 7 by 7 into a linear layer; later
-# networks take the mean of each map first (global average pooling), which needs no weights.
+# If weights take most of the memory, look at the last layers. VGG16 flattens 512 maps of 7 by 7 into a linear layer. Later
+# networks first take the mean of each map (global average pooling), which needs no weights.
 
 
 # %%
@@ -183,14 +182,14 @@ RESULT.say(
 # %% [markdown]
 # ## Exercise
 #
-# Max pooling after a convolution, or a stride of 2 in it? Each makes results of a quarter of the size. How many bytes does
-# forward keep for the next layer with each, for one number of the convolution's full-sized result?
+# Max pooling after a convolution, or a stride of 2 in it? Both make results of a quarter of the size. How many bytes does
+# forward keep with each of them, per number of the convolution's full-sized result?
 
 # %% [markdown]
 # ## Solution
 #
-# With pooling the full-sized result itself is kept by ReLU, 4 bytes a number; the pooled one by the next layer, 4 / 4; and
-# the places of the maxima, a byte for each pooled number, 1 / 4. With a stride there is only a quarter: 4 / 4.
+# With pooling, ReLU keeps the full-sized result, 4 bytes per number. The next layer keeps the pooled one, 4 / 4, and pooling
+# keeps the positions of the maxima, a byte for each pooled number, 1 / 4. With a stride there is only the small result: 4 / 4.
 
 
 # %%
@@ -212,6 +211,7 @@ numbers = 4 * 8 * 32 * 32
 RESULT.agree("kept with pooling", by_hand=numbers * (4 + 1) + numbers // 4, predicted=smaller(True))
 RESULT.agree("kept with a stride", by_hand=numbers, predicted=smaller(False))
 RESULT.ends(
-    f"A layer keeps 2 results, in place 1, reversible 0: at {DEEP} layers the peaks are {tracks['plain'].peak / 2**20:.1f}, "
-    f"{tracks['in place'].peak / 2**20:.1f} and {tracks['reversible'].peak / 2**20:.1f} MiB."
+    f"A plain layer keeps 2 results, in place 1, reversible 0. With {DEEP} layers the peaks are "
+    f"{tracks['plain'].peak / 2**20:.1f}, {tracks['in place'].peak / 2**20:.1f} and "
+    f"{tracks['reversible'].peak / 2**20:.1f} MiB."
 )

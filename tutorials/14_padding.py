@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# Sentences have different lengths, and a batch is a rectangle. How many bytes are spent on padding, for lengths as they
-# really are; which way of making batches spends fewer; and which makes the *peak* smaller, which is what must fit?
+# Sentences have different lengths, and a batch is a rectangle. How many bytes does padding need for real lengths? Which kinds
+# of batches need less? And which of them lower the *peak*, which must fit into memory?
 #
 # Source: Ott et al., *fairseq*, 2019, for batches by a budget of tokens.
 
@@ -27,8 +27,8 @@ V, E, H = 256, 16, 32  # tokens, width of the embedding, of the LSTM
 LONGEST, BATCH, COUNT = 256, 16, 192
 
 # %% [markdown]
-# The sequences are the documentation strings of Python's standard library, as bytes, cut at some length. They come with
-# Python, and differ between its versions: so does what is printed here, but for the bytes of a place.
+# The sequences are the docstrings of Python's standard library, as bytes, cut at a maximum length. They differ between versions
+# of Python; so do the numbers printed here, except the bytes per place.
 
 # %%
 texts = [encode(text)[:LONGEST].astype(np.int64) for text in load_docstrings()]
@@ -39,18 +39,19 @@ print(f"{COUNT} sequences, mean length {np.mean(LENGTHS):.0f}, median {np.median
 # %% [markdown]
 # ## By hand
 #
-# A language model over characters. For each *place* of a batch, a token or padding, these are kept, of 4 bytes each:
+# Take a language model over characters. For each *place* in a batch, a token or padding, it keeps these numbers of 4 bytes
+# each:
 #
 # * the LSTM's four gates, `4 H`, its input, `E`, and its output, `H`,
 # * the loss's scores, `V`.
 #
-# So memory is places times `4 (5 H + E + V)`, and what remains is to count places:
+# So the memory is the number of places times `4 (5 H + E + V)`. The kinds of batches differ in the number of places:
 #
 # | batches | places |
 # |---|---|
 # | padded to the longest of all | sequences times the longest of all |
 # | padded to the longest of the batch | the sum over batches of sequences times the longest of each |
-# | buckets of alike lengths | the same sum, with batches cut from the sorted sequences |
+# | buckets of similar lengths | the same sum, with batches taken from the sorted sequences |
 # | a budget of places | the same; each batch has as many sequences as fit into the budget |
 # | packed | tokens: there is no padding |
 
@@ -81,9 +82,8 @@ for way, counts in COUNTS.items():
     print(f"{way:35} {sum(counts):8,} places a pass, {1 - tokens / sum(counts):5.1%} padding, largest batch {max(counts):6,}")
 
 # %% [markdown]
-# Buckets nearly get rid of padding, over a pass: of the work, and of the memory of most batches. But the *peak* is the
-# largest batch, and that is the bucket of the longest sequences, as large as with no buckets at all. A budget of places
-# bounds it.
+# In a pass, buckets remove nearly all padding: most batches need less time and memory. But the *peak* is that of the largest
+# batch, the bucket of the longest sequences, which is as large as without buckets. A budget of places limits it.
 
 # %%
 assert sum(COUNTS["packed"]) == tokens
@@ -119,7 +119,7 @@ def step(way: str) -> None:
 
 
 def by_hand(way: str) -> int:
-    """Of the largest batch: its places, and the tokens themselves, int64, which packing has a second time, without padding."""
+    """The bytes of the largest batch: its places and its tokens (int64). Packing has a second, packed copy of the tokens."""
     count = max(COUNTS[way])
     if way != "packed":
         return count * (PLACE + 8)
@@ -131,7 +131,7 @@ predicted = {}
 for way in COUNTS:
     predicted[way] = memory.predict(step, way)
     kept = predicted[way].by_category("forward ends")[Category.ACTIVATION]
-    # to one part in a hundred: the LSTM's last cells, how tokens are held, and rounding are not in the formula
+    # within a hundredth: the formula leaves out the LSTM's last cells, other arrays of tokens, and rounding
     RESULT.agree(f"{way}: largest batch", by_hand=by_hand(way), predicted=kept, within=by_hand(way) / 100)
 
 # %% [markdown]
@@ -162,7 +162,7 @@ picture(tracks["packed"], "14_packed", "The largest batch, packed")
 # %% [markdown]
 # ## Mechanism
 #
-# Where the bytes of a place are: the scores and the gates.
+# Most of the bytes of a place are scores and gates:
 
 # %%
 print(tracks["padded to the longest of all"].table("op", "forward ends"))
@@ -171,14 +171,14 @@ print(tracks["padded to the longest of all"].compare(tracks["packed"]))
 # %% [markdown]
 # ## Exercise
 #
-# How many sequences of the longest length fit into 8 MiB of what is kept for backward, how many of half of it? What does
-# that say about a batch size?
+# How many sequences of the longest length fit into 8 MiB of bytes kept for backward, and how many of half that length? What
+# does that mean for the batch size?
 
 # %% [markdown]
 # ## Solution
 #
-# About twice as many: what is bounded is places, not sequences. So say how many places a batch may have, and let the number
-# of sequences follow.
+# About twice as many: memory limits the number of places, not of sequences. So choose a number of places for a batch; the
+# number of sequences follows from it.
 
 # %%
 fit = {length: (8 << 20) // (PLACE * length) for length in (LONGEST, LONGEST // 2)}
@@ -186,6 +186,6 @@ for length, count in fit.items():
     RESULT.say(f"sequences of {length} in 8 MiB", count, "")
     assert count * length * PLACE <= 8 << 20
 RESULT.ends(
-    f"A place takes {PLACE:,} bytes, token or padding: buckets pad less over a pass, and only a budget of places, or packing, "
-    "makes the largest batch smaller."
+    f"A place needs {PLACE:,} bytes, for a token or for padding. Buckets need less padding in a pass, but only a budget of "
+    "places, or packing, makes the largest batch smaller."
 )

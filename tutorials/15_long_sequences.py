@@ -3,8 +3,8 @@
 #
 # ## Question
 #
-# Two tensors of a language model outgrow all others: the scores of attention, of a size tokens times tokens, and the scores
-# of the vocabulary, tokens times vocabulary. Must either of them be kept, or even exist?
+# Two tensors of a language model become larger than all others: the scores of attention, tokens times tokens, and the scores of
+# the vocabulary, tokens times vocabulary. Must they be kept? Must they exist at all?
 #
 # Source: Dao, *FlashAttention-2*, 2023; Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024.
 
@@ -27,15 +27,15 @@ EACH = WIDTH // HEADS  # numbers of a head
 # %% [markdown]
 # ## By hand
 #
-# **Attention.** Softmax keeps its result, N heads T T numbers. Made in tiles it need not: what backward needs of softmax's
-# denominator is one number for each row, so the output and that are kept, N heads T (E + 1) numbers, E a head's width: linear
-# in T.
+# **Attention.** Softmax keeps its result: N heads T T numbers. In tiles this is not necessary: backward needs
+# only the softmax's denominator, one number for each row. So the output and the denominators are kept: N heads T (E + 1)
+# numbers, where E is the width of a head. This is linear in T.
 #
-# **The loss.** The vocabulary's scores are N T V numbers, that the loss keeps, and their gradient is as large again.
+# **The loss.** The scores of the vocabulary are N T V numbers, which the loss keeps, and their gradient is as large.
 #
-# * *Select first*: a loss that is taken of few positions needs the scores of these only: of a share of the rows, that share.
-# * *In tiles*: scores of a tile of rows and classes are made, summed up and dropped; backward makes them again. What is kept
-#   is 4 bytes a row.
+# * *Select first*: a loss of few positions needs only the scores of these positions.
+# * *In tiles*: the scores of a tile of rows and classes are computed, summed up and freed. Backward computes them again. Only 4
+#   bytes per row are kept.
 
 
 # %%
@@ -52,7 +52,7 @@ print(f"attention: scores {attention_by_hand(T, False):,}, in tiles {attention_b
 
 # %%
 def with_scores(q: tm.Tensor, k: tm.Tensor, v: tm.Tensor) -> tm.Tensor:
-    """Causal attention as it is written in textbooks."""
+    """Causal attention as in textbooks."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)  # N, heads, T, T
     later = tm.ones(scores.shape[-2:], dtype=tm.bool, device=q.device).triu(1)
     return scores.masked_fill(later, -1e9).softmax(-1) @ v
@@ -73,17 +73,17 @@ for tokens in (128, 256, 512):
     for attention, tiles in ((with_scores, False), (in_tiles, True)):
         kept = memory.predict(attend, attention, tokens).by_category("forward ends")[Category.ACTIVATION]
         if not tiles:
-            kept -= 4 * N * HEADS * tokens * EACH  # the queries that were scaled, which the product keeps
+            kept -= 4 * N * HEADS * tokens * EACH  # the scaled queries, which the product keeps
         name = f"attention {'in tiles' if tiles else 'with scores'}, {tokens} tokens: kept"
         RESULT.agree(name, by_hand=attention_by_hand(tokens, tiles), predicted=kept)
 
 # %% [markdown]
-# Now a whole small GPT, with the textbook's attention or with tiles, and three ways to its loss.
+# Now a whole small GPT: with the textbook's attention or with tiles, and with three ways to compute its loss.
 
 
 # %%
 class Textbook(CausalSelfAttention):
-    """The model's own attention, but that all scores are there."""
+    """The model's attention, with all scores in memory."""
 
     def forward(self, x: tm.Tensor) -> tm.Tensor:
         n, t, width = x.shape
@@ -100,7 +100,7 @@ def gpt(tiles: bool, context: int) -> GPT:
 
 
 def body(model: GPT, tokens: tm.Tensor) -> tm.Tensor:
-    """All of the model but its last layer: (N, T, width)."""
+    """The model without its last layer: (N, T, width)."""
     head, model.lm_head = model.lm_head, nn.Identity()
     try:
         return model(tokens)
@@ -171,8 +171,8 @@ for name, how in RUNS.items():
     RESULT.agree(f"{name}: peak", predicted=predicted[name].peak, measured=tracks[name].peak)
 
 # %% [markdown]
-# The numbers are the same but for the rounding of sums: losses and gradients beside the textbook's, and for the few labels
-# beside all scores with the other labels ignored.
+# The numbers are the same up to the rounding of sums. Losses and gradients are compared with the textbook's. The run with few
+# labels is compared with a run that computes all scores and ignores the other labels.
 
 # %%
 few = step(True, "all scores, few labels")
@@ -206,9 +206,9 @@ for name, peaks in curves.items():
     RESULT.say(f"{name}: {LENGTHS[3]} tokens over {LENGTHS[2]}", round(peaks[3] / peaks[2], 2), "times")
 
 # %% [markdown]
-# On the CPU a tile is small, and a step on twice as many tokens takes less than twice as much. On cuda a tile of attention's
-# scores may take 64 MiB, into which all scores of these lengths fit: they are gone when the op is done, and kept nowhere, but
-# they are there at the peak.
+# On the CPU a tile is small, and a step on twice as many tokens needs less than twice the memory. On cuda a tile of attention's
+# scores may have 64 MiB, into which all scores of these lengths fit. They are freed when the op ends, and not kept, but they
+# are part of the peak.
 #
 # ## Mechanism
 
@@ -223,8 +223,8 @@ print(tracks["attention in tiles"].compare(tracks["and the loss in tiles"]))
 # %% [markdown]
 # ## Exercise
 #
-# GPT-2's smallest size has 12 layers of 12 heads, 64 numbers wide, and 1,024 tokens. How many bytes of scores would the
-# textbook's attention keep for one sequence, and how many do tiles?
+# The smallest GPT-2 has 12 layers of 12 heads of width 64, and 1,024 tokens. How many bytes of scores would the textbook's
+# attention keep for one sequence, and how many does attention in tiles keep?
 
 # %% [markdown]
 # ## Solution
@@ -240,6 +240,7 @@ found = [
 RESULT.agree("GPT-2: scores kept", by_hand=textbook, predicted=found[0] - 12 * 4 * heads * tokens * width)
 RESULT.agree("GPT-2: kept in tiles", by_hand=lean, predicted=found[1])
 RESULT.ends(
-    f"A step on {T} tokens: {tracks['textbook'].peak / 2**20:.1f} MiB by the textbook, attention in tiles "
-    f"{tracks['attention in tiles'].peak / 2**20:.1f}, the loss too {tracks['and the loss in tiles'].peak / 2**20:.1f}."
+    f"A step on {T} tokens: {tracks['textbook'].peak / 2**20:.1f} MiB with the textbook's attention, with attention in tiles "
+    f"{tracks['attention in tiles'].peak / 2**20:.1f}, with the loss in tiles too "
+    f"{tracks['and the loss in tiles'].peak / 2**20:.1f}."
 )

@@ -1,12 +1,12 @@
 # %% [markdown]
-# # 16. The planner: a budget in, a plan out
+# # 16. The planner: set a budget, get a plan
 #
 # ## Question
 #
-# The lessons before this one are a box of techniques. Given a network, a batch and a number of bytes: which of them, where,
-# and at what price? And the question asked backwards: how large may the batch be?
+# The earlier lessons explain many techniques. For a given network, batch and number of bytes: which of them should be used,
+# where, and at what price? And conversely: how large may the batch be?
 #
-# Source: Beaumont et al., *Optimal checkpointing for heterogeneous chains*, 2019, for what is recomputed.
+# Source: Beaumont et al., *Optimal checkpointing for heterogeneous chains*, 2019, for the choice of recomputed stages.
 
 # %%
 from lesson import DEVICE, Result, figure, picture
@@ -26,14 +26,15 @@ CHANNELS, SIDE, MIB = 16, 32, 1 << 20
 # %% [markdown]
 # ## By hand
 #
-# Each layer is a convolution, batch norm and ReLU, and keeps two results. The budget is four fifths of what the plain step
-# takes; what is above it must not be kept, but made again: so many results, rounded up.
+# Each layer is a convolution, batch norm and ReLU, and keeps two results. The budget is four fifths of the plain step's peak.
+# The results that exceed it must be recomputed instead of kept; their number is rounded up.
 #
-# On cuda a convolution has its columns beside it while it runs, nine results, and no technique makes them fewer. There the
-# network is twice as deep, so that what is kept is more than they are, and half as many images are enough.
+# On cuda a running convolution also needs a workspace of columns, as large as nine results, which no technique makes smaller.
+# So the network is twice as deep there, so that the kept results are larger than the columns, and the batch has half the
+# images.
 #
-# A step's bytes are a line over its batch: what has the network's size, and so much for each image. Two predictions fix the
-# line; where it meets the budget is the largest batch without any technique.
+# A step's bytes are linear in its batch: a constant for the network, and a number of bytes per image. Two predictions determine
+# the line. It reaches the budget at the largest batch that fits without techniques.
 
 # %%
 LAYERS, BATCH = (6, 16) if DEVICE == "cpu" else (12, 8)
@@ -78,10 +79,9 @@ RESULT.say("results too many", -((BYTES - large) // ONE), "")
 # %% [markdown]
 # ## Predicted
 #
-# `plan` tries techniques on `meta`, where bytes are exact: which stages of each chain are recomputed, whether the optimizer
-# steps in backward, and, if it may change the rounding of sums, whether the batch is split. Of what fits it takes the
-# fastest. How long an op takes is measured here, once for each op; a lesson that says the same on every machine has it
-# modelled (`Times("meta")`).
+# `plan` tries techniques on `meta`, where bytes are exact: recomputing stages of each chain, stepping in backward, and, if it
+# may change the rounding of sums, splitting the batch. It returns the fastest choice that fits. Usually the time of each op is
+# measured once. This lesson should print the same numbers on every machine, so its times are modelled (`Times("meta")`).
 
 # %%
 TIMES = Times("meta")
@@ -101,13 +101,13 @@ RESULT.say("planned: reserved, where nothing limits the pool", found.point.reser
 RESULT.say("planned: time, of the plain step's", round(found.point.time / found.plain.time, 3), "")
 
 # %% [markdown]
-# `reserved` in the table is what the pool takes where nothing limits it. On cuda that is far more than is in use: results are
-# cut from the piece that a convolution's columns have left, so the next columns, which are as large, take a segment of their
-# own. Inside a budget the pool gives back segments that are wholly unused before it gives up: so a plan may fit whose
-# `reserved` is above the budget. Whether it does was tried, on `meta`, with the budget as the limit.
+# `reserved` in the table is the number of bytes that the pool reserves without a limit. On cuda that is far more than is in
+# use: results are placed in the piece that a convolution's columns have left, so the next columns, which are as large, need a
+# new segment. Within a budget the pool first returns segments that are completely unused. So a plan may fit although its
+# `reserved` is above the budget. The planner has tried this on `meta`, with the budget as the limit.
 #
-# The largest batch without techniques; and a plan for three times as many images, or on cuda, where the columns grow with
-# the batch, for two more.
+# Next, the largest batch without techniques; and a plan for three times as many images, or on cuda, where the columns grow with
+# the batch, for two more images.
 
 # %%
 plain_batch = memory.find_batch_size(train, limit=BUDGET)
@@ -118,14 +118,14 @@ print(f"{more} images: {planned(more)}")
 RESULT.say("a batch that fits with a plan", more, "images")
 
 # %% [markdown]
-# The line by hand is about bytes in use, and holds. But a budget is what the pool takes from the machine, free pieces
-# included (lesson 12), and these cost the last images. `find_batch_size` and `plan` count as the machine does.
+# The line by hand is right for bytes in use. But a budget limits reserved bytes, which include free pieces (lesson 12), so a
+# few images less fit. `find_batch_size` and `plan` count reserved bytes.
 #
 # ## Measured
 #
-# The plan's training step, on a machine that has the budget and no more. Without a plan the step runs out of memory; with
-# it, it trains within it, and the loss is, bit for bit, that of the plain step. (On cuda it gets a result more: CuPy's pool
-# takes any of several pieces of one size, so it may cut them otherwise than was predicted.)
+# The plan's training step, on a machine with only the bytes of the budget. The plain step runs out of memory. The planned step
+# trains within the budget, and its loss is that of the plain step, bit for bit. (On cuda it gets the bytes of one more result:
+# CuPy's pool may choose any of several pieces of one size, so it may place blocks differently than predicted.)
 
 
 # %%
@@ -180,7 +180,7 @@ picture(inside, "16_planned", "The planned steps")
 # %% [markdown]
 # ## Mechanism
 #
-# What the plan runs again is gone from what is saved.
+# The list of saved bytes: results that the plan recomputes are no longer in it.
 
 # %%
 print(untouched.compare(inside))
@@ -189,8 +189,9 @@ assert found.front[0].choice == found.plain.choice
 # %% [markdown]
 # ## Exercise
 #
-# How few bytes can this step need at all? Find the end of the front, ask for a byte less, and read what the planner says is
-# in the way. Then allow it to split the batch (with batch norm, whose statistics are then those of the parts, other numbers).
+# What is the smallest number of bytes for this step? Find the end of the front, ask for one byte less, and read what the
+# planner says. Then allow it to split the batch. (With batch norm this gives other numbers, because statistics are those of the
+# parts.)
 
 # %% [markdown]
 # ## Solution
@@ -214,6 +215,6 @@ RESULT.say("the least without splitting", least)
 RESULT.say("with the batch in parts", split.peak)
 assert split.peak < least
 RESULT.ends(
-    f"Inside {BUDGET} the step of {found.plain.peak / 2**20:.1f} MiB trains, bit for bit the same; without a plan "
+    f"The step of {found.plain.peak / 2**20:.1f} MiB trains within {BUDGET}, bit for bit the same. Without a plan "
     f"{plain_batch} images fit, with one {more}."
 )

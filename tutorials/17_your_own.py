@@ -1,13 +1,13 @@
 # %% [markdown]
-# # 17. Your own op, your own technique
+# # 17. Your own op and your own technique
 #
 # ## Question
 #
-# All techniques are built from three hooks: an op that says what it saves, a hook on what is saved, a hook on a gradient.
-# What does it take to write one of each, and does the tracker see that it works?
+# All techniques are built from three parts: an op that declares what it saves, a hook on saved tensors, and a hook on
+# gradients. How do you write each of them, and does the tracker show that it works?
 #
 # Source: Lv et al., *Full parameter fine-tuning for large language models with limited resources* (LOMO), 2023, for the
-# last one.
+# hook on gradients.
 
 # %%
 from collections.abc import Callable
@@ -32,14 +32,14 @@ WEIGHT = block(4 * WIDTH * WIDTH)
 # %% [markdown]
 # ## By hand
 #
-# The network: linear layers with `x * sigmoid(x)`, SiLU, behind each. Written like that, the product keeps both factors, of
-# which sigmoid keeps one too, the same array; and the next layer keeps the product: 3 arrays a layer.
+# The network has linear layers, each followed by SiLU, `x * sigmoid(x)`. Written like that, the product keeps both factors; the
+# sigmoid keeps its result, which is one of them; and the next layer keeps the product: 3 arrays per layer.
 #
-# * *An op of our own* keeps x alone and makes the sigmoid again in backward: 2 arrays a layer.
-# * *A hook on what is saved* keeps those in float16: half of it, 1 array a layer. The network's input is packed as well, which
-#   its caller has anyway: half an array too much.
-# * *A hook on gradients* makes the step of a parameter as soon as its gradient is complete, and frees it: of all gradients one
-#   is there at a time.
+# * *An op of our own* keeps only x and computes the sigmoid again in backward: 2 arrays per layer.
+# * *A hook on saved tensors* keeps these in float16: half the bytes, as much as 1 array per layer. It also packs the network's
+#   input, which its caller keeps as well: half an array too much.
+# * *A hook on gradients* updates a parameter as soon as its gradient is complete, and frees the gradient: one gradient exists
+#   at a time.
 
 
 # %%
@@ -63,7 +63,7 @@ def written_out(x: tm.Tensor) -> tm.Tensor:
 
 
 def pack(tensor: tm.Tensor) -> tm.Tensor:
-    """What is kept instead: parameters are there anyway, and whole numbers are no activations."""
+    """The float16 form of an activation. Parameters (alive in any case) and integers are returned as they are."""
     if isinstance(tensor, nn.Parameter) or tensor.dtype != tm.float32:
         return tensor
     return tensor.half()
@@ -101,7 +101,7 @@ class Net(nn.Module):
 
 
 def train(activation: Any, packing: Callable[[], Any] = nullcontext, in_backward: bool = False) -> list[np.ndarray]:
-    """Two steps of plain gradient descent; the parameters after them."""
+    """Two steps of plain gradient descent. Returns the parameters after them."""
     net = Net(activation)
     for p in net.parameters() if in_backward else ():
         p.register_post_accumulate_grad_hook(step_and_free)
@@ -146,7 +146,7 @@ RESULT.agree("gradients at once", by_hand=everything, measured=gradients["and in
 RESULT.agree("gradients at once, stepping in backward", by_hand=WEIGHT, measured=gradients["and steps in backward"])
 
 # %% [markdown]
-# The numbers: the op's gradient is the same but for rounding, float16 has its 11 bits, and stepping early changes no bit.
+# The numbers: the op's gradient differs by rounding only; float16 has 11 bits; and stepping in backward changes no bit.
 
 
 # %%
@@ -175,9 +175,9 @@ picture(tracks["and steps in backward"], "17_all", "Own op, float16, and steps i
 # %% [markdown]
 # ## Mechanism
 #
-# A function is one row of what is saved, under its own name. Stepping in backward has not moved this network's peak: it is
-# at the beginning of backward, where no gradient is there yet. It moves one that comes at the end, of large weights (lesson
-# 11).
+# In the list of saved tensors, our function has one row, under its own name. Stepping in backward has not lowered this
+# network's peak, because that is at the beginning of backward, where no gradient exists yet. It lowers a peak at the end of
+# backward, as with large weights (lesson 11).
 
 # %%
 memory.print_saved(SiLU.apply, tm.ones(4, WIDTH, requires_grad=True))
@@ -189,14 +189,14 @@ print(tracks["written out"].compare(tracks["and steps in backward"]))
 # %% [markdown]
 # ## Exercise
 #
-# Pack what the *written out* network saves in float16. By hand it should be half of its 3 arrays a layer. It is not. Why?
+# Use the float16 hook with the *written out* network. It should keep half of 3 arrays per layer, but it keeps more. Why?
 
 # %% [markdown]
 # ## Solution
 #
-# The sigmoid is saved twice, by sigmoid and by the product: one array, and two calls of `pack`, which make two copies of
-# it. So it is 4 halves a layer. What is packed must be looked up by the memory that it was:
-# `techniques.compressed(bits=16)` does.
+# The sigmoid is saved twice, by the sigmoid and by the product. It is one array, but two calls of `pack` make two copies of it,
+# so there are 4 halves per layer. A hook must check whether it has already packed the same memory.
+# `techniques.compressed(bits=16)` does that.
 
 # %%
 naive = memory.predict(train, written_out, halves).by_category("forward ends")[Category.ACTIVATION]
@@ -205,5 +205,5 @@ RESULT.agree("written out, packed twice", by_hand=round((4 / 2 * LAYERS + 1 / 2)
 RESULT.agree("written out, packed once", by_hand=round((3 / 2 * LAYERS + 1 / 2) * ONE), predicted=once)
 first, last = (tracks[way].peak / 2**20 for way in ("written out", "and steps in backward"))
 RESULT.ends(
-    f"Three hooks of a few lines: {first:.1f} MiB become {last:.1f}, and of gradients {WEIGHT // 1024} KiB are there at once."
+    f"Three hooks of a few lines: {first:.1f} MiB become {last:.1f}, and gradients take {WEIGHT // 1024} KiB at a time."
 )

@@ -32,9 +32,7 @@ from tinygrad_mem.memory.render.palette import COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LINES = [
-    COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE, Category.UNCOUNTED)
-]
+LINES = [COLOURS[c] for c in (Category.PARAMETER, Category.GRADIENT, Category.ACTIVATION, Category.WORKSPACE)] + ["#E69F00"]
 FOLDER = "TINYGRAD_MEM_PICTURES"  # the environment variable that says where pictures go
 
 

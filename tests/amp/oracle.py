@@ -54,7 +54,8 @@ def outcome(call: Call, mix: tuple[str, ...], framework: Any, device: str, half:
     try:
         return dtypes_of(function(framework, call.name)(*args, **kwargs))
     except Exception as error:
-        return error
+        error.__context__ = error.__cause__ = None
+        return error.with_traceback(None)  # its frames hold the tensors of the call
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import values
-from tests.memory.test_predict import assert_foretold
+from tests.memory.test_predict import assert_predicted
 from tinygrad_mem import memory, nn, scope
 from tinygrad_mem.devices import device
 from tinygrad_mem.memory import Category
@@ -268,7 +268,7 @@ def test_a_prediction_is_what_a_run_measures(kind: str):
             optimizer.step()
 
     if kind == "cpu":
-        track = assert_foretold(run)
+        track = assert_predicted(run)
     else:  # x.device.type of a tensor in a prediction
         track = memory.predict(run)
     assert rounded(LINEAR * 2) in {b.rounded for b in track.blocks() if b.category is Category.WEIGHT_CAST}

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.amp.test_cache import rounded
 from tests.case import values
-from tests.memory.test_predict import assert_foretold
+from tests.memory.test_predict import assert_predicted
 from tests.profiles import examples
 from tests.witness import numpy_allocations
 from tinygrad_mem import amp, memory, nn, optim
@@ -507,7 +507,7 @@ def test_a_prediction_is_what_a_run_measures():
             scaler.update()
             assert scaler.stepped(optimizer)
 
-    assert_foretold(run)
+    assert_predicted(run)
 
 
 def test_in_a_prediction_there_is_a_gpu_and_every_step_is_made():

@@ -134,6 +134,7 @@ def generators(library) -> list:
     return log
 
 
+@pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw:DeprecationWarning")  # PyTorch's, since Python 3.12
 def test_exceptions_thrown_into_generators_arrive_inside():
     assert generators(tm) == generators(torch)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.profiles import examples
-from tinygrad_mem.autograd.shape import root_of
+from tinygrad_mem.ops.base import root_of
 
 POOL = tm.device("cpu").pool
 

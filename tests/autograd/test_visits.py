@@ -11,13 +11,13 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import memory, nn, scope
-from tinygrad_mem.autograd import core, gradient_hooks, gradients, saved
+from tinygrad_mem.autograd import core, gradients, node_hooks
 from tinygrad_mem.ops import base, elementwise
 from tinygrad_mem.scope import local
 
 from ..memory.interrupt import visited
 
-STATE = ("op", "phase", "birth", "line", "module", "caller", "saving", "walk", "saved_hooks", "grad_enabled", "autocast")
+STATE = ("op", "phase", "new_role", "line", "module", "caller", "saving", "walk", "saved_hooks", "grad_enabled", "autocast")
 
 
 class Visitor:
@@ -44,7 +44,7 @@ class Visitor:
         assert all(a is b for a, b in zip(before, [getattr(local, name) for name in STATE], strict=True))
 
     def track(self) -> None:
-        with memory.track(uncounted=False) as track:
+        with memory.track() as track:
             self.op()
         assert track.peak > 0
 
@@ -60,7 +60,7 @@ def run() -> np.ndarray:
 @pytest.mark.parametrize(("visit", "every"), [("op", 1), ("step", 5), ("track", 37)])
 def test_a_visit_between_the_bytecodes_of_an_op_and_its_backward(visit, every, reliability):
     expected, visitor = run(), Visitor()
-    with visited(getattr(visitor, visit), core, gradient_hooks, gradients, saved, elementwise, base, every=every) as where:
+    with visited(getattr(visitor, visit), core, node_hooks, gradients, elementwise, base, every=every) as where:
         found = run()
     np.testing.assert_array_equal(found, expected)
     assert scope.listeners == ()

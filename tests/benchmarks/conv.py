@@ -1,8 +1,7 @@
 """``python -m tests.benchmarks.conv [part of a name]``: each convolution of the networks, ours / PyTorch, and the error.
 
-``TINYGRAD_MEM_CONV`` (see ``kernels/numpy/conv.py``) compares algorithms. Processor seconds of one
-thread each (``--threads 1``, which other work on the machine hardly disturbs)
-or seconds of all cores; the least of several runs, interleaved.
+Processor seconds of one thread each (``--threads 1``, which other work on the machine hardly disturbs) or seconds of all
+cores; the least of several runs, interleaved.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ def main() -> None:
     os.environ["TINYGRAD_MEM_THREADS"] = str(options.threads)
     import torch
 
-    from tinygrad_mem.kernels.numpy import blas
+    from tinygrad_mem.kernels.numpy.fast import blas
     from tinygrad_mem.scope import local
 
     torch.set_num_threads(options.threads)

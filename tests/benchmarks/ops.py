@@ -156,7 +156,7 @@ def main() -> None:
     from rich.table import Table
 
     import tinygrad_mem as tm
-    from tinygrad_mem.kernels.numpy import blas
+    from tinygrad_mem.kernels.numpy.fast import blas
 
     torch.set_num_threads(1)
     rows = []

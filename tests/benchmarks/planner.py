@@ -115,7 +115,7 @@ def step_of(each: Plan) -> tuple[Callable[[], None], Pool]:
 
 
 def kept(each: Plan) -> tuple[bool, bool]:
-    """Whether two steps of the plan stay within its budget, and whether their peak is the one that it foretold."""
+    """Do two steps of the plan stay within its budget, and do they have the predicted peak?"""
     try:
         _, pool = step_of(each)
     except OutOfMemoryError:
@@ -157,7 +157,7 @@ def row(name: str, allow: str, seconds: float) -> tuple[str, ...]:
 
     chosen = plans(base(name, allow))
     own = tm.device("cpu").pool
-    inside, as_foretold = (sum(each) for each in zip(*map(kept, chosen), strict=True))
+    inside, as_predicted = (sum(each) for each in zip(*map(kept, chosen), strict=True))
     different = {each.choice: each for each in chosen}
     number = {choice: i for i, choice in enumerate(different)}
     which, spent = take_turns([step_of(each)[0] for each in different.values()], seconds)
@@ -170,7 +170,7 @@ def row(name: str, allow: str, seconds: float) -> tuple[str, ...]:
     slowest, fastest = int(np.argmax(predicted)), int(np.argmin(predicted))
     ratios = [times[slowest] / times[fastest] for times in (predicted, measured)]
     ranks = spearmanr(predicted, measured).statistic, spearmanr(*halves).statistic
-    counts = f"{len(chosen)}, {len(different)}", f"{inside}", f"{as_foretold}"
+    counts = f"{len(chosen)}, {len(different)}", f"{inside}", f"{as_predicted}"
     return name, *counts, f"{len(which) // len(different)}", *(f"{value:.2f}" for value in (*ranks, *ratios))
 
 
@@ -188,7 +188,7 @@ def main() -> None:
     options = parser.parse_args()
     table = Table(title=f"plans for {BUDGETS} budgets a network, run under memory.limit on the cpu ({options.allow})")
     table.add_column("network")
-    titles = ("budgets,\nplans", "budgets\nkept", "peaks as\nforetold", "rounds", "rank\ncorrelation", "of half\nthe rounds")
+    titles = ("budgets,\nplans", "budgets\nkept", "peaks as\npredicted", "rounds", "rank\ncorrelation", "of half\nthe rounds")
     for title in (*titles, "slowest / fastest,\npredicted", "\nmeasured"):
         table.add_column(title, justify="right")
     for name in (name for name in NETS if options.only in name):

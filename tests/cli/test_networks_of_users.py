@@ -165,14 +165,14 @@ def test_a_budget_is_answered_as_json(budget: str, fits: bool):
     ("code", "message"),
     [
         ("def forward(self, x): return torch.fft.fft(self.first(x)).abs()", "fft"),
-        ("def forward(self, x): return stft(self.first(x).flatten(), 4)", "torch.functional.stft"),
-        ("def forward(self, x): return fft.rfft(self.first(x))", "torch.fft.rfft"),
-        ("def forward(self, x): return Twice.apply(self.first(x))", "Twice, a Function of PyTorch's"),
+        ("def forward(self, x): return stft(self.first(x).flatten(), 4)", "torch.stft"),
+        ("def forward(self, x): return fft.rfft(self.first(x))", "fft.rfft"),
+        ("def forward(self, x): return Twice()(self.first(x))", "Twice, a Future of PyTorch's"),
     ],
 )
 def test_what_cannot_be_converted_is_named(files: Path, code: str, message: str):
     head = "import torch.fft as fft\nfrom torch import stft\n"
-    twice = "class Twice(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x): return x * 2\n"
+    twice = "class Twice(torch.futures.Future):\n    pass\n"
     init = "    def __init__(self):\n        super().__init__()\n        self.first = nn.Conv2d(3, 2, 1)\n"
     own = f"class Own(nn.Module):\n{init}    {code}\n"
     (files / "own.py").write_text(THEIRS + head + twice + own)

@@ -152,6 +152,22 @@ def test_without_nvidias_compiler_there_is_no_gpu(monkeypatch: pytest.MonkeyPatc
         tm.ones(1, device="cuda")
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("kind", ["elementwise", "routine"])
+def test_a_library_that_takes_memory_of_its_own_is_refused(kind: str):
+    """``CUPY_ACCELERATORS=cutensor``: CuPy gives products and sums to it then."""
+    from cupy._core import _accelerator
+
+    given = getattr(_accelerator, f"get_{kind}_accelerators"), getattr(_accelerator, f"set_{kind}_accelerators")
+    before = given[0]()
+    try:
+        given[1](["cub", "cutensor"])
+        assert str(cuda_problem()).startswith("CuPy uses cuTENSOR here")
+    finally:
+        given[1](before)
+    assert cuda_problem() is None
+
+
 def test_null_kernels_do_nothing_but_exist():
     class Kernels:
         @staticmethod

@@ -395,6 +395,10 @@ assert big.sum().item() == 1 << 20, "the child wrote its parent's memory"
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(
+    not getattr(sys, "_is_gil_enabled", lambda: True)(),
+    reason="each dict and each queue has a lock there, and a thread that the child does not have may be the one that has it",
+)
 def test_a_child_forked_while_other_threads_allocate_can_still_allocate():
     program = """
 import os, threading

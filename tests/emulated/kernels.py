@@ -37,10 +37,10 @@ IN_MEMORY |= {f"cupy_{name}__float{n}_float{n}": _WAVES for name in ("sin", "cos
 
 _HEAD = """# What each kernel needs
 
-Speed cannot be measured without a GPU, but NVIDIA's compilers say what a kernel needs: registers a thread, shared memory a
-block, and bytes of registers that were spilled into memory because there were too few. Every kernel is compiled for sm_70,
+Speed cannot be measured without a GPU, but NVIDIA's compilers report what a kernel needs: registers per thread, shared memory
+per block, and bytes of registers that were spilled into memory because there were too few. Every kernel is compiled for sm_70,
 sm_80, sm_90 and sm_100 in every dtype in which it is offered; the numbers of a row are the largest of all dtypes. The last two
-rows are the kernels that CuPy writes. A block has at most so many threads when the kernel is launched.
+rows are the kernels that CuPy generates. The second column has the most threads per block with which a kernel is launched.
 
 {spilled}
 

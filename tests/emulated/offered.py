@@ -24,7 +24,7 @@ Run = Callable[[str], None]  # on a device
 
 def runs() -> Iterator[tuple[str, Run]]:
     """Whatever the tests have a row for."""
-    from tests.memory.test_foretold import FAMILIES, PLAIN, RULES, called, layer, trained
+    from tests.memory.test_predicted import FAMILIES, PLAIN, RULES, called, layer, trained
     from tests.nn.rows import ROWS
     from tests.ops.cases import CASES
 

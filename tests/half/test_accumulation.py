@@ -274,7 +274,9 @@ def in_families(case: OpCase) -> bool:
 
 
 @halves
-@pytest.mark.parametrize("case", [c for c in CASES if c.exact and in_families(c)], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [c for c in CASES if c.exact and in_families(c) and c.op != "SolveTriangular"], ids=lambda c: c.name
+)
 def test_every_op_is_as_good_as_pytorchs(case: OpCase, half: str):
     """On the small inputs of its contract row: rounded once, or at most twice as far off as PyTorch's."""
     arrays = [a.astype(half).astype(np.float32) if a.dtype.kind == "f" else a for a in arrays_of(case)]
@@ -300,7 +302,7 @@ ADD_NOTHING = """
     Tanh Asinh Acosh Atanh Sigmoid Erf Erfc Erfinv Square Round Sign ReLU LeakyReLU ELU GELU SiLU Softplus Mish Softsign
     Hardswish LogSigmoid Ramp Shrink Threshold Clamp Where MaskedFill NanToNum Fill Sub Div Pow Maximum Minimum Atan2
     Remainder DivRound Compare Classify Bitwise BitwiseNot Clone Cast Copy Upload Transfer View Permute Slice Diagonal Cat
-    Flip Triangle TopK KthValue Median ArgSort ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
+    Flip Triangle Sort TopK KthValue Median ArgSort ExtremumAlong ArgExtremum CountNonzero Truth Dropout Draw
     ModuleBorder Addcmul Addcdiv Lerp
 """
 # Each result, and each gradient, is made of a few numbers; counts and indices are integers. Of broadcast operands: the engine.
@@ -311,7 +313,9 @@ def test_every_op_that_adds_has_a_row():
         n for n, op in Op.registry.items() if not op.__subclasses__() and op.__module__.rpartition(".")[2] in FAMILIES.split()
     }
     named = {row.op for row in ROWS} | set(ADD_NOTHING.split())
-    assert sorted(ours - named - {"EmbeddingRenorm"}) == []  # its norms are made in float64
+    # norms made in float64; no halves are taken; PyTorch's takes no float64, and tests/ops/test_linalg.py compares it
+    others = {"EmbeddingRenorm", "SolveTriangular", "GroupedMatMul"}
+    assert sorted(ours - named - others) == []
     assert sorted(named - set(Op.registry)) == []
     assert not {row.op for row in ROWS} & set(ADD_NOTHING.split())
 

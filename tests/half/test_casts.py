@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tinygrad_mem.kernels.numpy.halves import cast
+from tinygrad_mem.kernels.numpy.fast.halves import cast
 
 
 def numpy_cast(x: np.ndarray, dtype: type) -> np.ndarray:

@@ -92,5 +92,5 @@ def test_an_exception_ends_it():
 
 @pytest.mark.parametrize("dtype", [tm.float64, tm.int32])
 def test_refusals(dtype: Any):
-    with pytest.raises(ValueError, match="sums of halves are made in float16, bfloat16 or float32, found"):
+    with pytest.raises(ValueError, match="expected float16, bfloat16 or float32, found"):
         accumulate_in(dtype)

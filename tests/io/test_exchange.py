@@ -95,7 +95,7 @@ def test_refused():
         np.from_dlpack(leaf)
     with pytest.raises(BufferError, match="Can't export tensors that require gradient"):
         tm.utils.dlpack.to_dlpack(leaf * 2)
-    with pytest.raises(BufferError, match="no memory"):
+    with pytest.raises(BufferError, match="has no values"):
         tm.utils.dlpack.to_dlpack(tm.ones(2, device="meta"))
 
     class Elsewhere:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import FrameType, ModuleType
 from typing import Any
 
-from tests.tracing import hearing, traced, watch
+from tests.tracing import signal_points, traced, watch
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def interrupted(point: int, *modules: ModuleType) -> Iterator[list[str]]:
             sys.settrace(None)
             raise KeyboardInterrupt
 
-    with hearing(lambda code: code.co_filename in files, at):
+    with signal_points(lambda code: code.co_filename in files, at):
         yield where
 
 

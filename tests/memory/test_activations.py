@@ -277,6 +277,7 @@ NETWORKS = [
 ]
 
 
+@pytest.mark.usefixtures("only_memory")
 @pytest.mark.parametrize("where", ["cpu", "meta", pytest.param("cuda", marks=pytest.mark.cuda)])
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda network: network.name.partition(":")[0])
 def test_activations_of_a_network_are_its_table(network: Network, where: str):

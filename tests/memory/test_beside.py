@@ -72,7 +72,7 @@ def training(monkeypatch: pytest.MonkeyPatch) -> Training:
 
     monkeypatch.setattr(alive, "SOURCES", [ours])
     for kind in (nn.Module, tm.optim.Optimizer):
-        monkeypatch.setattr(kind, "_living", interrupts.Living())
+        monkeypatch.setattr(kind, "_living", interrupts.LiveObjects())
     monkeypatch.setattr(device("cpu"), "pool", Pool("cpu"))
     return Training()
 
@@ -165,10 +165,10 @@ def test_tracks_that_begin_and_end_at_every_bytecode_of_the_pool_and_the_tape(by
         tracks: list[memory.Track] = []
 
         def visit(tracks: list[memory.Track] = tracks) -> None:
-            with memory.track("cpu", uncounted=False) as short:
+            with memory.track("cpu") as short:
                 held = tm.ones(300)
             del held
-            tracks.extend([short, memory.track("cpu", uncounted=False)])
+            tracks.extend([short, memory.track("cpu")])
             tracks[1].__enter__()
 
         if by == "a handler":
@@ -199,7 +199,7 @@ def test_what_a_census_found_is_let_go_before_its_look_is_over(monkeypatch):
     """Predictions beside it wait for a look to end: what it still had then would be freed too late there."""
     kept: list[weakref.ref] = []
     alive_at_end = []
-    take, leave = listener.Census.__init__, scope.looking.__exit__
+    take, leave = listener.Census.__init__, scope.scanning.__exit__
 
     def noted(self: Any, device: Any) -> None:
         kept.append(weakref.ref(self))
@@ -210,7 +210,7 @@ def test_what_a_census_found_is_let_go_before_its_look_is_over(monkeypatch):
         leave(self, *exc)
 
     monkeypatch.setattr(listener.Census, "__init__", noted)
-    monkeypatch.setattr(scope.looking, "__exit__", end)
+    monkeypatch.setattr(scope.scanning, "__exit__", end)
     training = Training()
     with memory.track():
         never_runs = nn.Linear(3, 4)  # it is named at the end

@@ -10,8 +10,8 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import OpCase, flat
-from tests.foretold import difference
 from tests.ops.cases import CASES
+from tests.predicted import difference
 from tinygrad_mem import memory, nn
 from tinygrad_mem.autograd.unknown import Unknown
 from tinygrad_mem.errors import DataDependenceError

@@ -47,7 +47,7 @@ def reread(track: Track, path: Path) -> Track:
 def answers(track: Track) -> list[Any]:
     """Everything that a track can be asked, at its peak, its end, its marks and somewhere in between."""
     timeline = track.timeline()
-    found: list[Any] = [track.device, track.marks, track.uncounted(), list(track.log), list(timeline), list(track.blocks())]
+    found: list[Any] = [track.device, track.marks, track.outside(), list(track.log), list(timeline), list(track.blocks())]
     moments = ["end", *track.marks, len(track.log) // 2]
     if len(timeline):
         found += [track.peak, track.at_peak(), track.compare(track), track.replay(2)]
@@ -150,11 +150,11 @@ def test_the_ending_or_the_argument_names_the_format(tmp_path: Path):
         if FORMATS[format].packs:
             track.save(tmp_path / f"run{ending}.gz")
             assert gzip.decompress((tmp_path / f"run{ending}.gz").read_bytes()) == (tmp_path / f"run{ending}").read_bytes()
-    with pytest.raises(ValueError, match=r"ending of 'run.parquet' names no format. There are .trace.json \(Perf"):
+    with pytest.raises(ValueError, match=r"ending of 'run.parquet' names no format. The endings are .trace.json \(Perf"):
         track.save(tmp_path / "run.parquet")
-    with pytest.raises(ValueError, match="no format 'pickle'; there are trace, json, csv, snapshot"):
+    with pytest.raises(ValueError, match="no format 'pickle'; the formats are trace, json, csv, snapshot"):
         track.save(tmp_path / "run", format="pickle")
-    with pytest.raises(ValueError, match=r"memory_viz cannot read a file packed by gzip; leave the .gz out of"):
+    with pytest.raises(ValueError, match=r"memory_viz cannot read a gzip file; remove .gz from"):
         track.save(tmp_path / "run.pickle.gz")
 
 
@@ -238,7 +238,7 @@ def test_foreign_files_are_named_and_never_run(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     track = Track.of(write([row(Kind.MALLOC, 512, 512, "TEMPORARY")]))
     path = tmp_path / "run.json"
-    refused(path, pickle.dumps(Attack()), "looks like a pickle.*never loaded.*memory.load reads what Track.save wrote as .json")
+    refused(path, pickle.dumps(Attack()), "looks like a pickle.*never reads.*memory.load reads what Track.save wrote as .json")
     refused(path, gzip.compress(pickle.dumps(Attack())), "looks like a pickle")
     assert not (tmp_path / "it-ran").exists()
     for format, match in (("snapshot", "looks like a pickle"), ("trace", "it is a trace for Perfetto"), ("csv", "is a table")):
@@ -260,11 +260,11 @@ def small(tmp_path: Path) -> bytes:
 def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path: Path):
     whole = small(tmp_path)
     for length in range(len(whole)):
-        refused(tmp_path / "cut.json", whole[:length], "is not|damaged")
+        refused(tmp_path / "cut.json", whole[:length], "is not|damaged|is incomplete")
         packed = gzip.compress(whole)
         if length < len(packed):
-            refused(tmp_path / "cut.json.gz", packed[:length], "is not|damaged")
-    refused(tmp_path / "cut.json", whole[: whole.rindex(b"]}")], "is not whole: it ends after 3 of 3 events")
+            refused(tmp_path / "cut.json.gz", packed[:length], "is not|damaged|is incomplete")
+    refused(tmp_path / "cut.json", whole[: whole.rindex(b"]}")], "is incomplete: it ends after 3 of 3 events")
 
 
 @settings(max_examples=examples(300))
@@ -283,9 +283,9 @@ def test_a_damaged_file_is_refused_or_is_a_track_of_other_numbers(tmp_path_facto
 
 
 DAMAGE = {
-    "a version of tomorrow": ('"version":1', '"version":2', "is of version 2, this program reads 1; use the newer"),
-    "more events than there are": ('"events":3', '"events":4', "announces 4 events and holds others"),
-    "fewer events than there are": ('"events":3', '"events":2', "announces 2 events and holds others"),
+    "a version of tomorrow": ('"version":1', '"version":2', "has version 2, this program reads 1; use the newer"),
+    "more events than there are": ('"events":3', '"events":4', "should have 4 events, and has others"),
+    "fewer events than there are": ('"events":3', '"events":2', "should have 2 events, and has others"),
     "more events than can be": ('"events":3', '"events":99999999999', "first line is damaged: 99999999999 events"),
     "events as text": ('"events":3', '"events":"3"', "first line is damaged"),
     "a device that is none": ('"device":"cpu"', '"device":["cpu"]', "first line is damaged"),
@@ -299,10 +299,10 @@ DAMAGE = {
     "lists of different lengths": ('"time":[0,0,0]', '"time":[[0],[0,1],[0]]', "from number 0 on are damaged"),
     "nothing": ('"time":[0,0,0]', '"time":null', "'time' is not a column"),
     "a text that is not there": ('"op":[1', '"op":[9', "'op' is not a column of 3 numbers below 4"),
-    "texts that are none": ('"texts":[""', '"texts":[0', "the texts are none"),
+    "texts that are none": ('"texts":[""', '"texts":[0', "expected a list of texts"),
     "a role that is none": ("GRADIENT", "CONTRABAND", "there is no role 'CONTRABAND'"),
     "a column too few": ('"thread"', '"needle"', "damaged: 'thread'"),
-    "something behind the end": ("\n]}\n", "\n]}\n[]", "announces 3 events and holds others, or more"),
+    "something behind the end": ("\n]}\n", "\n]}\n[]", "should have 3 events, and has others or more"),
     "depth": ('"chunks":[\n{', '"chunks":[\n' + "[" * 100_000, "from number 0 on are damaged"),
 }
 
@@ -325,8 +325,8 @@ def test_a_line_without_end_is_not_read(tmp_path: Path, monkeypatch: pytest.Monk
     """A small packed file can hold one line of many gigabytes."""
     monkeypatch.setattr(native, "_LINE", 4096)
     head = small(tmp_path).split(b"\n")[0] + b"\n"
-    refused(tmp_path / "bomb.json.gz", gzip.compress(head + b"[" * 10_000_000), "is not whole: it ends after 0 of 3 events")
-    refused(tmp_path / "bomb.json.gz", gzip.compress(head[:-1] + b" " * 10_000_000), "is not whole: it ends after 0")
+    refused(tmp_path / "bomb.json.gz", gzip.compress(head + b"[" * 10_000_000), "is incomplete: it ends after 0 of 3 events")
+    refused(tmp_path / "bomb.json.gz", gzip.compress(head[:-1] + b" " * 10_000_000), "is incomplete: it ends after 0")
 
 
 def test_a_block_that_was_taken_aside_is_read_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

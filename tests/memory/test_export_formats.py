@@ -79,7 +79,7 @@ def check_table(track: Track) -> None:
     rows, timeline = table(track), track.timeline()
     assert len(rows) == len(track.log)
     for position, number in enumerate(timeline.event.tolist()):
-        found = {c: int(rows[number][c]) for c in Category if c is not Category.UNCOUNTED}
+        found = {c: int(rows[number][c]) for c in Category}
         assert {c: size for c, size in found.items() if size} == timeline[position].by_category
         assert int(rows[number]["used"]) == timeline[position].used
     assert max((int(r["used"]) for r in rows), default=0) == (track.peak if len(timeline) else 0)
@@ -335,7 +335,7 @@ def test_pytorchs_own_viewer_reads_categories_frames_and_names(lenet: Track, tmp
 
 
 def test_every_category_has_one_of_the_pages_ten_colours():
-    shown = [c for c in Category if c not in (Category.UNCOUNTED, Category.WEIGHT_CAST)]
+    shown = [c for c in Category if c not in (Category.WEIGHT_CAST, Category.UNKNOWN)]
     rows = [row(Kind.MALLOC, 512 * (i + 1), 512, c.name) for i, c in enumerate(shown)]
     (trace,) = snapshot(Track.of(write(rows)))["device_traces"]
     assert len({event["category"] for event in trace}) == len(shown) == 10

@@ -204,7 +204,7 @@ def test_sorting_and_searching(chromium: Any, runs: tuple, pages: tuple):
     view.click("thead button >> text=bytes")
     view.click("thead button >> text=bytes")
     assert column(1)[0] == f"{min(b.rounded for b in blocks):,}"
-    view.click("thead button >> text=whose")
+    view.click("thead button >> text=owner")
     assert column(4) == sorted(column(4), key=str.lower)
     view.fill(".filter input", "gradients")
     mine = [b for b in blocks if "gradients" in b.category.value]

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -40,7 +41,7 @@ def measured(run: Callable[[], Any]) -> memory.Track:
     return track
 
 
-def foretold(run: Callable[[], Any]) -> memory.Track:
+def predicted(run: Callable[[], Any]) -> memory.Track:
     """The prediction of a run, whose categories add up to what the pool of meta counts, at every event."""
 
     def watched() -> list[int]:
@@ -54,8 +55,8 @@ def foretold(run: Callable[[], Any]) -> memory.Track:
     return track
 
 
-def assert_foretold(run: Callable[[], Any]) -> memory.Track:
-    said, found = foretold(run), measured(run)
+def assert_predicted(run: Callable[[], Any]) -> memory.Track:
+    said, found = predicted(run), measured(run)
     assert said.peak == found.peak
     assert said.by_category("peak") == found.by_category("peak")
     assert said.by_module("peak") == found.by_module("peak")
@@ -75,7 +76,7 @@ def test_the_networks(workload: networks.Workload):
             step()
 
     tm.manual_seed(0)
-    assert_foretold(run)
+    assert_predicted(run)
 
 
 SIZES = {
@@ -128,7 +129,7 @@ def test_networks_by_name(name: str, batch: int, sample: tuple[int, ...], monkey
     A usual run takes one size of one network of each kind of code.
     """
     monkeypatch.setattr(random_kernels, "_fill", lambda out, draw: out.fill(0.01))
-    assert_foretold(lambda: two_steps(name, batch, sample))
+    assert_predicted(lambda: two_steps(name, batch, sample))
 
 
 LAYERS: dict[str, Callable[[int], nn.Module]] = {
@@ -168,7 +169,7 @@ def test_random_networks(layers: list, width: int, batch: int, steps: int, optim
             with tm.no_grad():
                 model.eval()(tm.randn(batch, 7))
 
-    assert_foretold(run)
+    assert_predicted(run)
 
 
 @settings(max_examples=examples(30))
@@ -216,7 +217,7 @@ def test_random_combinations_of_techniques(
             if early is None and window is None:
                 rule.zero_grad()
 
-    assert_foretold(run)
+    assert_predicted(run)
 
 
 def script(device: str) -> Callable[[], None]:
@@ -244,7 +245,7 @@ def script(device: str) -> Callable[[], None]:
 
 
 def test_a_script_with_a_loader_and_a_log(capsys: pytest.CaptureFixture):
-    assert_foretold(script("cpu"))
+    assert_predicted(script("cpu"))
     assert "epoch 1: loss unknown" in capsys.readouterr().out
 
 
@@ -348,7 +349,7 @@ def test_generators_are_left_alone_and_threads_of_the_program_are_predicted():
 )
 def test_decisions_by_values_are_refused_with_their_line(decide: Callable, what: str):
     def run() -> None:
-        decide(tm.ones(3).sum())
+        decide(tm.rand(3).sum())
 
     with pytest.raises(DataDependenceError, match=rf"predict: at tests/memory/test_predict.py:\d+ <lambda>: .*{what}"):
         memory.predict(run)
@@ -357,13 +358,24 @@ def test_decisions_by_values_are_refused_with_their_line(decide: Callable, what:
 
 def test_what_can_be_done_with_an_unknown_number():
     def run() -> None:
-        loss = tm.ones(3).mean().item()
+        loss = tm.rand(3).mean().item()
         total = sum([loss, 2 * loss, loss**2, -loss, 1 - loss, loss / 3, round(loss, 2), abs(loss)]) / 8
         assert f"{total:.3f} {total} {total!r} {[total]}" == "unknown unknown unknown [unknown]"
         assert isinstance(total, float)
         np.log(float(total))
+        assert f"{tm.rand(3).mean():.3f} {tm.rand(3).mean():>9}" == "unknown unknown"
 
     memory.predict(run)
+
+
+def test_a_plain_float_cannot_be_unknown_and_says_so():
+    """``float(loss)`` makes a plain number: a program that decides by it must hear that it was made up."""
+    with pytest.warns(UserWarning, match=r"float\(\): .* not known in a dry run.*item\(\)") as told:
+        memory.predict(lambda: float(tm.rand(3).mean()))
+    assert told[0].filename == __file__
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        memory.predict(lambda: float(tm.tensor(3.0)))
 
 
 def test_tensors_from_outside_are_refused_and_unharmed():

@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
@@ -133,7 +132,6 @@ def tracked() -> list[int]:
     return found
 
 
-@pytest.mark.filterwarnings("ignore:predict. free-threaded Python")
 @settings(max_examples=examples(25), phases=[Phase.generate])
 @given(programs=st.lists(PROGRAMS, min_size=2, max_size=3))
 def test_each_is_as_alone(programs: list[Program]):

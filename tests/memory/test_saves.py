@@ -12,6 +12,7 @@ import tinygrad_mem as tm
 from tests.case import OpCase, flat
 from tests.memory.saves import Piece, pieces, recorded
 from tests.ops.cases import CASES
+from tests.profiles import every
 from tinygrad_mem import memory
 from tinygrad_mem.ops.base import Op
 
@@ -40,9 +41,9 @@ def tensors(case: OpCase, wanted: int | None, dtype: str) -> list[tm.Tensor] | N
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case", [c for c in CASES if c.grad], ids=lambda case: case.name)
 def test_each_op_keeps_what_its_docstring_says(case: OpCase, dtype: str):
-    """With gradients wanted of all inputs, and of each alone."""
+    """With gradients wanted of all inputs, and of each alone: in a usual run this only in float32."""
     seen = 0
-    for wanted in (None, 0, 1, 2):
+    for wanted in (None, 0, 1, 2)[:: 1 if dtype == "float32" else every(4)]:
         inputs = tensors(case, wanted, dtype)
         if inputs is None:
             continue

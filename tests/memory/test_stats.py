@@ -17,7 +17,6 @@ from tests.profiles import examples
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, device
 from tinygrad_mem.memory import Kind, Log, stats
-from tinygrad_mem.memory.replay import replay
 
 
 @pytest.fixture
@@ -140,7 +139,7 @@ def test_replay_of_a_training_step():
     assert abs(pool.peak_total - found.high) < 0.2 * found.high
     assert found.fragmentation == 1 - found.used / found.high
     assert track.replay(3) == track.replay(3), "the same choices, the same answer"
-    with pytest.raises(ValueError, match="at least one choice"):
+    with pytest.raises(ValueError, match="expected seeds of at least 1"):
         track.replay(0)
 
 
@@ -186,7 +185,7 @@ def test_without_ties_a_replay_is_the_model(program: list):
             most = max(most, model.total())
     finally:
         scope.unlisten(writer)
-    assert replay(writer.log, 2)[:2] == (most, most)
+    assert memory.Track.of(writer.log).replay(2)[:2] == (most, most)
 
 
 def event(kind: Kind, address: int, size: int) -> tuple:
@@ -202,8 +201,8 @@ def test_a_replay_finds_what_either_of_two_equal_chunks_leads_to():
         *((Kind.MALLOC, 16384, 512), (Kind.FREE, 8704, 512), (Kind.MALLOC, 8192, 1024)),
     ):
         log.write(event(kind, address, size))
-    assert replay(log) == (1536, 2560, 1536)
-    assert replay(log, 1).low == replay(log, 1).high
+    assert memory.Track.of(log).replay() == (1536, 2560, 1536)
+    assert memory.Track.of(log).replay(1).low == memory.Track.of(log).replay(1).high
 
 
 def test_a_replay_begins_with_what_is_older_than_the_log():
@@ -220,5 +219,5 @@ def test_a_replay_begins_with_what_is_older_than_the_log():
         event(Kind.MALLOC, 2 << 20, 16384),
     ):
         log.write(row)
-    assert replay(log, 2)[:2] == (1024 + 8192 + 8192, 1024 + 8192 + 8192)
-    assert replay(log, 2).used == 1024 + 16384
+    assert memory.Track.of(log).replay(2)[:2] == (1024 + 8192 + 8192, 1024 + 8192 + 8192)
+    assert memory.Track.of(log).replay(2).used == 1024 + 16384

@@ -1,4 +1,4 @@
-"""An LSTM, a GPT and a masked language model with the techniques: foretold, accounted for, and the same gradients."""
+"""An LSTM, a GPT and a masked language model with the techniques: predicted, accounted for, and the same gradients."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import values
-from tests.memory.test_predict import assert_foretold
+from tests.memory.test_predict import assert_predicted
 from tinygrad_mem.models.bert import MaskedLanguageModel
 from tinygrad_mem.models.gpt import GPT
 from tinygrad_mem.models.lstm import LSTMLanguageModel
@@ -43,7 +43,7 @@ def gradients(model: Any) -> list[np.ndarray]:
 
 @every_model
 @pytest.mark.parametrize("technique", ["none", "recompute", "autocast"])
-def test_a_step_is_foretold_and_adds_up(name: str, technique: str):
+def test_a_step_is_as_predicted_and_adds_up(name: str, technique: str):
     def step() -> None:
         model, x = MODELS[name](), tm.ones(3, 12, dtype=tm.int64)
         rule = tm.optim.AdamW(model.parameters(), 1e-3)
@@ -54,7 +54,7 @@ def test_a_step_is_foretold_and_adds_up(name: str, technique: str):
             loss.backward()
             rule.step()
 
-    track = assert_foretold(step)
+    track = assert_predicted(step)
     for when in ("peak", "end"):
         assert sum(track.by_category(when).values()) == track.pool(when).used
 

@@ -10,7 +10,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.case import values
-from tests.memory.test_predict import assert_foretold
+from tests.memory.test_predict import assert_predicted
 from tests.networks import MORE, our_peak, run_under, under_pytorch
 from tests.pytorch_memory import pytorch_peak
 from tinygrad_mem import memory, nn
@@ -174,7 +174,7 @@ def test_masked_positions_alone_have_the_loss_of_all():
 
 
 @pytest.mark.parametrize(("batch", "length"), [(2, 24), (5, 11)])
-def test_a_step_is_foretold(batch: int, length: int):
+def test_a_step_is_as_predicted(batch: int, length: int):
     def step() -> None:
         model = bert.MaskedLanguageModel(2, 4, 32, context=24, vocabulary=90)
         rule = tm.optim.AdamW(model.parameters(), 1e-3)
@@ -185,7 +185,7 @@ def test_a_step_is_foretold(batch: int, length: int):
             loss.backward()
             rule.step()
 
-    assert_foretold(step)
+    assert_predicted(step)
 
 
 # --- padded, bucketed, packed ---------------------------------------------------------------------------------------------

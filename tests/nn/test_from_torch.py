@@ -122,6 +122,39 @@ def test_memory_is_shared_on_the_cpu_and_absent_on_meta():
     assert from_torch(huge).weight.shape == (1 << 20, 1 << 20)
 
 
+def test_shared_memory_is_counted_while_our_network_has_it():
+    pool = tm.device("cpu").pool
+    theirs = nn.Linear(300, 200)
+    before = pool.used_bytes()
+    ours = from_torch(theirs)
+    assert pool.used_bytes() - before == -(-300 * 200 * 4 // 512) * 512 + 1024
+    assert ours.weight.device.sizes(ours.weight.array)[0] == 300 * 200 * 4
+    kept = ours.weight.detach().numpy()
+    del ours
+    assert pool.used_bytes() - before == -(-300 * 200 * 4 // 512) * 512, "an array of NumPy's keeps the block"
+    del kept
+    assert pool.used_bytes() == before
+    again = tm.ones(200, 300)  # what is free is the pool's own
+    again.zero_()
+    assert theirs.weight.abs().sum().item() > 0
+
+
+def test_what_is_not_contiguous_is_copied():
+    theirs = nn.Linear(3, 2)
+    theirs.weight = nn.Parameter(theirs.weight.detach().t())
+    theirs.register_buffer("wide", torch.arange(3.0).expand(4, 3))
+    ours = from_torch(theirs)
+    assert ours.weight.tolist() == theirs.weight.tolist()
+    assert ours.wide.tolist() == theirs.wide.tolist()
+
+
+def test_what_is_converted_is_left_as_it_was():
+    theirs = nn.Transformer(4, 2, 1, 1, 8, batch_first=True)
+    before = {name: value.clone() for name, value in theirs.state_dict().items()}
+    from_torch(theirs)
+    assert all(torch.equal(value, before[name]) for name, value in theirs.state_dict().items())
+
+
 def test_a_pytorch_users_own_network_is_predicted():
     def run() -> None:
         with torch.device("meta"):
@@ -160,3 +193,37 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(ModuleNotFoundError, match=r"from_torch needs torch, which is not installed: pip install torch"):
         from_torch(tm.nn.Linear(2, 2))
+
+
+class Listed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.ParameterList([nn.Parameter(torch.ones(3)), nn.Parameter(torch.full((3,), 2.0))])
+        self.named = nn.ParameterDict({"a": nn.Parameter(torch.ones(3))})
+        self.me = [self]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return sum(row * x for row in self.rows) + self.named["a"]
+
+
+def test_lists_of_parameters_and_objects_that_refer_to_themselves():
+    theirs = Listed()
+    ours = from_torch(theirs)
+    assert ours.me[0] is ours
+    assert ours(tm.ones(3)).tolist() == theirs(torch.ones(3)).tolist() == [4.0, 4.0, 4.0]
+    assert [name for name, _ in ours.named_parameters()] == [name for name, _ in theirs.named_parameters()]
+
+
+def test_a_network_made_again_by_its_own_code_is_ours():
+    class Grown(nn.Module):
+        def __init__(self, width: int) -> None:
+            super().__init__()
+            self.layer, self.width = nn.Linear(width, width), width
+
+        def wider(self) -> nn.Module:
+            return type(self)(2 * self.width)
+
+    made = from_torch(Grown(2)).wider()
+    assert isinstance(made, tm.nn.Module)
+    assert made.layer.weight.shape == (4, 4)
+    assert isinstance(made.layer.weight, tm.nn.Parameter)

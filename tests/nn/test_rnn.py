@@ -20,7 +20,8 @@ from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.errors import DTypeError, NotOfferedError, ShapeError
 from tinygrad_mem.functional.recurrent import recurrent_layer
-from tinygrad_mem.kernels.numpy import recurrent, threads
+from tinygrad_mem.kernels.numpy import recurrent
+from tinygrad_mem.kernels.numpy.fast import threads
 from tinygrad_mem.nn.utils.rnn import pack_padded_sequence
 from tinygrad_mem.utils.checkpoint import checkpoint
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import values
-from tests.memory.test_predict import assert_foretold
+from tests.memory.test_predict import assert_predicted
 from tests.profiles import examples
 from tinygrad_mem import memory, nn
 from tinygrad_mem.nn import functional as F
@@ -287,4 +287,4 @@ def test_on_meta_it_takes_what_the_cpu_takes():
             loss.backward()
             rule.step()
 
-    assert_foretold(step)
+    assert_predicted(step)

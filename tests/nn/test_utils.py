@@ -11,7 +11,7 @@ import torch
 
 import tinygrad_mem as tm
 from tests.case import values
-from tinygrad_mem import memory, nn
+from tinygrad_mem import memory
 from tinygrad_mem.errors import DeviceError, ShapeError
 from tinygrad_mem.nn import utils
 
@@ -98,40 +98,3 @@ def test_vectors_refuse():
         utils.vector_to_parameters([1.0], [])  # type: ignore[arg-type]
     with pytest.raises(ShapeError, match="the vector has 2 elements, the parameters need more"):
         utils.vector_to_parameters(tm.ones(2), [tm.ones(3)])
-
-
-@pytest.mark.parametrize("affine", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("kind", ["Conv2d", "ConvTranspose2d", "Linear"])
-def test_a_norm_is_fused_into_the_layer_before_it(kind: str, bias: bool, affine: bool):
-    rng = np.random.default_rng(0)
-    layer = getattr(nn, kind)(3, 4, *([2] if "Conv" in kind else []), bias=bias, dtype=tm.float64)
-    norm = (nn.BatchNorm2d if "Conv" in kind else nn.BatchNorm1d)(4, affine=affine, dtype=tm.float64)
-    for t in (*norm.parameters(), norm.running_mean, norm.running_var):
-        t.data.copy_(tm.tensor(rng.uniform(0.5, 2, 4)))
-    fuse = nn.utils.fuse_conv_bn_eval if "Conv" in kind else nn.utils.fuse_linear_bn_eval
-    more = {"transpose": True} if "Transpose" in kind else {}
-    with pytest.raises(ValueError, match="Fusion only for eval"):
-        fuse(layer, norm, **more)
-    layer.eval()
-    norm.eval()
-    fused = fuse(layer, norm, **more)
-    x = tm.tensor(rng.standard_normal((2, 3, 5, 5) if "Conv" in kind else (2, 3)))
-    np.testing.assert_allclose(values(fused(x)), values(norm(layer(x))), rtol=1e-10, atol=1e-12)
-    assert fused is not layer
-    assert isinstance(fused.bias, nn.Parameter)
-    with pytest.raises(ValueError, match="keeps no statistics"):
-        fuse(layer, nn.BatchNorm2d(4, track_running_stats=False).eval(), **more)
-
-
-@pytest.mark.parametrize("bias", [None, False, True])
-def test_a_fused_bias_is_trained_where_the_layers_is(bias: bool | None):
-    """As in PyTorch: a bias that the layer did not have, or that was frozen, is frozen."""
-    found = []
-    for library in (torch, tm):
-        layer: Any = library.nn.Linear(3, 2, bias=bias is not None).eval()
-        if bias is not None:
-            layer.bias.requires_grad_(bias)
-        fused = library.nn.utils.fusion.fuse_linear_bn_eval(layer, library.nn.BatchNorm1d(2).eval())
-        found.append((fused.weight.requires_grad, fused.bias.requires_grad, str(fused.bias.dtype).removeprefix("torch.")))
-    assert found[0] == found[1]

@@ -67,7 +67,6 @@ DIFFERENCES: list[Difference] = [
         "a number may stand wherever a tensor may",
         r"must be Tensor, not int|int.*Tensor|Tensor.*int",
     ),
-    Difference("op", "normal", "The argument layout= is not offered: all tensors are dense.", "strided"),
     Difference(
         "op",
         _functional(_CONVOLUTIONS),
@@ -96,13 +95,14 @@ DIFFERENCES: list[Difference] = [
         "op",
         "nn.functional.linear_cross_entropy",
         "The weight is a matrix, and scores that are cut in tiles want classes: the rest is refused, in words.",
-        "class probabilities want all scores|a linear_weight of shape",
+        "class probabilities need all scores|a linear_weight of shape",
     ),
+    Difference("op", "cdist", "p = 0 counts, and has no gradient: it is refused, in words.", "cdist: p=0 has no gradient"),
     Difference(
         "op",
         "as_strided",
         "A gradient needs a tensor that holds all that is shown: others are refused, in words.",
-        "a gradient needs a contiguous tensor",
+        "a gradient needs a dense tensor",
     ),
     Difference(
         "op",

@@ -34,7 +34,7 @@ def test_what_pytorch_refuses_is_refused(name: str, reliability: Callable[[str, 
     count, used, wrong = 0, set(), {}
     for op in (row for row in offered()[name] if row.error_inputs_func):
         torch.manual_seed(0)
-        for error in op.error_inputs("cpu"):
+        for error in op.error_inputs_func(op, "cpu"):
             sample = error.sample_input
             trial = Trial(op, name, "function", torch.float32, sample, op.op, our(op.op))
             says = refusal(trial)

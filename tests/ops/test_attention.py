@@ -16,7 +16,7 @@ import tinygrad_mem as tm
 from tests.case import against_torch, values
 from tests.profiles import examples
 from tinygrad_mem import memory, nn
-from tinygrad_mem.kernels.numpy import attention_tiles, threads
+from tinygrad_mem.kernels.numpy.fast import attention_tiles, threads
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.attention.varlen import varlen_attn
 

@@ -13,8 +13,8 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import TOLERANCE, OpCase, against_torch, flat, ours, values
-from tests.foretold import difference
 from tests.ops.cases import CASES
+from tests.predicted import difference
 from tests.witness import numpy_allocations
 from tinygrad_mem import memory
 from tinygrad_mem.autograd.core import Node

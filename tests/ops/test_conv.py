@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import against_torch
 from tests.witness import numpy_allocations
-from tinygrad_mem.kernels.numpy import (
+from tinygrad_mem.kernels.numpy import conv as kernels
+from tinygrad_mem.kernels.numpy.fast import (
     blas,
     conv_columns,
     conv_depthwise,
@@ -29,7 +30,6 @@ from tinygrad_mem.kernels.numpy import (
     conv_winograd,
     threads,
 )
-from tinygrad_mem.kernels.numpy import conv as kernels
 from tinygrad_mem.nn import functional as F
 
 sizes = st.integers(1, 3)
@@ -156,15 +156,15 @@ def test_winograd(n: int, c: int, o: int, h: int, w: int, p: int, lanes: int, mo
     expected = torch.nn.functional.conv2d(*tensors, padding=p)
     gy = rng.standard_normal(tuple(expected.shape), dtype=np.float32)
     expected.backward(torch.tensor(gy.astype(np.float64)))
-    work = {kind: np.full(conv_winograd.workspace(x.shape, gy.shape, kind), 255, np.uint8) for kind in KINDS}
+    geo = conv_geometry.Geometry.of(x.shape, weight.shape, gy.shape, (1, 1), (p, p), (1, 1), 1, x.dtype)
+    work = {kind: np.full(conv_winograd.workspace(geo, kind), 255, np.uint8) for kind in KINDS}
     y, gx, gw, again = np.empty_like(gy), np.empty_like(x), np.empty_like(weight), np.empty_like(weight)
-    taps = weight.reshape(o, c, 9)
-    conv_winograd.convolve(x, taps, bias, (p, p), work["forward"], y)
-    conv_winograd.convolve(gy, taps[:, :, ::-1].transpose(1, 0, 2), None, (2 - p, 2 - p), work["input"], gx)
-    conv_winograd.backward_weight(gy, x, (p, p), work["weight"], gw)
+    conv_winograd.forward(geo, x, weight, bias, work["forward"], y)
+    conv_winograd.backward_input(geo, gy, weight, None, work["input"], gx)
+    conv_winograd.backward_weight(geo, gy, x, work["weight"], gw)
     for found, wanted in ((y, expected.detach()), (gx, tensors[0].grad), (gw, tensors[1].grad)):
         assert np.abs(found - wanted.numpy()).max() <= 1e-5 * np.abs(wanted.numpy()).max()
-    conv_winograd.backward_weight(gy, x, (p, p), work["weight"], again)
+    conv_winograd.backward_weight(geo, gy, x, work["weight"], again)
     np.testing.assert_array_equal(gw, again)
 
 
@@ -203,7 +203,9 @@ def test_small_maps_under_a_large_weight(x, w, stride, low, lanes: int, dtype: s
     """The weight is read as it lies: no workspace as large as it is, whatever was in it (here: nan), on any number of lanes."""
     monkeypatch.setattr(threads._pool, "size", lanes)
     monkeypatch.setattr(conv_columns, "GRAIN", 1e3)  # so that output channels are shared
-    monkeypatch.setattr(kernels, "_LARGE", 1)
+    monkeypatch.setattr(conv_geometry, "LARGE", 1)
+    for cached in (kernels._way, kernels.conv_workspace):
+        cached.cache_clear()
     name, rng = f"conv{len(x) - 2}d", np.random.default_rng(0)
     data, weight, bias = (rng.standard_normal(size).astype(dtype) for size in (x, w, (w[0],)))
     tensors = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (data, weight, bias)]
@@ -212,13 +214,12 @@ def test_small_maps_under_a_large_weight(x, w, stride, low, lanes: int, dtype: s
     expected.backward(torch.tensor(gy.astype(np.float64)))
     settings = ((stride,) * (len(x) - 2), (low,) * (len(x) - 2), (1,) * (len(x) - 2), 1)
     shapes = (x, w, gy.shape)
-    geo = conv_geometry.Geometry.of(*shapes, *settings, data.dtype)
     y, gx, gw = np.empty_like(gy), np.empty_like(data), np.empty_like(weight)
     work = {}
     for kind in KINDS:
         size = kernels.conv_workspace(kind, *shapes, *settings, data.dtype)
         if kind != "weight":
-            assert kernels._algorithm(geo, kind) is conv_columns
+            assert kernels._way(kind, *shapes, *settings, data.dtype)[0] is conv_columns
             assert size <= conv_geometry.WORKSPACE or dtype == "float16"  # whose weights are cast, a channel at least
         work[kind] = np.full(size, 255, np.uint8)
     kernels.conv_forward(data, weight, bias, *settings, work["forward"], y)
@@ -295,7 +296,7 @@ def test_taps(x: tuple, w: tuple, low: tuple, dtype: str, monkeypatch: pytest.Mo
     wanted = expected.detach(), tensors[0].grad, tensors[1].grad
     ones = (1, 1)
     geo = conv_geometry.Geometry.of(x, w, gy.shape, ones, low, ones, 1, np.dtype(dtype))
-    assert all(kernels._algorithm(geo, kind) is conv_taps for kind in KINDS)
+    assert all(kernels._way(kind, x, w, gy.shape, ones, low, ones, 1, data.dtype)[0] is conv_taps for kind in KINDS)
     found = []
     for lanes in (1, 2, 5):
         monkeypatch.setattr(threads._pool, "size", lanes)
@@ -374,7 +375,7 @@ def test_workspace_is_bounded_and_a_function_of_shapes(monkeypatch: pytest.Monke
             found = set()
             for lanes in (1, 2, 64):
                 monkeypatch.setattr(threads._pool, "size", lanes)
-                kernels._workspace.cache_clear()
+                kernels.conv_workspace.cache_clear()
                 found.add(kernels.conv_workspace(kind, *shapes, *settings))
             assert len(found) == 1
             assert found.pop() <= 5 << 20

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch
-from tests.foretold import difference
+from tests.predicted import difference
 from tests.witness import numpy_allocations
 from tinygrad_mem.kernels import numpy as kernels
 from tinygrad_mem.scope import local

@@ -94,3 +94,10 @@ def test_integers_to_negative_powers(dtype: str):
     for lib in (tm, torch):
         with pytest.raises(RuntimeError, match="negative integer powers"):
             lib.tensor([2]) ** -1
+
+
+@pytest.mark.parametrize("rounding", [None, "trunc", "floor"])
+@pytest.mark.parametrize(("a", "b"), [(7, 2), (-7, 2), (7.5, 2)])
+def test_two_numbers_make_a_tensor(a: float, b: float, rounding: str | None):
+    found, expected = tm.div(a, b, rounding_mode=rounding), torch.div(a, b, rounding_mode=rounding)
+    assert (found.item(), found.dtype.name) == (expected.item(), str(expected.dtype).rpartition(".")[2])

@@ -14,8 +14,9 @@ import tinygrad_mem as tm
 from tests.case import against_torch, assert_same
 from tests.witness import numpy_allocations
 from tinygrad_mem.devices import device
-from tinygrad_mem.functional.linalg import bilinear, linear
-from tinygrad_mem.kernels.numpy import blas, threads
+from tinygrad_mem.functional.einsum import bilinear
+from tinygrad_mem.functional.linalg import linear
+from tinygrad_mem.kernels.numpy.fast import blas, threads
 
 SIZE = st.integers(0, 4)
 LEAD = st.lists(st.integers(1, 3), max_size=2)
@@ -385,3 +386,59 @@ def test_a_large_product_is_right_whoever_shares_it(monkeypatch: pytest.MonkeyPa
     with blas.single() if alone else contextlib.nullcontext():
         blas.matmul(a, b.T, out=out)
     np.testing.assert_allclose(out, a.astype(np.float64) @ b.T.astype(np.float64), atol=1e-4)
+
+
+def test_grouped_mm_refuses():
+    x, y, ends = tm.zeros(4, 2), tm.zeros(2, 2, 8), tm.tensor([1, 4], dtype=tm.int32)
+    grouped = tm.nn.functional.grouped_mm
+    assert grouped(tm.zeros(2, 3, 2), y).shape == (2, 3, 8)
+    for error, match, arguments, more in (
+        (tm.errors.DTypeError, "Offsets have to be int32", (x, y), {"offs": ends.long()}),
+        (tm.errors.DTypeError, "matrices of one dtype", (x, y.double()), {"offs": ends}),
+        (tm.errors.ShapeError, "Have to provide offsets", (x, y), {}),
+        (tm.errors.ShapeError, "no offset if both matrices are 3d", (tm.zeros(2, 3, 2), y), {"offs": ends}),
+        (tm.errors.ShapeError, "contraction dimension", (tm.zeros(4, 3), y), {"offs": ends}),
+        (tm.errors.ShapeError, "offs has one end a group", (x, y), {"offs": ends[:1]}),
+        (
+            tm.errors.ShapeError,
+            r"offs must not decrease, .* 4 rows of mat_a, found \[1, 5\]",
+            (x, y),
+            {"offs": ends + ends // 4},
+        ),
+        (tm.errors.ShapeError, r"found \[3, 1\]", (x, y), {"offs": tm.tensor([3, 1], dtype=tm.int32)}),
+        (tm.errors.NotOfferedError, "without bias, in one dtype", (x, y), {"offs": ends, "bias": tm.zeros(8)}),
+        (tm.errors.NotOfferedError, "without bias, in one dtype", (x, y), {"offs": ends, "out_dtype": tm.float64}),
+        (tm.errors.NotOfferedError, "write others as matmul", (x, tm.zeros(2, 8)), {"offs": ends}),
+    ):
+        with pytest.raises(error, match=match):
+            grouped(*arguments, **more)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_grouped_mm_as_pytorch(dtype: str):
+    """Experts, one of which gets no rows."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((7, 8)), rng.standard_normal((3, 8, 16))]
+    found = []
+    for lib in (tm, torch):
+        x, y = (lib.tensor(a).to(getattr(lib, dtype)).requires_grad_() for a in arrays)
+        out = lib.nn.functional.grouped_mm(x, y, offs=lib.tensor([2, 2, 7], dtype=lib.int32))
+        (out * lib.arange(16).to(out.dtype)).sum().backward()
+        found.append([t.detach().float().numpy() for t in (out, x.grad, y.grad)])
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol={"float32": 1e-5, "float16": 2e-3, "bfloat16": 2e-2}[dtype], atol=1e-2)
+
+
+def test_solve_triangular_refuses():
+    a, b, solve = tm.eye(3), tm.ones(3, 2), tm.linalg.solve_triangular
+    for error, match, arguments, more in (
+        (tm.errors.ShapeError, r"as many rows as B has rows: found \[3, 3\] and \[2, 3\]", (a, b.t()), {}),
+        (tm.errors.ShapeError, r"as many rows as B has columns", (a, b), {"left": False}),
+        (tm.errors.ShapeError, "A must be square", (b, b), {}),
+        (tm.errors.ShapeError, r"found \[3, 3\] and \[3\]", (a, tm.ones(3)), {}),
+        (tm.errors.DTypeError, "must be float32 or float64, found .*float16", (a.half(), b.half()), {}),
+        (tm.errors.DTypeError, "must be float32 or float64", (a, b.double()), {}),
+    ):
+        with pytest.raises(error, match=match):
+            solve(*arguments, upper=True, **more)
+    assert solve(tm.zeros(2, 2), tm.ones(2, 1), upper=False).isinf().any()

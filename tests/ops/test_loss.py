@@ -456,3 +456,24 @@ def test_without_classes_or_lines(shape: tuple, smoothing: float, reduction: str
             found.append(y.detach().numpy())
             assert tuple(x.grad.shape) == shape
         np.testing.assert_array_equal(*found, err_msg=name)
+
+
+@pytest.mark.parametrize("p", [1.0, 2.0, 3.0, float("inf")])
+def test_cdist(p: float):
+    """Also of points that are near each other, and the same: no distance is rounded away, and their gradient is 0."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, 1, 30, 3)) + 1000, rng.standard_normal((4, 28, 3)) + 1000
+    b[0, 5] = a[1, 0, 3]
+    against_torch(
+        lambda x, y: tm.cdist(x, y, p),
+        lambda x, y: torch.cdist(x, y, p, compute_mode="donot_use_mm_for_euclid_dist"),
+        [a, b],
+    )
+    for run, match in (
+        (lambda: tm.cdist(tm.ones(3), tm.ones(2, 3)), r"rows of one size, found \[3\] and \[2, 3\]"),
+        (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 2)), "rows of one size"),
+        (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 3), -1), "non-negative p values, found -1"),
+        (lambda: tm.cdist(tm.ones(2, 3), tm.ones(2, 3), 0), "p=0 has no gradient"),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match=match):
+            run()

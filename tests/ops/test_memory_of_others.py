@@ -12,7 +12,7 @@ from tests.case import OpCase, flat, ours, values
 from tests.ops.cases import CASES
 from tinygrad_mem.devices import device
 from tinygrad_mem.errors import TinygradMemError
-from tinygrad_mem.kernels.numpy.threads import SCRATCH, scratch
+from tinygrad_mem.kernels.numpy.fast.threads import SCRATCH, scratch
 
 JUNK = (0xFF, 0x2B)  # as floats nan and 6e-13, as integers -1 and 43
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import tinygrad_mem as tm
 from tests.case import against_torch, values
-from tinygrad_mem.kernels.numpy import threads
+from tinygrad_mem.kernels.numpy.fast import threads
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import against_torch, flat, values
 from tests.profiles import some
-from tinygrad_mem.kernels.numpy import window_places
+from tinygrad_mem.kernels.numpy.fast import windows
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -83,7 +83,7 @@ def test_max_pool_of_windows_that_see_only_padding():
 )
 def test_max_pool_in_tiles(shape, kernel, stride, padding, dilation, points, monkeypatch: pytest.MonkeyPatch):
     """Tiles of some planes, of some rows of a plane, of part of a row: each knows where its windows are."""
-    monkeypatch.setattr(window_places, "POINTS", points)
+    monkeypatch.setattr(windows, "POINTS", points)
     both = pair(f"max_pool{len(kernel)}d", kernel, stride, padding, dilation, return_indices=True)
     against_torch(*both, values_of(shape, False), "float32")
 

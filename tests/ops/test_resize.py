@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import tinygrad_mem as tm
 from tests.case import against_torch
 from tinygrad_mem.devices import device
-from tinygrad_mem.kernels.numpy import threads
+from tinygrad_mem.kernels.numpy.fast import threads
 from tinygrad_mem.nn import functional as F
 
 T = torch.nn.functional
@@ -123,3 +123,29 @@ def test_memory_beside_the_result_is_tables_and_a_chunk():
     lanes = threads.threads()
     tables = 64 * 2 * (8 + 4) * 2 + 32 * 4 * (8 + 4) * 2
     assert y.nbytes + lanes * chunk <= peak <= y.nbytes + lanes * chunk + tables + 8 * 512
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+@pytest.mark.parametrize("align", [False, True])
+def test_where_no_size_changes_linear_modes_copy_whatever_the_scale(axes: int, align: bool):
+    x = tm.arange(60.0).reshape(1, 1, 5, 4, 3)[(..., *[0] * (3 - axes))]
+    y = F.interpolate(x, scale_factor=1.1, mode=["linear", "bilinear", "trilinear"][axes - 1], align_corners=align)
+    assert y.tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("how", [{"size": (20, 7)}, {"scale_factor": 1.04}])
+@pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "area"])
+def test_a_size_that_stays_gives_a_copy(mode: str, how: dict):
+    """PyTorch copies images whose size stays; the nearest ones whatever the scale."""
+    array = np.random.default_rng(0).standard_normal((1, 2, 20, 7))
+    found = []
+    for lib in (tm, torch):
+        x = lib.tensor(array, requires_grad=True)
+        y = lib.nn.functional.interpolate(x, mode=mode, **how)
+        (y * lib.arange(7)).sum().backward()
+        found.append((y.detach().numpy(), x.grad.numpy()))
+        with lib.no_grad():
+            y += 1
+        np.testing.assert_array_equal(x.detach().numpy(), array)
+    for ours, theirs in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, theirs)

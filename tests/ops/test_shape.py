@@ -384,3 +384,8 @@ def test_what_expand_repeats_nothing_of_may_be_written(shape: tuple[int, ...]):
     y.sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [6.0, 6.0, 6.0]
+
+
+@pytest.mark.parametrize("chunks", [1, 3])
+def test_chunks_of_nothing_are_as_many_as_were_asked_for(chunks: int):
+    assert [tuple(part.shape) for part in tm.chunk(tm.zeros(2, 0), chunks, 1)] == [(2, 0)] * chunks

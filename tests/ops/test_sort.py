@@ -205,3 +205,11 @@ def test_refusals(run, error, match):
 
 def test_median_of_nothing_is_nan():
     assert np.isnan(tm.zeros(0).median().item())
+
+
+def test_median_along_a_dim_names_the_first_nan(dev: str):
+    x = np.array([[5.0, np.nan, 1.0, 2.0, np.nan, 0.0], [np.nan] * 6, [3.0, 1.0, 2.0, 0.0, 5.0, np.nan]])
+    for dim in (0, 1):
+        ours, theirs = tm.tensor(x, device=dev).median(dim), torch.tensor(x).median(dim)
+        np.testing.assert_array_equal(ours[0].cpu().numpy(), theirs[0].numpy())
+        assert ours[1].tolist() == theirs[1].tolist()

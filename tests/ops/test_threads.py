@@ -17,7 +17,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.profiles import every
-from tinygrad_mem.kernels.numpy import blas, threads
+from tinygrad_mem.kernels.numpy.fast import blas, threads
 from tinygrad_mem.nn import functional as F
 
 
@@ -201,7 +201,7 @@ import numpy as np
 a = np.ones((1024, 1024), np.float32)
 a @ a
 import tinygrad_mem
-from tinygrad_mem.kernels.numpy import blas
+from tinygrad_mem.kernels.numpy.fast import blas
 if blas._set_threads is not None:
     blas._set_threads(2)
     a @ a
@@ -219,7 +219,7 @@ def test_how_long_blass_threads_wait_is_the_users_to_say():
         pytest.skip("NumPy's BLAS is not OpenBLAS")
     code = """
 import tinygrad_mem, os
-from tinygrad_mem.kernels.numpy import blas
+from tinygrad_mem.kernels.numpy.fast import blas
 print(blas._library[0].openblas_thread_timeout(), os.environ.get("OPENBLAS_THREAD_TIMEOUT"))
 """
     for said, expected in (("21", "21 21"), (None, f"{blas._PATIENCE} None")):
@@ -242,7 +242,7 @@ def multiply():
 thread = threading.Thread(target=multiply)
 thread.start()
 import tinygrad_mem
-from tinygrad_mem.kernels.numpy import blas
+from tinygrad_mem.kernels.numpy.fast import blas
 if blas._set_threads is not None:
     assert blas._library[0].openblas_thread_timeout() != int(blas._PATIENCE), 'threads were ended while one multiplied'
 over.set()

@@ -48,9 +48,12 @@ def test_every_optimizer_is_in_the_table():
 
 @pytest.mark.parametrize(("made", "expected"), table(), ids=lambda v: v if isinstance(v, str) else "")
 def test_the_table_is_true(made: str, expected: float):
+    """Without a float32 copy, moments in half precision are of half precision too."""
+    as_said = "state_dtype" in made or "8bit" in made or made == "Adafactor"
     for dtype, masters in [(tm.float32, False), *itertools.product((tm.float16, tm.bfloat16), (False, True))]:
         found = kept(made, dtype, masters)
-        assert found.get(Category.OPTIMIZER_STATE, 0) / (N * M) == expected
+        halved = not as_said and dtype != tm.float32 and not masters
+        assert found.get(Category.OPTIMIZER_STATE, 0) / (N * M) == (expected / 2 if halved else expected)
         assert found.get(Category.MASTER_WEIGHT, 0) / (N * M) == (4 if masters else 0)
 
 

@@ -142,7 +142,8 @@ def test_half_precision_is_sane(name: str):
     values = p.detach().numpy()
     assert np.isfinite(values).all()
     assert np.abs(values.astype(float) - start).max() < 0.3  # three steps of at most ten times the rate
-    assert {t.dtype for t in o.state[p].values() if isinstance(t, tm.Tensor)} <= {np.dtype(np.float32)}
+    floats = np.float32 if "8bit" in name or name == "Adafactor" else np.float16
+    assert {t.dtype for t in o.state[p].values() if isinstance(t, tm.Tensor)} <= {np.dtype(floats)}
 
 
 @every
@@ -318,6 +319,7 @@ def test_out_of_memory_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_limit_of_the_pool_is_kept():
     pool = device("cpu").pool
+    gc.collect()  # what other tests left in cycles must not become free below
     p = tm.ones(1 << 20, requires_grad=True)
     p.grad = tm.ones(1 << 20)
     o = optim.Adam([p])
@@ -365,7 +367,7 @@ def test_meta_makes_the_same_state(name: str):
         found[where] = events[where], roles
     assert found["cpu"] == found["meta"]
     assert {role for _, role in roles} <= {"OPTIMIZER_STATE"}
-    workspace = bool(o.workspace(p.device.kernels, o.param_groups[0], p))
+    workspace = bool(o.workspace(p.device, o.param_groups[0], p))
     assert len(roles) == len(events["cpu"]) - workspace == len(o.kept(o.param_groups[0], p))
     assert all(event[2:] == ("optimizer", f"{name}.step") for event in events["cpu"])
 

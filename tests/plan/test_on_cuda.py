@@ -38,7 +38,7 @@ def trained(choice: Choice) -> tuple[int, list[float], list[np.ndarray]]:
     with tm.device("cuda"):
         tm.manual_seed(0)
         gc.collect()
-        with memory.track(uncounted=False) as track:
+        with memory.track() as track:
             before = track._device.pool.used_bytes()
             model = network()
             optimizer = sgd(list(model.parameters()))

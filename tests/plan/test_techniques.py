@@ -1,4 +1,4 @@
-"""Each technique of a plan, and those that go together: bytes as foretold, numbers as promised, refusals that say why."""
+"""Each technique of a plan, and those that go together: bytes as predicted, numbers as promised, refusals that say why."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def runs(name: str) -> Runs:
 
 @pytest.mark.parametrize("techniques", CHOICES, ids=text)
 @pytest.mark.parametrize("name", list(RECOMPUTED))
-def test_what_was_foretold_is_what_runs(name: str, techniques: tuple[Applied, ...]):
+def test_what_was_predicted_is_what_runs(name: str, techniques: tuple[Applied, ...]):
     """With recompute: bytes in use, here and on the host; losses and parameters."""
     choice = Choice((*RECOMPUTED[name], *techniques))
     if name == "masked" and choice.parts > 1:

@@ -95,7 +95,7 @@ def test_what_is_recomputed_takes_hooks_too(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(module, "measure", lambda call, device: (1.0, 2.0))
     monkeypatch.setattr(module, "measure_python", lambda times: dict.fromkeys(module._PYTHON, (5.0, 15.0)))
     times, call = Times("cpu"), OpCall("A", (), (), ())
-    heard = module.Heard()
+    heard = module.OpCounts()
     heard.ran["", call] = 3
     assert heard.time(times) == 9
     heard.again[call] = 2

@@ -41,7 +41,7 @@ class Ops(Listener):
         if node.op.__name__ != "Checkpoint":
             self.ran.setdefault(local.phase, []).append(node.op.__name__)
 
-    def spared(self, node: Any) -> None:
+    def skipped(self, node: Any) -> None:
         self.ran[local.phase].pop()
 
     def __enter__(self) -> Ops:

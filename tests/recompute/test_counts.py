@@ -1,4 +1,4 @@
-"""``count_ops``: what ran, what ran again, and nothing that was spared."""
+"""``count_ops``: what ran, what ran again, and nothing that was skipped."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ CASES = {
 }
 
 
-class Heard(scope.Listener):
+class OpCounts(scope.Listener):
     """The modelled seconds of the ops that run."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ def timed(chain: nn.Sequential, x: tm.Tensor, stages: tuple[Stage, ...]) -> tupl
     """``stages`` with the times of the planner's model."""
     found = []
     for stage, function in zip(stages, [*chain, squares], strict=True):
-        heard = Heard()
+        heard = OpCounts()
         scope.listen(heard)
         try:
             x = function(x)

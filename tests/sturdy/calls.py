@@ -264,6 +264,7 @@ LOSSES = [
     _c("F.nll_loss", IMAGE, i(2, 6, 7)),
     _c("F.ctc_loss", f(6, 2, 5), i(2, 3, high=4), (6, 5), (3, 2), 4, "sum"),
     *_each("cosine_similarity F.cosine_similarity F.pairwise_distance", X, X, 1),
+    *_each("cdist", X, X),
     _c("F.cosine_embedding_loss", X, X, f(3)),
     _c("F.margin_ranking_loss", X, X, X),
     _c("F.triplet_margin_loss", X, X, X),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tinygrad_mem as tm
-from tests.profiles import pairs
+from tests.profiles import every, pairs
 from tests.sturdy.test_failing_steps import Run, failing_at, same
 from tinygrad_mem import nn
 from tinygrad_mem.devices import round_up
@@ -115,14 +115,14 @@ def test_a_failed_step_loses_nothing_and_can_be_made_again(
     run = stepped(WHOLE[technique](dev), before)
     run.optimizer.zero_grad()
     run.where.generator.manual_seed(before)
-    error, at = error_of(kind, dev), 1
+    error, at, step = error_of(kind, dev), 1 + before, every(2)
     photo, ticket, used = (run.parameters(), run.state()), run.where.generator.state, held(run)
     buffers = run.buffers()
     while attempt(run, at, error, monkeypatch):
         assert held(run) == used, f"allocation {at}: {np.subtract(held(run), used)} bytes are left"
         assert all(map(same, (run.parameters(), run.state()), photo)), f"allocation {at}: parameters or state have changed"
         run.restore(buffers, ticket)
-        at += 1
+        at += step
     assert at > 40, "the step was made in too few allocations to be what it says"
     assert same(run.parameters(), undisturbed.parameters())
     assert same(run.buffers(), undisturbed.buffers())
@@ -153,8 +153,7 @@ def state_bytes(run: Run) -> int:
     return sum(round_up(v.nbytes) for v in values if isinstance(v, tm.Tensor))
 
 
-@pytest.mark.parametrize("before", [0, 1], ids=["first step", "second step"])
-@pytest.mark.parametrize("kind", ["out of memory", "interrupt"])
+@pytest.mark.parametrize(("kind", "before"), pairs(["out of memory", "interrupt"], [0, 1]))
 def test_in_backward_each_parameter_is_updated_with_its_state_or_not_at_all(
     kind: str, before: int, dev: str, monkeypatch: pytest.MonkeyPatch
 ):

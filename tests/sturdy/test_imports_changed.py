@@ -130,6 +130,35 @@ def loss_of(model, x, y):
     output = F.log_softmax(model(x), dim=1)
     return F.nll_loss(output, y[:, 0])
 """,
+    "mixture of experts": """
+class Experts(nn.Module):
+    def __init__(self, count, width):
+        super().__init__()
+        self.count, self.router = count, nn.Linear(width, count)
+        self.up = nn.Parameter(torch.randn(count, width, 2 * width) / 4)
+        self.down = nn.Parameter(torch.randn(count, 2 * width, width) / 4)
+
+    def forward(self, x):
+        share, chosen = F.softmax(self.router(x), dim=-1).topk(2, dim=-1)
+        torch._check(chosen.size(1) == 2, lambda: "two experts a token")
+        order = chosen.flatten().argsort(stable=True)
+        ends = torch.histc(chosen.float(), bins=self.count, min=0, max=self.count - 1).cumsum(0).to(torch.int32)
+        rows = F.silu(F.grouped_mm(x[order // 2], self.up, offs=ends))
+        rows = F.grouped_mm(rows, self.down, offs=ends) * share.flatten()[order].unsqueeze(-1)
+        return torch.zeros_like(x, layout=torch.strided).index_add_(0, order // 2, rows)
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.patches, self.experts, self.head = nn.Conv2d(3, 8, 4, 4), Experts(3, 8), nn.Linear(8, 11)
+
+    def forward(self, x):
+        tokens = self.patches(x).flatten(2).transpose(1, 2)
+        return self.head(tokens + self.experts(tokens.reshape(-1, 8)).view_as(tokens))
+
+def loss_of(model, x, y):
+    return F.cross_entropy(model(x).flatten(0, 1), y[:, :4].flatten())
+""",
 }
 TRAIN = """
 def train(model, x, y):

@@ -24,14 +24,14 @@ from numpy._core import _ufunc_config
 
 import tinygrad_mem as tm
 from tests.profiles import every
-from tests.tracing import hearing
+from tests.tracing import signal_points
 from tinygrad_mem import interrupts, memory, nn, scope
 from tinygrad_mem.amp import GradScaler, autocast
 from tinygrad_mem.autograd.graph import disable_saved_tensors_hooks, saved_tensors_hooks
 from tinygrad_mem.backends.accumulation import accumulate_in
 from tinygrad_mem.devices import device, noted
-from tinygrad_mem.kernels.numpy import blas
-from tinygrad_mem.memory import alive, uncounted
+from tinygrad_mem.kernels.numpy.fast import blas
+from tinygrad_mem.memory import alive
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.utils import clip_grad_norm_
 from tinygrad_mem.recompute.checkpoint import _override, checkpoint, set_checkpoint_debug_enabled, set_checkpoint_early_stop
@@ -42,7 +42,7 @@ from tinygrad_mem.techniques.inplace import inplace_abn
 PACKAGE = str(Path(tm.__file__).parent)
 BESIDE = (contextlib.__file__, _ufunc_config.__file__)  # what ``with`` enters for us is not ours, and hears signals too
 CLOSE = ("optim/", "amp/", "nn/norm", "scope", "interrupts", "grad_mode", "in_backward", "accumulation", "recompute/checkpoint")
-COVERED = ("__exit__", "_end", "surely")  # a tracer's exception as they begin misses the handler that a signal's finds: below
+COVERED = ("__exit__", "_end", "cleanup")  # a tracer's exception as they begin misses the handler that a signal's finds: below
 SHARE = 40  # of the places elsewhere one in so many
 
 predict: Any = sys.modules["tinygrad_mem.memory.predict"]  # the package shows the function of this name
@@ -74,7 +74,7 @@ def heard(places: list[Place], wanted: Place | None = None, number: int = 0) -> 
                 sys.settrace(None)
                 signal.raise_signal(signal.SIGINT)
 
-    with hearing(ours, at):
+    with signal_points(ours, at):
         yield sent
 
 
@@ -194,11 +194,10 @@ def thread_state() -> dict[str, Any]:
     kept |= {name: getattr(_override, name) for name in ("early_stop", "debug")}
     kept |= {
         "listeners": scope.listeners,
-        "tracks": sys.modules["tinygrad_mem.memory.track"]._running,
         "limits": memory.limit._open.copy(),
     }
     kept |= {"collects": gc.isenabled(), "callbacks": gc.callbacks.copy(), "numpy": (np.geterr(), np.getbufsize())}
-    kept |= {"heard of NumPy": (uncounted.Ears._hearing, scope.run(uncounted._numpy()[1])), "looks": scope.looking._open.copy()}
+    kept |= {"looks": scope.scanning._open.copy()}
     kept |= {"lock": scope.lock._is_owned(), "blas": blas._single_users, "limit": device("cpu").pool.get_limit()}
     return kept | {"handlers": [signal.getsignal(n) for n in interrupts._SIGNALS]}
 
@@ -305,7 +304,7 @@ SWITCHES: dict[str, Callable[[], Any]] = {
     "track": lambda: memory.track("cpu"),
     "limit": lambda: memory.limit("1 GiB"),
     "listening": lambda: scope.listening(scope.Listener()),
-    "looking": scope.looking,
+    "scanning": scope.scanning,
     "quiet_numpy": scope.quiet_numpy,
     "dry_run": predict.dry_run,
     "cycles": lambda: predict._Cycles(device("cpu").pool),
@@ -378,8 +377,6 @@ def test_running_statistics_move_both_or_not_at_all(norm: Callable, reliability:
     run([])
     places: list[Place] = []
     legal = run(places)
-    # NumPy keeps small memory for itself: how often it asks for some, and tells a track that looks, differs from run to run
-    places = [place for place in places if place[0] != "/memory/uncounted.py"]
     points = [(place, number) for place in dict.fromkeys(places) for number in sorted({1, places.count(place)})]
     for point in points:
         assert run([], *point)[1] in legal, point
@@ -398,7 +395,7 @@ def test_what_is_whole_is_not_cut_and_the_signal_is_heard_after_it():
         done.append(1)
 
     with pytest.raises(KeyboardInterrupt):
-        interrupts.whole(change)
+        interrupts.uninterrupted(change)
     assert done == [1]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
@@ -418,7 +415,7 @@ def test_every_handler_is_called_though_one_raises(monkeypatch: pytest.MonkeyPat
     before = {number: signal.signal(number, raising) for number in (signal.SIGTERM, signal.SIGUSR1)}
     try:
         with pytest.raises((RuntimeError, KeyboardInterrupt)):
-            interrupts.whole(change)
+            interrupts.uninterrupted(change)
         assert sorted(heard_of) == sorted((signal.SIGTERM, signal.SIGUSR1))
         assert signal.getsignal(signal.SIGTERM) is raising
     finally:
@@ -429,7 +426,7 @@ def test_every_handler_is_called_though_one_raises(monkeypatch: pytest.MonkeyPat
 def test_a_signal_that_is_ignored_stays_so():
     before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     try:
-        assert interrupts.whole(lambda: signal.raise_signal(signal.SIGUSR1) or 3) == 3
+        assert interrupts.uninterrupted(lambda: signal.raise_signal(signal.SIGUSR1) or 3) == 3
         assert signal.getsignal(signal.SIGUSR1) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -447,7 +444,7 @@ def test_an_exit_that_is_not_covered_is_what_the_cover_is_for():
             finally:
                 self.on = False
 
-    Switch.covered = interrupts.covered(_copy(Switch.plain))  # type: ignore[attr-defined]
+    Switch.covered = interrupts.signal_safe(_copy(Switch.plain))  # type: ignore[attr-defined]
     for name, left in (("plain", True), ("covered", False)):
         switch = Switch()
         switch.on, switch.on_before = True, None  # type: ignore[attr-defined]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import subprocess
 import sys
 import threading
@@ -100,7 +101,8 @@ def test_locks_have_an_order(work: Work, reliability: Callable[[str, int], None]
             if inside % 29 == 0:
                 hooks, scope.local.saved_hooks = scope.local.saved_hooks, ()  # else it were part of a checkpointed function
                 try:
-                    next(visits)()
+                    with tm.enable_grad():  # it may come while parameters are being filled, which is not recorded
+                        next(visits)()
                 finally:
                     scope.local.saved_hooks = hooks
 
@@ -147,6 +149,45 @@ other.join()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr) == ("1\n512\n", "")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.parametrize("who", ["another thread", "the thread itself"])
+def test_a_forked_child_finds_every_lock_open(who: str):
+    """A fork copies one thread: what another one has locked, nobody in the child would open."""
+    program = f"""
+import os, signal, threading
+import tinygrad_mem as tm
+from tinygrad_mem import interrupts
+from tinygrad_mem.autograd import core
+from tinygrad_mem.devices import base
+from tinygrad_mem.kernels.numpy.fast import threads
+inside, over = threading.Event(), threading.Event()
+def fork():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        threads.split(10, lambda start, stop: None, grain=1)
+        tm.ones(3, requires_grad=True).sum().backward()
+        tm.device("meta")
+        return True
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+def held(do):
+    with core._accumulating, base._opening, threads._pool._free:
+        return do()
+if {who!r} == "another thread":
+    thread = threading.Thread(target=held, args=(lambda: (inside.set(), over.wait()),), daemon=True)
+    thread.start()
+    inside.wait()
+    forked = fork()
+else:
+    forked = held(fork)
+if forked:
+    os._exit(0)
+over.set()
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_two_orders_are_found():

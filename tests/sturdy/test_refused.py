@@ -99,3 +99,12 @@ def test_full_of_a_tensor_has_the_dtype_of_such_a_number(dtype: str):
     ours, theirs = (library.full((2,), library.tensor(1, dtype=getattr(library, dtype))) for library in (tm, torch))
     assert str(ours.dtype) == str(theirs.dtype).removeprefix("torch.")
     assert ours.tolist() == theirs.tolist()
+
+
+@pytest.mark.parametrize(
+    "call", [lambda: tm.arange(2**40), lambda: tm.empty(2**40, 0, 2**40), lambda: tm.arange(2**40, device="meta")]
+)
+def test_sizes_that_no_memory_holds_are_refused_as_sizes(call):
+    """They once were "not possible with these dtypes"."""
+    with pytest.raises(ValueError, match=r"NumPy has no memory for an array of this size: found .*1099511627776"):
+        call()

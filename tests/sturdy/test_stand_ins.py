@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import operator
+import re
 import subprocess
 import sys
 import typing
@@ -36,7 +37,8 @@ PATHS = [path for paths in stand_ins.PATHS.values() for path in paths.split()]
 @pytest.mark.parametrize("path", PATHS)
 def test_each_path_is_one_of_pytorchs_and_leads_to_a_module(path: str):
     module = importlib.import_module(f"tinygrad_mem.{path}")
-    assert operator.attrgetter(path)(tm) is module
+    found = operator.attrgetter(path)(tm)
+    assert found is module or found is getattr(module, path.rpartition(".")[2])  # a function has its file's name
     importlib.import_module(f"torch.{path}")
     assert "nonsense" not in vars(module)
 
@@ -48,7 +50,7 @@ def test_a_path_may_be_the_first_thing_that_a_program_imports():
 
 
 def test_every_stand_in_has_a_path():
-    homes = {path.stem for path in Path(stand_ins.__file__).parent.glob("*.py")} - {"__init__", "refused"}
+    homes = {path.stem for path in Path(stand_ins.__file__).parent.glob("*.py")} - {"__init__", "refused", "checks", "foreach"}
     assert homes == {home.strip(".") for home in stand_ins.PATHS if not home.startswith("..")}
 
 
@@ -583,7 +585,6 @@ def test_what_files_register_or_name_and_seldom_call():
 
     assert tm.library.custom_op("mine::double", double)(2) == 4
     assert tm.library.register_fake("mine::double", double) is double
-    tm.library.register_autograd("mine::double", None)
     assert double(3) == 6
     assert (tm.version.cuda, tm.version.hip) == (None, None)
     assert isinstance(3, tm.types.Number)
@@ -657,14 +658,162 @@ def test_a_bar_that_shows_nothing():
         bar.close()
 
 
-def test_a_gradient_of_its_own_is_refused_where_it_would_be_used():
-    """Taken and not used it would give wrong gradients without a word."""
-    rounded = tm.library.custom_op("mine::rounded", lambda x: x.round())
-    x = tm.tensor([1.4], requires_grad=True)
-    assert rounded(x).tolist() == [1.0]
-    rounded.register_autograd(lambda ctx, gradient: gradient)
-    with pytest.raises(tm.errors.NotOfferedError, match="mine::rounded has a gradient of its own"):
-        rounded(x)
-    with tm.no_grad():
-        assert rounded(x).tolist() == [1.0]
-    assert rounded(x.detach()).tolist() == [1.0]
+@pytest.mark.parametrize("lib", [tm, torch], ids=["ours", "torch"])
+def test_an_operation_of_a_files_own_is_found_by_name_and_has_its_registered_gradient(lib: Any):
+    space = f"mine_{lib.__name__}"  # PyTorch's registry is the process's
+
+    def scaled(x, factor: float = 2.0):
+        return x.detach() * factor
+
+    lib.library.custom_op(f"{space}::scaled", scaled, mutates_args=(), schema="(Tensor x, float factor=2.0) -> Tensor")
+    lib.library.register_fake(f"{space}::scaled", lambda x, factor=2.0: lib.empty_like(x))
+
+    def setup(ctx, inputs, output):
+        x, ctx.factor = inputs
+        ctx.save_for_backward(x, output)
+
+    def backward(ctx, grad):
+        assert ctx.needs_input_grad[0]
+        x, output = ctx.saved_tensors
+        return grad * (x + output + ctx.factor), None
+
+    lib.library.register_autograd(f"{space}::scaled", backward, setup_context=setup)
+    x = lib.tensor([1.0, 3.0], requires_grad=True)
+    operation = getattr(lib.ops, space).scaled
+    operation(x).sum().backward()
+    assert x.grad.tolist() == [5.0, 11.0]
+    assert operation.default(x, 4.0).tolist() == [4.0, 12.0]
+    with lib.no_grad():
+        assert not operation(x).requires_grad
+
+
+def test_a_gradient_of_its_own_of_lists_is_refused():
+    """The tensors in the list would get no gradient, without a word."""
+
+    def total(xs, *, scale=1.0):
+        return sum(xs) * scale
+
+    call = tm.library.custom_op("mine::total", total)
+    x = tm.ones(1, requires_grad=True)
+    call([x, x], scale=2.0).backward()
+    assert x.grad.tolist() == [4.0]
+    call.register_autograd(lambda ctx, gradient: gradient)
+    for arguments in (([x, x],), ([],)):
+        with pytest.raises(
+            tm.errors.NotOfferedError, match=r"mine::total has a gradient of its own: give it its tensors one by"
+        ):
+            call(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "error"), [("", RuntimeError), ("_index", IndexError), ("_type", TypeError), ("_value", ValueError)]
+)
+def test_checks_of_files(name: str, error: type[Exception]):
+    for lib in (tm, torch):
+        check = getattr(lib, f"_check{name}")
+        check(True, lambda: "never")
+        with pytest.raises(error, match=r"^the reason$"):
+            check(False, lambda: "the reason")
+        with pytest.raises(error, match="Expected cond to be True, but got False"):
+            check(False)
+        with pytest.raises(TypeError, match="cond must be a bool, but got a Tensor"):
+            check(lib.tensor(True))
+
+
+def test_checks_of_tensors():
+    for lib in (tm, torch):
+        lib._check_with(KeyError, True, lambda: "never")
+        lib._check_tensor_all(lib.tensor([True, True]))
+        with pytest.raises(KeyError, match="the reason"):
+            lib._check_tensor_all_with(KeyError, lib.tensor([True, False]), lambda: "the reason")
+        lib._assert_async(lib.tensor(2.0))
+        for message in ((), ("it is zero",)):
+            with pytest.raises(RuntimeError, match=message[0] if message else "Expected Tensor with single nonzero value"):
+                lib._assert_async(lib.tensor(0), *message)
+    tm.memory.predict(lambda: tm._check_tensor_all(tm.rand(3) < 0))
+
+
+def test_scans_are_imported_and_refused():
+    from tinygrad_mem._higher_order_ops.associative_scan import associative_scan
+
+    with pytest.raises(tm.errors.NotOfferedError, match="associative_scan: nothing is compiled here: write it as a loop"):
+        associative_scan(lambda a, b: a, tm.zeros(2), 0)
+
+
+def test_a_layout_is_named_and_changes_nothing():
+    for lib in (tm, torch):
+        x = lib.ones(2, 3)
+        assert x.layout == lib.strided
+        for made in (
+            lib.zeros(2, 3, layout=lib.strided),
+            lib.full_like(x, 2.0, layout=x.layout, dtype=lib.float64),
+            x.new_zeros(2, 3, layout=x.layout),
+            lib.arange(6, layout=lib.strided),
+        ):
+            assert made.numel() == 6
+    for call in (lambda: tm.zeros(2, layout="sparse_coo"), lambda: tm.ones(2).exp(layout=tm.strided, wrong=1)):
+        with pytest.raises(TypeError, match="unexpected keyword argument"):
+            call()
+
+
+def test_sparse_tensors_are_refused():
+    """A dense copy would have other bytes than the program that is asked about."""
+    with pytest.raises(AttributeError, match=r"Tensor\.to_sparse is not offered: tensors are dense"):
+        tm.ones(2, 2).to_sparse()
+    assert tm.ones(2).to_dense(tm.float64).dtype == tm.float64
+
+
+def test_transforms_are_imported_and_refused():
+    from tinygrad_mem.fft import fftn
+
+    x = tm.tensor([1.0, -2.0, 0.5, 3.0])
+    with pytest.raises(tm.errors.NotOfferedError, match=r"fft\.fftn: tensors are real") as refused:
+        fftn(x)
+    (cosines,) = re.findall(r"`(x @ .*?)`", str(refused.value))
+    names = {"x": x, "n": 4, "cos": tm.cos, "pi": tm.pi, "outer": tm.outer, "arange": tm.arange}
+    np.testing.assert_allclose(eval(cosines, names).numpy(), np.fft.fft(x.numpy()).real, atol=1e-6)
+    np.testing.assert_allclose(-eval(cosines, names | {"cos": tm.sin}).numpy(), np.fft.fft(x.numpy()).imag, atol=1e-6)
+    with pytest.raises(AttributeError, match=r"fft\.fast is not offered: tensors are real"):
+        tm.fft.fast  # noqa: B018
+
+
+def test_what_diffusion_and_detection_files_name():
+    from tinygrad_mem.distributed.device_mesh import DeviceMesh
+    from tinygrad_mem.distributed.tensor import DTensor
+
+    for kind in (DeviceMesh, DTensor):
+        assert not isinstance(tm.zeros(1), kind)
+        with pytest.raises(tm.errors.NotOfferedError, match=rf"distributed\.{kind.__name__}: one process computes here"):
+            kind()
+    with pytest.raises(tm.errors.NotOfferedError, match=r"distributed\.init_device_mesh: one process computes here"):
+        tm.distributed.init_device_mesh("cuda", (2,))
+    for lib in (_pytree, torch.utils._pytree):
+        values, context = lib._dict_flatten({"a": 1, "b": 2})
+        assert (values, context, lib._dict_unflatten([3, 4], context)) == ([1, 2], ["a", "b"], {"a": 3, "b": 4})
+    assert tm._dynamo.utils.is_compile_supported("cpu")  # torchvision's own roi_align is Python that it compiles
+    assert isinstance(tm.TensorType, type)
+    assert tm.Stream is tm.cuda.Stream
+
+
+def test_functions_of_functions_are_imported_and_refused():
+    from tinygrad_mem.func import grad_and_value, vmap
+
+    for function, name in ((grad_and_value, "grad_and_value"), (vmap, "vmap")):
+        with pytest.raises(tm.errors.NotOfferedError, match=rf"func\.{name}: call the module itself; `autograd\.grad"):
+            function(lambda x: x)
+
+
+def test_modes_are_defined_and_not_entered():
+    class Skip(tm.overrides.TorchFunctionMode):
+        def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: Any = None) -> Any:
+            return func(*args)
+
+    assert not tm.overrides.has_torch_function((tm.zeros(1),))
+    with pytest.raises(tm.errors.NotOfferedError, match="overrides: Skip would not hear of any call"), Skip():
+        pass
+
+
+def test_memory_of_the_host_is_not_pinned():
+    x = tm.zeros(2)
+    assert x.pin_memory() is x
+    assert not x.is_pinned()

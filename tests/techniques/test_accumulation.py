@@ -276,7 +276,7 @@ def test_peak_is_states_and_gradients_and_the_activations_of_a_part(batch: int, 
     outputs = (LAYERS - 1) * a  # the last one's is gone: its ReLU's backward has run
     transient = 2 * a + WEIGHT + 3 * 512  # gradients of the layer's output, input and weight; the loss, its seed, the total
     expected = data + states + gradients + outputs + transient
-    assert training.assert_foretold(lambda: train(batch, steps)).peak == expected
+    assert training.assert_predicted(lambda: train(batch, steps)).peak == expected
 
 
 SHARE = {

@@ -149,7 +149,7 @@ def test_bytes_in_float32_by_formula_on_meta_and_cpu(tile: tuple[int, int]):
     def run() -> None:
         last_layer(Options(batch_chunk_size=tile[0], class_chunk_size=tile[1]), n, d, v, tm.float32)
 
-    peak = training.assert_foretold(run).peak
+    peak = training.assert_predicted(run).peak
     states = round_up(4 * n * d) + round_up(4 * v * d) + round_up(8 * n)
     assert peak == 2 * (states - round_up(8 * n)) + round_up(8 * n) + round_up(4 * rows * classes) + round_up(4 * n) + 3 * 512
 
@@ -227,7 +227,7 @@ def test_chunked_bytes_what_it_saves_and_what_not():
             y.sum().backward()
 
     hidden = ROWS * WIDE * 4
-    peaks = {(k, g): training.assert_foretold(lambda k=k, g=g: run(k, g)).peak for k in (1, 8) for g in (False, True)}
+    peaks = {(k, g): training.assert_predicted(lambda k=k, g=g: run(k, g)).peak for k in (1, 8) for g in (False, True)}
     assert peaks[1, False] == x_bytes + 2 * hidden
     assert peaks[8, False] == x_bytes + x_bytes + 2 * hidden // 8, "input, output, and one part's temporaries"
     assert peaks[8, True] >= x_bytes + hidden, "exp keeps its result of each part"
@@ -255,7 +255,7 @@ def test_bad_input():
         run(x, w.double(), t, options=tile)
     with pytest.raises(DTypeError, match="expected target dtype to be Long or Byte, but got int32"):
         run(x, w, t.int(), options=tile)
-    with pytest.raises(NotOfferedError, match="class probabilities want all scores at once; leave options out"):
+    with pytest.raises(NotOfferedError, match="class probabilities need all scores at once; leave options out"):
         run(x, w, tm.ones(3, 4), options=tile)
     with pytest.raises(NotOfferedError, match=r"\(C, d1, ..., D\) is not offered"):
         run(x, tm.ones(4, 3, 2), t)

@@ -77,7 +77,7 @@ EXACT = {"in_backward", "offload", "recompute"}
 
 @pytest.mark.parametrize("use", [frozenset(), *PAIRS, *MANY], ids=lambda use: "+".join(sorted(use)) or "none")
 def test_any_two_and_all_that_go_together_are_predicted(use: frozenset[str]):
-    training.assert_foretold(lambda: train(use))
+    training.assert_predicted(lambda: train(use))
 
 
 def final(use: frozenset[str]) -> list:

@@ -175,7 +175,7 @@ def chain(bits: int | None) -> Any:
 def test_bytes_of_a_chain_by_formula(bits: int):
     """Each result once, though tanh saves it and the next layer too; the batch as well, which the user holds."""
     found: list = []
-    training.assert_foretold(lambda: found.append(chain(bits)))
+    training.assert_predicted(lambda: found.append(chain(bits)))
     assert set(found) == {(LAYERS + 1) * packed_bytes(bits) + 512}
     plain: list = []
     memory.predict(lambda: plain.append(chain(None)))
@@ -191,7 +191,7 @@ def test_peak_of_a_chain_falls(bits: int):
 OWN = ("mean", "rstd", "lse")  # statistics that ops make for themselves: they stay
 
 
-def foretold_bytes(loss: Any) -> int:
+def predicted_bytes(loss: Any) -> int:
     """By formula, from the graph of a plain forward: what it keeps in 8 bits, each view once, parameters apart."""
     found: dict[Any, int] = {}
     for address, name, array in training.kept_under(loss):
@@ -212,7 +212,7 @@ def test_bytes_of_the_big_networks(name: str):
         training.big_step(name, lambda: compressed(8), lambda loss: found.append(sum(training.saved_storages(loss).values())))
 
     memory.predict(compressed_step)
-    memory.predict(training.big_step, name, inspect=lambda loss: found.append(foretold_bytes(loss)))
+    memory.predict(training.big_step, name, inspect=lambda loss: found.append(predicted_bytes(loss)))
     assert found[0] == found[1] < 0.4 * training.plain_saved_bytes(name)
 
 

@@ -95,7 +95,7 @@ def test_bytes_by_formula(batch: int):
 
     plain = max(at(i, LAYERS - 1 - i) for i in range(LAYERS))
     ours = max(at(i, 0) for i in range(LAYERS))
-    found = [training.assert_foretold(lambda b=b: step(batch, b)).peak for b in (False, True)]
+    found = [training.assert_predicted(lambda b=b: step(batch, b)).peak for b in (False, True)]
     assert found == [plain, ours], (found, plain, ours)
     if batch == 1:
         assert plain - ours == (LAYERS - 1) * (WEIGHT - a) - a, "all gradients but one: the peak has moved to the last layer"
@@ -183,7 +183,7 @@ def test_what_wants_gradients_afterwards_is_refused():
     with pytest.raises(GraphError, match=r"add_param_group\(\): this optimizer updates"):
         optimizer.add_param_group({"params": [nn.Parameter(tm.ones(2))]})
     for clip in (nn.utils.clip_grad_norm_, nn.utils.clip_grad_value_):
-        with pytest.raises(GraphError, match="clipping: optimizer_in_backward has used and freed these gradients"):
+        with pytest.raises(GraphError, match="clipping: optimizer_in_backward has used and freed each of these gradients"):
             clip(model.parameters(), 1.0)
     with pytest.raises(GraphError, match="steps in backward already"):
         optimizer_in_backward(optimizer)

@@ -129,7 +129,7 @@ def test_peak_grows_with_depth_by_one_array_a_pair_less():
     """Forward and backward of 10 and of 30 pairs behind linear layers: meta and cpu, by formula."""
     a, mean = 512 * 64 * 4, 512
     plain, ours = (
-        training.assert_foretold(lambda n=norm: deep(n, 30)).peak - training.assert_foretold(lambda n=norm: deep(n, 10)).peak
+        training.assert_predicted(lambda n=norm: deep(n, 30)).peak - training.assert_predicted(lambda n=norm: deep(n, 10)).peak
         for norm in (plain_pair, lambda: InPlaceABN(64))
     )
     assert plain - ours == 20 * (a + mean)
@@ -223,7 +223,7 @@ def test_other_layers_in_place_save_one_transient_array(layer: type):
         found.append(sum(training.saved_storages(y.sum()).values()))
 
     kept: list = []
-    plain, ours = (training.assert_foretold(lambda i=i: run(i, kept)).peak for i in (False, True))
+    plain, ours = (training.assert_predicted(lambda i=i: run(i, kept)).peak for i in (False, True))
     assert plain - ours == (0 if layer is nn.ELU else 128 * 64 * 4 - 512)
     assert len(set(kept)) == 1, "what is kept is the same"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import tinygrad_mem as tm
-from tests.techniques.training import assert_foretold, saved_storages
+from tests.techniques.training import assert_predicted, saved_storages
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device
 from tinygrad_mem.nn import functional as F
@@ -26,7 +26,7 @@ def x_of(grad: bool = False) -> Any:
 
 
 def peak(run: Callable, *args: Any) -> int:
-    return assert_foretold(lambda: run(*args)).peak
+    return assert_predicted(lambda: run(*args)).peak
 
 
 def used() -> int:

@@ -214,7 +214,7 @@ def test_device_and_host_bytes_of_a_chain_by_formula(pinned: bool, layers: int):
     def run() -> None:
         parked.append(chain(pinned, layers))
 
-    track = training.assert_foretold(run)
+    track = training.assert_predicted(run)
     ours = {p.peak_used for p in parked}
     assert ours == {(layers + 1) * A}, "the batch and each output, once"
     # at the first layer's backward: all gradients, its input and its output's gradient, the loss and its seed
@@ -279,4 +279,4 @@ def test_random_networks_are_predicted(pinned: bool):
                 loss.backward()
                 optimizer.step()
 
-    training.assert_foretold(run)
+    training.assert_predicted(run)

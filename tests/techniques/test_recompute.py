@@ -69,7 +69,7 @@ def test_bytes_of_a_chain_by_formula(segments: int):
     The peak is at the last layer of a segment, in its recomputation or, of the last segment, in its backward.
     """
     length = LAYERS // segments
-    track = training.assert_foretold(partial(chain, segments))
+    track = training.assert_predicted(partial(chain, segments))
     kept = track.by_category("forward")[memory.Category.ACTIVATION]
     assert kept == (segments - 1 + length) * A
 

@@ -110,7 +110,7 @@ def run(depth: int, reversible: bool) -> None:
 def test_the_peaks_slope_over_depth_is_zero():
     """But for parameters and their gradients, to the byte, on meta and on the cpu; ordinary blocks keep all."""
     parameters = 2 * (WIDTH * WIDTH * 4 + 512)  # of a block
-    peaks = {d: training.assert_foretold(lambda d=d: run(d, True)).peak for d in (2, 5, 20)}
+    peaks = {d: training.assert_predicted(lambda d=d: run(d, True)).peak for d in (2, 5, 20)}
     assert peaks[5] - peaks[2] == 3 * 2 * parameters
     assert peaks[20] - peaks[5] == 15 * 2 * parameters
     plain = {d: memory.predict(run, d, False).peak for d in (5, 20)}

@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tests.memory.test_predict import assert_foretold as assert_foretold
+from tests.memory.test_predict import assert_predicted as assert_predicted
 from tests.memory.test_predict import measured as measured
 from tinygrad_mem import memory, nn
 from tinygrad_mem.devices import device, round_up

@@ -103,7 +103,7 @@ FORMULAS: dict[tuple[str, str], list[Side]] = {
     ("inplace_operators", "inference"): NOTHING,
     ("one_name", "training"): NOTHING,
     ("one_name", "inference"): [change("peak", -ALL_RESULTS, -ALL_RESULTS + 3 * max(MAPS)), exactly("saved", 0)],
-    ("del", "nobody saved it"): [change("peak", -2 * MAPS[0], -2 * MAPS[0] + 4096), exactly("saved", 0)],
+    ("del", "no op saved it"): [change("peak", -2 * MAPS[0], -2 * MAPS[0] + 4096), exactly("saved", 0)],
     ("del", "backward needs it"): NOTHING,
     ("inplace", ""): [change("saved", -sum(MAPS) - 13 * 1024, -sum(MAPS)), change("peak", -sum(MAPS), -0.9 * sum(MAPS))],
     ("offload", ""): [after("saved", BLOCK, 1.1 * BLOCK), change("peak", -24 * BLOCK, -19 * BLOCK)],

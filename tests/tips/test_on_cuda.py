@@ -11,7 +11,8 @@ from tinygrad_mem.tips import TIPS, Failed, Measured, measure
 
 from .small import STAGES, small
 
-pytestmark = pytest.mark.cuda
+# where no kernel runs, numbers are junk
+pytestmark = [pytest.mark.cuda, pytest.mark.usefixtures("only_memory"), pytest.mark.filterwarnings("ignore::RuntimeWarning")]
 
 
 @pytest.fixture(autouse=True)

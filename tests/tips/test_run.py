@@ -109,7 +109,7 @@ def test_digits_are_learned_as_well(name: str):
     [
         ("sgd", "saves"),
         ("empty_cache", "myth"),
-        ("del", "saves only when: nobody saved it"),
+        ("del", "saves only when: no op saved it"),
         ("master_weights", "improves accuracy"),
         ("float32_sums", "improves accuracy"),
         ("static_loss_scale", "improves accuracy"),

@@ -1,7 +1,7 @@
-"""``autocast``: in its region, public functions run in the dtype that suits each, and weights are cast once.
+"""``autocast``: inside, each public function runs in a suitable dtype, and weights are cast once.
 
-A region is one object, :class:`Region`, at ``scope.local.autocast``; the door of the public functions asks it. Casts are ops on
-the tape: what a product saves is in half precision, and a parameter's gradient comes back in the parameter's dtype.
+A region is a :class:`Region` at ``scope.local.autocast``; public functions ask it before they run. Casts are recorded ops:
+a product saves half-precision arrays, and a parameter's gradient has the parameter's dtype.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from ..devices import cuda_problem
 from ..devices import device as Device
 from ..dtypes import as_dtype, bfloat16, float16, float32, is_floating, is_half
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, GraphError
-from ..interrupts import covered
+from ..functional.door import POLICIES, Policy
+from ..interrupts import signal_safe
 from ..ops.convert import Cast
 from ..scope import local
-from .policies import POLICIES, Policy
 
 F = TypeVar("F", bound=Callable[..., Any])
 _DEVICES = ("cpu", "cuda", "meta")
 
 
 class _Cached(NamedTuple):
-    """A leaf's cast, and what must still hold when it is used again."""
+    """The cast of a leaf, and the state of the leaf for which it is valid."""
 
     leaf: weakref.ref
     storage: Any
@@ -51,12 +51,12 @@ _OUTSIDE: dict[str, _Setting] = {name: _Setting(False, bfloat16 if name == "cpu"
 
 
 class Region:
-    """The state of autocast in a thread, within one region: what it was outside, and the weights cast so far.
+    """The state of autocast in a thread, inside one region: its settings, and the weights cast so far.
 
     Attributes:
-        settings: device type -> whether functions are cast, and to what. Tensors on ``meta`` stand for those of the device that
-            the innermost region names.
-        cache: leaf's id -> its cast, the same dict for all regions within the outermost.
+        settings: device type -> whether functions are cast, and to which dtype. Tensors on ``meta`` are treated like those of
+            the device of the innermost region.
+        cache: id of a leaf -> its cast; one dict for the outermost region and all inside it.
         outer: the region around this one; ``None`` for the outermost.
     """
 
@@ -71,7 +71,7 @@ class Region:
         self.cache: dict[int, _Cached] = {} if outer is None else outer.cache
 
     def anew(self) -> Region:
-        """The same state with a cache of its own, for code that runs later as if it were here, such as a recompute.
+        """The same state with an empty cache, for code that runs later in this state, such as a recomputation.
 
         ``kept = local.autocast`` in the forward; later ``before, local.autocast = local.autocast, kept and kept.anew()``, and
         ``local.autocast = before`` in a ``finally``. The casts go with the new region.
@@ -81,24 +81,23 @@ class Region:
         region.settings, region.policies = self.settings, self.policies
         return region
 
-    # --- what the door asks ---------------------------------------------------------------------------------------------
+    # --- asked by public functions -------------------------------------------------------------------------------------------
 
     def prepared(self, function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-        """The arguments with which ``function`` is to run, nothing inside it being cast; ``None``: as it is called.
+        """The arguments with which ``function`` runs, without casts inside it; ``None``: the function runs as it was called.
 
         Raises:
             DTypeError: the function does not run under autocast.
         """
-        name = function.__name__
-        if not any(name in policies for policies in self.policies.values()):
+        if not any(function in policies for policies in self.policies.values()):
             return None
         first = _first_tensor((*args, *kwargs.values()))
-        policy = None if first is None else self.policies.get(first.device.type, {}).get(name)
+        policy = None if first is None else self.policies.get(first.device.type, {}).get(function)
         if first is None or policy is None:
             return None
         if policy is Policy.REFUSED:
             raise DTypeError(
-                f"nn.functional.{name} and nn.BCELoss are unsafe to autocast: in half precision a probability of "
+                f"nn.functional.{function.__name__} and nn.BCELoss are unsafe to autocast: in half precision a probability of "
                 "nearly 1 is 1. Leave out the sigmoid before it and use binary_cross_entropy_with_logits or BCEWithLogitsLoss, "
                 "or compute it in float32 within autocast(enabled=False)."
             )
@@ -116,7 +115,7 @@ class Region:
         return self._cast(args, kind, dtype), {key: self._cast(value, kind, dtype) for key, value in kwargs.items()}
 
     def _with_dtype(self, function: Any, first: Tensor, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-        """The call with ``dtype=float32``, where it names none and its first tensor is in half precision."""
+        """The call with ``dtype=float32`` added, if it has no dtype and its first tensor is in half precision."""
         code = function.__code__
         named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount].index("dtype") < len(args)
         if named or kwargs.get("dtype") is not None or not _eligible(first, first.device.type):
@@ -124,7 +123,7 @@ class Region:
         return args, {**kwargs, "dtype": float32}
 
     def _cast(self, value: Any, kind: str, dtype: np.dtype) -> Any:
-        """``value``, a tensor or a list or tuple of them, in ``dtype``; what is no floating tensor of ``kind`` stays."""
+        """Cast floating tensors on ``kind`` to ``dtype``, also in lists and tuples; other values stay."""
         if isinstance(value, Tensor):
             return self._cast_tensor(value, dtype) if _eligible(value, kind) and value.array.dtype != dtype else value
         if type(value) in (list, tuple):
@@ -132,9 +131,9 @@ class Region:
         return value
 
     def _cast_tensor(self, x: Tensor, dtype: np.dtype) -> Tensor:
-        """A leaf that wants a gradient is a weight: its cast is kept, and used again while the leaf's values are the same.
+        """Cast a tensor. The cast of a weight (a leaf that requires a gradient) is cached while the weight does not change.
 
-        A cast that was recorded serves where nothing is recorded too, but never the other way round.
+        A cast that was recorded on the tape is also used without recording, but not the other way round.
         """
         weight = x.array.dtype == float32 and x._requires_grad and x._node is None and x._view is None
         if not weight or dtype == float32:
@@ -142,11 +141,11 @@ class Region:
         found = self.cache.get(id(x))
         if found is not None and self._serves(found, x, dtype):
             return found.tensor
-        before, local.birth = local.birth, "WEIGHT_CAST"
+        before, local.new_role = local.new_role, "WEIGHT_CAST"
         try:
             cast = apply(Cast, x, dtype=dtype)
         finally:
-            local.birth = before
+            local.new_role = before
         for listener in scope.listeners:
             listener.role(cast.array, "WEIGHT_CAST", cast, x)
         if self.cache_enabled:
@@ -166,7 +165,7 @@ class Region:
 
 
 def _first_tensor(values: Iterable) -> Tensor | None:
-    """The tensor whose device decides: the first, also in a list or a tuple."""
+    """The first tensor, also in a list or a tuple. Its device decides about casts."""
     for value in values:
         if isinstance(value, Tensor):
             return value
@@ -176,13 +175,13 @@ def _first_tensor(values: Iterable) -> Tensor | None:
 
 
 def _eligible(x: Tensor, kind: str) -> bool:
-    """Whether autocast may cast it: floating, not float64, and on the device in question."""
+    """True if autocast may cast ``x``: it is floating, not float64, and on the device ``kind``."""
     dtype = x.array.dtype
     return is_floating(dtype) and dtype.itemsize < 8 and x.device.type == kind
 
 
 def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
-    """float32 where any tensor that may be cast is float32, else the region's dtype."""
+    """float32 if any tensor that may be cast is float32, else the region's dtype."""
     for value in values:
         if isinstance(value, Tensor):
             if _eligible(value, kind) and value.array.dtype == float32:
@@ -196,7 +195,7 @@ def _widest(values: Iterable, kind: str, lower: np.dtype) -> np.dtype:
 
 
 def is_autocast_available(device_type: str) -> bool:
-    """Whether :class:`autocast` knows ``device_type``: ``cpu``, ``cuda``, and ``meta`` for predictions.
+    """True if :class:`autocast` supports ``device_type``: ``cpu``, ``cuda``, and ``meta`` for predictions.
 
     Raises:
         ArgumentTypeError: it is not a string.
@@ -220,29 +219,29 @@ def _known(device_type: Any) -> str:
 
 
 class autocast:
-    """``with autocast("cuda"):`` or ``@autocast("cuda")``: functions inside run in half precision where PyTorch's do.
+    """``with autocast("cuda"):`` or ``@autocast("cuda")``: inside, functions run in half precision if PyTorch's do.
 
-    Products and convolutions run in ``dtype``, sums and losses in float32, the rest in the dtype that they meet; the lists
-    differ by device as PyTorch's do (``amp.policies``). Wrap the forward and the loss; call backward outside. In-place
-    functions are not cast. Regions nest; the state is the thread's own.
+    Products and convolutions run in ``dtype``, sums and losses in float32, other functions in the dtype of their inputs. The
+    ``@public`` of each function has its rule for the CPU and for CUDA, the same as PyTorch's. Wrap the forward and the loss;
+    call backward outside. In-place functions are not cast. Regions may be nested; each thread has its own state.
 
     Memory: activations that a product saves are half as large. Each float32 weight that a product uses is cast once and kept
-    until the outermost region ends, 2 bytes an element (category *casts of weights*), unless ``cache_enabled=False``; backward
-    needs most of them afterwards. In a prediction the same bytes, whatever device is named.
+    until the outermost region ends, 2 bytes per element (category *casts of weights*), unless ``cache_enabled=False``; backward
+    needs most of them afterwards. A prediction counts the same bytes for every device.
 
-    Price: a pass over each weight a step, and over each activation that changes its dtype.
+    Price: per step, a pass over each weight, and over each activation that changes its dtype.
 
-    Do not use when: parameters are most of the memory; ``half()`` with float32 masters in the optimizer saves the copies. In
-    float16, small gradients become 0 without a :class:`GradScaler`; in bfloat16 they do not, whose numbers have 8
-    bits, where float16's have 11.
+    Do not use when: parameters take most of the memory: ``half()`` with float32 masters in the optimizer avoids the copies. In
+    float16, small gradients become 0 without a :class:`GradScaler`. In bfloat16 they do not; its numbers have 8
+    significant bits, and those of float16 have 11.
 
     Args:
-        device_type: ``"cpu"``, ``"cuda"`` or ``"meta"``; tensors on other devices are left alone, but for those on ``meta``,
-            which stand for the device that is named.
-        dtype: float16, or bfloat16, which is the default on the CPU, as PyTorch's, and is refused on a GPU but in predictions.
-            Any other is refused with a warning, and autocast is off; on CUDA float32 is taken.
+        device_type: ``"cpu"``, ``"cuda"`` or ``"meta"``. Tensors on other devices are not cast, except those on ``meta``, which
+            are treated as being on this device.
+        dtype: float16; or bfloat16, which is the default on the CPU, as in PyTorch, and which a GPU supports in predictions
+            only. Any other dtype turns autocast off, with a warning; CUDA also accepts float32.
         enabled: False makes a region in which nothing is cast.
-        cache_enabled: keep the casts of weights; ``None`` keeps what holds outside.
+        cache_enabled: keep the casts of weights; ``None`` keeps the setting of the region outside.
 
     Raises:
         ValueError: ``device_type`` is not a string.
@@ -261,7 +260,7 @@ class autocast:
         self._enabled = bool(enabled) and self._possible()
 
     def _possible(self) -> bool:
-        """Whether it can be switched on; if not, PyTorch's warning."""
+        """True if autocast can be turned on; if not, PyTorch's warning."""
         if self.device == "cuda":
             if local.dry is None and cuda_problem() is not None:
                 warnings.warn("CUDA is not available. Disabling autocast.", stacklevel=3)
@@ -286,7 +285,7 @@ class autocast:
         local.autocast = Region(local.autocast, self.device, setting, self._cache_enabled)
         return self
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -320,23 +319,22 @@ def _setting(device_type: str) -> _Setting:
 
 
 def is_autocast_enabled(device_type: str = "cuda") -> bool:
-    """Whether functions on ``device_type`` are cast here."""
+    """True if functions on ``device_type`` are cast in this thread now."""
     return _setting(device_type).enabled
 
 
 def get_autocast_dtype(device_type: str) -> np.dtype:
-    """The dtype that products on ``device_type`` run in under autocast: bfloat16 on the CPU, float16 on a GPU, or what
-    the region says."""
+    """The dtype of products under autocast: the region's; by default bfloat16 on the CPU, float16 on a GPU."""
     return _setting(device_type).dtype
 
 
 def is_autocast_cache_enabled() -> bool:
-    """Whether casts of weights are kept until the outermost region ends."""
+    """True if casts of weights are kept until the outermost region ends."""
     return True if local.autocast is None else local.autocast.cache_enabled
 
 
 def clear_autocast_cache() -> None:
-    """Forget the casts of weights that the running region keeps."""
+    """Drop the casts of weights that the present region keeps."""
     if local.autocast is not None:
         local.autocast.cache.clear()
 
@@ -345,7 +343,7 @@ def clear_autocast_cache() -> None:
 
 
 def _cast(value: Any, device_type: str, dtype: np.dtype) -> Any:
-    """Floating tensors in ``value`` in ``dtype``, in mappings and iterables too."""
+    """``value`` with its floating tensors cast to ``dtype``, also in mappings and iterables."""
     if isinstance(value, Tensor):
         return value.to(dtype) if _eligible(value, device_type) or _eligible(value, "meta") else value
     if isinstance(value, (str, bytes, np.ndarray)):
@@ -359,10 +357,10 @@ def _cast(value: Any, device_type: str, dtype: np.dtype) -> Any:
 
 
 def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) -> Any:
-    """Decorate ``forward`` of an ``autograd.Function`` for use under autocast.
+    """Decorator for ``forward`` of an ``autograd.Function`` that runs under autocast.
 
     Args:
-        device_type: whose autocast is meant.
+        device_type: the device type of the autocast region.
         cast_inputs: in a region, cast floating tensors to this dtype and run forward with autocast off; ``None`` runs it in the
             region as it is. Outside of a region, nothing is done.
 
@@ -388,7 +386,7 @@ def custom_fwd(fwd: Any = None, *, device_type: str, cast_inputs: Any = None) ->
 
 
 def custom_bwd(bwd: Any = None, *, device_type: str) -> Any:
-    """Decorate ``backward`` of an ``autograd.Function``: it runs in the state of autocast that its forward ran in.
+    """Decorator for ``backward`` of an ``autograd.Function``: it runs with the autocast state of its forward.
 
     Raises:
         ValueError: ``device_type`` is not a string.

@@ -1,4 +1,4 @@
-"""``GradScaler``: losses times a factor, so that small gradients do not become 0 in half precision; gradients divided by it."""
+"""``GradScaler``: multiplies losses by a scale, so that small gradients do not underflow, and divides gradients by it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 
 from .. import scope
+from ..autograd.gradients import parts
 from ..autograd.graph import leaves
-from ..autograd.sparse import parts
 from ..autograd.tensor import Tensor
 from ..devices import cuda_problem
 from ..dtypes import float16, float32, is_half
 from ..errors import ArgumentError, GraphError
 from ..functional.creation import full
-from ..interrupts import undivided, whole
+from ..interrupts import uninterrupted, uninterruptible
 from ..optim.loading import like, mapping
 
 
@@ -33,52 +33,52 @@ class OptState(Enum):
 
 
 class _Window:
-    """One optimizer since the last update: its stage, and a flag on each device that is 1 where a gradient was not finite."""
+    """One optimizer since the last update: its stage, and a flag on each device that is 1 if a gradient was not finite."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.optimizer = optimizer  # held, so that no other gets its id meanwhile
+        self.optimizer = optimizer  # held, so that its id stays unique
         self.stage = OptState.READY
         self.found: dict[Any, Any] = {}
 
     def unscale(self, grads: list[Tensor], inverse: float) -> None:
-        """Multiply the gradients, and remember that they were."""
+        """Multiply the gradients, and record that this is done."""
         self.found = _unscale(grads, inverse)
         self.stage = OptState.UNSCALED
 
     def close(self, scaler: GradScaler, made: bool) -> None:
-        """The step was made, or skipped."""
+        """Record that the step was made or skipped."""
         self.stage = OptState.STEPPED
         scaler._note(self.optimizer, made)
 
     def overflowed(self) -> bool:
-        """Whether a gradient was not finite; on a GPU this waits for the flags. On ``meta`` nothing is known, and none was."""
+        """True if a gradient was not finite. On a GPU this waits for the flags; on ``meta`` all count as finite."""
         flags = [Tensor._wrap(flag, device) for device, flag in self.found.items() if device.type != "meta"]
         return any(flag.item() for flag in flags)
 
 
 class GradScaler:
-    """Scales losses up and gradients down again, skips steps whose gradients overflowed, and finds the largest scale that fits.
+    """Multiplies losses by a scale, divides gradients by it, skips steps whose gradients overflowed, and adapts the scale.
 
-    ``scaler.scale(loss).backward()``, then ``scaler.step(optimizer)`` for each optimizer, then ``scaler.update()`` once. An inf
-    or nan in any micro-batch stays in the accumulated gradient, so it skips the whole window. To clip, first call
-    ``scaler.unscale_(optimizer)``, once a window. ``scaler.stepped(optimizer)`` says whether the last step was made, for
-    schedules and counters.
+    Call ``scaler.scale(loss).backward()``, then ``scaler.step(optimizer)`` for each optimizer, then ``scaler.update()`` once.
+    An inf or nan in any micro-batch stays in the accumulated gradient, so the whole window is skipped. To clip gradients, first
+    call ``scaler.unscale_(optimizer)``, once per window. ``scaler.stepped(optimizer)`` tells schedules and counters whether the
+    last step was made.
 
-    A static scale: never call ``update()`` but ``update(scale)`` with the same number each window; overflows are still skipped.
+    For a static scale, always call ``update(scale)`` with the same number; steps that overflow are still skipped.
 
-    Memory: one number on each device an optimizer has gradients on, from :meth:`unscale_` to :meth:`update`. Gradients are
-    checked and unscaled in one pass, in place. In a prediction (on ``meta``) no gradient overflows: every step is taken.
+    Memory: one number on each device on which an optimizer has gradients, from :meth:`unscale_` to :meth:`update`. Gradients
+    are checked and unscaled in one pass, in place. In a prediction (on ``meta``) no gradient overflows: every step is made.
 
-    Price: one pass over the gradients. On a GPU :meth:`step` waits for the flag, once an optimizer.
+    Price: one pass over the gradients. On a GPU :meth:`step` waits for the flag, once per optimizer.
 
-    Do not use when: gradients are float32 or bfloat16, which do not underflow; or with ``optimizer_in_backward``, which has
-    used a gradient before all of them are known to be finite: :meth:`scale` raises.
+    Do not use when: gradients are computed in float32 or bfloat16, which do not underflow; or with ``optimizer_in_backward``,
+    which uses each gradient before all are known to be finite (:meth:`scale` raises).
 
     Args:
-        device: ``"cuda"``, where there is a GPU or in a prediction, else a warning says that scaling is off; or ``"cpu"``.
-        init_scale, growth_factor, backoff_factor, growth_interval: the scale, what multiplies it after so many windows without
-            an overflow, and what multiplies it after one with. It is kept as a float32.
-        enabled: False makes ``scale`` return what it is given and ``step`` step.
+        device: ``"cuda"`` or ``"cpu"``. For ``"cuda"`` without a GPU, and not in a prediction, scaling is off, with a warning.
+        init_scale, growth_factor, backoff_factor, growth_interval: the first scale (kept as a float32); the factor after
+            ``growth_interval`` windows without an overflow; the factor after an overflow.
+        enabled: if False, ``scale`` returns its argument, and ``step`` always makes the step.
 
     Raises:
         AssertionError: a growth factor of 1 or less, a backoff factor of 1 or more.
@@ -109,7 +109,7 @@ class GradScaler:
         if backoff_factor >= 1.0:
             raise AssertionError("The backoff factor must be < 1.0.")
         self._init_scale, self._init_growth_tracker = init_scale, 0
-        self._scale: float | None = None  # begins with the first call of scale(), as in PyTorch
+        self._scale: float | None = None  # set by the first call of scale(), as in PyTorch
         self._growth_tracker = 0
         self._growth_factor, self._backoff_factor, self._growth_interval = growth_factor, backoff_factor, growth_interval
         self._windows: dict[int, _Window] = {}
@@ -121,7 +121,7 @@ class GradScaler:
 
         Raises:
             ValueError: something is neither a tensor nor an iterable of tensors.
-            GraphError: one of its parameters would be updated in backward, by a gradient that is not unscaled yet.
+            GraphError: an optimizer in backward would use gradients that are not unscaled yet.
         """
         if not self._enabled:
             return outputs
@@ -138,11 +138,11 @@ class GradScaler:
         raise ArgumentError(f"outputs must be a Tensor or an iterable of Tensors, found {type(outputs).__name__}")
 
     def unscale_(self, optimizer: Any) -> None:
-        """Divide the optimizer's gradients by the scale, in place, and note whether any is not finite: before clipping.
+        """Divide the optimizer's gradients by the scale, in place, and check that they are finite. Call it before clipping.
 
         Raises:
             RuntimeError: it was called for this optimizer since the last update, or ``step`` was.
-            ValueError: a gradient is float16, where the quotient would be lost; nothing was changed then.
+            ValueError: a gradient is float16, in which the quotient would underflow; nothing was changed.
         """
         if not self._enabled:
             return
@@ -152,14 +152,14 @@ class GradScaler:
             raise RuntimeError("unscale_() has already been called on this optimizer since the last update().")
         if window.stage is OptState.STEPPED:
             raise RuntimeError("unscale_() is being called after step().")
-        whole(window.unscale, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
+        uninterrupted(window.unscale, _gradients(optimizer), _float32(1 / scale) if scale else math.inf)
 
     def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """:meth:`unscale_` the gradients, unless that was done, and ``optimizer.step(*args, **kwargs)`` if all are finite.
 
         Returns:
-            What ``optimizer.step`` returned; ``None`` where it was skipped (and mostly otherwise: see :meth:`stepped`). An
-            optimizer without gradients steps, and changes nothing.
+            The result of ``optimizer.step``, or ``None`` if it was skipped. (It is usually ``None``; :meth:`stepped` tells.) An
+            optimizer without gradients makes a step that changes nothing.
 
         Raises:
             RuntimeError: it was called for this optimizer since the last update, or is given a closure.
@@ -182,15 +182,15 @@ class GradScaler:
         try:
             if not skipped:
                 result = optimizer.step(*args, **kwargs)
-            whole(window.close, self, not skipped)
-        except BaseException:  # the window is as before the step, unless an interrupt came when it was made
+            uninterrupted(window.close, self, not skipped)
+        except BaseException:  # the step was not made: the window stays as before, unless an interrupt came after the step
             if getattr(optimizer, "_moves", 0) != moves:
-                whole(window.close, self, True)
+                uninterrupted(window.close, self, True)
             raise
         return result
 
     def stepped(self, optimizer: Any) -> bool:
-        """Whether the last :meth:`step` with this optimizer was made, not skipped. Not PyTorch's.
+        """True if the last :meth:`step` with this optimizer was made, False if it was skipped. PyTorch has no such method.
 
         Raises:
             ArgumentError: there was none.
@@ -200,17 +200,17 @@ class GradScaler:
             raise ArgumentError("stepped: step() has not been called with this optimizer")
         return made
 
-    @undivided
+    @uninterruptible
     def update(self, new_scale: float | Tensor | None = None) -> None:
-        """End the window: back off after an overflow, grow after ``growth_interval`` windows without one in a row.
+        """End the window: lower the scale after an overflow, raise it after ``growth_interval`` windows in a row without one.
 
         A window in which no optimizer had a gradient changes nothing.
 
         Args:
-            new_scale: the scale to go on with, a number or a tensor of one element.
+            new_scale: the next scale, a number or a tensor of one element.
 
         Raises:
-            AssertionError: ``scale`` or ``step`` was not called before, or a tensor that is no scale.
+            AssertionError: ``scale`` or ``step`` was not called before, or ``new_scale`` is not a valid scale.
         """
         if not self._enabled:
             return
@@ -258,7 +258,7 @@ class GradScaler:
     # --- numbers --------------------------------------------------------------------------------------------------------
 
     def get_scale(self) -> float:
-        """The scale, 1.0 where scaling is off. It is kept on the host: nothing waits."""
+        """The scale; 1.0 if scaling is off. It is kept on the host, so this does not wait for a GPU."""
         if not self._enabled:
             return 1.0
         return self._init_scale if self._scale is None else self._scale
@@ -268,7 +268,7 @@ class GradScaler:
         return self._growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Set what multiplies the scale when it grows."""
+        """Set the factor by which the scale grows."""
         self._growth_factor = new_factor
 
     def get_backoff_factor(self) -> float:
@@ -276,15 +276,15 @@ class GradScaler:
         return self._backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Set what multiplies the scale after an overflow."""
+        """Set the factor by which the scale shrinks after an overflow."""
         self._backoff_factor = new_factor
 
     def get_growth_interval(self) -> int:
-        """After how many windows without an overflow in a row the scale grows."""
+        """The number of windows in a row without an overflow after which the scale grows."""
         return self._growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Set after how many windows without an overflow in a row the scale grows."""
+        """Set the number of windows in a row without an overflow after which the scale grows."""
         self._growth_interval = new_interval
 
     def _get_growth_tracker(self) -> int:
@@ -293,13 +293,13 @@ class GradScaler:
         return self._init_growth_tracker if self._scale is None else self._growth_tracker
 
     def is_enabled(self) -> bool:
-        """Whether losses are scaled."""
+        """True if losses are scaled."""
         return self._enabled
 
     # --- state ----------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """The scale, its factors, and how many windows went well in a row; ``{}`` where scaling is off. Ask after update."""
+        """The scale, its factors, and the number of windows in a row without an overflow; ``{}`` if scaling is off."""
         if not self._enabled:
             return {}
         return {
@@ -311,11 +311,11 @@ class GradScaler:
         }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what :meth:`state_dict` gave, ours or PyTorch's; where scaling is off, nothing is done.
+        """Load a dict of :meth:`state_dict`, ours or PyTorch's. If scaling is off, this does nothing.
 
         Raises:
-            RuntimeError: the dict is empty: scaling was off where it was saved; or something is missing. Nothing was changed.
-            TypeError: it is no dict, or something in it is no number. Nothing was changed.
+            RuntimeError: the dict is empty, because scaling was off; or a key is missing. Nothing was changed.
+            TypeError: it is not a dict, or a value is not a number. Nothing was changed.
         """
         if not self._enabled:
             return
@@ -353,18 +353,18 @@ def _float32(number: float) -> float:
 
 
 def _refuse_steps_in_backward(loss: Tensor) -> None:
-    """Before anything has happened: the first backward of a scaled loss would move parameters by so many times their step.
+    """Refuse a loss whose backward would step an optimizer: it would use scaled gradients.
 
     Raises:
         GraphError: a parameter under ``loss`` has an optimizer that steps in backward.
     """
     if not scope.stepping_in_backward:
-        return  # the walk below takes as long as a graph is large
+        return  # skip the walk below, whose time grows with the graph
     for leaf in leaves(loss):
         if leaf._stepped_in_backward:
             raise GraphError(
-                f"scale: a parameter of shape {list(leaf.shape)} under this loss is updated in backward, by a gradient that "
-                "nobody can unscale before; remove() optimizer_in_backward, or train without GradScaler (in float32)"
+                f"scale: a parameter of shape {list(leaf.shape)} under this loss is updated in backward, with a gradient that "
+                "cannot be unscaled first; remove() optimizer_in_backward, or train without GradScaler (in float32)"
             )
 
 
@@ -381,7 +381,7 @@ def _gradients(optimizer: Any) -> list[Tensor]:
                 continue
             if p.grad.dtype == float16:
                 raise ArgumentError(
-                    "Attempting to unscale FP16 gradients: what is small enough to need the scale is 0 without it in float16. "
+                    "Attempting to unscale FP16 gradients: small gradients would become 0 in float16 without the scale. "
                     "Keep the parameters in float32 and use autocast, or set grad_dtype = float32 on float16 parameters."
                 )
             found[id(p.grad)] = p.grad
@@ -389,13 +389,13 @@ def _gradients(optimizer: Any) -> list[Tensor]:
 
 
 def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
-    """Multiply the gradients in place; a flag on each of their devices is 1 where any of them was not finite."""
+    """Multiply the gradients in place. Returns a flag for each device, which is 1 if a gradient there was not finite."""
     found: dict[Any, Any] = {}
     before = scope.local.op
     with scope.phase("optimizer"):
         scope.local.op = "GradScaler.unscale_"
         try:
-            for grad in (parts(grad)[-1] for grad in grads):  # of a sparse one its values
+            for grad in (parts(grad)[-1] for grad in grads):  # for a sparse gradient its values
                 device = grad.device
                 with device.current():
                     if device not in found:

@@ -1,4 +1,4 @@
-"""Older names of autocast, one for each device, as published files use them."""
+"""Older names of autocast functions, one for each device, which published files use."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .autocast_mode import get_autocast_dtype, is_autocast_enabled
 
 
 def is_autocast_cpu_enabled() -> bool:
-    """Whether functions on the CPU are cast here: an older name of ``is_autocast_enabled("cpu")``."""
+    """An older name of ``is_autocast_enabled("cpu")``."""
     return is_autocast_enabled("cpu")
 
 

@@ -11,8 +11,7 @@ from ..errors import ArgumentError, DTypeError, GraphError, NotOfferedError, Sha
 from ..ops.base import RowsGradient
 from . import core
 from .core import accumulate
-from .gradients import copy
-from .sparse import SparseTensor
+from .gradients import SparseTensor, copy
 from .tensor import Tensor
 
 
@@ -21,7 +20,7 @@ def _sequence(value: Any) -> list:
 
 
 def _roots(outputs: list, grads: list) -> list:
-    """Edges of the outputs with their gradients: given ones are not ours to write into, implicit ones are."""
+    """The outputs' edges and gradients. The engine may write into implicit gradients, and never into the user's."""
     if grads and len(grads) != len(outputs):
         raise GraphError(f"got {len(outputs)} tensors and {len(grads)} gradients: give one gradient (or None) a tensor")
     roots = []
@@ -50,7 +49,7 @@ def _roots(outputs: list, grads: list) -> list:
                 f"{list(output.shape)}."
             )
         if grad.array.dtype.kind not in FLOATING:
-            raise DTypeError(f"backward: a gradient is floating, found {grad.dtype}")
+            raise DTypeError(f"backward: expected a gradient of a floating dtype, found {grad.dtype}")
         roots.append((output.edge(), grad.array, False))
     return roots
 
@@ -58,8 +57,8 @@ def _roots(outputs: list, grads: list) -> list:
 def _no_second_order(create_graph: bool) -> None:
     if create_graph:
         raise GraphError(
-            "create_graph=True asks for gradients that can be differentiated again. This engine's backwards run on raw "
-            "arrays and record nothing (that is why memory falls while they run); write the gradient out as a forward "
+            "create_graph=True is not offered: it asks for gradients that can be differentiated again. Backward runs on raw "
+            "arrays here and records nothing, so that memory falls while it runs. Write the gradient as a forward "
             "expression, or use PyTorch for second order."
         )
 
@@ -75,9 +74,9 @@ def backward(
 
     Args:
         tensors: one or several outputs.
-        grad_tensors: their gradients; ``None`` for those of one element.
-        retain_graph: keep what the graph saved for another backward.
-        create_graph: True is an error, second order is not offered.
+        grad_tensors: their gradients; ``None`` for tensors of one element.
+        retain_graph: keep the saved tensors, so that backward can be called again.
+        create_graph: True is an error: second-order gradients are not offered.
         inputs: leaves to accumulate into, instead of all.
 
     Raises:
@@ -106,19 +105,22 @@ class BackwardMethod:
 
         Args:
             gradient: the gradient of this tensor; may be left out for a tensor of one element.
-            retain_graph: keep what the graph saved, so that backward can be called again.
-            create_graph: not offered; see the error.
+            retain_graph: keep the saved tensors, so that backward can be called again.
+            create_graph: True is an error: second-order gradients are not offered.
             inputs: accumulate into these only.
 
         Raises:
-            GraphError: it requires no gradient, has several elements and no ``gradient``, was walked before, or second
-                order was asked.
+            GraphError: the tensor requires no gradient; or it has several elements and no ``gradient``; or its graph was freed
+                by an earlier backward; or ``create_graph`` is True.
         """
         try:
             backward(self, gradient, retain_graph, create_graph, inputs=inputs)
         except BaseException:
             del self, gradient  # the traceback refers to this frame: it must not keep the graph
             raise
+
+
+Tensor.backward = BackwardMethod.backward  # type: ignore[method-assign]
 
 
 def _backward(tensors: list, grads: list, retain_graph: bool, inputs: Any) -> None:
@@ -195,7 +197,7 @@ def _grad(outputs: list, chosen: list, grads: list, retain_graph: bool, allow_un
             results.append(SparseTensor(array, tensor.device))  # type: ignore[arg-type]
             continue
         if array is not None and any(isinstance(r, Tensor) and r.array is array for r in results):
-            array = copy(tensor.device, array)  # asked for twice: two tensors never share one gradient
+            array = copy(tensor.device, array)  # the same input twice: two tensors never share one gradient
         results.append(None if array is None else Tensor._wrap(array, tensor.device))
     return tuple(results)
 

@@ -1,17 +1,17 @@
-"""The core: how an op is run and recorded, what is kept for backward, and how backward walks and frees it.
+"""The core: it runs and records ops, keeps arrays for backward, and walks the graph in backward.
 
 Read it from top to bottom:
 
-- :class:`Node`: one recorded run of an op. It holds what the op saved, and drops it the moment its backward has run. It refers
+- :class:`Node`: one recorded run of an op. It holds the saved arrays and drops them as soon as its backward has run. It refers
   to its inputs' nodes and never to the tensors that it made, so nothing here forms a reference cycle: memory falls when the
   last reference goes.
 - :func:`apply`: run an op on tensors, and record it.
-- :class:`Walk`: one backward. Each node once, from the newest to the oldest, without recursion.
-- gradients: who owns their buffers, and how they arrive at leaves.
+- :class:`Walk`: one backward. It visits each node once, from the newest to the oldest, without recursion.
+- gradients: which buffers the engine owns, and how leaves accumulate them.
 
-Beside the core, each through one seam: views (``Tensor._view``), writes in place (``inplace.py``), hooks of users
-(``Node.hooks``, ``gradient_hooks.py``), saved-tensor hooks (``local.saved_hooks``, ``saved.py``), gradients that are no arrays
-(``PARTIAL``, ``gradients.py``), functions that users write (``function.py``).
+It uses two files that a first reader may skip: hooks and reports (``node_hooks.py``, through ``Node.hooks`` and
+``local.saved_hooks``), and gradients that are not arrays (``gradients.py``, through ``PARTIAL``). Three files build on the
+core: in-place ops (``inplace.py``), functions that users write (``function.py``), and ``backward.py``, which users call.
 """
 
 from __future__ import annotations
@@ -19,23 +19,17 @@ from __future__ import annotations
 import heapq
 import weakref
 from collections import deque
-from threading import RLock
 from typing import Any
 
 from .. import scope
-from ..dtypes import FLOATING
+from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import DeviceError, GraphError, clear_frames
-from ..interrupts import counter, may_wait
-from ..ops.base import Context, Op, RowsGradient
+from ..interrupts import counter, may_wait, reentrant
+from ..ops.base import Context, Op, RowsGradient, root_of
 from ..scope import local, quiet_numpy
-from . import saved
-from .capsule import FOREIGN, admitted
-from .gradient_hooks import Inspectable, call_hooks, shown
-from .gradients import PARTIAL, add_partial, copy, copy_rows, memory_of, unbroadcast, whole
-from .known import follow
-from .shape import root_of
-from .sparse import SparseTensor, accumulate_rows
-from .storage import Storage
+from . import node_hooks
+from .gradients import PARTIAL, SparseTensor, accumulate_rows, add_partial, copy, copy_rows, memory_of, unbroadcast, whole
+from .node_hooks import Inspectable, call_hooks, gradient_tensor
 from .tensor import Tensor
 
 _new = object.__new__
@@ -50,12 +44,12 @@ class Node(Context, Inspectable):
 
     Attributes:
         op: the op's class.
-        edges: for each input where its gradient goes, ``(node, output index)`` or ``(leaf tensor, 0)``; ``None`` for none.
-        shapes: (shape, dtype) of each output, by which gradients are checked and reduced.
+        edges: where the gradient of each input goes: ``(node, output index)`` or ``(leaf tensor, 0)``; ``None``: nowhere.
+        shapes: (shape, dtype) of each output; gradients are checked against them.
         sequence: position on the tape; backward walks from high to low.
-        versions: (name, storage, version) of each saved array that others can write.
-        remembers: whether forward saved anything: what saved nothing can be walked again, as in PyTorch.
-        module, line: where it ran forward, known only while somebody listens.
+        versions: (name, storage, version) of each saved array that an in-place op could change.
+        remembers: True if forward saved anything. A node that saved nothing can be walked again, as in PyTorch.
+        module, line: where it ran forward; set only while there is a listener.
     """
 
     op: Any
@@ -67,11 +61,11 @@ class Node(Context, Inspectable):
     module = line = ""
 
     def name(self) -> str:
-        """The name that PyTorch would give it, such as ``MulBackward0``."""
+        """PyTorch's name of the node, such as ``MulBackward0``."""
         return f"{self.op.__name__}Backward0"
 
     def open(self, keep: bool) -> None:
-        """Before backward: the saved arrays must be there, and must be what they were.
+        """Before backward: check that the saved arrays still exist and were not written in place.
 
         Raises:
             GraphError: they were freed by an earlier backward, or overwritten in place.
@@ -91,11 +85,11 @@ class Node(Context, Inspectable):
         self.keeps_graph = keep
 
     def run_backward(self, *grads: Any, owned: bool) -> tuple:
-        """Call the op's backward, with packed arrays unpacked. Returns: always a tuple, one entry an input."""
+        """Call the op's backward, with packed arrays unpacked. Returns a tuple with one entry for each input."""
         packed = None
         if self.packed:
             packed = self.saved if self.keeps_graph else None
-            saved.unpack(self)
+            node_hooks.unpack(self)
         self.owns_grad = owned
         try:
             result = self.op.backward(self, *grads)
@@ -105,21 +99,21 @@ class Node(Context, Inspectable):
         return result if type(result) is tuple else (result,)
 
     def close(self) -> None:
-        """After backward: forget what was saved."""
+        """After backward: drop the saved arrays."""
         self.saved = {}
         self.versions = ()
         self.freed = self.remembers
 
     def kept(self) -> list[tuple[str, Any]]:
-        """The arrays that it keeps alive for its backward, by name; for what a hook packed, the tensors that the hook made."""
-        return [(name, array) for name, value in self.saved.copy().items() for array in saved.contents(value)]
+        """The arrays that it keeps alive for its backward, by name; of a packed array, the tensors that the hook returned."""
+        return [(name, array) for name, value in self.saved.copy().items() for array in node_hooks.contents(value)]
 
     def __repr__(self) -> str:
         return f"<{self.name()}>"
 
 
 class ViewHistory:
-    """The history of a differentiable view: the tensor at its root, the view that it was made of, and the last op."""
+    """The history of a differentiable view: its root tensor, the view that it was made from, and the last op."""
 
     __slots__ = ("base", "before", "root_node", "step")
 
@@ -137,7 +131,7 @@ class ViewHistory:
         return steps[::-1]
 
     def connect(self, tensor: Tensor) -> None:
-        """Connect ``tensor``, which is this view, through the root's new node, if the root was written in place since."""
+        """Connect ``tensor``, which is this view, to the root's new node if the root was written in place since."""
         base = self.base._former()
         if base._node is self.root_node:
             return
@@ -157,14 +151,14 @@ class ViewHistory:
 
 
 def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
-    """Run ``op`` on tensors and constants; record it when an input requires a gradient and grad mode is on.
+    """Run ``op`` on tensors and constants. Record it if an input requires a gradient and grad mode is on.
 
     Returns:
-        A tensor, or a tuple of tensors where the op has several outputs.
+        A tensor, or a tuple of tensors if the op has several outputs.
 
     Raises:
-        DeviceError: the tensors live on different devices.
-        whatever the op raises for shapes and dtypes; nothing was recorded or changed then.
+        DeviceError: the tensors are on different devices.
+        Errors of the op for shapes and dtypes; nothing was recorded or changed then.
     """
     arrays, needs, device = [], [], None
     record, enabled = False, local.grad_enabled and op.differentiable
@@ -215,7 +209,8 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
     if op.view:
         _share(op, inputs, params, outputs, enabled)
     elif local.dry is not None:
-        follow(op, inputs, params, outputs)
+        for follow in scope.dry_run_hooks:
+            follow(op, inputs, params, outputs)
     if not enabled and local.inference:
         made: Any = outputs if type(out) is tuple else (outputs,)
         for tensor in made:
@@ -224,7 +219,7 @@ def apply(op: type[Op], *inputs: Any, **params: Any) -> Any:
 
 
 def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
-    """Run an op while somebody listens, so that allocations inside it bear its name; or on a GPU beyond the first."""
+    """Run an op with its name and module set for listeners, and on a GPU other than the first."""
     before = local.op, local.line, local.phase
     try:
         local.op = node.op.__name__
@@ -241,7 +236,7 @@ def observed(forward: Any, node: Node, *arrays: Any, **params: Any) -> Any:
 
 
 def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) -> None:
-    """The result of a view op shares its source's storage, and remembers the way from the root to itself."""
+    """Let the result of a view op share its source's storage, and record how it was made from the root."""
     source = inputs[0]
     view._storage = source.storage
     if enabled:
@@ -251,7 +246,7 @@ def _share(op: type[Op], inputs: tuple, params: dict, view: Any, enabled: bool) 
 
 
 def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
-    """All inputs on one device; a 0-d cpu tensor may meet tensors of another device, as a Python number."""
+    """The inputs on one device. A 0-d cpu tensor may be used with tensors of another device, as a Python number."""
     tensors = [x for x in inputs if isinstance(x, Tensor)]
     devices = {x.device for x in tensors if x.ndim or x.device.type != "cpu"} or {tensors[0].device}
     if len(devices) > 1 or any(x.device not in devices and x._requires_grad for x in tensors):
@@ -265,7 +260,7 @@ def one_device(op: type[Op], inputs: tuple) -> tuple[Any, list]:
 
 
 def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
-    """Connect ``node`` to where the gradients of its inputs go, and the outputs to ``node``."""
+    """Connect ``node`` to the nodes or leaves of its inputs, and the outputs to ``node``."""
     edges = []
     for x, need in zip(inputs, node.needs):  # noqa: B905 (on the path of every op: strict costs)
         if not need:
@@ -292,14 +287,14 @@ def connect(node: Node, inputs: tuple, outputs: tuple) -> None:
 
 
 def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
-    """Note the version of every saved array that others can see, tell listeners, and let saved-tensor hooks pack it.
+    """Record the versions of saved arrays, report them to listeners, and let saved-tensor hooks pack them.
 
-    Under hooks also for a node that saved nothing: a checkpoint counts the ops that its function records.
+    With hooks this also runs for a node that saved nothing: a checkpoint counts the ops that its function records.
     """
     versions = []
-    hooks = local.saved_hooks
+    hooks = node_hooks.hooks_here()
     if hooks:
-        local.recorded += 1
+        local.recorded[hooks[2]] += 1
         if not node.saved:
             return
     node.remembers = True
@@ -313,24 +308,26 @@ def remember(node: Node, inputs: tuple, outputs: tuple) -> None:
                         f"{node.op.__name__}: Inference tensors cannot be saved for backward. Clone it outside inference_mode."
                     )
                 break
-        if hooks:  # a hook may copy: what happens to the original afterwards is its own affair, as in PyTorch
+        if hooks:  # a hook may have copied the array: later writes to the original are not checked, as in PyTorch
             mine = any(owner is t for t in outputs)
             place = None if owner is None or mine else next((i for i, x in enumerate(inputs) if x is owner), None)
-            node.saved[name] = saved.pack(hooks[-1], (node, name, place), saved.shown(owner, mine, array, node.device))
+            node.saved[name] = node_hooks.pack(
+                hooks, (node, name, place), node_hooks.tensor_to_pack(owner, mine, array, node.device)
+            )
             node.packed = True
         elif owner is not None:
-            storage = owner._storage or Storage.of(owner)
+            storage = owner._storage or owner.storage
             versions.append((name, storage, storage.version))
     node.versions = versions
     if scope.listeners:
-        saved.tell_saved(node)
+        node_hooks.tell_saved(node)
 
 
 # --- backward -----------------------------------------------------------------------------------------------------------
 
 
 class Pending:
-    """Gradients on their way to one node or leaf: a buffer for each output, and whether the buffer is ours."""
+    """Gradients for one node or leaf: a buffer for each output, and whether the engine owns the buffer."""
 
     __slots__ = ("grads", "owned", "waiting")
 
@@ -346,10 +343,10 @@ def run(roots: list, *, keep_graph: bool, inputs: list | None = None) -> list:
     Args:
         roots: ``(edge, gradient array, owned)`` for each root. An edge is ``(node, output index)`` or ``(leaf, 0)``.
         keep_graph: keep what nodes saved, for another backward.
-        inputs: edges whose gradients are wanted; only the way to them is walked, and nothing is accumulated into leaves.
+        inputs: edges whose gradients are wanted. Only the paths to them are walked; nothing is accumulated into leaves.
 
     Returns:
-        With ``inputs``, one array (or ``None``) each; otherwise an empty list: leaves have got their gradients.
+        With ``inputs``, one array (or ``None``) for each; otherwise an empty list, and the leaves have their gradients.
     """
     walk = Walk(keep_graph, inputs)
     walk.begin(roots)
@@ -363,14 +360,14 @@ def _key(edge: tuple) -> tuple:
 
 
 class Walk:
-    """One backward. While it is under way, ``scope.local.walk`` is this.
+    """One backward. While it runs, ``scope.local.walk`` refers to it.
 
-    A node is ready when all gradients that it waits for have arrived. Of those that are ready the newest comes first.
+    A node is ready when all gradients that it waits for have arrived. The newest ready node is walked first.
 
     Attributes:
-        keeps_graph: what nodes saved is kept.
-        kept: whatever a hook keeps for the rest of the walk, under an object whose end is its end too.
-        wanted: (id of a node or leaf, output index) -> gradient, where only these are asked for; ``None``: all leaves'.
+        keeps_graph: nodes keep their saved arrays.
+        kept: objects that a hook keeps until the end of the walk; each is dropped with its key.
+        wanted: (id of a node or leaf, output index) -> gradient, if only these are wanted; ``None``: those of all leaves.
         pending: id of a node or leaf that gradients will reach -> those that have arrived.
         ready: heap of (-sequence, node).
     """
@@ -385,7 +382,7 @@ class Walk:
         self.ready: list[tuple[int, Node]] = []
 
     def begin(self, roots: list) -> None:
-        """Find the way, and give the roots their gradients."""
+        """Find the nodes to walk, and give the roots their gradients."""
         self._count(roots)
         for edge, grad, owned in roots:
             self._deliver(edge, grad, owned)
@@ -393,7 +390,7 @@ class Walk:
             self._arrive(edge[0])
 
     def finish(self) -> None:
-        """Walk all of the way."""
+        """Walk all nodes."""
         before = local.phase, local.op, local.module, local.line, local.walk
         local.phase, local.walk = "backward", self
         try:
@@ -405,7 +402,7 @@ class Walk:
             self.kept.clear()
 
     def _count(self, roots: list) -> None:
-        """Count the gradients that each reachable node and leaf waits for; with ``wanted``, only on the way to those."""
+        """Count the gradients that each reachable node and leaf waits for; with ``wanted``, only on paths to those."""
         seen: dict[int, Any] = {}
         order: list[Node] = []
         stack = [edge[0] for edge, _, _ in roots]
@@ -421,7 +418,7 @@ class Walk:
             useful = seen
         else:
             useful = dict.fromkeys({key[0] for key in self.wanted} & seen.keys())
-            for node in sorted(order, key=_by_sequence):  # inputs come before what is made of them
+            for node in sorted(order, key=_by_sequence):  # the inputs of a node come before the node
                 if any(edge is not None and id(edge[0]) in useful for edge in node.edges):
                     useful[id(node)] = None
         pending = self.pending
@@ -438,7 +435,7 @@ class Walk:
                         pending[id(edge[0])].waiting += 1
 
     def _step(self, node: Node) -> None:
-        """One node: run its backward, free what it saved, send its gradients on."""
+        """Run one node's backward, free its saved arrays, and pass its gradients on."""
         state = self.pending.pop(id(node))
         grads, owned, hooks = state.grads, state.owned, node.hooks
         if hooks is not None:
@@ -447,7 +444,7 @@ class Walk:
             return
         if hooks is not None and (hooks.before or hooks.after):
             grads = hooks.call(hooks.before, node, grads)
-            owned = [False] * len(grads)  # what a hook has seen is no longer ours alone
+            owned = [False] * len(grads)  # a hook may have kept the gradients: the engine no longer owns them
         node.open(self.keeps_graph)
         if all(g is None for g in grads) or all(edge is None for edge in node.edges):
             result: tuple = (None,) * len(node.edges)
@@ -464,7 +461,7 @@ class Walk:
         if not self.keeps_graph:
             node.close()
         if hooks is not None and hooks.after:
-            before = tuple([shown(g, node.device) for g in grads])
+            before = tuple([gradient_tensor(g, node.device) for g in grads])
             result = tuple(hooks.call(hooks.after, node, _in_shape(node, result), before))
             del before
             owned = [False] * len(result)
@@ -483,7 +480,7 @@ class Walk:
             self._arrive(edge[0])
 
     def _ends_at(self, node: Node, grads: list, owned: list) -> bool:
-        """Take the gradients that are wanted of a node's outputs. Returns: nothing beyond the node is wanted."""
+        """Take the wanted gradients of a node's outputs. Returns True if nothing beyond the node is wanted."""
         wanted: Any = self.wanted
         for index, grad in enumerate(grads):
             if grad is not None and (id(node), index) in wanted:
@@ -492,11 +489,11 @@ class Walk:
         return not any(edge is not None and id(edge[0]) in self.pending for edge in node.edges)
 
     def _deliver(self, edge: tuple, grad: Any, owned: bool) -> None:
-        """Give a gradient to the node or leaf that it belongs to, in that one's shape and dtype, adding to what is there."""
+        """Add a gradient to those of its node or leaf, in the shape and dtype that it has there."""
         target, index = edge
         state = self.pending.get(id(target))
         if state is None:
-            return  # nobody asked for it
+            return  # not wanted
         device = target.device
         if isinstance(target, Node):
             shape, dtype = target.shapes[index]
@@ -519,7 +516,7 @@ class Walk:
         state.grads[index], state.owned[index] = grad, owned
 
     def _arrive(self, target: Any) -> None:
-        """One expected gradient was sent; when it was the last, a leaf takes its gradient and a node becomes ready."""
+        """Count one expected gradient. After the last one a leaf takes its gradient, or a node becomes ready."""
         state = self.pending.get(id(target))
         if state is None:
             return
@@ -543,13 +540,14 @@ def _by_sequence(node: Node) -> int:
     return node.sequence
 
 
-# --- gradients: who owns them, and how leaves take them -----------------------------------------------------------------
+# --- gradients: ownership, and accumulation into leaves -----------------------------------------------------------------
 
 
 def _ownership(grads: list, owned: list, result: tuple) -> list:
-    """Tell which of the gradients that a backward returned belong to the engine alone: they may be written in place.
+    """For each gradient that a backward returned: True if the engine owns its memory alone, and so may write into it.
 
-    One that shows the incoming gradient's memory does if the incoming one did, and no other result shows it too.
+    If one shares the memory of the incoming gradient, the engine owns it only if it owned the incoming one, and no other
+    result shares that memory.
     """
     if len(result) == 1 and result[0] is grads[0]:
         return owned
@@ -563,7 +561,7 @@ def _ownership(grads: list, owned: list, result: tuple) -> list:
 
 
 def _has_own_elements(array: Any) -> bool:
-    """Whether every element has memory of its own, to write into (a broadcast view has not, nor has what has no elements)."""
+    """True if each element has its own memory, to write into. A broadcast view has not, nor has an empty array."""
     return array.size > 0 and (0 not in array.strides or array.size == 1 or array.flags.c_contiguous)
 
 
@@ -582,14 +580,14 @@ def _in_shape(node: Node, result: tuple) -> list:
     return grads
 
 
-_accumulating = RLock()
-_late: deque[tuple] = deque()  # gradients of walks that must not wait; who has the lock above adds them when it is done
+_accumulating = reentrant()
+_late: deque[tuple] = deque()  # from walks that must not wait; the thread with the lock above adds them
 
 
 def accumulate(leaf: Tensor, grad: Any, owned: bool) -> None:
-    """Add to ``leaf.grad``; an owned buffer becomes the gradient, any other is copied, so that no two tensors share one."""
+    """Add to ``leaf.grad``. An owned buffer becomes the gradient; any other is copied, so that no two tensors share one."""
     if may_wait():
-        with _accumulating:  # walks of two threads may come to one leaf
+        with _accumulating:  # two threads may add to one leaf
             _add(leaf, grad, owned)
         _call_post_hooks(leaf)
     else:

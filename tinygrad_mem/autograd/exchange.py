@@ -1,16 +1,18 @@
-"""The ways out of the engine: Python numbers, NumPy, other libraries, text, pickles."""
+"""Conversion of tensors to Python numbers, NumPy arrays, arrays of other libraries, text and pickles."""
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any, Self
 
 import numpy as np
 
 from ..devices import device as Device
+from ..dtypes import borrowed
 from ..errors import DeviceError, GraphError, ShapeError
 from ..scope import local
-from .capsule import borrowed, given
+from .capsule import given
 from .formatting import format_tensor
 from .pickling import Memory, rebuild
 from .shape import Shaped, address_of
@@ -27,7 +29,7 @@ class Exchange(Shaped):
     _wrap: Any
 
     def _host(self) -> np.ndarray:
-        """The values in host memory: the array itself on the cpu, a copy elsewhere."""
+        """The values in host memory: the array itself for a cpu tensor, else a copy."""
         if type(self.array) is np.ndarray and self.device.type == "cpu":
             return self.array
         out = np.empty(self.array.shape, self.array.dtype)
@@ -38,7 +40,7 @@ class Exchange(Shaped):
         """The values as a NumPy array that shares the memory of a cpu tensor.
 
         Args:
-            force: detach and copy to the host first, whatever the tensor.
+            force: detach it, and copy it to the host if needed.
 
         Raises:
             GraphError: it requires grad; use ``detach().numpy()``.
@@ -52,7 +54,7 @@ class Exchange(Shaped):
         return self._host()
 
     def item(self) -> Any:
-        """The one element, as a Python number; in a dry run (``memory.predict``) only what was given as a number is known.
+        """The one element, as a Python number. In a dry run (``memory.predict``) only numbers that the program gave are known.
 
         Raises:
             ShapeError: there is not exactly one element.
@@ -70,13 +72,13 @@ class Exchange(Shaped):
         return self._seen().tolist()
 
     def _constant(self) -> np.ndarray | None:
-        """In a dry run, the values, if the program gave them as numbers and nothing has written there since."""
+        """In a dry run: the values, if the program gave them as numbers and nothing was written there since."""
         if local.dry is None or self._storage is None or self._storage.constant is None:
             return None
         version, start, values = self._storage.constant
         if version != self._storage.version:
             return None
-        if not self.array.size:  # a view of nothing may begin beyond it
+        if not self.array.size:  # an empty view may begin beyond the end
             return np.empty(self.array.shape, self.array.dtype)
         offset = address_of(self.array) - start
         return np.ndarray(self.array.shape, self.array.dtype, values, offset, self.array.strides)
@@ -104,7 +106,7 @@ class Exchange(Shaped):
         if self._requires_grad:
             raise BufferError("Can't export tensors that require gradient, use tensor.detach()")
         if self.is_meta:
-            raise BufferError("a tensor on device meta has a shape and no memory: there is nothing to export")
+            raise BufferError("a tensor on device meta has no values: there is nothing to export")
         return given(self.array, **options)
 
     def __dlpack_device__(self) -> tuple:
@@ -125,7 +127,14 @@ class Exchange(Shaped):
         return int(self.item())
 
     def __float__(self) -> float:
-        return float(self.item())
+        number = self.item()
+        if isinstance(number, Unknown):
+            warnings.warn(
+                "float(): this number is not known in a dry run, and a plain float cannot say so: it is 1.0. A decision by it "
+                "would not be noticed. item() gives a number that stays unknown.",
+                stacklevel=2,
+            )
+        return float(number)
 
     def __index__(self) -> int:
         if self.array.dtype.kind not in "iub":
@@ -136,12 +145,13 @@ class Exchange(Shaped):
         return bool((self._seen() == (element._seen() if isinstance(element, Exchange) else element)).any())
 
     def _seen(self) -> np.ndarray:
-        """The values on the host: those that a dry run knows, or all."""
+        """The values on the host; in a dry run, if they are known."""
         known = self._constant()
         return self._host() if known is None else known
 
     def __format__(self, spec: str) -> str:
-        return object.__format__(self, spec) if self.array.ndim or self.is_meta else format(self.item(), spec)
+        unreadable = self.is_meta and local.dry is None
+        return object.__format__(self, spec) if self.array.ndim or unreadable else format(self.item(), spec)
 
     def __repr__(self) -> str:
         return format_tensor(self)
@@ -162,7 +172,7 @@ class Exchange(Shaped):
         return copy
 
     def _deepcopy(self, memo: dict) -> Self:
-        """The copy, without the gradient; what shares memory here shares it there."""
+        """A copy without the gradient. Tensors that share memory share it in the copy too."""
         _, (kind, memory, *rest) = self.__reduce_ex__(4)
         copy = memo[id(self)] = rebuild(kind, deepcopy(memory, memo), *rest)
         return copy
@@ -173,5 +183,5 @@ _CORE |= {"_retains_grad", "_inference", "_off_the_record", "_stepped_in_backwar
 
 
 def _extra(tensor: Exchange) -> dict:
-    """Attributes that a user or a subclass put on the tensor."""
+    """Attributes that a user or a subclass set on the tensor."""
     return {name: value for name, value in tensor.__dict__.items() if name not in _CORE}

@@ -1,4 +1,4 @@
-"""Printing of tensors: PyTorch's layout, so that outputs can be compared line by line."""
+"""Printing of tensors, in PyTorch's layout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def format_tensor(tensor: Any) -> str:
 
 
 def _with_tail(text: str, tail: list[str]) -> str:
-    """``text`` and what follows it, on a new line where the line would get too long."""
+    """``text`` with the suffixes after it; they go on a new line if the line would be too long."""
     length = len(text) - text.rfind("\n") + 1
     for each in tail:
         if length + len(each) + 2 > _LINE:
@@ -58,14 +58,14 @@ def _format_values(values: np.ndarray) -> str:
             shown = np.take(shown, [*range(_EDGE), *range(size - _EDGE, size)], axis)
     form = _number_format(shown)
     width = 0
-    if values.ndim:  # a number alone is not padded
+    if values.ndim:  # a single number is not padded
         wide = shown[np.isfinite(shown) & (shown != 0)] if is_floating(values.dtype) else shown
         width = max((len(form(v)) for v in wide.ravel().tolist()), default=1)
     return _format_axes(values, short, lambda v: form(v).rjust(width), width, _INDENT)
 
 
 def _number_format(shown: np.ndarray) -> Callable[[Any], str]:
-    """One format for all: integers with a point, four decimals, or powers of ten where sizes differ too much."""
+    """One format for all values: integers with a point, four decimals, or exponents if the sizes differ too much."""
     if not is_floating(shown.dtype):
         return str
     shown = shown.astype(np.float64)

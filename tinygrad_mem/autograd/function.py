@@ -1,7 +1,7 @@
-"""``Function``: a differentiable operation that a user writes, forward above backward, on tensors.
+"""``Function``: a differentiable operation that a user writes, as a forward and a backward on tensors.
 
-It is recorded as one node like any op. What ``ctx.save_for_backward`` is given are the node's saved arrays: counted, checked
-for in-place writes, packed by saved-tensor hooks, and freed as soon as its backward has run.
+It is recorded as one node like any op. The tensors given to ``ctx.save_for_backward`` become the node's saved arrays: they are
+counted, checked for in-place writes, packed by saved-tensor hooks, and freed as soon as backward has run.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from .. import scope
 from ..dtypes import FLOATING
 from ..errors import DeviceError, GraphError, NotOfferedError
 from ..scope import local
-from . import core, saved
+from . import core, node_hooks
 from .grad_mode import no_grad
 from .sharing import Sharing
 from .tensor import Tensor
 
 
 class FunctionContext:
-    """``ctx``: what forward hands to backward. Attributes of any name may be put on it; they are not counted as saved.
+    """``ctx``: passes values from forward to backward. It may have any attributes; they are not counted as saved.
 
     Attributes:
-        needs_input_grad: one bool an argument of forward.
+        needs_input_grad: one bool for each argument of forward.
         saved_tensors: in backward, the tensors given to :meth:`save_for_backward`.
     """
 
@@ -38,10 +38,10 @@ class FunctionContext:
     needs_input_grad: tuple[bool, ...] = ()
 
     def save_for_backward(self, *tensors: Tensor | None) -> None:
-        """Keep inputs, outputs or other tensors for backward; a second call replaces the first.
+        """Save inputs, outputs or other tensors for backward. A second call replaces the first.
 
         Raises:
-            TypeError: something is neither a tensor nor ``None``; put it on ctx as an attribute.
+            TypeError: an argument is neither a tensor nor ``None``; make it an attribute of ctx instead.
         """
         for t in tensors:
             if t is not None and not isinstance(t, Tensor):
@@ -54,22 +54,22 @@ class FunctionContext:
     save_for_forward = save_for_backward
 
     def mark_dirty(self, *tensors: Tensor) -> None:
-        """Say which inputs forward has written in place; each must be returned."""
+        """Mark inputs that forward has written in place. Forward must return each of them."""
         self._dirty = tensors
 
     def mark_non_differentiable(self, *tensors: Tensor) -> None:
-        """Say which outputs carry no gradient."""
+        """Mark outputs that have no gradient."""
         self._constant = tensors
 
     def set_materialize_grads(self, value: bool) -> None:
-        """False: backward gets ``None``, and not zeros, for outputs that were not used."""
+        """With False, backward gets ``None`` instead of zeros for outputs that were not used."""
         self._materialize = value
 
     @property
     def saved_tensors(self) -> tuple:
         if self._unpacked is None:
             raise GraphError(
-                "saved_tensors: there are none outside of backward, or they were freed: Trying to backward through the graph "
+                "saved_tensors: they exist only in backward, or were freed: Trying to backward through the graph "
                 "a second time? Specify retain_graph=True the first time."
             )
         return self._unpacked
@@ -89,7 +89,7 @@ class FunctionNode(core.Node):
     is_tensor: tuple[bool, ...]
 
     def name(self) -> str:
-        """As PyTorch names it."""
+        """PyTorch's name of the node."""
         return f"{self.op.__name__}Backward"
 
     def tensors(self) -> tuple:
@@ -113,7 +113,7 @@ class _Rule:
         self.__name__, self.function = function.__name__, function
 
     def backward(self, node: FunctionNode, *grads: Any) -> tuple:
-        """Call the user's backward with tensors; give the engine arrays that it may own."""
+        """Call the user's backward with tensors, and return arrays that the engine may own."""
         ctx = node.ctx
         incoming = [
             node.zeros(shape, dtype) if g is None and ctx._materialize and dtype.kind in FLOATING else g
@@ -134,7 +134,7 @@ class _Rule:
         return seen.own(result, node)
 
     def _check(self, node: FunctionNode, result: list) -> None:
-        """One gradient an argument of forward, tensors on the node's device, ``None`` for what is no tensor."""
+        """Check the gradients: one for each argument of forward, on the node's device; ``None`` for other arguments."""
         expected = len(node.edges)
         if len(result) > expected and all(r is None for r in result[expected:]):
             del result[expected:]
@@ -190,12 +190,12 @@ class Function:
 
     @staticmethod
     def forward(*args: Any, **kwargs: Any) -> Any:
-        """Compute the result; recording is off inside."""
+        """Compute the result; ops inside are not recorded."""
         raise NotImplementedError("You must implement the forward function for custom autograd.Function.")
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> Any:
-        """Fill ``ctx`` after a forward that takes none."""
+        """Fill ``ctx`` after a forward that does not take it."""
         raise NotImplementedError("setup_context is not implemented.")
 
     @staticmethod
@@ -215,10 +215,10 @@ class Function:
 
     @classmethod
     def apply(cls, *args: Any) -> Any:
-        """Run forward, and record it when an argument requires grad and grad mode is on.
+        """Run forward. Record it if an argument requires grad and grad mode is on.
 
         Raises:
-            TypeError: forward returned something that holds no tensor.
+            TypeError: forward returned neither a tensor nor a tuple with one.
             GraphError: a dirty tensor was not returned, or is a leaf that requires grad.
         """
         ctx = FunctionContext()
@@ -255,7 +255,7 @@ def _is_in(tensor: Any, tensors: tuple) -> bool:
 def _check_dirty(cls: type, ctx: FunctionContext, args: tuple, results: Any, record: bool) -> None:
     for tensor in ctx._dirty:
         if not _is_in(tensor, args) or not _is_in(tensor, tuple(results)):
-            raise GraphError(f"{cls.__name__}: what mark_dirty() is given must be an input, and must be returned by forward")
+            raise GraphError(f"{cls.__name__}: mark_dirty() takes inputs that forward returns")
         if not record:
             continue
         if tensor._view is not None:
@@ -267,14 +267,14 @@ def _check_dirty(cls: type, ctx: FunctionContext, args: tuple, results: Any, rec
 
 
 def _output(result: Any, ctx: FunctionContext, args: tuple) -> Any:
-    """The tensor that the caller gets: an input that was returned as it is becomes a new tensor over the same memory."""
+    """The tensor that the caller gets. An input that forward returned unchanged becomes a new tensor over the same memory."""
     if not isinstance(result, Tensor) or _is_in(result, ctx._dirty):
         return result
     return result.detach() if _is_in(result, args) or result._node is not None or result._requires_grad else result
 
 
 def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list, results: tuple) -> None:
-    """One node: what was saved, where gradients go, and the outputs that hang on it."""
+    """Make the node: its saved arrays, its edges, and its outputs."""
     tensors = [r for r in results if isinstance(r, Tensor)]
     if len({t.device for t in tensors}) > 1:
         raise NotOfferedError(f"{cls.__name__}: outputs on several devices are not offered; use a Function for each")
@@ -294,10 +294,10 @@ def _record(cls: type[Function], ctx: FunctionContext, args: tuple, edges: list,
 
 
 def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
-    """The node keeps arrays and storages, never the tensors: an output that is saved makes no cycle."""
-    hooks = local.saved_hooks
+    """Save arrays and storages, and never tensors: a saved output would make a reference cycle."""
+    hooks = node_hooks.hooks_here()
     if hooks:
-        local.recorded += 1
+        local.recorded[hooks[2]] += 1
     node.storages, node.saved, versions = {}, {}, []
     for i, tensor in enumerate(ctx._saved):
         if tensor is None:
@@ -305,16 +305,16 @@ def _save(node: FunctionNode, ctx: FunctionContext, args: tuple) -> None:
         name, storage = str(i), tensor.storage
         node.saved[name], node.storages[name] = tensor.array, storage
         if hooks:
-            node.saved[name] = saved.pack(
-                hooks[-1],
+            node.saved[name] = node_hooks.pack(
+                hooks,
                 (node, name, None),
-                saved.shown(tensor, not _is_in(tensor, args), tensor.array, tensor.device),
+                node_hooks.tensor_to_pack(tensor, not _is_in(tensor, args), tensor.array, tensor.device),
             )
             node.packed = True
         else:
             versions.append((name, storage, storage.version))
     if scope.listeners:
-        saved.tell_saved(node)
+        node_hooks.tell_saved(node)
     node.versions, node.remembers = versions, bool(node.saved)
     node.devices = tuple([None if t is None else t.device for t in ctx._saved])
     ctx._saved = ()
@@ -324,7 +324,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def once_differentiable(function: F) -> F:
-    """PyTorch's mark of a backward that cannot be differentiated again: here none can, so it changes nothing."""
+    """Decorator for a backward that cannot be differentiated again. It changes nothing: no backward can be here."""
 
     @functools.wraps(function)
     def wrapper(*args: Any) -> Any:
@@ -340,7 +340,7 @@ class _IsTensor(type):
 
 
 class Variable(metaclass=_IsTensor):
-    """Old listings wrapped tensors in ``Variable``; a tensor is one."""
+    """The old wrapper of tensors. ``Variable(t)`` returns a tensor, and each tensor is an instance."""
 
     def __new__(cls, data: Tensor, requires_grad: bool = False) -> Tensor:  # type: ignore[misc]
         if not isinstance(data, Tensor):

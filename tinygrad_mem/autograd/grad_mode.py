@@ -1,4 +1,4 @@
-"""Whether ops are recorded, for the running thread: PyTorch's ``no_grad`` and family, as contexts and as decorators."""
+"""``no_grad`` and related switches: they turn recording of ops on and off for the running thread."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from ..interrupts import covered
+from ..interrupts import signal_safe
 from ..scope import local
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _GradMode:
-    """Sets grad mode on entry, restores on exit; decorates functions and generators alike."""
+    """Sets grad mode on entry and restores it on exit. It also decorates functions and generators."""
 
     mode: bool
     inference = False
@@ -37,7 +37,7 @@ class _GradMode:
         local.grad_enabled = self.mode
         local.inference = local.inference or self.inference
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             before = self._before
@@ -53,7 +53,7 @@ class _GradMode:
                 with self._clone():
                     source = function(*args, **kwargs)
                 advance, what = source.send, None
-                while True:  # what the caller sends and throws arrives inside, in the mode; outside, the mode does not hold
+                while True:  # the mode is on only while the generator's code runs, also after send() and throw()
                     try:
                         with self._clone():
                             item = advance(what)
@@ -79,19 +79,19 @@ class _GradMode:
 
 
 class no_grad(_GradMode):
-    """Ops inside are not recorded; nothing is kept for backward. ``with no_grad():`` or ``@no_grad()``."""
+    """Inside, ops are not recorded and nothing is saved for backward. ``with no_grad():`` or ``@no_grad()``."""
 
     mode = False
 
 
 class enable_grad(_GradMode):
-    """Ops inside are recorded, also within a :class:`no_grad`."""
+    """Inside, ops are recorded, also within a :class:`no_grad`."""
 
     mode = True
 
 
 class set_grad_enabled(_GradMode):
-    """Sets grad mode at once, like PyTorch's; as a context it also restores it."""
+    """Sets grad mode at once, as in PyTorch; as a context it also restores it."""
 
     def __init__(self, mode: bool) -> None:
         super().__init__()
@@ -107,12 +107,12 @@ class set_grad_enabled(_GradMode):
         local.grad_enabled = self.mode
 
     def __call__(self, function: F) -> F:
-        local.grad_enabled = self._initial[0]  # used as a decorator: the mode holds in the function only
+        local.grad_enabled = self._initial[0]  # as a decorator: the mode is set in the function only
         return super().__call__(function)
 
 
 class inference_mode(_GradMode):
-    """Like :class:`no_grad`; what is made inside can never take part in a recorded graph.
+    """As :class:`no_grad`. Tensors made inside can never be part of a recorded graph.
 
     ``inference_mode(False)`` leaves inference mode and records again.
     """
@@ -137,10 +137,10 @@ class _Mode(_GradMode):
 
 
 def is_grad_enabled() -> bool:
-    """Whether ops of this thread are recorded."""
+    """True if ops of this thread are recorded."""
     return local.grad_enabled
 
 
 def is_inference_mode_enabled() -> bool:
-    """Whether this thread is in :class:`inference_mode`."""
+    """True if this thread is in :class:`inference_mode`."""
     return local.inference

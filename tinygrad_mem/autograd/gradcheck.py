@@ -1,4 +1,4 @@
-"""Numerical derivatives against backward's: by element, or by one random projection for each pair of input and output."""
+"""``gradcheck``: backward compared with numerical derivatives, by element or by random projection."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def gradcheck(
     nondet_tol: float = 0.0,
     fast_mode: bool = False,
 ) -> bool:
-    """Whether ``func``'s backward is the derivative of its forward, by central differences in float64.
+    """Compare ``func``'s backward with central differences of its forward, in float64. Returns True if they agree.
 
     Args:
-        func: takes ``inputs``, gives a tensor or a tuple of tensors.
-        inputs: those that require grad are checked; their values are changed and put back.
+        func: takes ``inputs``, returns a tensor or a tuple of tensors.
+        inputs: those that require grad are checked. Their values are changed and then restored.
         eps: half the step of the differences.
         raise_exception: raise :class:`GradcheckError` instead of returning False.
-        nondet_tol: how far two runs on the same inputs may differ.
-        fast_mode: two evaluations an input instead of two an element: one random projection of the Jacobian.
+        nondet_tol: the largest difference allowed between two runs on the same inputs.
+        fast_mode: check one random projection of the Jacobian: two evaluations per input instead of two per element.
 
     Raises:
         ValueError: no input requires grad.
-        DTypeError: one that does is not float64.
-        GradcheckError: which output, input and elements, and both values.
+        DTypeError: an input that requires grad is not float64.
+        GradcheckError: they differ; the message names output, input, elements and both values.
     """
     args = (inputs,) if isinstance(inputs, Tensor) else tuple(inputs)
     checked = [i for i, x in enumerate(args) if isinstance(x, Tensor) and x.requires_grad]
@@ -80,11 +80,11 @@ class _Check:
         return [t for t in found if isinstance(t, Tensor) and t.is_floating_point()]
 
     def run(self) -> list[np.ndarray]:
-        """Values of the outputs at the inputs as they are now."""
+        """The outputs' values at the present inputs."""
         return [_values(t) for t in self.outputs()]
 
     def backward(self, output: Tensor, direction: np.ndarray) -> list[np.ndarray]:
-        """Gradients of all checked inputs for one gradient of ``output``."""
+        """The gradients of all checked inputs for one gradient of ``output``."""
         inputs = [self.args[i] for i in self.checked]
         if not output.requires_grad:
             return [np.zeros(x.shape) for x in inputs]
@@ -94,7 +94,7 @@ class _Check:
         return [np.zeros(x.shape) if g is None else _values(g) for x, g in zip(inputs, found, strict=True)]
 
     def deterministic(self) -> None:
-        """Two runs give the same outputs, and two backwards of each the same gradients."""
+        """Check that two runs give the same outputs, and two backwards the same gradients."""
         first, second = self.outputs(), self.outputs()
         for index, (a, b) in enumerate(zip(first, second, strict=True)):
             self._alike(_values(a), _values(b), f"output {index} differs between two runs on the same inputs")
@@ -109,7 +109,7 @@ class _Check:
             at = tuple(int(n) for n in np.argwhere(~same)[0])
             raise GradcheckError(
                 f"gradcheck: not deterministic: {what}, at element {at}: {a[at]!r} and {b[at]!r}. "
-                "Seed what it draws, or set nondet_tol."
+                "Seed its random numbers, or set nondet_tol."
             )
 
     def difference(self, index: int, step: np.ndarray) -> list[np.ndarray]:
@@ -141,7 +141,7 @@ class _Check:
                 self._compare(number, index, output, numerical, analytical[number][position])
 
     def _rows(self, output: Tensor) -> list[np.ndarray]:
-        """For each checked input, the Jacobian of ``output`` by backward: one row an element of the output."""
+        """For each checked input, the Jacobian of ``output`` by backward: one row for each element of the output."""
         rows = []
         for flat in range(output.numel()):
             direction = np.zeros(output.shape)
@@ -165,7 +165,7 @@ class _Check:
         )
 
     def fast(self) -> None:
-        """Compare ``v J u`` for random directions; where it is off, name the element."""
+        """Compare ``v J u`` for random directions; in a small Jacobian that differs, find the element."""
         rng = np.random.default_rng(0)
         outputs = self.outputs()
         weights = [_direction(rng, o) for o in outputs]

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from ..interrupts import covered
+from ..interrupts import callback_depth as _callback_depth
+from ..interrupts import signal_safe
 from ..scope import local
 from .core import Node as Node
 from .tensor import Tensor
 
-if TYPE_CHECKING:  # it lives further up, and puts itself here
+if TYPE_CHECKING:  # defined in a higher room, which sets it here
     from ..techniques.offload import save_on_cpu as save_on_cpu
 
 
 class saved_tensors_hooks:
-    """Inside, every tensor saved for backward goes through ``pack`` at once, and through ``unpack`` when backward wants it.
+    """Inside, each tensor saved for backward goes through ``pack`` at once, and through ``unpack`` when backward needs it.
 
-    ``pack`` is given a tensor (a leaf, or a view of one, as it is; of any other a detached one, which shares its storage and
-    version) and returns anything: a file name, a compressed array. ``unpack`` returns a tensor of the same shape, dtype and
-    device. What ``pack`` did not keep is freed as soon as nothing else uses it. Blocks nest: the innermost applies. Recording
-    is as the hooks find it; what they compute is not packed again.
+    ``pack`` gets a tensor (a leaf or a view of a leaf itself; any other tensor detached, with the same storage and version) and
+    returns any object: a file name, a compressed array. ``unpack`` returns a tensor of the same shape, dtype and device. Memory
+    that ``pack`` did not keep is freed as soon as nothing else uses it. Blocks nest: the innermost applies. Hooks run in the
+    caller's grad mode; the tensors that their ops save are not packed again.
 
     Raises:
         TypeError: on entry, a hook that cannot be called; in backward, ``unpack`` did not return a tensor.
@@ -36,9 +37,9 @@ class saved_tensors_hooks:
         message = getattr(local, "saved_hooks_disabled", None)
         if message is not None:
             raise RuntimeError(message)
-        local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook))
+        local.saved_hooks = (*local.saved_hooks, (self.pack_hook, self.unpack_hook, _callback_depth()))
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -60,7 +61,7 @@ def leaves(tensor: Tensor) -> list[Tensor]:
 
 
 class disable_saved_tensors_hooks:
-    """Inside, entering :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``; open ones are an error too."""
+    """Inside, :class:`saved_tensors_hooks` raises ``RuntimeError(error_message)``. So does entering it inside such hooks."""
 
     def __init__(self, error_message: str) -> None:
         self.error_message = error_message
@@ -71,7 +72,7 @@ class disable_saved_tensors_hooks:
         self._before = getattr(local, "saved_hooks_disabled", None)
         local.saved_hooks_disabled = self.error_message
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc

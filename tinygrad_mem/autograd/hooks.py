@@ -10,7 +10,7 @@ _next_key = counter(0)
 
 
 class RemovableHandle:
-    """Registers ``hook`` in ``hooks``; ``remove()`` takes it away again, and so does leaving the handle as a context."""
+    """Registers ``hook`` in ``hooks``. ``remove()`` removes it; so does the end of a ``with`` block of the handle."""
 
     __slots__ = ("_hooks", "key")
 
@@ -20,7 +20,7 @@ class RemovableHandle:
         hooks[self.key] = hook
 
     def remove(self) -> None:
-        """Take the hook away; a second time does nothing."""
+        """Remove the hook. A second call does nothing."""
         self._hooks.pop(self.key, None)
 
     def __enter__(self) -> RemovableHandle:

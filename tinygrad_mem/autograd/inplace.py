@@ -1,4 +1,4 @@
-"""In-place runs: an op's result is written into its first input, and a write through a view reaches the view's base."""
+"""In-place ops: the result is written into the first input. A write through a view changes the graph of the view's base."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from ..dtypes import FLOATING
+from ..dtypes import FLOATING, FOREIGN, admitted
 from ..errors import GraphError
 from ..ops.base import Context, Op
 from ..scope import local
-from .capsule import FOREIGN, admitted
+from . import node_hooks
 from .core import Node, connect, next_sequence, observed, one_device, remember
 from .shape import address_of
 from .tensor import Tensor
 
 
 def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
-    """Run ``op`` in place: its result is written into ``target``, which is also its first input.
+    """Run ``op`` in place: ``target`` is its first input, and gets its result.
 
     Raises:
         GraphError: ``target`` is a leaf that requires grad (or a view of one) and grad mode is on.
@@ -42,7 +42,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
         _, arrays = one_device(op, inputs)
     else:
         arrays = [x.array if isinstance(x, Tensor) else admitted(x) if isinstance(x, FOREIGN) else x for x in inputs]
-    if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays always are
+    if not getattr(target.array.flags, "writeable", True):  # CuPy's arrays are always writeable
         raise GraphError(f"{op.__name__}: the tensor's memory is read-only; write into a clone()")
     if target._storage is not None:
         for x in inputs[1:]:
@@ -52,7 +52,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     if True in needs and (target._off_the_record or (target._view is not None and target._view.base._off_the_record)):
         raise GraphError(
             f"{op.__name__}: A view was created in no_grad mode and is being modified inplace with grad mode enabled: its base "
-            "would not know of it. Make the view, or write it, in the other mode; or write into a clone()."
+            "would not record the write. Make the view and write it in the same mode, or write into a clone()."
         )
     node = Node(device, needs)  # type: ignore[arg-type]
     node.op = op
@@ -61,7 +61,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
     node.target = None
     storage = target.storage
     before = storage.version
-    hooked = bool(local.saved_hooks)  # what they pack is the new value: they know it from the old one by its version
+    hooked = bool(node_hooks.hooks_here())  # the hooks pack the new value, and tell it from the old one by its version
     if hooked:
         storage.written(op.__name__)
     record = any(needs)
@@ -73,7 +73,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
             _record_on_base(node, inputs, target)
         if not hooked:
             storage.written(op.__name__)
-        # what the op saved of the target after writing it is valid at the new version; before writing it, at the old one
+        # arrays of the target that the op saved before its write are valid at the old version, later ones at the new version
         node.versions = tuple(
             (name, s, v + 1 if s is storage and v == before and name in op.outputs else v) for name, s, v in node.versions
         )
@@ -83,7 +83,7 @@ def apply_(op: type[Op], target: Tensor, *inputs: Any, **params: Any) -> Tensor:
 
 
 def _places(array: Any) -> np.ndarray:
-    """An array of NumPy at the addresses of ``array``, whatever memory that is: to be compared, and never read."""
+    """A NumPy array with the addresses of ``array``, to compare addresses. Its values must not be read."""
     if isinstance(array, np.ndarray):
         return array
     return np.asarray(_Places(array))
@@ -96,7 +96,7 @@ class _Places:
 
 
 def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
-    """An op may read just what it writes, element by element; what it writes earlier than it reads would be another value."""
+    """Refuse inputs that overlap the written tensor, except the same elements in the same places."""
     if other.shape == target.shape and other.strides == target.strides and address_of(other) == address_of(target):
         return
     if target.size and other.size:
@@ -112,7 +112,7 @@ def _refuse_overlap(op: type[Op], target: Any, other: Any) -> None:
 
 
 def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
-    """An in-place write through a view: the view's base gets a node that rewrites the written part of its gradient."""
+    """Record a write through a view: the base gets a node that changes the written part of its gradient."""
     view = target._view
     assert view is not None
     target.edge()  # the view may be stale
@@ -133,11 +133,11 @@ def _record_on_base(node: Node, inputs: tuple, target: Tensor) -> None:
     outer.shapes = ((base.array.shape, base.array.dtype),)
     with base._retained_anew():
         base._node, base._index, base._requires_grad = outer, 0, True
-    target._requires_grad = True  # its node is made again from the base when it is asked for
+    target._requires_grad = True  # its node is made from the base again when it is needed
 
 
 class CopySlices(Op):
-    """The base's gradient after a write through a view: the written part goes through the writing op. Saves nothing itself."""
+    """Backward of a write through a view: the written part of the base's gradient goes through the op. Saves nothing itself."""
 
     @staticmethod
     def backward(ctx: Any, gy: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Numbers that a dry run knows: those that the program gave, and what ops make of a few of them.
+"""Values that a dry run knows: numbers that the program gave, and results of ops on a few of them.
 
-Nothing is computed in a dry run. But programs decide by small numbers that they made themselves (the positions of tokens, the
-widths of layers): what an op makes of such numbers alone is computed beside the run, on the host, and noted with the result.
+A dry run computes nothing on tensors. But programs branch on small tensors that they made themselves (positions of tokens,
+widths of layers). If all inputs of an op are such known values, its result is computed on the host and stored with the tensor.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import scope
 from ..dtypes import FLOATING
 from ..errors import DataDependenceError
 from ..kernels import numpy as kernels
@@ -20,11 +21,11 @@ from .tensor import Tensor
 from .unknown import Unknown
 
 REMEMBERED = 4096
-"""Elements: a dry run knows the values of a tensor up to this size."""
+"""The most elements of a tensor whose values a dry run knows."""
 
 
 class _Beside:
-    """The host, as a device whose memory nobody counts. It draws no random numbers."""
+    """The host as a device without a pool or random numbers."""
 
     xp = np
     kernels = kernels
@@ -36,15 +37,15 @@ class _Beside:
 
 
 def remember(values: np.ndarray, out: Tensor) -> None:
-    """Note what a tensor of a dry run holds."""
+    """Store the values of a tensor of a dry run."""
     if local.dry is out.device and values.size <= REMEMBERED:
         out.storage.constant = (out.storage.version, address_of(out.array), values.tobytes())
 
 
-def follow(op: type[Op], inputs: tuple, params: dict[str, Any], outputs: Any) -> None:
-    """Note the values of ``outputs``, if ``op`` made them of few known numbers only.
+def _follow(op: type[Op], inputs: tuple, params: dict[str, Any], outputs: Any) -> None:
+    """Store the values of ``outputs`` if all inputs of ``op`` are small and known.
 
-    Where a GPU is predicted, whole numbers alone are followed: its last digits of others may be other ones.
+    In a prediction of a GPU only integers are computed: a GPU may round other results differently.
     """
     made = outputs if type(outputs) is tuple else (outputs,)
     if op.view or any(t.array.size > REMEMBERED or not t.array.flags.c_contiguous for t in made):
@@ -58,9 +59,9 @@ def follow(op: type[Op], inputs: tuple, params: dict[str, Any], outputs: Any) ->
         return
     try:
         device: Any = _Beside()
-        found = local.unheard(op.forward, Context(device, (False,) * len(inputs)), *arrays, **params)
+        found = local.run_uncounted(op.forward, Context(device, (False,) * len(inputs)), *arrays, **params)
     except (AttributeError, ValueError, IndexError, RuntimeError, TypeError, ArithmeticError, DataDependenceError):
-        return  # a device that draws or waits, or numbers that the run will refuse
+        return  # the op needs a real device, or the run will refuse the numbers
     for tensor, values in zip(made, found if type(found) is tuple else (found,), strict=True):
         remember(values, tensor)
 
@@ -70,10 +71,13 @@ def _is(a: Any) -> bool:
 
 
 def _values(x: Any) -> Any:
-    """The values of a known tensor, a number itself; the class ``Unknown`` for what is not known, or holds such."""
+    """The values of a known tensor; a number itself; the class ``Unknown`` for all else."""
     if isinstance(x, Tensor):
         known = x._constant() if x.array.size <= REMEMBERED else None
         return Unknown if known is None else known
     if isinstance(x, (tuple, list)):
         return Unknown if any(_values(part) is Unknown for part in x) else x
     return Unknown if type(x) is Unknown or _is(x) else x
+
+
+scope.dry_run_hooks.append(_follow)

@@ -1,4 +1,4 @@
-"""Copies and pickles of tensors: their memory once, however many of them share it, and where each lies in it."""
+"""Copies and pickles of tensors: shared memory is stored once, with the place of each tensor in it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class Memory:
     """The memory of tensors that are copied or pickled together.
 
     Attributes:
-        root: the array of all of it; ``array`` of the tensors are views of it.
-        storage: what counts writes to it.
+        root: an array of all of the memory; the tensors' arrays are views of it.
+        storage: its version counter.
     """
 
     def __init__(self, root: Any, device: Device) -> None:
@@ -27,7 +27,7 @@ class Memory:
     def of(array: Any, device: Device) -> tuple[Memory, int, tuple, tuple, np.dtype]:
         """The memory of an array, and the array in it: offset in bytes, shape, strides, dtype."""
         root = root_of(array)
-        if not root.flags.c_contiguous:  # not ours: somebody else's array of gaps
+        if not root.flags.c_contiguous:  # another library's array, with gaps
             root = array = device.xp.ascontiguousarray(array)
         memory = _known.get(id(root))
         if memory is None:
@@ -48,7 +48,7 @@ class Memory:
         return copy
 
     def array(self, offset: int, shape: tuple, strides: tuple, dtype: np.dtype) -> Any:
-        """The array that lies there."""
+        """The array at that place."""
         root = self.root
         if shape == root.shape and strides == root.strides and dtype == root.dtype:
             return root
@@ -58,7 +58,7 @@ class Memory:
         return self.device.xp.lib.stride_tricks.as_strided(line, shape, strides)
 
 
-_known: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # one for each array, while it is in use
+_known: weakref.WeakValueDictionary[int, Memory] = weakref.WeakValueDictionary()  # one per array, while it is alive
 
 
 def _load(values: Any, shape: tuple, dtype: np.dtype, device: str) -> Memory:

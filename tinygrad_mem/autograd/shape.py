@@ -1,4 +1,4 @@
-"""The facts about a tensor that need no tape: shape, dtype, bytes, place."""
+"""Shape, dtype, bytes and device of a tensor: everything that needs no tape."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from ..devices import device as Device
 from ..dtypes import FLOATING
 from ..errors import DimensionError
+from ..ops.base import root_of
 
 
 class Size(tuple):
@@ -48,7 +49,7 @@ def address_of(array: Any) -> int:
 
 
 def normalize_dim(dim: int, ndim: int) -> int:
-    """``dim`` counted from the front.
+    """``dim`` as a number that is not negative.
 
     Raises:
         DimensionError: it is outside of ``[-ndim, ndim - 1]`` (a 0-d tensor takes -1 and 0).
@@ -59,16 +60,8 @@ def normalize_dim(dim: int, ndim: int) -> int:
     return dim % bound
 
 
-def root_of(array: Any) -> Any:
-    """The array whose memory ``array`` shows: itself, or the one it is a view of."""
-    base = array.base
-    while base is not None and type(base) is type(array):
-        array, base = base, base.base
-    return array
-
-
 class Shaped:
-    """An array on a device. Sizes are counted in elements, as PyTorch counts them, and not in bytes."""
+    """An array on a device. Strides and offsets count elements, as in PyTorch, not bytes."""
 
     array: Any
     device: Device
@@ -117,16 +110,16 @@ class Shaped:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all elements; a view counts what it shows, not what it keeps alive."""
+        """Bytes of all elements. A view keeps the whole memory of its base alive, which may be more."""
         return int(self.array.nbytes)
 
     def stride(self, dim: int | None = None) -> Any:
-        """Steps between neighbours of each dimension (or of one), in elements."""
+        """The step to the next element along each dimension (or one), in elements."""
         strides = tuple(s // self.array.itemsize for s in self.array.strides)
         return strides if dim is None else strides[normalize_dim(dim, self.ndim)]
 
     def storage_offset(self) -> int:
-        """Elements between the start of the memory that is shared and the first element."""
+        """The position of the first element in the shared memory, in elements."""
         root = root_of(self.array)
         return (self.data_ptr() - address_of(root)) // self.array.itemsize
 
@@ -135,14 +128,14 @@ class Shaped:
         return address_of(self.array)
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
-        """Whether the elements lie in memory in row-major order without gaps; with ``"channels_last"``, channels last."""
+        """True if the elements are in row-major order without gaps; with ``"channels_last"``, in that order."""
         if memory_format in ("channels_last", "channels_last_3d"):
             wanted = 4 if memory_format == "channels_last" else 5
             return self.array.ndim == wanted and bool(self.array.transpose(0, *range(2, wanted), 1).flags.c_contiguous)
         return bool(self.array.flags.c_contiguous)
 
     def is_floating_point(self) -> bool:
-        """Whether the dtype is floating."""
+        """True if the dtype is floating."""
         return self.array.dtype.kind in FLOATING
 
     def is_complex(self) -> bool:
@@ -151,21 +144,21 @@ class Shaped:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether it lives on a GPU."""
+        """True if it is on a GPU."""
         return self.device.type == "cuda"
 
     @property
     def is_cpu(self) -> bool:
-        """Whether it lives in the host's memory."""
+        """True if it is in host memory."""
         return self.device.type == "cpu"
 
     @property
     def is_meta(self) -> bool:
-        """Whether it has a shape only."""
+        """True if it is on device ``meta``: it has a shape and no values."""
         return self.device.type == "meta"
 
     is_xpu = is_mps = is_xla = is_mkldnn = is_quantized = is_nested = False
-    """Of devices and kinds of tensors that are not offered."""
+    """Always False: such devices and tensors are not offered."""
 
     @property
     def is_sparse(self) -> bool:
@@ -173,5 +166,5 @@ class Shaped:
         return False
 
     def get_device(self) -> int:
-        """The GPU's index, -1 elsewhere."""
+        """The index of the GPU; -1 if it is not on one."""
         return -1 if self.device.index is None else self.device.index

@@ -1,35 +1,35 @@
-"""Sharing of the gradients that a user's backward returns: which may be written in place, and which must not."""
+"""Copies of those gradients from a user's backward that the engine must not write into."""
 
 from __future__ import annotations
 
 import sys
 import weakref
 
+from ..ops.base import root_of
 from .core import Node
 from .gradients import copy
-from .shape import root_of
 
 
 class Sharing:
-    """Finds who else sees the memory of the gradients that a user's backward returned.
+    """Finds gradients returned by a user's backward to whose memory other references remain.
 
-    The engine writes into gradients that nobody else sees. A user may return a saved tensor, or keep a gradient on ctx: what
-    anybody still refers to, by itself or through a view, is copied before the engine gets it.
+    The engine writes into gradients that it owns. A user may return a saved tensor, or keep a gradient on ctx. An array with
+    another reference to it, directly or through a view, is copied before the engine gets it.
     """
 
     def __init__(self, incoming: list) -> None:
-        self.grads = incoming  # held until the end: the counts before and after are taken alike
+        self.grads = incoming  # kept until the end, so that both reference counts include it
         self.incoming = {id(g): g for g in incoming}
         self.roots = {id(r): r for r in map(root_of, incoming)}
         self.before = {key: _references([r]) for key, r in self.roots.items()}
         self.tensors: list[weakref.ref] = []
 
     def watch(self, tensors: list) -> None:
-        """Note tensors that are about to be forgotten: who is still there later is kept by the user."""
+        """Note tensors that are about to be dropped. If one is alive later, the user keeps it."""
         self.tensors.extend(weakref.ref(t) for t in tensors if t is not None)
 
     def own(self, result: list, node: Node) -> tuple:
-        """The arrays of ``result``, copied where somebody else sees them; forgets the tensors."""
+        """The arrays of ``result``, copied if other references to them exist. Empties ``result``."""
         arrays = [None if r is None or edge is None else r.array for r, edge in zip(result, node.edges, strict=True)]
         refs = [None if r is None else weakref.ref(r) for r in result]
         result.clear()
@@ -51,7 +51,7 @@ class Sharing:
         return tuple(arrays)
 
     def _grew(self, arrays: list) -> bool:
-        """Whether the incoming gradients are referred to from more places than before, those of ``arrays`` apart."""
+        """True if there are more references to the incoming gradients than before, without those of ``arrays``."""
         for key, root in self.roots.items():
             mine = {id(a): 1 for a in arrays if a is not None and a.base is root and id(a) not in self.incoming}
             more = len(mine) + sum(a is root for a in arrays)
@@ -64,4 +64,4 @@ def _references(one: list) -> int:
     return sys.getrefcount(one[0])
 
 
-_ALONE = _references([object()])  # of an object that only the list refers to
+_ALONE = _references([object()])  # the count of an object with one reference, from the list

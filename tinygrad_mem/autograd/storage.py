@@ -8,24 +8,24 @@ from ..interrupts import lock
 
 
 class Storage:
-    """A piece of memory that tensors share: how often it was written in place, and by which op.
+    """Memory that tensors share, with a count of in-place writes (the version) and the last op that wrote.
 
-    Whoever writes in place counts it here, so that a write through a view is seen as well.
+    A tensor and its views have one storage, so a write through a view counts too.
     """
 
     version = 0
     writer = ""
-    constant: Any = None  # in a dry run, what the program wrote here itself: the version it holds for, address, bytes
+    constant: Any = None  # in a dry run, known values: their version, address, bytes
 
     def written(self, by: str) -> None:
-        """Somebody wrote the memory."""
-        with lock:  # a signal's handler may write too
+        """Count an in-place write by the op ``by``."""
+        with lock:  # a signal handler may write too
             self.version += 1
             self.writer = by
 
     @staticmethod
     def of(tensor: Any) -> Storage:
-        """The tensor's, which is made when somebody first asks: one, though two threads ask at once."""
+        """The tensor's storage, made at the first use; two threads get the same one."""
         if tensor._storage is None:
             with lock:
                 if tensor._storage is None:

@@ -1,7 +1,7 @@
-"""The tensor: an array of a device, and its place on the tape.
+"""The tensor: an array on a device, and its node on the tape.
 
-This class knows no op and no engine. The methods that compute (``t.add``, ``t.sum``, ``t + u``) are the functions of
-``tinygrad_mem.functional``, and ``t.backward`` is that of ``backward.py``: the table in ``functional/methods`` puts them here.
+This class imports no op. The methods that compute (``t.add``, ``t.sum``, ``t + u``) are functions of
+``tinygrad_mem.functional``, which ``@public`` adds here; ``t.backward`` comes from ``backward.py``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .hooks import RemovableHandle
 from .storage import Storage
 
 if TYPE_CHECKING:
-    from ..functional.methods import Methods as _Base  # what type checkers know
+    from ..functional import Methods as _Base  # for type checkers
 else:
     _Base = _Explained
 
@@ -33,13 +33,13 @@ _new = object.__new__
 
 
 class Tensor(Exchange, _Base):
-    """A multi-dimensional array that can remember how it was made.
+    """A multi-dimensional array that can record how it was computed.
 
     ``Tensor([1.0, 2.0])`` and ``Tensor(2, 3)`` make float32 tensors as PyTorch's old constructor does; prefer ``tensor()``,
     ``zeros()`` and their family.
 
     Attributes:
-        array: the raw ``numpy.ndarray`` or ``cupy.ndarray``. Writing to it goes past version counting and the tape.
+        array: the raw ``numpy.ndarray`` or ``cupy.ndarray``. Writes to it are neither counted nor recorded.
         device: where it lives.
     """
 
@@ -48,15 +48,16 @@ class Tensor(Exchange, _Base):
     _requires_grad = False
     _node: Any = None  # the node that made it: core.Node
     _index = 0
-    _view: Any = None  # how it came about as a view of another: core.ViewHistory
+    _view: Any = None  # if it is a view: how it was made from its base: core.ViewHistory
     _storage: Storage | None = None
     _hooks: dict | None = None
     _post_accumulate: dict | None = None
-    _stepped_in_backward: Any = None  # the hooks of an optimizer that takes its gradient as it arrives: none is left after
+    _stepped_in_backward: Any = None  # hooks of an optimizer that uses the gradient when it arrives, and leaves none
     _retains_grad = False
     _inference = False
-    _off_the_record = False  # a view that was made where nothing is recorded: its base would not hear of a recorded write
+    _off_the_record = False  # a view made while nothing was recorded: its base could not record a write to it
     __array_priority__ = 1000
+    layout = "strided"  # the only one
     __hash__ = object.__hash__  # type: ignore[assignment]  # tensors are keys by identity, though == compares values
 
     def __init__(self, *data: Any, device: Any = None) -> None:
@@ -65,7 +66,7 @@ class Tensor(Exchange, _Base):
             self.array = self.device.empty(tuple(data), dtypes.get_default_dtype())
             return
         source = on_host(data[0] if len(data) == 1 else data)
-        if source.dtype.kind not in "biuf":  # NumPy would make a date a number of days
+        if source.dtype.kind not in "biuf":  # NumPy would turn a date into a number of days
             dtypes.as_dtype(source.dtype)
         source = source.astype(dtypes.get_default_dtype(), copy=False)
         self.array = self.device.empty(source.shape, source.dtype)
@@ -80,7 +81,7 @@ class Tensor(Exchange, _Base):
 
     @staticmethod
     def cpu_device() -> Device:
-        """The device of results that no input decides."""
+        """The cpu, for results without an input."""
         return Device("cpu")
 
     @property
@@ -96,10 +97,10 @@ class Tensor(Exchange, _Base):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether operations on it are recorded. Only leaves can be set, and only floating ones to True.
+        """True if ops on it are recorded. It can be set on leaves only, and to True on floating ones only.
 
         Raises:
-            GraphError: setting it to False on a tensor that the tape made; ``detach()`` it instead.
+            GraphError: setting it to False on a tensor that is not a leaf; use ``detach()``.
             DTypeError: setting it on an integer or bool tensor.
         """
         if not self._requires_grad and self._view is not None:
@@ -125,17 +126,17 @@ class Tensor(Exchange, _Base):
         return self
 
     def is_inference(self) -> bool:
-        """Whether it was made in ``inference_mode``."""
+        """True if it was made in ``inference_mode``."""
         return self._inference
 
     @property
     def is_leaf(self) -> bool:
-        """Whether the tape ends here: made by the user, or requiring no gradient."""
+        """True if no recorded op made it: the user made it, or it requires no gradient."""
         return self.grad_fn is None
 
     @property
     def grad_fn(self) -> Any:
-        """The node that made it, ``None`` for a leaf."""
+        """The node of the op that made it; ``None`` for a leaf."""
         if self._view is not None:
             self.edge()
         return self._node
@@ -153,16 +154,16 @@ class Tensor(Exchange, _Base):
         return None if self._view is None else self._view.base
 
     def _former(self) -> Tensor:
-        """The tensor that views of this one are views of: itself, or what it was before it took another shape in place."""
+        """The base of views of this tensor: itself, or the tensor that it was before an in-place change of its shape."""
         former = self
         while former._view is not None:
             former = former._view.base
         return former
 
     def edge(self) -> tuple:
-        """The target of its gradient: ``(node, output index)``, or ``(self, 0)`` for a leaf.
+        """The place where its gradient goes: ``(node, output index)``, or ``(self, 0)`` for a leaf.
 
-        A view whose base was written in place since is connected again, through the base's new node.
+        If the base of a view was written in place since, the view is first connected to the base's new node.
         """
         if self._view is not None:
             self._view.connect(self)
@@ -172,7 +173,7 @@ class Tensor(Exchange, _Base):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward left here: for leaves, and for tensors that called ``retain_grad()``."""
+        """The gradient that backward computed, on leaves and on tensors with ``retain_grad()``; else ``None``."""
         return self._grad
 
     @grad.setter
@@ -194,7 +195,7 @@ class Tensor(Exchange, _Base):
             if value.array.dtype != wanted:
                 raise DTypeError(
                     f"assigned grad has data of a different type: expected {wanted}, found {value.dtype}; "
-                    "grad_dtype says what a leaf's gradient may be"
+                    "set grad_dtype of a leaf to allow another dtype"
                 )
         self._grad = value
         for listener in scope.listeners:
@@ -202,9 +203,9 @@ class Tensor(Exchange, _Base):
 
     @property
     def grad_dtype(self) -> np.dtype | None:
-        """The dtype of a leaf's gradient: the leaf's own, unless set; ``None`` takes a gradient as it comes.
+        """The dtype of a leaf's gradient; the leaf's own by default. ``None``: the gradient keeps the dtype that it has.
 
-        Backward casts each gradient to it before it adds it: ``weight.grad_dtype = float32`` on a float16 leaf adds up
+        Backward casts each gradient to it before adding: ``weight.grad_dtype = float32`` on a float16 leaf accumulates
         micro-batches in float32, for ``4 * numel`` bytes instead of ``2 * numel``.
 
         Raises:
@@ -228,10 +229,10 @@ class Tensor(Exchange, _Base):
 
     def _leaf_alone(self, what: str) -> None:
         if not self.is_leaf:
-            raise GraphError(f"grad_dtype can only be {what} on leaf tensors: a tensor that the tape made has its own dtype")
+            raise GraphError(f"grad_dtype can only be {what} on leaf tensors: other gradients have their tensor's dtype")
 
     def _dtype_of_grad(self, grad: Any) -> np.dtype:
-        """The dtype that a gradient's array is cast to on its way here."""
+        """The dtype to which arriving gradients are cast."""
         kept = self._grad_dtype
         return self.array.dtype if kept is ... else grad.dtype if kept is None else kept
 
@@ -241,7 +242,7 @@ class Tensor(Exchange, _Base):
             listener.role(array, "GRADIENT", self, self)
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
-        """Call ``hook(grad)`` whenever this tensor's gradient is known; what it returns, if anything, takes its place.
+        """Call ``hook(grad)`` when this tensor's gradient is computed. If the hook returns a tensor, it replaces the gradient.
 
         Raises:
             GraphError: the tensor requires no gradient.
@@ -256,7 +257,7 @@ class Tensor(Exchange, _Base):
         return RemovableHandle(target.own_hooks().of_outputs.setdefault(index, {}), hook)
 
     def register_post_accumulate_grad_hook(self, hook: Callable[[Tensor], None]) -> RemovableHandle:
-        """Call ``hook(leaf)`` each time backward has added to ``leaf.grad``: an optimizer may step here and free it.
+        """Call ``hook(leaf)`` each time backward has added to ``leaf.grad``. An optimizer can step there and free the gradient.
 
         Raises:
             GraphError: the tensor is not a leaf.
@@ -284,7 +285,7 @@ class Tensor(Exchange, _Base):
 
     @context
     def _retained_anew(self) -> Iterator[None]:
-        """Inside, the tensor may be hung on another node: what it retains is the gradient of its newest value."""
+        """Inside, the tensor may get another node. It retains the gradient of its newest value."""
         if self._retains_grad and self._node is not None and self._node.hooks is not None:
             self._node.hooks.retained.pop(self._index, None)
         yield
@@ -293,18 +294,18 @@ class Tensor(Exchange, _Base):
 
     @property
     def retains_grad(self) -> bool:
-        """Whether ``retain_grad()`` was called on this non-leaf."""
+        """True if ``retain_grad()`` was called on this non-leaf tensor."""
         return self._retains_grad
 
     def detach(self) -> Tensor:
-        """The same memory, cut off the tape."""
+        """A tensor with the same memory, which is not recorded."""
         tensor = Tensor._wrap(self.array, self.device)
         tensor._storage = self.storage
         tensor._inference = self._inference
         return tensor
 
     def detach_(self) -> Tensor:
-        """Cut this tensor off the tape: it becomes a leaf that requires no gradient."""
+        """Detach this tensor: it becomes a leaf that requires no gradient."""
         if self._view is not None:
             raise GraphError("Can't detach views in-place. Use detach() instead.")
         self._node, self._index, self._requires_grad = None, 0, False
@@ -312,7 +313,7 @@ class Tensor(Exchange, _Base):
 
     @property
     def data(self) -> Tensor:
-        """The same memory, cut off the tape, and with writes that no version counter sees. Prefer :meth:`detach`."""
+        """A detached tensor with the same memory. Writes to it are not counted as in-place writes. Prefer :meth:`detach`."""
         if self._storage is not None:
             self._storage.constant = None
         return Tensor._wrap(self.array, self.device)

@@ -1,4 +1,4 @@
-"""The answer of ``.item()`` in a dry run: an unknown number. It may be summed and printed, but not decided by."""
+"""The result of ``.item()`` in a dry run: an unknown number. It can be summed and printed, but no program can branch on it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..errors import DataDependenceError
 def _refuse(what: str) -> Any:
     def method(self: Unknown, *args: Any) -> NoReturn:
         raise DataDependenceError(
-            f"{what} of a value that is not known in a dry run: which way the program goes from here depends on it. "
-            "Log it, sum it, print it; where it decides, give the dry run a decision of its own (a fixed number of steps, say)"
+            f"{what} of a value that is not known in a dry run: the program would decide by it. It may be logged, summed and "
+            "printed. For a decision, give the dry run a fixed answer, such as a fixed number of steps"
         )
 
     return method
@@ -22,7 +22,7 @@ def _unknown(self: Unknown, *args: Any) -> Unknown:
 
 
 class Unknown(float):
-    """Stands for one element of a tensor without values; as a plain ``float`` it is 1.0, whose logarithm and inverse exist."""
+    """One element of a tensor without values. As a plain ``float`` it is 1.0, which has a logarithm and an inverse."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""Switches that scripts set for PyTorch's libraries: they may be set here, and change nothing.
+"""Switches that scripts set for PyTorch's libraries. They can be set here, and change nothing.
 
-One is our own: :class:`accumulate_in`.
+Only :class:`accumulate_in`, which PyTorch does not have, has an effect.
 """
 
 from ..stand_ins import backends_cuda as cuda

@@ -1,4 +1,4 @@
-"""A switch for teaching: sums of halves that are kept as halves."""
+"""``accumulate_in``: sums of half-precision numbers in half precision, for lessons."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 from ..dtypes import arithmetic, as_dtype, float32, is_half
 from ..errors import ArgumentError
-from ..interrupts import covered
+from ..interrupts import signal_safe
 from ..scope import local
 
 
 class accumulate_in:
-    """``with accumulate_in(float16):`` sums of float16 are kept in float16, so that one sees why they are not: they stall.
+    """``with accumulate_in(float16):`` computes sums of float16 in float16. It shows that such sums stop growing too early.
 
-    It holds in this thread for ``sum``, ``mean``, matrix products (``matmul``, ``linear``, ``addmm``) and convolutions, forward
-    and backward, of float16 tensors; a sum of ones ends at 2,048 (of bfloat16, in bfloat16, at 256). On ``cpu`` one term after
-    the other is added, which is slow; on ``cuda`` products use cuBLAS's 16-bit accumulator. ``accumulate_in(float32)`` inside
-    is as usual. No memory is taken.
+    It applies in this thread to ``sum``, ``mean``, matrix products (``matmul``, ``linear``, ``addmm``) and convolutions,
+    forward and backward, of float16 tensors. A sum of ones stops at 2,048 (in bfloat16 at 256). On ``cpu`` terms are added one
+    after another, which is slow; on ``cuda`` products use cuBLAS's 16-bit accumulator. ``accumulate_in(float32)`` restores
+    normal sums inside. It needs no memory.
 
     Raises:
         ArgumentError: the dtype is neither float16, bfloat16 nor float32.
@@ -25,13 +25,13 @@ class accumulate_in:
     def __init__(self, dtype: Any) -> None:
         found = as_dtype(dtype)
         if arithmetic(found) != float32:
-            raise ArgumentError(f"accumulate_in: sums of halves are made in float16, bfloat16 or float32, found {dtype}")
+            raise ArgumentError(f"accumulate_in: expected float16, bfloat16 or float32, found {dtype}")
         self.narrow = found if is_half(found) else None
 
     def __enter__(self) -> None:
         self.before, local.narrow_sums = local.narrow_sums, self.narrow
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc

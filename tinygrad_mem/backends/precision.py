@@ -1,4 +1,4 @@
-"""PyTorch's switch for faster, coarser products: it may be set, and products keep the precision of their operands."""
+"""PyTorch's switch for faster, less precise products. It can be set; products keep the precision of their operands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _precision = "highest"
 
 
 def set_float32_matmul_precision(precision: str) -> None:
-    """``"highest"``, ``"high"`` or ``"medium"`` of float32 products: all are as exact as the first here.
+    """Set the precision of float32 products: ``"highest"``, ``"high"`` or ``"medium"``. All compute as ``"highest"`` here.
 
     Raises:
         ArgumentError: it is another word.

@@ -1,12 +1,11 @@
-"""The commands and their options; each is one call into a module of its own."""
+"""The commands and their options. The command NAME calls ``run`` in ``cli/NAME.py`` with its options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
+from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -34,19 +33,38 @@ class TrainingPrecision(StrEnum):
     half = "half"
 
 
-@contextmanager
-def _refusals(command: str, traceback: bool) -> Iterator[None]:
-    """An error is a sentence and exit status 2, unless its traceback is asked for: a user's class may raise anything."""
+Sample = Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")]
+Tokens = Annotated[
+    str | None, typer.Option(help="for token numbers: how many tokens there are x the length of a sample, such as 50257x1024")
+]
+Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:i")]
+PredictedDevice = Annotated[
+    str, typer.Option(help="cpu or cuda; a prediction for cuda needs no GPU, only CuPy: its kernels' workspaces differ")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print everything as JSON")]
+Traceback = Annotated[bool, typer.Option(help="on an error, show the Python traceback")]
+
+
+def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[type[Exception], ...] = Exception) -> None:
+    """Call ``run(**options)`` in the command's module, and end with the status that it returns.
+
+    An error is printed as a sentence, with exit status 2, unless ``--traceback`` is given.
+
+    Args:
+        shown: the classes of these errors. A user's own network may raise anything.
+    """
+    traceback = options.pop("traceback", False)
     try:
-        yield
+        status = import_module(f".{command}", __package__).run(**options)
     except BrokenPipeError:
-        raise  # whoever reads has seen enough, as in ``| head``: typer ends the program
-    except Exception as error:
+        raise  # the reader has closed the pipe, as ``| head`` does: typer ends the program
+    except shown as error:
         if traceback:
             raise
-        name = "" if isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
+        name = "" if shown is not Exception or isinstance(error, TinygradMemError) else f"{type(error).__name__}: "
         typer.echo(visible(f"{command}: {name}{error}", keep="\n"), err=True)
         raise typer.Exit(2) from None
+    raise typer.Exit(status)
 
 
 @app.callback()
@@ -56,82 +74,49 @@ def tinygrad_mem() -> None:
 
 @app.command()
 def tips(
-    tip: Annotated[list[str] | None, typer.Option(help="only this one, with its timelines; may be given again")] = None,
+    tip: Annotated[list[str] | None, typer.Option(help="run only this tip, and show its timelines; may be repeated")] = None,
     network: Annotated[
-        str | None, typer.Option(help="a name such as resnet20, or your own: file.py:Class; for the tips about any network")
-    ] = None,
-    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample of the network, such as 3x32x32")] = None,
-    tokens: Annotated[
         str | None,
-        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
+        typer.Option(help="for tips about any network: a name such as resnet20, or your own as file.py:Class"),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option(min=2, help="samples a step, instead of each tip's own")] = None,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
+    sample: Sample = None,
+    tokens: Tokens = None,
+    batch_size: Annotated[int | None, typer.Option(min=2, help="samples in a step; each tip has its own default")] = None,
+    device: Device = "cpu",
     html: Annotated[
-        Path | None, typer.Option(help="write the page to this file; of all tips, report.html unless given; '' for none")
+        Path | None, typer.Option(help="write an HTML page to this file; report.html if all tips run; '' for no page")
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="write both timelines of the one --tip, stacked by category, to this file")
+        Path | None, typer.Option(help="draw the memory before and after one --tip over time, stacked by category")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
-    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
 ) -> None:
-    """Every memory-saving tip of the lists, measured: what it does to the peak, to time and to the result."""
-    from .tips import run
-
+    """Measure every memory-saving tip. Each runs before and after: what it does to the peak, to the time and to the result."""
+    options = locals()
     if html is None and not tip and not as_json:
-        html = Path("report.html")
-    with _refusals("tips", traceback):
-        status = run(
-            names=tip or [],
-            network=network,
-            sample=sample,
-            tokens=tokens,
-            batch_size=batch_size,
-            device=device,
-            picture=picture,
-            page=html if html != Path() else None,
-            as_json=as_json,
-        )
-    raise typer.Exit(status)
+        options["html"] = Path("report.html")
+    _run("tips", options)
 
 
 @app.command()
 def train(
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:i")] = "cpu",
-    batch_size: Annotated[int, typer.Option(min=1, help="images a step")] = 64,
+    device: Device = "cpu",
+    batch_size: Annotated[int, typer.Option(min=1, help="images in a step")] = 64,
     epochs: Annotated[int, typer.Option(min=1, help="passes over the training images")] = 12,
-    seed: Annotated[int, typer.Option(help="of the weights, the shuffle and dropout")] = 0,
-    optimizer: Annotated[OptimizerName, typer.Option(help="update rule")] = OptimizerName.adam,
-    precision: Annotated[TrainingPrecision, typer.Option(help="half: float16 with float32 copies in the optimizer")] = (
+    seed: Annotated[int, typer.Option(help="seed of the weights, the shuffling and dropout")] = 0,
+    optimizer: Annotated[OptimizerName, typer.Option(help="optimizer")] = OptimizerName.adam,
+    precision: Annotated[TrainingPrecision, typer.Option(help="half: float16, with float32 copies in the optimizer")] = (
         TrainingPrecision.float32
     ),
-    data: Annotated[Data, typer.Option(help="digits ships with scikit-learn; the others need --data-dir")] = Data.digits,
-    data_dir: Annotated[Path | None, typer.Option(help="folder with the original distribution files")] = None,
+    data: Annotated[Data, typer.Option(help="digits comes with scikit-learn; the others need --data-dir")] = Data.digits,
+    data_dir: Annotated[Path | None, typer.Option(help="folder with the original files")] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="write the memory of two steps, stacked by category, to this file")
+        Path | None, typer.Option(help="draw the memory of the first two steps over time, stacked by category")
     ] = None,
 ) -> None:
-    """Train a small CNN on real images, then show what the memory of a training step was made of."""
-    from .train import run
-
-    try:
-        run(
-            device=device,
-            batch_size=batch_size,
-            epochs=epochs,
-            seed=seed,
-            optimizer=optimizer.value,
-            precision=precision.value,
-            data=data.value,
-            data_dir=data_dir,
-            picture=picture,
-        )
-    except BrokenPipeError:
-        raise
-    except (TinygradMemError, OSError, ImportError) as error:
-        typer.echo(visible(f"train: {error}", keep="\n"), err=True)
-        raise typer.Exit(2) from None
+    """Train a small CNN and show where its memory goes. The images are real, and the table is of one training step."""
+    _run("train", locals(), (TinygradMemError, OSError, ImportError))
 
 
 class Precision(StrEnum):  # what each means stands in precision.py
@@ -164,100 +149,98 @@ class Update(StrEnum):
     adafactor = "adafactor"
 
 
+Optimizer = Annotated[
+    Update,
+    typer.Option(metavar="<name>", help=f"{', '.join(Update)}. momentum: SGD with momentum; -half: float16 moments"),
+]
+
+
 @app.command()
 def estimate(
     network: Annotated[str, typer.Argument(help="a name such as vgg16 or gpt2, or your own: module:Class, file.py:Class")],
-    batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
-    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
-    ] = None,
-    optimizer: Annotated[
-        Update, typer.Option(help="update rule; momentum is SGD with it, -half has float16 moments")
-    ] = Update.momentum,
-    precision: Annotated[Precision, typer.Option(help="half: float16, float32 copies and gradients")] = Precision.float32,
+    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step")] = 32,
+    sample: Sample = None,
+    tokens: Tokens = None,
+    optimizer: Optimizer = Update.momentum,
+    precision: Annotated[Precision, typer.Option(help="half: float16, with float32 copies and gradients")] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
-    accumulate: Annotated[int, typer.Option(min=1, help="parts of a batch, one after the other")] = 1,
+    accumulate: Annotated[int, typer.Option(min=1, help="split each batch into so many parts, one after the other")] = 1,
     recompute: Annotated[
         str | None,
-        typer.Option(help="segments of each chain of blocks, computed again in backward: sqrt, every-block, N"),
+        typer.Option(help="recompute each chain of blocks in backward, in segments: sqrt, every-block, or their number"),
     ] = None,
-    budget: Annotated[str | None, typer.Option(help="bytes to fit into, such as '8 GiB'; exit status 1 if it does not")] = None,
-    device: Annotated[
-        str, typer.Option(help="cpu, or cuda, with or without a GPU here: their kernels' workspaces differ")
-    ] = "cpu",
-    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
-    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+    budget: Annotated[str | None, typer.Option(help="bytes, such as '8 GiB'; exit status 1 if the step needs more")] = None,
+    device: PredictedDevice = "cpu",
+    as_json: AsJson = False,
+    traceback: Traceback = False,
 ) -> None:
-    """Predict what a training step of a network needs, layer by layer, to the byte; nothing is computed or allocated."""
-    from .estimate import run
-
-    with _refusals("estimate", traceback):
-        status = run(
-            network,
-            batch_size=batch_size,
-            sample=sample,
-            tokens=tokens,
-            optimizer=optimizer.value,
-            precision=precision.value,
-            master_weights=master_weights,
-            accumulate=accumulate,
-            recompute=recompute,
-            budget=budget,
-            device=device,
-            as_json=as_json,
-        )
-    raise typer.Exit(status)
+    """Predict the memory of a training step, to the byte. The table goes layer by layer; nothing is computed or allocated."""
+    _run("estimate", locals())
 
 
 @app.command()
 def plan(
     network: Annotated[str, typer.Argument(help="a name such as resnet50 or gpt2, or your own: module:Class, file.py:Class")],
-    budget: Annotated[str | None, typer.Option(help="bytes to stay within, such as '8 GiB'; without, the front alone")] = None,
-    batch_size: Annotated[int, typer.Option(min=1, help="samples a step")] = 32,
-    sample: Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")] = None,
-    tokens: Annotated[
-        str | None,
-        typer.Option(help="for token numbers, how many there are and the length of a sample, such as 50257x1024"),
+    budget: Annotated[
+        str | None, typer.Option(help="bytes to stay within, such as '8 GiB'; without it, only memory against time is shown")
     ] = None,
-    optimizer: Annotated[Update, typer.Option(help="update rule; momentum is SGD with it")] = Update.momentum,
-    device: Annotated[str, typer.Option(help="cpu, or cuda, with or without a GPU here")] = "cpu",
+    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step")] = 32,
+    sample: Sample = None,
+    tokens: Tokens = None,
+    optimizer: Optimizer = Update.momentum,
+    device: PredictedDevice = "cpu",
     allow: Annotated[
         str,
         typer.Option(
-            help="identical; close: also what rounds differently, as splitting the batch; approximate: also half precision and "
-            "compressed activations; or names with commas between, such as recompute,offload"
+            help="identical: the same numbers, bit for bit; close: also other rounding, as when the batch is split; "
+            "approximate: also half precision and compressed activations; or a list of names such as recompute,offload"
         ),
     ] = "identical",
-    largest_batch: Annotated[bool, typer.Option("--largest-batch", help="the largest batch that some plan fits in")] = False,
-    picture: Annotated[Path | None, typer.Option(help="write memory against time to this file")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="everything as JSON")] = False,
-    traceback: Annotated[bool, typer.Option(help="show where an error comes from")] = False,
+    largest_batch: Annotated[bool, typer.Option("--largest-batch", help="find the largest batch that fits the budget")] = False,
+    picture: Annotated[Path | None, typer.Option(help="draw memory against time to this file")] = None,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
 ) -> None:
-    """The cheapest training step that stays within a budget: which memory-saving techniques, and where."""
-    from .plan import run
+    """Find the fastest training step within a budget of bytes. The plan says which memory-saving techniques, and where."""
+    _run("plan", locals())
 
-    with _refusals("plan", traceback):
-        status = run(
-            network,
-            batch_size=batch_size,
-            budget=budget,
-            sample=sample,
-            tokens=tokens,
-            optimizer=optimizer.value,
-            device=device,
-            allow=allow,
-            largest_batch=largest_batch,
-            picture=picture,
-            as_json=as_json,
-        )
-    raise typer.Exit(status)
+
+@app.command()
+def clinic(
+    case: Annotated[str | None, typer.Argument(help="one of the cases; without it, they are listed")] = None,
+    answer: Annotated[bool, typer.Option("--answer", help="show the answer at once")] = False,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Questions that people asked about memory: guess the cause, then see the timeline, the cause, the fix and the source."""
+    _run("clinic", locals())
+
+
+@app.command()
+def snapshot(
+    file: Annotated[Path, typer.Argument(help="what torch.cuda.memory._dump_snapshot wrote; no code in it is run")],
+    what_if: Annotated[
+        bool,
+        typer.Option("--what-if", help="run its requests under each setting of PyTorch's allocator, and the best together"),
+    ] = False,
+    capacity: Annotated[
+        str | None,
+        typer.Option(help="bytes that PyTorch has on the card, such as '24 GiB'; exit status 1 if the requests do not fit"),
+    ] = None,
+    device: Annotated[int | None, typer.Option(min=0, help="the number of the GPU, where the file has several")] = None,
+    top: Annotated[int, typer.Option(min=1, help="rows of each list")] = 5,
+    html: Annotated[Path | None, typer.Option(help="write a page with the timeline and each block to this file")] = None,
+    as_json: AsJson = False,
+    traceback: Traceback = False,
+) -> None:
+    """Tell what a memory snapshot of PyTorch says: who had the peak, what is stuck, what grows, what ran out of memory."""
+    _run("snapshot", locals())
 
 
 @app.command()
 def doctor() -> None:
-    """Show what this machine has: devices, BLAS kernels and faster ones, pools, missing libraries and how to get them."""
-    from .doctor import run
+    """Check this machine: libraries, speed, devices.
 
-    raise typer.Exit(run())
+    Shows devices, BLAS kernels and faster ones, pools, missing libraries and how to get them; then checks each device.
+    """
+    _run("doctor", {}, ())

@@ -1,4 +1,4 @@
-"""A few dozen calls, one or more of each family of kernels: what ``doctor`` computes on a device and on the CPU."""
+"""The calls that ``doctor`` checks: one or more of each family of kernels."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Make = Callable[[np.random.Generator], np.ndarray]
 
 
 class Call(NamedTuple):
-    """A function of tensors, and what makes these; it is differentiated by those of floats."""
+    """A function of tensors, and the functions that make its inputs. Gradients are checked for inputs of floats."""
 
     name: str
     function: Callable[..., Any]

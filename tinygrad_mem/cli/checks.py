@@ -30,9 +30,9 @@ from ..tips.tip import Scene, Training
 from .calls import CALLS, Call
 
 ALLOWED = {"float32": 1e-4, "float16": 1e-2}
-"""Errors that are no fault, relative to the largest value of an array: sums are added up in other orders."""
+"""Allowed errors, relative to the largest value of an array: sums are added in another order."""
 LOSSES = {"float32": 1e-3, "float16": 3e-2}
-"""The same of losses, where each step trains on what the step before has made."""
+"""Allowed relative errors of losses, which build up over steps."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Check:
     """One kind of check.
 
     Attributes:
-        tried: how many of ``what``.
-        problems: a sentence for each thing that is wrong.
+        tried: the number of calls, networks or runs (``what``).
+        problems: one sentence for each problem.
     """
 
     name: str
@@ -52,7 +52,7 @@ class Check:
 
 
 def run(device: Any) -> Iterator[Check]:
-    """All checks on ``device``, one after the other; what raises is a problem too, and the others go on."""
+    """Run all checks on ``device``, one after another. An exception is a problem too, and the others go on."""
     calls = [(f"{call.name}, {dtype}", partial(of_a_call, call, dtype, device)) for call in CALLS for dtype in ALLOWED]
     jobs = [(job.name, partial(of_training, job, device)) for job in JOBS]
     for name, what, tries in (
@@ -79,7 +79,7 @@ def _tried(what: str, attempt: Callable[[], list[str]]) -> list[str]:
 
 
 def of_a_call(call: Call, dtype: str, device: Any) -> list[str]:
-    """Result and gradients in ``dtype`` on ``device``, against the CPU's in float64 of the same inputs."""
+    """Compare the result and gradients in ``dtype`` on ``device`` with the CPU's in float64."""
     rng = np.random.default_rng(0)
     inputs = [make(rng) for make in call.inputs]
     inputs = [x.astype(dtype) if x.dtype.kind == "f" else x for x in inputs]
@@ -107,7 +107,7 @@ def _results(call: Call, inputs: list[np.ndarray], dtype: str, device: Any) -> d
 
 
 def _error(found: np.ndarray, wanted: np.ndarray) -> float:
-    """The largest difference, relative to the largest value; infinite where one of them is no number."""
+    """The largest difference, relative to the largest value; infinite if a value is not finite."""
     if found.shape != wanted.shape or not np.isfinite(found).all():
         return np.inf
     return float(np.abs(found - wanted).max(initial=0) / max(np.abs(wanted).max(initial=0), 1e-30))
@@ -118,7 +118,7 @@ def _error(found: np.ndarray, wanted: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class DeviceCheck:
-    """A network that is trained for two steps; its first parameters and its data are the same on every device."""
+    """A network that is trained for two steps, with the same initial parameters and data on every device."""
 
     name: str
     network: Named
@@ -131,7 +131,7 @@ class DeviceCheck:
         return Scene(self.network, self.batch_size)
 
     def build(self, scene: Scene, region: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Training:
-        """As a tip's; forward runs in ``region``."""
+        """Build a training as for a tip; forward runs in ``region``."""
         rng = np.random.default_rng(0)
         model, (x, y) = _given(scene.model(), rng), self._data(rng)
         step = Step(self.precision, x.device.type)
@@ -156,14 +156,14 @@ class DeviceCheck:
 
 @tm.no_grad()
 def _given(model: nn.Module, rng: np.random.Generator) -> nn.Module:
-    """The model, with other parameters: a generator gives other numbers on another device."""
+    """The model with parameters from NumPy's generator, which are the same on every device."""
     for p in model.parameters():
         p.copy_(tm.tensor((rng.standard_normal(tuple(p.shape)) * 0.1).astype(np.float32)))
     return model
 
 
 class _Attention(nn.Module):
-    """Causal self-attention of four heads, behind a norm and beside the sum."""
+    """Causal self-attention of four heads, with a norm before it and a residual sum after it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ JOBS = (
 
 
 def of_training(job: DeviceCheck, device: Any) -> list[str]:
-    """Bytes in use after every event, as predicted; losses as on the CPU."""
+    """Check that the bytes of every event are as predicted, and the losses as on the CPU."""
     ran = ran_on(job.build, job.scene, str(device))
     problems = _unlike(job.name, ran.track, prediction_of(job.build, job.scene, device.like))
     allowed = LOSSES["float32" if job.precision == "float32" else "float16"]
@@ -216,7 +216,7 @@ def of_training(job: DeviceCheck, device: Any) -> list[str]:
 
 
 def _unlike(name: str, ran: Track, said: Track) -> list[str]:
-    """The first difference between the run and its prediction."""
+    """The first difference between the run and its prediction, as a problem."""
     found, predicted = _changes(ran), _changes(said)
     for number, (ours, theirs) in enumerate(zip_longest(found, predicted, fillvalue="nothing")):
         if ours != theirs:
@@ -236,7 +236,7 @@ def _changes(track: Track) -> list[str]:
 
 
 def of_offload(device: Any) -> list[str]:
-    """A step whose saved arrays wait in the host's memory: the same numbers, fewer bytes, as predicted; all comes back."""
+    """Check offload: the same numbers, fewer bytes, as predicted, and an empty host pool afterwards."""
     job = JOBS[0]
     moved = partial(job.build, region=partial(save_on_cpu, pin_memory=True))
     plain, ran = ran_on(job.build, job.scene, str(device)), ran_on(moved, job.scene, str(device))
@@ -252,7 +252,7 @@ def of_offload(device: Any) -> list[str]:
 
 
 def of_a_limit(device: Any) -> list[str]:
-    """Half of what a step needs is too little, and says so; afterwards all is given back, and the step trains as before."""
+    """Check a limit of half the peak: the step must run out of memory, free everything, and train as before afterwards."""
     job = JOBS[0]
     before = ran_on(job.build, job.scene, str(device))
     used = device.pool.used_bytes()

@@ -1,4 +1,4 @@
-"""``python -m tinygrad_mem doctor``: what this machine has, what is missing, whether its devices compute what they should."""
+"""``python -m tinygrad_mem doctor``: what this machine has, what is missing, and checks of its devices."""
 
 from __future__ import annotations
 
@@ -20,17 +20,20 @@ import tinygrad_mem as tm
 
 from ..devices import cuda_problem
 from ..errors import install
-from ..kernels.numpy import threads
+from ..kernels.numpy.fast import threads
 from ..memory.sizes import bytes_text
 from . import checks
 
 PACKAGE = "tinygrad_mem"
-CORE_TYPES = {"HASWELL": ("AVX2", "FMA3"), "ZEN": ("AVX2", "FMA3"), "SKYLAKEX": ("AVX512F", "AVX512_SKX")}  # what each executes
-ROUNDS = 2  # of all kernels in turn, the best counts: other programs slow some down
-WORTH = 1.1  # times as fast as those that OpenBLAS chose: below, the difference is noise
+CORE_TYPES = {
+    "HASWELL": ("AVX2", "FMA3"),
+    "ZEN": ("AVX2", "FMA3"),
+    "SKYLAKEX": ("AVX512F", "AVX512_SKX"),
+}  # the instructions that each needs
+ROUNDS = 2  # of all kernels in turn; the best counts, because other programs slow some down
+WORTH = 1.1  # a smaller speedup over OpenBLAS's own choice is noise
 VARIABLES = {
     "TINYGRAD_MEM_THREADS": "threads of the CPU's kernels",
-    "TINYGRAD_MEM_CONV": "the convolution algorithm where several can",
     "TINYGRAD_MEM_CACHE": "folder of the planner's times",
     "OPENBLAS_CORETYPE": "OpenBLAS's kernels",
 }
@@ -49,7 +52,7 @@ print(2 * 1024**3 / min(times) / 1e9)
 
 @dataclass(frozen=True)
 class Need:
-    """A distribution that an extra asks for; ``found`` is its version here, ``None`` where it is missing."""
+    """A requirement of an extra; ``found`` is the installed version, ``None`` if it is missing."""
 
     extra: str
     asked: Requirement
@@ -57,12 +60,12 @@ class Need:
 
     @property
     def wanted(self) -> str:
-        """The library with the versions that will do, as pip takes it."""
+        """The library and its versions, in pip's form."""
         return f"{self.asked.name}{self.asked.specifier}"
 
     @property
     def problem(self) -> str:
-        """The cure; empty where nothing is wrong."""
+        """The command that solves the problem; empty if there is none."""
         if self.found is None:
             return f"pip install '{self.wanted}'"
         if not self.asked.specifier.contains(self.found, prereleases=True):
@@ -71,7 +74,7 @@ class Need:
 
 
 def run() -> int:
-    """Print what there is and what is wrong; 1 where an installed library is too old or a check failed, else 0."""
+    """Print what was found and what is wrong. Returns 1 if an installed library is too old or a check failed, else 0."""
     console, found = Console(), needs()
     console.print(_machine())
     with Console(stderr=True).status("matrix products with each of OpenBLAS's kernels"):
@@ -88,12 +91,12 @@ def run() -> int:
 
 
 def _names() -> list[str]:
-    """Of the devices of this machine."""
+    """The names of the devices of this machine."""
     return ["cpu", "meta", *(f"cuda:{i}" for i in range(tm.cuda.device_count()))]
 
 
 def _checked(name: str, console: Console) -> int:
-    """Check a device, and print what was found: how many things are wrong."""
+    """Check a device and print the results. Returns the number of problems."""
     shown, table = _table(f"checks of {name}", "what", "tried", "wrong", "seconds")
     problems: list[str] = []
     with Console(stderr=True).status(f"checks of {name}; on a GPU its kernels are compiled first"):
@@ -111,7 +114,7 @@ def _checked(name: str, console: Console) -> int:
 
 
 def needs() -> list[Need]:
-    """The requirements of the extras: each distribution once, in the smallest extra that has it."""
+    """The requirements of the extras: each library once, in the smallest extra that needs it."""
     metadata = importlib.metadata.metadata(PACKAGE)
     asked = [Requirement(line) for line in importlib.metadata.requires(PACKAGE) or []]
     extras: dict[str, list[Requirement]] = {}
@@ -133,15 +136,16 @@ def _version(name: str) -> str | None:
 
 
 def can_run(core_type: str) -> bool:
-    """Whether this CPU has the instructions of these kernels of OpenBLAS; without them the process would die."""
+    """True if this CPU has the instructions that these OpenBLAS kernels need; without them the process would crash."""
     has = np._core._multiarray_umath.__cpu_features__  # type: ignore[attr-defined]  # what numpy.show_runtime prints
     return all(has.get(name, False) for name in CORE_TYPES[core_type])
 
 
 def blas_rates() -> dict[str, float]:
-    """GFLOP/s of a float32 product of 1024 x 1024 matrices with the kernels as found and with each that the CPU can run.
+    """GFLOP/s of a float32 product of 1024 x 1024 matrices, with OpenBLAS's choice of kernels and with each that the CPU can
+    run.
 
-    Each is measured in a process of its own, because OpenBLAS chooses when NumPy is imported; empty where that fails.
+    Each is measured in its own process, because OpenBLAS chooses when NumPy is imported. Empty if that fails.
     """
     rates: dict[str, float] = {}
     for name in ["", *filter(can_run, CORE_TYPES)] * ROUNDS:
@@ -153,18 +157,18 @@ def blas_rates() -> dict[str, float]:
 
 
 def advice(rates: dict[str, float]) -> str:
-    """The kernels to ask for, if any are faster than those as found."""
+    """The recommended kernels, if any are faster than OpenBLAS's choice."""
     best = max(rates, key=lambda name: rates[name], default="")
     if best and "" in rates and rates[best] > WORTH * rates[""]:
         return f"OPENBLAS_CORETYPE={best}, set before Python starts, is {rates[best] / rates['']:.2f} times as fast.\n"
-    return "No other kernels are clearly faster than those as found.\n"
+    return "No other kernels are clearly faster than OpenBLAS's choice.\n"
 
 
 # --- what is shown --------------------------------------------------------------------------------------------------------
 
 
 def _table(title: str, *columns: str) -> tuple[Group, Table]:
-    """The printed text, with the title above, which may be wider; and the table in it."""
+    """A title and a table below it, as one group to print; and the table itself."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
@@ -172,7 +176,7 @@ def _table(title: str, *columns: str) -> tuple[Group, Table]:
 
 
 def _print_lines(console: Console, *lines: str) -> None:
-    """Lines that are copied into reports and shells: none is broken, however narrow the terminal."""
+    """Print lines without wrapping, so that they can be copied into reports and shells."""
     for line in lines:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
@@ -194,7 +198,7 @@ def _machine() -> Group:
 
 
 def _gpus() -> Iterator[tuple[str, str]]:
-    """The facts that a report of a fault on a GPU needs."""
+    """The facts that a bug report about a GPU needs."""
     if not tm.cuda.is_available():
         return
     import cupy
@@ -221,10 +225,10 @@ def _blas(rates: dict[str, float]) -> Group:
     try:
         library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
-        library = f"a BLAS that threadpoolctl would name: {install('threadpoolctl')}"
+        library = f"unknown BLAS; threadpoolctl can name it: {install('threadpoolctl')}"
     shown, table = _table(f"float32 products of 1024 x 1024 matrices\n{library}", "kernels", "GFLOP/s")
     for name, rate in rates.items():
-        table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "as found", f"{rate:,.0f}")
+        table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "OpenBLAS's choice", f"{rate:,.0f}")
     return shown
 
 

@@ -1,4 +1,4 @@
-"""``python -m tinygrad_mem estimate``: what a training step of a network needs, layer by layer, without running it."""
+"""``python -m tinygrad_mem estimate``: the memory of a training step, layer by layer, without running it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Estimate:
     """An estimate in bytes; by category at the peak of the second step.
 
     Attributes:
-        loss: which loss was taken, in a few words.
+        loss: the loss, in a few words.
         fits: whether the peak is within the budget; ``None`` without a budget.
     """
 
@@ -47,8 +47,8 @@ class Estimate:
 
 
 def run(
-    network: str,
     *,
+    network: str,
     batch_size: int,
     sample: str | None,
     tokens: str | None,
@@ -61,11 +61,11 @@ def run(
     device: str,
     as_json: bool,
 ) -> int:
-    """Estimate and print; 1 where it does not fit the budget, else 0.
+    """Estimate and print. Returns 1 if the peak exceeds the budget, else 0.
 
     Raises:
         ArgumentError: no such network, no such size, a class that fails, a network without chains of blocks to recompute.
-        DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy, whose kernels ``cuda`` is about, is not installed.
+        DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
     room = None if budget is None else budget_of(budget)
     named = network_of(network, sample, tokens)
@@ -104,7 +104,7 @@ def _estimate(
     def steps() -> None:
         nonlocal count, loss_name
         model = named.make()
-        step = Step(precision, "cuda")  # of the two, the card is what one wants to know of
+        step = Step(precision, "cuda")  # loss scaling as on a GPU
         step.prepare(model)
         count = sum(p.numel() for p in model.parameters())
         layers.extend(watch(model))
@@ -133,7 +133,7 @@ def _estimate(
 
 
 def _last_forward(track: memory.Track) -> int:
-    """The event before the first backward: everything is kept then."""
+    """The event before the first backward, when all activations are kept."""
     line = track.timeline()
     code = line.texts.index("backward") if "backward" in line.texts else -1
     found = (line.phase == code).nonzero()[0]
@@ -153,7 +153,7 @@ def _show(found: Estimate, console: Console) -> None:
     table.add_column("output", overflow="fold")
     table.add_column("parameters", justify="right", overflow="fold")
     table.add_column("kept for backward", justify="right")
-    table.add_column("in passing", justify="right")
+    table.add_column("temporary", justify="right")
     for layer in found.layers:
         if layer.parameters or layer.kept or layer.transient:
             output = " x ".join(map(str, layer.output))
@@ -167,7 +167,7 @@ def _show(found: Estimate, console: Console) -> None:
     console.print(_totals(found))
     kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
     console.print(f"The loss is {found.loss}.")
-    console.print(f"The optimizer keeps {kept / found.parameters:.3f} bytes a parameter.")
+    console.print(f"The optimizer keeps {kept / found.parameters:.3f} bytes per parameter.")
     if found.budget is not None:
         left = found.budget - found.peak_used
         fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"

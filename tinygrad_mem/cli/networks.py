@@ -1,4 +1,4 @@
-"""The arguments that commands about networks share: which network is meant, and its optimizer."""
+"""The arguments that commands share: the network and the optimizer."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adadelta": tm.optim.Adadelta,
     "adafactor": tm.optim.Adafactor,
 }
-"""What ``--optimizer`` names: every optimizer there is; ``-half`` keeps its moments in float16."""
+"""The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
 
 
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
-    """The network that a name stands for: one of ours, or ``module:Class`` (``file.py:Class``) of the user's.
+    """The network of a name: one of ours, or the user's ``module:Class`` (``file.py:Class``).
 
     Args:
         sample: the shape of one sample, such as ``3x32x32``.
         tokens: of a network of token numbers, how many tokens there are and how long a sample is, such as ``50257x1024``.
 
     Raises:
-        ArgumentError: there is no such network, or its samples are not known.
+        ArgumentError: there is no such network, or the shape of its samples is not given.
     """
     if sample is not None and tokens is not None:
         raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
@@ -91,7 +91,7 @@ def _shape(option: str, text: str) -> tuple[int, ...]:
 
 
 def _users(module: str, name: str) -> Callable[[], nn.Module]:
-    """A function that makes the user's network; what is PyTorch's becomes ours."""
+    """A function that makes the user's network; a PyTorch network is converted."""
     if module.endswith(".py"):
         path = Path(module)
         if not path.is_file():
@@ -100,7 +100,7 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
         assert spec is not None
         assert spec.loader is not None
         loaded = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, str(path.parent.resolve()))  # a file finds its neighbours, as when Python runs it
+        sys.path.insert(0, str(path.parent.resolve()))  # so that the file can import its neighbours
         try:
             spec.loader.exec_module(loaded)
         finally:
@@ -119,15 +119,15 @@ def _users(module: str, name: str) -> Callable[[], nn.Module]:
 
 
 def _made(make: Callable[[], Any], network: str) -> nn.Module:
-    """The result of ``make()``, as a network of ours.
+    """The result of ``make()``, as a network of this library.
 
-    A network of PyTorch's is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values
-    that follow from our seed.
+    A PyTorch network is converted. In a prediction PyTorch makes it without memory (on its own ``meta``), else with values from
+    our seed.
 
     Raises:
-        ArgumentError: it gives something else.
+        ArgumentError: the result is not a network.
     """
-    torch = sys.modules.get("torch")  # who makes a network of PyTorch's has imported it
+    torch = sys.modules.get("torch")  # a PyTorch network needs it imported
     if torch is None:
         model = make()
     else:

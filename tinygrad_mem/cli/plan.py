@@ -1,4 +1,4 @@
-"""``python -m tinygrad_mem plan``: the cheapest training step of a network that stays within a budget."""
+"""``python -m tinygrad_mem plan``: the fastest training step of a network within a budget."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .networks import OPTIMIZERS, budget_of, network_of
 
 
 def run(
-    network: str,
     *,
+    network: str,
     batch_size: int,
     budget: str | None,
     sample: str | None,
@@ -30,7 +30,7 @@ def run(
     picture: Path | None,
     as_json: bool,
 ) -> int:
-    """Plan and print; 1 where nothing fits the budget, else 0.
+    """Plan and print. Returns 1 if nothing fits the budget, else 0.
 
     Raises:
         ArgumentError: no such network, no such size.
@@ -38,7 +38,7 @@ def run(
     named = network_of(network, sample, tokens)
     room = None if budget is None else budget_of(budget)
     if largest_batch and room is None:
-        raise tm.errors.ArgumentError("--largest-batch: the largest for which --budget?")
+        raise tm.errors.ArgumentError("--largest-batch needs a --budget")
     console = Console(stderr=True)
     times = planner.Times(device, planner.cache_folder())
     try:
@@ -71,7 +71,7 @@ def _plan(
 ) -> planner.Plan:
     def batch() -> tuple[tm.Tensor, tm.Tensor]:
         x = named.batch(batch_size, tm.float32)
-        return x, x.flatten(1)[:, 0]  # the loss draws labels of its own: of these only their number counts
+        return x, x.flatten(1)[:, 0]  # only the number of labels counts: the loss draws its own
 
     def loss(output: Any, targets: tm.Tensor) -> tm.Tensor:
         return named.loss(output)
@@ -108,5 +108,5 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     print(found.table())
     times = f"of ops measured on {found.device}" if found.measured else "modelled from bytes and multiplications"
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
-    print(f"Times are sums {times}, relative to the plain step's. Each peak is of a run on meta, {where}.")
+    print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
     print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))

@@ -1,4 +1,4 @@
-"""``python -m tinygrad_mem tips``: what every tip of the lists does to bytes, time and numbers, run here and now."""
+"""``python -m tinygrad_mem tips``: measures what each tip does to bytes, time and numbers."""
 
 from __future__ import annotations
 
@@ -23,45 +23,47 @@ from .networks import network_of
 from .train import check_picture
 
 INTERRUPTED = 130
-"""The exit status that shells know for Ctrl-C."""
+"""The usual exit status after Ctrl-C."""
 
 
 def run(
     *,
-    names: list[str],
+    tip: list[str] | None,
     network: str | None,
     sample: str | None,
     tokens: str | None,
     batch_size: int | None,
     device: str,
     picture: Path | None,
-    page: Path | None,
+    html: Path | None,
     as_json: bool,
 ) -> int:
-    """Measure the tips, print the table, write the page; 130 where Ctrl-C came between, 1 where there is no page, else 0.
+    """Measure the tips, print the table, write the page. Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
 
     Raises:
-        ArgumentError: no such tip, no such network; a picture of more than one tip, or where none can be.
+        ArgumentError: an unknown tip or network; a picture of more than one tip, or one that cannot be written.
     """
+    names = tip or []
     chosen = _chosen(names, network, sample, tokens, batch_size)
     if tm.device(device).type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
     if picture is not None:
         if len(chosen) != 1:
-            raise ArgumentError(f"--picture is of one tip, named by --tip; {len(chosen)} were asked for")
+            raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
         check_picture(picture)
     console = Console()
     rows, interrupted = _measured(chosen, device)
     if as_json:
-        print(json.dumps([_data(tip, results) for tip, results in rows], indent=2))
+        print(json.dumps([_data(each, results) for each, results in rows], indent=2))
     elif rows:
         console.print(table(rows, console.width))
         if names:
             _show(rows, console)
         console.print(Text(summary(rows)))
     if picture is not None:
-        for tip, results in rows:
-            _draw(tip, results[0], picture)
+        for each, results in rows:
+            _draw(each, results[0], picture)
+    page = None if html is None or html == Path() else html
     written = page is None or not rows or _written(rows, page)
     if interrupted:
         Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
@@ -75,7 +77,7 @@ def _draw(tip: Tip, result: Measured | Failed, picture: Path) -> None:
 
 
 def _written(rows: list[Row], page: Path) -> bool:
-    """Write the page; where that is not possible, say so: what was measured is printed already."""
+    """Write the page, or print why that failed: the results are printed already."""
     try:
         report.write(rows, page)
     except OSError as error:
@@ -102,7 +104,7 @@ def _chosen(names: list[str], network: str | None, sample: str | None, tokens: s
 
 
 def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
-    """The tips that were done until the end, or until Ctrl-C; and whether that came."""
+    """The tips that were measured until the end or until Ctrl-C, and whether it was pressed."""
     rows: list[Row] = []
     console = Console(stderr=True)
     done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
@@ -122,11 +124,11 @@ def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
 
 
 def _show(rows: list[Row], console: Console) -> None:
-    """Of the tips that were named: what is said, what was seen, the timelines, the blocks that changed."""
+    """Print the advice, the explanation, the timelines and the changed blocks of each tip."""
     for tip, results in rows:
         judged = verdict(results)
         console.print(Text(f"\n{tip.name}: ", "bold").append(judged.text, STYLES[judged.kind]))
-        console.print(Text(f"They say: {tip.says}", "italic"))
+        console.print(Text(f"The advice: {tip.says}", "italic"))
         console.print(Text(_of_the_catalogue(tip)))
         for result in results:
             if result.when:
@@ -140,10 +142,10 @@ def _show(rows: list[Row], console: Console) -> None:
 
 
 def _of_the_catalogue(tip: Tip) -> str:
-    """Say where the technique is that the tip measures, what it should save and what it costs."""
+    """A summary of the catalogue's row for the technique that the tip measures."""
     row = of_tip(tip.name)
     if row is None:
-        return "No technique of the catalogue."
+        return "The catalogue of techniques has no row for this tip."
     lessons = ", ".join(f"tutorials/{name}.py" for name in row.lessons)
     parts = [f"{row.title} ({', '.join(row.use)}). Smaller: {row.memory}. Price: {row.price}. Numbers: {row.equal}."]
     return " ".join([*parts, f"Lessons: {lessons}."] if lessons else parts)

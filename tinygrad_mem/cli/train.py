@@ -26,11 +26,11 @@ from ..models.precision import Step
 from ..nn import functional as F
 
 console = Console()
-TRACKED_STEPS = 2  # the second step is the first that has its optimizer state from the start
+TRACKED_STEPS = 2  # the second step is the first that begins with optimizer state
 
 
 def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels, then held-out ones: images float32 in (count, channels, height, width)."""
+    """Training images and labels, then held-out ones. Images are float32, (count, channels, height, width)."""
     if data == "digits":
         return load_digits()
     if folder is None:
@@ -39,7 +39,7 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
 
 
 def check_picture(path: Path) -> None:
-    """Refuse now what would fail when the training is done: a missing library, a place, an ending."""
+    """Check early that the picture can be written later: its library, its folder, its ending."""
     needs("matplotlib", "--picture")
     from matplotlib.backend_bases import FigureCanvasBase
 
@@ -64,7 +64,7 @@ def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
 
 
 def _step(step: Step, model: Any, optimizer: Any, images: tm.Tensor, labels: tm.Tensor) -> float:
-    optimizer.zero_grad()  # before the forward: the old gradients are gone when the activations come
+    optimizer.zero_grad()  # before the forward, so that gradients and activations do not coexist
     with step.region():
         loss = F.cross_entropy(step.forward(model, images), labels)
     step.backward(loss)
@@ -74,7 +74,7 @@ def _step(step: Step, model: Any, optimizer: Any, images: tm.Tensor, labels: tm.
 
 @tm.no_grad()
 def accuracy(step: Step, model: Any, loader: DataLoader, device: str) -> float:
-    """The share of images that the model labels rightly, in eval mode."""
+    """The share of images that the model classifies correctly, in eval mode."""
     model.eval()
     right = total = 0
     for images, labels in loader:
@@ -97,8 +97,8 @@ def run(
     data: str,
     data_dir: Path | None,
     picture: Path | None,
-) -> None:
-    """Train, print the accuracy, print what the memory of a step was made of."""
+) -> int:
+    """Train, print the accuracy, print what the memory of a step was used for. Returns 0."""
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("a network on meta has shapes and no values, and learns nothing: use cpu or cuda")
@@ -132,11 +132,14 @@ def run(
         if watch.running:
             watch.__exit__()
     console.print(
-        f"test accuracy {accuracy(step, model, held_out, device):.2%} after {epochs} epochs", highlight=False, style="bold"
+        f"test accuracy {accuracy(step, model, held_out, device):.2%} after {epochs} epoch{'s' * (epochs > 1)}",
+        highlight=False,
+        style="bold",
     )
     seconds = time.perf_counter() - began
     console.print(f"{seconds:.1f} s on {where}, {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
     _report(watch, where, batch_size, picture)
+    return 0
 
 
 def _train(
@@ -152,7 +155,7 @@ def _train(
 ) -> None:
     done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
     columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
-    with Progress(*columns, console=console) as progress:  # on a narrow terminal, only the bar gives way
+    with Progress(*columns, console=console) as progress:  # on a narrow terminal, only the bar shrinks
         total = epochs * len(batches)
         task = progress.add_task("train", total=total, epoch=1, text="")
         steps, tracked = 0, min(TRACKED_STEPS, total)
@@ -163,7 +166,7 @@ def _train(
                 schedule.step()
                 steps += 1
                 if steps == tracked - 1:
-                    watch.mark()  # the table tells of the last step that is tracked
+                    watch.mark()  # the table shows the last tracked step
                 if steps == tracked:
                     watch.__exit__()
                 progress.update(task, advance=1, epoch=epoch)

@@ -1,4 +1,4 @@
-"""``torch.cuda``'s names that scripts ask for before they begin; those without a device in mind may be called without a GPU."""
+"""The names of ``torch.cuda`` that scripts use. Those that need no device can be called without a GPU."""
 
 from __future__ import annotations
 
@@ -8,10 +8,16 @@ from typing import Any
 from .. import absent as _absent
 from ..devices import cuda_problem
 from ..devices import device as Device
-from ..errors import DeviceError, NotOfferedError
+from ..errors import NotOfferedError
 from ..errors import OutOfMemoryError as OutOfMemoryError
 from ..functional.typed import family as _family
 from ..stand_ins import cuda_amp as amp
+from ..stand_ins.cuda_streams import CUDAGraph as CUDAGraph
+from ..stand_ins.cuda_streams import Event as Event
+from ..stand_ins.cuda_streams import ExternalStream as ExternalStream
+from ..stand_ins.cuda_streams import Stream as Stream
+from ..stand_ins.cuda_streams import StreamContext as StreamContext
+from ..stand_ins.cuda_streams import graph as graph
 from . import memory as memory
 from .memory import empty_cache as empty_cache
 from .memory import max_memory_allocated as max_memory_allocated
@@ -21,30 +27,25 @@ from .memory import memory_allocated as memory_allocated
 from .memory import memory_reserved as memory_reserved
 from .memory import memory_stats as memory_stats
 from .memory import memory_summary as memory_summary
+from .memory import require
 from .memory import reset_max_memory_allocated as reset_max_memory_allocated
 from .memory import reset_peak_memory_stats as reset_peak_memory_stats
-from .streams import CUDAGraph as CUDAGraph
-from .streams import Event as Event
-from .streams import ExternalStream as ExternalStream
-from .streams import Stream as Stream
-from .streams import StreamContext as StreamContext
-from .streams import graph as graph
 
 globals().update(_family("cuda"))  # cuda.FloatTensor and its family
 
 
 def is_available() -> bool:
-    """Whether tensors can live on a GPU here."""
+    """True if tensors can live on a GPU here."""
     return cuda_problem() is None
 
 
 def is_initialized() -> bool:
-    """Whether a GPU can be used: it is opened when it is first named."""
+    """True if a GPU can be used. It is opened when it is first used."""
     return is_available()
 
 
 def init() -> None:
-    """Nothing: a GPU is opened when it is first named."""
+    """Do nothing: a GPU is opened when it is first used."""
 
 
 def device_count() -> int:
@@ -62,14 +63,12 @@ def current_device() -> int:
     Raises:
         DeviceError: there is none.
     """
-    problem = cuda_problem()
-    if problem is not None:
-        raise DeviceError(f"cuda.current_device: {problem}")
+    require("current_device")
     return 0
 
 
 def set_device(device: Any) -> None:
-    """Nothing, for the first GPU, which ``"cuda"`` means in any case.
+    """Do nothing for the first GPU, which is what ``"cuda"`` means.
 
     Raises:
         DeviceError: there is none.
@@ -88,9 +87,7 @@ def get_device_properties(device: Any = None) -> SimpleNamespace:
     Raises:
         DeviceError: there is none.
     """
-    problem = cuda_problem()
-    if problem is not None:
-        raise DeviceError(f"cuda.get_device_properties: {problem}")
+    require("get_device_properties")
     import cupy
 
     found = cupy.cuda.runtime.getDeviceProperties(_index(device))
@@ -119,7 +116,7 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Whether there is a GPU: its kernels round bfloat16 whatever its age."""
+    """True if there is a GPU."""
     return is_available()
 
 
@@ -136,7 +133,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until a GPU, the first unless named, has done its work.
+    """Wait until a GPU (by default the first) has done its work.
 
     Raises:
         DeviceError: there is none.

@@ -1,6 +1,6 @@
-"""``torch.cuda.memory``: the pool's numbers of a GPU, the first unless named; 0 where there is none, as in PyTorch.
+"""``torch.cuda.memory``: numbers of the pool of a GPU, by default the first; 0 without a GPU, as in PyTorch.
 
-They are those of ``tinygrad_mem.memory``, which answers for ``cpu`` too. In ``memory.predict`` the GPU is the one predicted.
+They are those of ``tinygrad_mem.memory``, which also covers ``cpu``. In ``memory.predict`` they are of the predicted GPU.
 """
 
 from __future__ import annotations
@@ -17,10 +17,17 @@ from ..memory import stats
 
 
 def _gpu(device: Any) -> Device | None:
-    """The GPU that is meant; ``None`` where there is none."""
+    """The GPU for an argument ``device``; ``None`` without a GPU."""
     if scope.local.dry is None and cuda_problem() is not None:
         return None
     return Device("cuda", device) if isinstance(device, int) else Device("cuda" if device is None else device)
+
+
+def require(name: str) -> None:
+    """Raise DeviceError, in the name of ``cuda.NAME``, if there is no GPU."""
+    problem = cuda_problem()
+    if problem is not None:
+        raise DeviceError(f"cuda.{name}: {problem}")
 
 
 def memory_allocated(device: Any = None) -> int:
@@ -36,19 +43,19 @@ def max_memory_allocated(device: Any = None) -> int:
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that the pool has taken from the GPU: live, and cached."""
+    """Bytes that the pool has taken from the GPU: in use and cached."""
     gpu = _gpu(device)
     return 0 if gpu is None else stats.memory_reserved(gpu)
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Most bytes that the pool had taken from the GPU, since the same moment."""
+    """The most bytes that the pool had taken from the GPU, since the same moment."""
     gpu = _gpu(device)
     return 0 if gpu is None else stats.max_memory_reserved(gpu)
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let the two peaks begin again from what is there now."""
+    """Reset the two peaks to the current bytes."""
     gpu = _gpu(device)
     if gpu is not None:
         stats.reset_peak_memory_stats(gpu)
@@ -58,13 +65,13 @@ reset_max_memory_allocated = reset_peak_memory_stats
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """``memory.memory_stats`` of the GPU; empty where there is none."""
+    """``memory.memory_stats`` of the GPU; empty without a GPU."""
     gpu = _gpu(device)
     return OrderedDict() if gpu is None else stats.memory_stats(gpu)
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The numbers as text, each in a line."""
+    """The numbers as text, one per line."""
     gpu = _gpu(device)
     if gpu is None:
         return "memory of cuda: there is no GPU; memory.memory_summary() tells of the cpu"
@@ -77,9 +84,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
     Raises:
         DeviceError: there is none.
     """
-    problem = cuda_problem()
-    if problem is not None:
-        raise DeviceError(f"cuda.mem_get_info: {problem}")
+    require("mem_get_info")
     import cupy
 
     index = device if isinstance(device, int) else Device("cuda" if device is None else device).index
@@ -88,7 +93,7 @@ def mem_get_info(device: Any = None) -> tuple[int, int]:
 
 
 def empty_cache() -> None:
-    """Give the blocks that nobody uses back to the GPUs."""
+    """Give unused memory back to the GPUs."""
     if cuda_problem() is not None:
         return
     import cupy

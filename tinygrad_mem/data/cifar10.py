@@ -41,7 +41,7 @@ def load_cifar10(folder: str | os.PathLike) -> tuple[np.ndarray, np.ndarray, np.
     """Training images and labels, then the held-out ones, from the six original files.
 
     Args:
-        folder: where they lie, or the folder above (``cifar-10-batches-bin``).
+        folder: the folder of the files, or the one above it (which holds ``cifar-10-batches-bin``).
 
     Returns:
         Images as float32 in [0, 1], (count, 3, 32, 32); labels as int64, (count,).

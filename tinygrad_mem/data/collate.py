@@ -12,6 +12,8 @@ from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..functional.creation import tensor as make_tensor
 
+__all__ = ("default_collate", "default_convert")
+
 
 def _from_array(array: Any) -> Tensor:
     return make_tensor(np.asarray(array))
@@ -22,7 +24,7 @@ def _is_number(dtype: np.dtype) -> bool:
 
 
 def default_convert(data: Any) -> Any:
-    """NumPy arrays and scalars inside ``data`` become tensors; everything else stays what it is."""
+    """Convert NumPy arrays and scalars inside ``data`` to tensors; other objects stay."""
     if isinstance(data, (Tensor, str, bytes)):
         return data
     if isinstance(data, (np.ndarray, np.generic)):
@@ -31,7 +33,7 @@ def default_convert(data: Any) -> Any:
 
 
 def _rebuilt(data: Any, convert: Callable[[Any], Any]) -> Any:
-    """A container like ``data`` whose items went through ``convert``; not a container: itself."""
+    """A container like ``data`` with converted items; an object that is not a container is returned as it is."""
     if isinstance(data, Mapping):
         items = {key: convert(value) for key, value in data.items()}
         return _like(data, items)

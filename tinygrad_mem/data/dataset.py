@@ -1,4 +1,4 @@
-"""Datasets: anything with ``len()`` and an index, or anything that can be iterated."""
+"""Datasets: objects with ``len()`` and an index, or iterables."""
 
 from __future__ import annotations
 
@@ -13,11 +13,16 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..devices import Generator, device
 
+__all__ = (
+    "ChainDataset", "ConcatDataset", "Dataset", "IterableDataset", "StackDataset", "Subset", "TensorDataset",
+    "random_split",
+)  # fmt: skip
+
 T = TypeVar("T", covariant=True)
 
 
 class Dataset(Generic[T]):
-    """A map from indices to samples: subclasses give ``__getitem__``, and ``__len__`` for samplers."""
+    """A map from indices to samples. Subclasses define ``__getitem__``, and ``__len__`` for samplers."""
 
     def __getitem__(self, index: Any) -> T:
         raise NotImplementedError("Subclasses of Dataset should implement __getitem__.")
@@ -27,7 +32,7 @@ class Dataset(Generic[T]):
 
 
 class IterableDataset(Dataset[T], Iterable[T]):
-    """A stream of samples: subclasses give ``__iter__``; with several workers, see :func:`get_worker_info`."""
+    """A stream of samples. Subclasses define ``__iter__``; for several workers see :func:`get_worker_info`."""
 
     def __iter__(self) -> Iterator[T]:
         raise NotImplementedError("Subclasses of IterableDataset should implement __iter__.")
@@ -149,7 +154,7 @@ class ChainDataset(IterableDataset):
 
 
 class Subset(Dataset[T]):
-    """Those samples of a dataset that ``indices`` name."""
+    """The samples of a dataset at ``indices``."""
 
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset, self.indices = dataset, indices
@@ -164,14 +169,14 @@ class Subset(Dataset[T]):
 
 
 def draws(generator: Generator | None) -> np.random.Generator:
-    """NumPy's generator, started from the next ticket of ``generator`` (the cpu's by default)."""
+    """A NumPy generator, seeded with the next ticket of ``generator`` (by default the cpu's)."""
     return np.random.default_rng((generator or device("cpu").generator).ticket())
 
 
 def random_split(dataset: Any, lengths: Sequence[int | float], generator: Generator | None = None) -> list[Subset]:
-    """Parts of a dataset, drawn without replacement: by their lengths, or by fractions that sum to 1.
+    """Split a dataset at random into parts, by their lengths or by fractions that sum to 1.
 
-    With fractions, what rounding leaves is dealt out one by one, from the first part on.
+    Fractions are rounded down. The remaining samples go to the parts one by one, from the first on.
 
     Raises:
         ValueError: the lengths do not sum to the dataset's, or a fraction is outside of [0, 1].

@@ -11,7 +11,7 @@ from ..errors import missing
 
 
 def load_digits() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Training images and labels (1,437), then the held-out ones (360): every fifth image is held out, always the same ones.
+    """Training images and labels (1,437), and held-out ones (360): every fifth image is held out.
 
     Returns:
         Images as float32 in [0, 1], (count, 1, 8, 8); labels as int64, (count,).

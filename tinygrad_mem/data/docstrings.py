@@ -1,4 +1,4 @@
-"""Text that ships with Python itself: the documentation strings of the standard library. Nothing is downloaded."""
+"""Text that comes with Python: the docstrings of the standard library. Nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
+__all__ = ("load_docstrings",)
+
 
 def load_docstrings(modules: int = 40) -> list[str]:
-    """Documentation strings of the first ``modules`` files of the standard library, by name: modules, classes, functions.
+    """The docstrings of modules, classes and functions in the first ``modules`` files of the standard library, sorted by name.
 
-    They differ between versions of Python. Files that cannot be read are left out.
+    They differ between versions of Python. Files that cannot be read are skipped.
 
     Raises:
         FileNotFoundError: this Python came without its library's source.
@@ -41,5 +43,5 @@ def encode(text: str) -> np.ndarray:
 
 
 def decode(tokens: np.ndarray) -> str:
-    """The text of bytes; what is no text is shown as a replacement character."""
+    """The text of bytes; bytes that are not valid UTF-8 become replacement characters."""
     return np.asarray(tokens).astype(np.uint8).tobytes().decode("utf-8", errors="replace")

@@ -13,7 +13,7 @@ from .dataset import Subset, TensorDataset
 
 @dataclass(frozen=True)
 class Fetch:
-    """A loader's way from indices to a batch; it knows the loader's options and not the loader, so that workers may hold it."""
+    """Makes batches from indices. It has the loader's options, but no reference to the loader, so that workers may hold it."""
 
     iterable: bool
     batched: bool
@@ -21,7 +21,7 @@ class Fetch:
     collate: Callable[[Any], Any]
 
     def __call__(self, dataset: Any) -> Callable[[Any], Any]:
-        """Begin a pass: what makes a batch of indices, and raises ``StopIteration`` where a stream has ended."""
+        """Begin a pass. Returns a function that makes a batch from indices; at the end of a stream it raises StopIteration."""
         if self.iterable:
             return self._stream(iter(dataset))
         collate = self.collate
@@ -46,7 +46,7 @@ class Fetch:
 
 
 def _is_plain(dataset: Any) -> bool:
-    """Whether the batch is rows of tensors, which one copy a tensor gathers."""
+    """True if batches are rows of tensors, so that one copy per tensor gathers a batch."""
     if type(dataset) is Subset:
         dataset = dataset.dataset
     return type(dataset) is TensorDataset and not any(t.requires_grad for t in dataset.tensors)

@@ -14,9 +14,11 @@ from .fetch import Fetch
 from .sampler import BatchSampler, RandomSampler, Sampler, SequentialSampler
 from .workers import Crew, End, Failure, Pass, WorkerTask
 
+__all__ = ("DataLoader",)
+
 
 class _Endless(Sampler):
-    """Of an iterable dataset nobody knows the indices: ``None`` for ever."""
+    """``None`` without end, in place of indices, which an iterable dataset does not have."""
 
     def __iter__(self) -> Iterator[None]:
         return itertools.repeat(None)
@@ -26,14 +28,14 @@ _OF_THE_MAKING = frozenset({"batch_size", "batch_sampler", "sampler", "drop_last
 
 
 class DataLoader:
-    """Batches of a dataset, PyTorch's arguments. The loader keeps no batch that it has given away.
+    """Batches of a dataset, with PyTorch's arguments. The loader keeps no reference to a batch that it has returned.
 
     Args:
-        num_workers: threads that fetch ahead; 0 fetches in the caller. In a prediction each batch is made, whole, at the moment
-            at which it is asked for: ``num_workers * prefetch_factor`` of them are ready while a step runs, as where workers
-            keep up. A real run has less where they do not, and at most what ``num_workers`` unfinished batches take more.
-        prefetch_factor: batches that each worker has ready or in work, 2 unless given.
-        pin_memory: taken for compatibility; batches stay where ``collate_fn`` made them.
+        num_workers: threads that fetch ahead; 0 fetches in the caller. A prediction assumes that workers keep up: ``num_workers
+            * prefetch_factor`` batches are ready while a step runs. A real run has fewer if the workers are slow, and at most
+            ``num_workers`` unfinished batches more.
+        prefetch_factor: the number of batches that each worker prepares ahead, 2 by default.
+        pin_memory: accepted for compatibility; batches stay where ``collate_fn`` made them.
         persistent_workers: keep the threads between passes.
 
     Raises:
@@ -80,11 +82,11 @@ class DataLoader:
         self.batched = batch_sampler is not None
         self.collate_fn = collate_fn or (default_collate if self.batched else default_convert)
         self._crew: Crew | None = None
-        self._dry = scope.local.dry  # persistent workers are of the dry run, or of none, that the loader was made in
+        self._dry = scope.local.dry  # persistent workers belong to the dry run in which the loader was made, if any
         self._made = True
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if name in _OF_THE_MAKING and "_made" in self.__dict__:  # it would change nothing: iterators are made of the others
+        if name in _OF_THE_MAKING and "_made" in self.__dict__:  # setting it would have no effect
             raise ValueError(f"{name} attribute should not be set after {type(self).__name__} is initialized")
         object.__setattr__(self, name, value)
 
@@ -106,7 +108,7 @@ class DataLoader:
         return Fetch(self.iterable, self.batched, self.drop_last, self.collate_fn)
 
     def _base_seed(self) -> int:
-        """The first of the workers' seeds; drawn in every pass, so that the order does not depend on the number of workers."""
+        """The seed of the first worker; drawn in every pass, so that the order does not depend on the number of workers."""
         seed, calls = (self.generator or device("cpu").generator).ticket()
         return (seed + (calls << 20)) % (1 << 63)
 
@@ -119,7 +121,7 @@ class DataLoader:
                     batch = [fetch(indices)]
             except StopIteration:
                 return
-            yield batch.pop()  # nothing here holds it while the caller does
+            yield batch.pop()  # the loader holds no reference to it
 
     def __del__(self) -> None:
         crew = getattr(self, "_crew", None)
@@ -155,9 +157,9 @@ def _check_order(iterable: bool, batch_size: Any, shuffle: Any, sampler: Any, ba
 
 
 class _Ahead:
-    """A pass with workers: batch ``n`` comes from worker ``n`` modulo their number, and is handed out in order.
+    """A pass with workers. Batch ``n`` comes from worker ``n`` modulo their number; batches are returned in order.
 
-    When it goes (at the end, or when a loop is left early), the workers are told, and what was fetched ahead is dropped.
+    When the pass ends, or the loop is left early, the workers stop, and batches that were fetched ahead are dropped.
     """
 
     def __init__(self, loader: DataLoader) -> None:
@@ -187,7 +189,7 @@ class _Ahead:
         return len(self._loader)
 
     def _ask(self) -> None:
-        """Ask for one batch more, of the next worker whose stream has not ended."""
+        """Ask the next worker whose stream has not ended for one more batch."""
         count = self._loader.num_workers
         if len(self._ended) == count:
             return
@@ -222,7 +224,7 @@ class _Ahead:
         raise StopIteration
 
     def close(self) -> None:
-        """Drop what was fetched ahead; threads of this pass alone end."""
+        """Drop what was fetched ahead, and end threads that belong to this pass only."""
         self._run.close()
         self._asked = self._next
         crew, self._own = self._own, None

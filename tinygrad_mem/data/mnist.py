@@ -22,9 +22,10 @@ _PIECE = 1 << 20
 
 
 def read_idx(path: str | os.PathLike, ndim: int) -> np.ndarray:
-    """The unsigned bytes of an idx file of ``ndim`` dimensions; a name that ends in ``.gz`` is decompressed.
+    """Read the unsigned bytes of an idx file of ``ndim`` dimensions; a file that ends in ``.gz`` is decompressed.
 
-    Nothing is allocated on the header's word: a file that says more than it holds is refused for the bytes that it lacks.
+    The header's sizes are checked against the data as it is read: a wrong header cannot make it allocate more than the file
+    has.
 
     Raises:
         FileFormatError: another format, truncated, or longer than its header says.

@@ -1,4 +1,4 @@
-"""Samplers: the order in which a loader asks for samples. Those that draw take one ticket of a generator a pass."""
+"""Samplers: the order in which a loader asks for samples. Random ones take one ticket of a generator per pass."""
 
 from __future__ import annotations
 
@@ -10,9 +10,22 @@ import numpy as np
 from ..devices import Generator
 from .dataset import draws
 
+__all__ = ("BatchSampler", "RandomSampler", "Sampler", "SequentialSampler", "SubsetRandomSampler", "WeightedRandomSampler")
+
 T = TypeVar("T", covariant=True)
 PIECE = 1024
-"""Indices that are drawn at a time: as many as one likes may be asked for."""
+"""The number of indices that are drawn at a time, so that memory does not grow with ``num_samples``."""
+
+
+def whole_number(name: str, value: Any) -> int:
+    """``value``, if it is a positive integer.
+
+    Raises:
+        ValueError: it is not.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
+    return value
 
 
 class Sampler(Generic[T]):
@@ -61,7 +74,7 @@ class RandomSampler(Sampler[int]):
 
     @property
     def num_samples(self) -> int:
-        """The number of indices that a pass gives; the dataset's length may change between passes."""
+        """The number of indices in a pass. The dataset's length may change between passes."""
         return len(self.data_source) if self._num_samples is None else self._num_samples
 
     def __iter__(self) -> Iterator[int]:
@@ -105,8 +118,7 @@ class WeightedRandomSampler(Sampler[int]):
         self, weights: Sequence[float], num_samples: int, replacement: bool = True, generator: Generator | None = None
     ) -> None:
         super().__init__()
-        if not isinstance(num_samples, int) or isinstance(num_samples, bool) or num_samples <= 0:
-            raise ValueError(f"num_samples should be a positive integer value, but got num_samples={num_samples}")
+        whole_number("num_samples", num_samples)
         if not isinstance(replacement, bool):
             raise ValueError(f"replacement should be a boolean value, but got replacement={replacement}")
         self.weights = np.array(weights, np.float64)
@@ -130,12 +142,11 @@ class WeightedRandomSampler(Sampler[int]):
 class DistributedSampler(Sampler[int]):
     """The share of one of several processes: every ``num_replicas``-th index, from the ``rank``-th on.
 
-    All shares are of one length: indices from the front are repeated, or with ``drop_last`` the last ones left out. Call
-    :meth:`set_epoch` before each pass, so that ``shuffle`` gives another order: it draws from ``seed + epoch`` alone.
+    All shares have equal length: the first indices are repeated, or with ``drop_last`` the last ones dropped. Call
+    :meth:`set_epoch` before each pass; the order of ``shuffle`` depends only on ``seed + epoch``.
 
     Raises:
-        ValueError: ``num_replicas`` or ``rank`` is missing (one process computes here: nobody else can say), or the rank is
-            not in [0, ``num_replicas``).
+        ValueError: ``num_replicas`` or ``rank`` is missing, or the rank is not in [0, ``num_replicas``).
     """
 
     def __init__(
@@ -189,8 +200,7 @@ class BatchSampler(Sampler[list]):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool) -> None:
         super().__init__()
-        if not isinstance(batch_size, int) or isinstance(batch_size, bool) or batch_size <= 0:
-            raise ValueError(f"batch_size should be a positive integer value, but got batch_size={batch_size}")
+        whole_number("batch_size", batch_size)
         if not isinstance(drop_last, bool):
             raise ValueError(f"drop_last should be a boolean value, but got drop_last={drop_last}")
         self.sampler, self.batch_size, self.drop_last = sampler, batch_size, drop_last

@@ -1,4 +1,4 @@
-"""Sequences of different lengths in batches: alike lengths together, a budget of tokens, padding to the longest or none."""
+"""Batches of sequences of different lengths: similar lengths together, a budget of tokens, padding or packing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..functional.creation import arange
 from ..functional.creation import tensor as make_tensor
-from .sampler import Sampler, draws
+from .sampler import Sampler, draws, whole_number
+
+__all__ = ("BucketBatchSampler", "Packed", "PadCollate", "Padded", "TokenBatchSampler", "pack_collate", "pad_collate")
 
 
 def _lengths(lengths: Sequence[int]) -> np.ndarray:
@@ -21,14 +23,8 @@ def _lengths(lengths: Sequence[int]) -> np.ndarray:
     return found.astype(np.int64)
 
 
-def _whole(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
-    return value
-
-
 class _ByLength(Sampler[list]):
-    """The base of both samplers: an order of alike lengths, and batches in random order."""
+    """The base of both samplers: sorts by length, cuts batches, and shuffles these."""
 
     def __init__(self, lengths: Sequence[int], shuffle: bool, drop_last: bool, generator: Generator | None) -> None:
         super().__init__()
@@ -38,7 +34,7 @@ class _ByLength(Sampler[list]):
         raise NotImplementedError
 
     def _order(self, rng: Any) -> np.ndarray:
-        """Indices by length; equal ones in random order where the sampler shuffles."""
+        """Indices sorted by length; equal lengths in random order if the sampler shuffles."""
         if rng is None:
             return np.argsort(self.lengths, kind="stable")
         mixed = rng.permutation(len(self.lengths))
@@ -56,20 +52,20 @@ class _ByLength(Sampler[list]):
 
 
 class BucketBatchSampler(_ByLength):
-    """Batches of ``batch_size`` indices of sequences of alike lengths, in random order: for ``DataLoader(batch_sampler=...)``.
+    """Batches of ``batch_size`` sequences of similar lengths, in random order: for ``DataLoader(batch_sampler=...)``.
 
-    Every index comes once a pass; the batch that is smaller than the others is the one of the longest sequences.
+    Every index appears once per pass. The last batch, of the longest sequences, may be smaller than the others.
 
-    Memory: less padding over a pass. The batch of the longest sequences is as large as before, and with it the peak.
+    Memory: less padding over a pass. The batch of the longest sequences is as large as before, and so is the peak.
 
-    Price: a batch holds sequences of similar lengths, so it is less random.
+    Price: batches are less random, because their sequences have similar lengths.
 
     Do not use when: the peak must fall: use :class:`TokenBatchSampler` or packed sequences.
 
     Args:
-        lengths: of each sequence of the dataset.
-        shuffle: equal lengths and the order of the batches are drawn anew each pass; else shortest first.
-        drop_last: leave the batch out that has fewer.
+        lengths: the length of each sequence of the dataset.
+        shuffle: shuffle equal lengths and the order of the batches in each pass; else the shortest come first.
+        drop_last: drop the last batch if it is smaller.
 
     Raises:
         ValueError: ``batch_size`` is not positive, or ``lengths`` are no lengths.
@@ -84,7 +80,7 @@ class BucketBatchSampler(_ByLength):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(lengths, shuffle, drop_last, generator)
-        self.batch_size = _whole("batch_size", batch_size)
+        self.batch_size = whole_number("batch_size", batch_size)
 
     def _cut(self, order: np.ndarray) -> list[list[int]]:
         size = self.batch_size
@@ -93,21 +89,21 @@ class BucketBatchSampler(_ByLength):
 
 
 class TokenBatchSampler(_ByLength):
-    """Batches whose padded size, sequences times the longest of them, is at most ``max_tokens``: memory is the same for all.
+    """Batches of at most ``max_tokens`` places (sequences times the longest of them), so that all need about the same memory.
 
-    Every index comes once a pass.
+    Every index appears once per pass.
 
     Memory: the activations of at most ``max_tokens`` places, whatever the lengths.
 
-    Price: batches have different numbers of sequences: weight their losses by them.
+    Price: batches have different numbers of sequences; weight their losses accordingly.
 
     Do not use when: a layer needs batches of one size.
 
     Args:
-        lengths: of each sequence of the dataset.
-        max_tokens: places of a batch, padding included.
-        shuffle: equal lengths and the order of the batches are drawn anew each pass; else shortest first.
-        drop_last: leave out the batch of the longest sequences, which may have room left.
+        lengths: the length of each sequence of the dataset.
+        max_tokens: most places in a batch, padding included.
+        shuffle: shuffle equal lengths and the order of the batches in each pass; else the shortest come first.
+        drop_last: drop the batch of the longest sequences, which may not be full.
 
     Raises:
         ValueError: ``max_tokens`` is not positive, a sequence is longer than it, or ``lengths`` are no lengths.
@@ -124,7 +120,7 @@ class TokenBatchSampler(_ByLength):
         generator: Generator | None = None,
     ) -> None:
         super().__init__(lengths, shuffle, drop_last, generator)
-        self.max_tokens = _whole("max_tokens", max_tokens)
+        self.max_tokens = whole_number("max_tokens", max_tokens)
         longest = int(self.lengths.max(initial=0))
         if longest > max_tokens:
             where = int(self.lengths.argmax())
@@ -156,7 +152,7 @@ class Padded(NamedTuple):
 
 
 class Packed(NamedTuple):
-    """Sequences one behind the other (tokens of all), where each begins and the last ends (int32), and the longest length."""
+    """Concatenated sequences, the offsets at which each begins and the last ends (int32), and the longest length."""
 
     tokens: Tensor
     cu_seqlens: Tensor
@@ -166,17 +162,17 @@ class Packed(NamedTuple):
 class PadCollate:
     """A ``collate_fn`` that pads sequences to the longest of the batch, not of the dataset.
 
-    Samples are sequences, or tuples or dicts of sequences and of what :func:`default_collate` takes: each sequence of tokens
-    (a list, an array or a tensor with at least one axis) becomes a :class:`Padded`.
+    Samples are sequences, or tuples or dicts of sequences and other values. Each sequence of tokens (a list, an array or a
+    tensor with at least one axis) becomes a :class:`Padded`; other values go to :func:`default_collate`.
 
     Memory: activations of ``batch_size * longest of the batch`` places instead of ``batch_size * longest of the dataset``.
 
-    Price: batches have different shapes, so the pool may hold pieces of several sizes (lesson 12).
+    Price: batches have different shapes, so the pool may hold free pieces of several sizes (lesson 12).
 
-    Do not use when: all sequences have one length: nothing becomes smaller.
+    Do not use when: all sequences have the same length; then it saves nothing.
 
     Args:
-        padding_value: what stands behind the shorter ones: -100 for labels that a loss is to ignore.
+        padding_value: the value after shorter sequences: -100 for labels that a loss is to ignore.
         multiple_of: the padded length is rounded up to a multiple of this.
 
     Raises:
@@ -184,7 +180,7 @@ class PadCollate:
     """
 
     def __init__(self, padding_value: float = 0, multiple_of: int = 1) -> None:
-        self.padding_value, self.multiple_of = padding_value, _whole("multiple_of", multiple_of)
+        self.padding_value, self.multiple_of = padding_value, whole_number("multiple_of", multiple_of)
 
     def __call__(self, batch: Sequence[Any]) -> Any:
         first = batch[0]
@@ -215,7 +211,7 @@ def pad_collate(batch: Sequence[Any]) -> Any:
 
 
 def pack_collate(batch: Sequence[Any]) -> Packed:
-    """A ``collate_fn`` that puts sequences one behind the other, without padding: for :func:`nn.attention.varlen.varlen_attn`.
+    """A ``collate_fn`` that concatenates sequences without padding: for :func:`nn.attention.varlen.varlen_attn`.
 
     Raises:
         ValueError: sequences that differ in more than their lengths.

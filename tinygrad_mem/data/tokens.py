@@ -1,6 +1,6 @@
-"""Tokens in files larger than memory, and in streams: windows of them, with what comes next as the target.
+"""Tokens in files larger than memory, and in streams: windows of tokens, with the next tokens as targets.
 
-A file is plain: whole numbers of one dtype, without a header, as nanoGPT's ``train.bin``.
+A file has no header: it holds integers of one dtype, as nanoGPT's ``train.bin``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from ..functional.creation import tensor as make_tensor
 from .dataset import Dataset, IterableDataset
 from .workers import get_worker_info
 
+__all__ = ("TokenFile", "TokenStream", "write_tokens")
+
 
 def write_tokens(path: str | Path, chunks: Iterable[Any], dtype: Any = np.uint16) -> int:
-    """Write chunks of whole numbers one behind the other, never more than one of them in memory; says how many tokens.
+    """Write chunks of integers one after another, with one chunk in memory at a time. Returns the number of tokens.
 
-    The file appears when it is complete: a failure half-way leaves what was there.
+    The file appears when it is complete. After a failure the old file, if any, is unchanged.
 
     Raises:
         ValueError: a number that ``dtype`` cannot hold.
@@ -39,19 +41,20 @@ def write_tokens(path: str | Path, chunks: Iterable[Any], dtype: Any = np.uint16
 
 
 def _window(tokens: np.ndarray) -> tuple[Tensor, Tensor]:
-    """The tokens but the last, and the tokens but the first, int64."""
+    """All tokens but the last, and all but the first, int64."""
     wide = tokens.astype(np.int64)
     return make_tensor(wide[:-1]), make_tensor(wide[1:])
 
 
 class TokenFile(Dataset[tuple]):
-    """Sample i: ``length`` tokens of a file from ``i * stride`` on, and the same one later. The file stays where it is.
+    """Windows of a file. Sample i is ``length`` tokens from ``i * stride`` on, and the same window one token later.
 
-    It is mapped (``numpy.memmap``): what is read comes page by page and is no memory of the process. Workers open it again.
+    The file is mapped (``numpy.memmap``): it is read page by page, and does not count as memory of the process. Each worker
+    opens it again.
 
     Args:
-        stride: ``length`` unless given: windows that do not overlap.
-        dtype: of the file.
+        stride: the distance of windows; by default ``length``, so that they do not overlap.
+        dtype: the dtype of the file.
 
     Raises:
         ValueError: the file holds no whole number of tokens, or no window; ``length`` or ``stride`` is not positive.
@@ -88,11 +91,11 @@ class TokenFile(Dataset[tuple]):
 
 
 class TokenStream(IterableDataset[tuple]):
-    """Windows of ``length`` tokens of a stream, and the same one later: at most a window and a chunk are in memory.
+    """Windows of ``length`` tokens of a stream, and the same windows one token later. One window and one chunk are in memory.
 
     Args:
-        chunks: called at the start of each pass, it gives an iterable of chunks of whole numbers, of any sizes. With workers
-            each reads the whole stream and gives every n-th window.
+        chunks: a function that returns an iterable of chunks of integers, of any sizes; it is called at the start of each pass.
+            Of n workers, each reads the whole stream and yields every n-th window.
 
     Raises:
         ValueError: ``length`` is not positive.

@@ -1,10 +1,10 @@
-"""Worker threads of a loader: they fetch batches ahead, in order, and let go of every batch that they hand over.
+"""Worker threads of a loader: they fetch batches ahead, in order, and keep no reference to a batch that they have delivered.
 
-Threads, not processes: samples are read and decoded by NumPy and file reads, which let go of the interpreter, and what a
-worker makes is counted by the same pool as everything else.
+They are threads, not processes: reading files and NumPy's decoding release the interpreter's lock, and the same pool counts
+what a worker makes.
 
-In a dry run one thread runs at a time: who asks for a batch goes on when it is there. So the order of events, and with it the
-peak, is the same each time: that of workers who keep up.
+In a dry run one thread runs at a time: a thread that requests a batch waits until it is ready. So the order of events, and the
+peak, is the same each time, as if the workers kept up.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from typing import Any
 
 from .. import scope
 
+__all__ = ("WorkerInfo", "get_worker_info")
+
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """A worker's description: its number, how many there are, its seed, and its (shallow) copy of the dataset."""
+    """A description of a worker: its number, the number of workers, its seed, and its shallow copy of the dataset."""
 
     id: int
     num_workers: int
@@ -35,16 +37,16 @@ _BEGIN = (None, None, None)  # the first task of a worker
 
 
 def get_worker_info() -> WorkerInfo | None:
-    """In a worker of a loader, which one it is; ``None`` in the main thread."""
+    """The :class:`WorkerInfo` of this thread; ``None`` outside of workers."""
     return getattr(_here, "info", None)
 
 
 class End:
-    """A worker's answer when its stream of an iterable dataset has ended."""
+    """Stands for the end of a worker's stream."""
 
 
 class Failure:
-    """An exception of a worker: its class and its traceback as text, so that no frame keeps a batch alive."""
+    """An exception in a worker: its class, and its traceback as text, so that no frame keeps a batch alive."""
 
     def __init__(self, error: BaseException, worker: int) -> None:
         self.kind, self.worker = type(error), worker
@@ -55,17 +57,17 @@ class Failure:
         message = f"Caught {self.kind.__name__} in DataLoader worker thread {self.worker}.\nOriginal {self.text}"
         try:
             error = self.kind(message)
-        except Exception:  # an exception class that wants other arguments
+        except Exception:  # the exception class needs other arguments
             error = RuntimeError(message)
         try:
             raise error from None
         finally:
-            del error  # its traceback holds this frame: no cycle, and no batch of the caller's is kept
+            del error  # its traceback holds this frame: avoid a cycle, which would keep the caller's batch
 
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """The task of every worker of a loader: ``start(dataset)`` gives the function that makes a batch of indices."""
+    """The task of all workers of a loader: ``start(dataset)`` returns the function that makes a batch from indices."""
 
     dataset: Any
     start: Callable[[Any], Callable[[Any], Any]]
@@ -75,7 +77,7 @@ class WorkerTask:
 
 
 class Pass:
-    """One iteration over a loader: results by batch number. ``closed`` means that nobody waits for them any more."""
+    """One pass over a loader: results by batch number. ``closed`` means that they are no longer needed."""
 
     def __init__(self) -> None:
         self.ready = threading.Condition()
@@ -83,7 +85,7 @@ class Pass:
         self.closed = False
 
     def put(self, number: int, result: Any) -> None:
-        """Hand over batch ``number``."""
+        """Deliver batch ``number``."""
         with self.ready:
             if not self.closed:
                 self.results[number] = result
@@ -101,11 +103,11 @@ class Pass:
             return self.results.pop(number)
 
     def close(self) -> None:
-        """Drop what was fetched, and what is still being fetched when it comes."""
+        """Drop all batches, including those that are still being fetched."""
         with self.ready:
             self.closed = True
             fetched, self.results = self.results, {}
-        del fetched  # here: what it frees asks for other locks
+        del fetched  # outside of the lock: freeing takes other locks
 
 
 class Crew:
@@ -124,7 +126,7 @@ class Crew:
             self._tell(q, _BEGIN)
 
     def begin(self, run: Pass) -> None:
-        """Tell every worker that a pass begins."""
+        """Start a pass in every worker."""
         for q in self.queues:
             self._tell(q, (run, None, None))
 
@@ -138,7 +140,7 @@ class Crew:
             self._done.acquire()
 
     def stop(self) -> None:
-        """End the threads, and wait until they have let go of everything."""
+        """End the threads, and wait for them."""
         for q, thread in zip(self.queues, self.threads, strict=True):
             q.put(None)
             if self._done is not None:

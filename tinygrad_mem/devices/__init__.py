@@ -1,4 +1,4 @@
-"""Devices: where arrays live, who computes on them, who counts them."""
+"""Devices: their arrays, kernels, pools and random numbers."""
 
 from .base import device as device
 from .base import opened as opened

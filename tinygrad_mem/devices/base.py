@@ -1,33 +1,32 @@
-"""A device: somewhere to allocate, kernels that compute there, a pool that counts, random numbers, a way in and out.
+"""A device: its memory pool, its kernels, its random numbers, and copies from and to the host.
 
 Arrays are ``numpy.ndarray`` on ``cpu`` and ``meta`` and ``cupy.ndarray`` on ``cuda``: views, strides and slices are theirs.
-Everything above this room works on any of them through the few methods below.
+All other code uses devices through the few methods below.
 """
 
 from __future__ import annotations
 
-import threading
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .. import scope
 from ..dtypes import uint8
 from ..errors import ArgumentTypeError, DeviceError, NotOfferedError
-from ..interrupts import covered
+from ..interrupts import reentrant, signal_safe
 from .random import Generator
 
 _instances: dict[tuple[str, int | None], device] = {}
 _kinds: dict[str, type[device]] = {}
-_opening = threading.RLock()  # one object a device, also where two threads ask for the first time at once
+_opening = reentrant()  # one object a device, also where two threads ask for the first time at once
 
 
 class device:
     """``device("cpu")``, ``device("cuda", 1)``, ``device("cuda:1")``, ``device("meta")``: one object per device.
 
-    As a context manager it is the default device of new tensors, for this thread. A GPU that this machine has not may be named,
-    as in PyTorch; whatever is asked of it raises a DeviceError.
+    As a context manager it is the default device of new tensors in this thread. A GPU that this machine does not have may be
+    named, as in PyTorch; using it raises a DeviceError.
 
     Raises:
         DeviceError: the name is not one of cpu, cuda[:i], meta.
@@ -35,15 +34,17 @@ class device:
 
     type: str
     index: int | None
-    kernels: Any
+    if TYPE_CHECKING:
+        # Kernels of all devices have the names and signatures of NumPy's: there an editor leads from ``ctx.kernels.relu``.
+        from ..kernels import numpy as kernels
     xp: Any  # the array module, numpy or cupy: for views, never for arithmetic
     pool: Any
     generator: Generator
-    like = "cpu"  # whose kernels say what workspaces they want, "cpu" or "cuda"
+    like = "cpu"  # "cpu" or "cuda": whose kernels' workspaces are counted
     missing = ""  # why this machine has no such device
-    lacking: np.dtype | None = None  # a dtype that cannot be computed with here
-    remedy = ""  # that it cannot, and what to do instead
-    whose = ""  # in messages, after its name: what tells it from another device of the same name
+    lacking: np.dtype | None = None  # a dtype that this device does not offer
+    remedy = ""  # the message for that dtype: what to do instead
+    whose = ""  # in messages, after the name: tells devices of the same name apart
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
@@ -82,7 +83,7 @@ class device:
         return cls.type, None
 
     def _open(self) -> None:
-        """Find the kernels and the pool, once."""
+        """Load the kernels and the pool, once."""
         raise NotImplementedError
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> Any:
@@ -90,17 +91,17 @@ class device:
         raise NotImplementedError
 
     def workspace(self, size: int) -> Any:
-        """``size`` bytes that a kernel wants for itself while it runs; ``None`` for 0."""
+        """``size`` bytes of temporary memory for a kernel; ``None`` for 0."""
         if not size:
             return None
-        before, scope.local.birth = scope.local.birth, "WORKSPACE"
+        before, scope.local.new_role = scope.local.new_role, "WORKSPACE"
         try:
             return self.empty((size,), uint8)
         finally:
-            scope.local.birth = before
+            scope.local.new_role = before
 
     def refusal(self) -> NotOfferedError:
-        """The error for an array of the dtype that is :attr:`lacking`."""
+        """The error for an array of the dtype :attr:`lacking`."""
         return NotOfferedError(self.remedy)
 
     def upload(self, source: np.ndarray, out: Any) -> None:
@@ -112,33 +113,33 @@ class device:
         raise NotImplementedError
 
     def block(self, array: Any) -> tuple[Any, int] | None:
-        """The bytes of the block that ``array`` lies in, flat, and where in them it begins; ``None`` for memory of others."""
+        """The bytes of the block that holds ``array``, and the array's offset in it; ``None`` for memory of other libraries."""
         raise NotImplementedError
 
     def window(self, block: Any, offset: int, like: Any) -> Any:
-        """An array over a block's bytes, with the shape, strides and dtype of ``like``."""
+        """An array over the bytes of a block, with the shape, strides and dtype of ``like``."""
         return np.ndarray(like.shape, like.dtype, block, offset, like.strides)
 
     def to_host(self, source: Any, out: np.ndarray) -> None:
-        """Copy bytes into memory of :attr:`Pool.host`: done before anything that is asked of the device later."""
+        """Copy bytes into memory of :attr:`Pool.host`. Later work of the device finds the copy complete."""
         self.kernels.copy(source, out=out)
 
     def from_host(self, source: np.ndarray, out: Any, *, ahead: bool = False) -> Any:
-        """Copy bytes back. With ``ahead`` it may happen beside other work: give what is returned to :meth:`wait` before use."""
+        """Copy bytes back. With ``ahead`` the copy may overlap other work: pass the result to :meth:`wait` before use."""
         self.kernels.copy(source, out=out)
 
     def wait(self, copy: Any) -> None:
-        """Work that is given to the device from now on finds a copy made ahead complete."""
+        """Make later work of the device wait for a copy that was made ahead."""
 
     def synchronize(self) -> None:
         """Wait until all work given to the device is done."""
 
     def address(self, array: Any) -> int | None:
-        """The pool address of the block that ``array`` shows, as listeners hear it; ``None`` for memory of others."""
+        """The pool address of the block that holds ``array``, which listeners know; ``None`` for memory of other libraries."""
         raise NotImplementedError
 
     def sizes(self, array: Any) -> tuple[int, int]:
-        """Bytes asked for, and bytes taken from the pool, of the block that ``array`` shows; (0, 0) for memory of others."""
+        """(bytes requested, bytes taken) for the block that holds ``array``; (0, 0) for memory of other libraries."""
         raise NotImplementedError
 
     def free_memory(self) -> int:
@@ -146,19 +147,19 @@ class device:
         return 0
 
     def outside(self) -> int:
-        """Bytes of a GPU's memory that are taken, and not by the pool; 0 where the machine's memory is not the device's."""
+        """Bytes of a GPU's memory in use outside of the pool; 0 on other devices."""
         return 0
 
     def current(self) -> AbstractContextManager[Any]:
-        """While open, kernels of this thread run on this device: only GPUs beyond the first need it."""
+        """While open, kernels of this thread run on this device. Only GPUs other than the first need it."""
         return nullcontext()
 
     def listening(self) -> AbstractContextManager[Any]:
-        """While open, this thread's mallocs and frees reach ``scope.listeners``; pools of our own always tell them."""
+        """While open, mallocs and frees of this thread reach ``scope.listeners``. Our own pools always report them."""
         return nullcontext()
 
     def owns(self, array: Any) -> bool:
-        """Whether ``array`` is of this device's array class."""
+        """True if ``array`` has the array class of this device."""
         return isinstance(array, np.ndarray)
 
     def __enter__(self) -> device:
@@ -166,7 +167,7 @@ class device:
         scope.local.default_device = scope.local.dry or self
         return scope.local.default_device
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             entered = scope.local.entered_devices
@@ -191,12 +192,12 @@ class device:
 
 
 def opened() -> list[device]:
-    """The devices that were asked for so far; in a dry run, the one that there is."""
+    """The devices in use so far; in a dry run, its one device."""
     return [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]
 
 
 def _entered() -> list:
-    """The default devices that ``with device:`` blocks of this thread will restore."""
+    """The default devices to restore at the end of this thread's ``with device:`` blocks."""
     if not hasattr(scope.local, "entered_devices"):
         scope.local.entered_devices = []
     return scope.local.entered_devices

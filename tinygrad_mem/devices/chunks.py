@@ -1,4 +1,4 @@
-"""Segments, their chunks, and what can be read from the chains of these alone: see :class:`~tinygrad_mem.devices.pool.Pool`."""
+"""Segments, their chunks, and functions of the chains of chunks alone: see :class:`~tinygrad_mem.devices.pool.Pool`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..errors import DeviceError
-from ..interrupts import copied
+from ..interrupts import copy_queue
 
 ROUND = 512
-_MAPPED = 1 << 16  # segments from this size on are mapped from the machine and go back to it when released
+_MAPPED = 1 << 16  # segments of this size and above are mapped, so that they go back to the machine when they are freed
 _NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if hasattr(mmap, "MAP_ANONYMOUS") else 0)
 
 
@@ -31,14 +31,14 @@ def closed(size: int) -> Any:
 
 
 def take(size: int, *, reserve: bool) -> Any:
-    """A writable buffer of ``size`` bytes; with ``reserve=False`` it is address space, which costs nothing untouched."""
+    """A writable buffer of ``size`` bytes; with ``reserve=False`` only address space, without memory until it is touched."""
     if size < _MAPPED:
         slack = bytearray(size + 64)
         start = -np.frombuffer(slack, np.uint8).ctypes.data % 64
         return memoryview(slack)[start : start + size]
     if not hasattr(mmap, "MAP_ANONYMOUS"):
         return mmap.mmap(-1, size)
-    # private: a forked child gets a copy, as it does of everything else (Python's default is memory that both write)
+    # private: a forked child gets a copy (Python's default is memory that both share)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | (0 if reserve else _NORESERVE))
     if reserve and size >= 1 << 22 and hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -66,7 +66,7 @@ class Chunk:
         self.free = False
 
 
-NOTHING = Chunk(Segment(None, 0, 0), 0, 0)  # of a size that nobody asks for
+NOTHING = Chunk(Segment(None, 0, 0), 0, 0)  # its size is never requested
 
 
 class Aside:
@@ -80,7 +80,7 @@ class Aside:
 
 
 Pending = deque[Any]
-"""What a pool has still to do: to free a :class:`Chunk`, to count an :class:`Aside`."""
+"""What a pool still has to do: free a :class:`Chunk`, or add an :class:`Aside`."""
 
 
 class Counts(NamedTuple):
@@ -104,8 +104,8 @@ def _aside(firsts: dict[int, Chunk], pending: Pending) -> list[Chunk]:
 
 
 def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total: int) -> Counts:
-    """The counts that a pool with these segments will have when nothing is pending."""
-    pending = copied(pending)  # any thread may add to it
+    """The counts of a pool with these segments, with all pending changes."""
+    pending = copy_queue(pending)  # any thread may add to it
     aside = _aside(firsts, pending)
     used = sum([chunk.size for first in firsts.values() for chunk in chain(first) if not chunk.free])
     total = sum([first.segment.size for first in (*firsts.values(), *aside)])
@@ -119,9 +119,9 @@ def look(firsts: dict[int, Chunk], pending: Pending, peak_used: int, peak_total:
 
 
 def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment, int, int]]:
-    """Each run of bytes that is free when nothing is pending, as (segment, address, size), in the order of addresses."""
+    """Each run of free bytes, with all pending changes, as (segment, address, size), in the order of addresses."""
     runs: list[tuple[Segment, int, int]] = []
-    pending = copied(pending)
+    pending = copy_queue(pending)
     for first in (*firsts.values(), *_aside(firsts, pending)):
         begin, end = None, first.segment.address + first.segment.size
         for chunk in chain(first):
@@ -137,7 +137,7 @@ def free_runs(firsts: dict[int, Chunk], pending: Pending) -> list[tuple[Segment,
 
 
 def merged(firsts: dict[int, Chunk], pending: Pending) -> tuple[dict[int, Chunk], int, int]:
-    """Join free neighbours, and set sizes and ``prev`` right: the free chunks by address, bytes used, bytes in all."""
+    """Merge free neighbours, and correct sizes and ``prev``. Returns (free chunks by address, bytes used, bytes in all)."""
     while pending:  # done first
         entry = pending[0]
         if type(entry) is Aside:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
+from typing import Any
+
 import numpy as np
 
 from .. import dtypes
@@ -32,6 +35,23 @@ class CPU(device, kind="cpu"):
         if size == 0:
             return _ndarray(shape, dtype)
         return _ndarray(shape, dtype, self.pool.malloc(size))
+
+    def over(self, memory: np.ndarray) -> np.ndarray:
+        """An array over another library's memory, which is C-contiguous: shared, and counted as one of this device's pool.
+
+        The pool's own bytes for it are not used until they are free.
+        """
+        if not memory.nbytes:
+            return _ndarray(memory.shape, memory.dtype)
+        own = self.pool.malloc(memory.nbytes)
+        # in a buffer of ctypes: over an array, NumPy would take that array for the base, and leave the block out
+        flat: Any = memory.reshape(-1).view(np.uint8)
+        held: Any = (ctypes.c_ubyte * flat.size).from_buffer(flat)
+        block = _ndarray.__new__(Block, memory.nbytes, np.uint8, held)
+        chunk, pool = own.chunk, own.pool
+        del own.pool  # it gives back nothing: the other block does
+        block.chunk, block.pool = chunk, pool
+        return _ndarray(memory.shape, memory.dtype, block)
 
     def upload(self, source: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, source)

@@ -1,4 +1,4 @@
-"""cuda: CuPy's arrays, CuPy's pool, CuPy's stream. Nothing here is imported before a cuda device is asked for."""
+"""cuda: CuPy's arrays, CuPy's pool, CuPy's stream. CuPy is imported when a cuda device is first used."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .pool import Pool
 
 
 def cuda_problem() -> str | None:
-    """Why there is no cuda device here, in a sentence; ``None`` where there is one."""
+    """A sentence that says why there is no cuda device here; ``None`` if there is one."""
     try:
         import cupy
     except ImportError:
@@ -28,6 +28,11 @@ def cuda_problem() -> str | None:
         cupy.cuda.nvrtc.getVersion()
     except Exception:  # of a library that is not there, or is not what it should be
         return "CuPy finds no NVRTC, NVIDIA's library that compiles its kernels: pip install 'cupy-cuda12x[ctk]'"
+    from cupy._core import _accelerator  # type: ignore[attr-defined]
+
+    used = (*_accelerator.get_elementwise_accelerators(), *_accelerator.get_routine_accelerators())
+    if _accelerator.ACCELERATOR_CUTENSOR in used:
+        return "CuPy uses cuTENSOR here, which takes memory that is not counted: remove cutensor from CUPY_ACCELERATORS"
     return None
 
 
@@ -59,7 +64,7 @@ class CUDA(device, kind="cuda"):
         self.kernels, self.xp = kernels, cupy
         self._cupy = cupy
         self._device = cupy.cuda.Device(self.index)
-        self._hearing = Hearing(self)
+        self._events = PoolEvents(self)
         with self._device:
             self.pool = _Pool(cupy.get_default_memory_pool(), self._device, str(self))
 
@@ -73,7 +78,7 @@ class CUDA(device, kind="cuda"):
         if dtype is self.lacking:
             raise self.refusal()
         size = math.prod(shape, start=dtype.itemsize)
-        if size >= ADDRESSES:  # CuPy would count in 64 bits, and may find that it is next to nothing
+        if size >= ADDRESSES:  # CuPy's 64-bit count could overflow to a small number
             raise self._out_of_memory(size)
         with self._device:
             try:
@@ -87,7 +92,7 @@ class CUDA(device, kind="cuda"):
         pool = self.pool
         pool.settle()
         found = pool.used_bytes(), pool.total_bytes(), pool.get_limit()
-        free = found[1] - found[0], None  # CuPy does not tell the largest piece
+        free = found[1] - found[0], None  # CuPy does not report the largest piece
         return OutOfMemoryError(str(self), size, *found, free, scope.ask_autopsy(pool, size))
 
     def upload(self, source: np.ndarray, out: Any) -> None:
@@ -108,7 +113,7 @@ class CUDA(device, kind="cuda"):
             out[...] = source.get()
 
     def _staged(self, array: Any) -> Any:
-        """A contiguous buffer for what ``array`` gets from the host or gives to it."""
+        """A contiguous buffer for copies between ``array`` and the host."""
         work = self.workspace(self.kernels.staging_workspace(array))
         return self._cupy.ndarray(array.shape, array.dtype, None if work is None else work.data)
 
@@ -130,11 +135,11 @@ class CUDA(device, kind="cuda"):
 
     def current(self) -> Any:
         if scope.listeners:
-            self._hearing.stay()
+            self._events.stay()
         return self._cupy.cuda.Device(self.index)
 
     def listening(self) -> Any:
-        return self._hearing
+        return self._events
 
     def block(self, array: Any) -> tuple[Any, int] | None:
         memory = array.data.mem
@@ -147,7 +152,7 @@ class CUDA(device, kind="cuda"):
         return self._cupy.ndarray(like.shape, like.dtype, block.data + offset, strides=like.strides)
 
     def to_host(self, source: Any, out: np.ndarray) -> None:
-        with self._device:  # in the order of the stream: the source's memory may be given away at once
+        with self._device:  # in the order of the stream: the source may be freed at once
             source.get(out=out, blocking=False)
 
     def from_host(self, source: np.ndarray, out: Any, *, ahead: bool = False) -> Any:
@@ -158,7 +163,7 @@ class CUDA(device, kind="cuda"):
                 return None
             if self._aside is None:
                 self._aside = self._cupy.cuda.Stream(non_blocking=True)
-            self._aside.wait_event(now.record())  # whoever had this memory before, and the copy to the host, are done
+            self._aside.wait_event(now.record())  # waits for earlier users of this memory, and for the copy to the host
             out.set(source, stream=self._aside)
             return self._aside.record()
 
@@ -174,10 +179,10 @@ class CUDA(device, kind="cuda"):
         return isinstance(array, self._cupy.ndarray)
 
 
-class Hearing:
-    """Tells ``scope.listeners`` what CuPy's pool does, in each thread that has entered it: CuPy's hooks see no other.
+class PoolEvents:
+    """Reports the events of CuPy's pool to ``scope.listeners``. CuPy's hooks are per thread: each thread must enter it.
 
-    It may be entered several times in a thread; the last exit takes the hook away.
+    It may be entered several times in a thread; the last exit removes the hook.
     """
 
     def __init__(self, device: Any) -> None:
@@ -187,7 +192,7 @@ class Hearing:
         depth = getattr(self._here, "depth", 0)
         if depth == 0:
             self._hook.__enter__()
-        self._device.pool.settle()  # what was taken while nobody listened is nothing to tell of
+        self._device.pool.settle()  # segments taken without listeners are not reported
         self._here.depth = depth + 1
 
     def __exit__(self, *exc: object) -> None:
@@ -197,13 +202,13 @@ class Hearing:
         self._here.depth = max(depth - 1, 0)
 
     def stay(self) -> None:
-        """This thread runs an op while somebody listens: from now on it is heard, whoever began to listen where."""
+        """Report the mallocs and frees of this thread from now on: it runs an op while there are listeners."""
         if not getattr(self._here, "depth", 0):
             self.__enter__()
 
 
 def _hook(device: Any) -> Any:
-    """A CuPy memory hook that tells ``scope.listeners`` of the pool of ``device``."""
+    """A CuPy memory hook that reports the events of the pool of ``device`` to ``scope.listeners``."""
     import cupy
 
     hooks: Any = cupy.cuda.memory_hook
@@ -216,20 +221,20 @@ def _hook(device: Any) -> Any:
                 device.pool.settle(mem_ptr, mem_size)
 
         def malloc_postprocess(self, device_id: int, size: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
-            if device_id == device.index and mem_ptr:  # 0 where there was no memory, or none was asked for
-                for listener in scope.hearing(device.pool):
+            if device_id == device.index and mem_ptr:  # 0: out of memory, or an empty request
+                for listener in scope.listeners_of(device.pool):
                     listener.malloc(str(device), mem_ptr, size, mem_size)
 
         def free_preprocess(self, device_id: int, mem_size: int, mem_ptr: int, pmem_id: int) -> None:
             if device_id == device.index and mem_size:
-                for listener in scope.hearing(device.pool):
+                for listener in scope.listeners_of(device.pool):
                     listener.free(str(device), mem_ptr, mem_size)
 
     return Hook()
 
 
 class PinnedPool(Pool):
-    """Host memory that the driver has locked in place: copies between it and a GPU run beside other work."""
+    """Pinned host memory: copies between it and a GPU can overlap other work."""
 
     def _segment(self, size: int) -> Any:
         import cupy
@@ -238,16 +243,16 @@ class PinnedPool(Pool):
 
 
 class _Pool:
-    """CuPy's pool of one GPU: its methods read the current device, so each call makes ours current."""
+    """CuPy's pool of one GPU. Its methods use the current device, so each call makes this GPU current."""
 
     def __init__(self, pool: Any, gpu: Any, device: str) -> None:
         self._pool, self._gpu, self.device = pool, gpu, device
-        self.peak_used = self.peak_total = 0  # CuPy keeps no peak: seen after each of our own allocations
-        self._told = 0  # bytes taken from the machine, as listeners know it
+        self.peak_used = self.peak_total = 0  # CuPy keeps no peaks: they are updated after each allocation of ours
+        self._told = 0  # bytes taken from the machine, as last reported to listeners
         self._host: dict[bool, Pool] = {}
 
     def host(self, *, pinned: bool = False) -> Pool:
-        """As ``Pool.host``: pinned memory, which the GPU reads and writes by itself, or any."""
+        """As ``Pool.host``: pinned memory, which the GPU can read and write directly, or ordinary memory."""
         if pinned not in self._host:
             self._host[pinned] = PinnedPool("host") if pinned else Pool("host")
         return self._host[pinned]
@@ -258,26 +263,26 @@ class _Pool:
         self.peak_total = max(self.peak_total, self._pool.total_bytes())
 
     def counts(self) -> Counts:
-        """As ``Pool.counts``; CuPy tells one number at a time, so that beside other threads they may be of several moments."""
+        """As ``Pool.counts``. CuPy reports one number at a time: with several threads they may be of different moments."""
         with self._gpu:
             used = self._pool.used_bytes()
             return Counts(used, max(used, self._pool.total_bytes()), self.peak_used, self.peak_total)
 
     def free_all_blocks(self) -> None:
-        """As ``Pool.free_all_blocks``; which segments went CuPy does not tell."""
+        """As ``Pool.free_all_blocks``. CuPy does not report which segments were freed."""
         with self._gpu:
             self._pool.free_all_blocks()
         self.settle()
 
     def settle(self, address: int = 0, size: int = 0) -> None:
-        """Tell listeners what CuPy has given back, then of a segment that it has just taken.
+        """Report to listeners the bytes that CuPy has given back, then a segment that it has just taken.
 
-        CuPy gives back by itself too, at a limit or where the driver has no more, and tells nobody.
+        CuPy also gives segments back by itself, at a limit or if the driver has no memory left, without reporting it.
         """
         with self._gpu:
             total = self._pool.total_bytes()
         released, self._told = self._told + size - total, total
-        for listener in scope.hearing(self):
+        for listener in scope.listeners_of(self):
             if released > 0:
                 listener.segment(self.device, 0, -released)
             if size:

@@ -1,6 +1,6 @@
-"""A dry run: for one thread, and for those that it starts, every device is one where nothing is computed.
+"""A dry run: in one thread, and in those that it starts, every device stands for a ``meta`` device that computes nothing.
 
-All that a dry run changes is the state of its own threads, so several run at once, beside threads that compute.
+A dry run changes only the state of its own threads. So several can run at once, beside threads that compute.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from .random import Apart, Draws, Noted
 
 @context
 def dry_run(like: str = "cpu") -> Iterator[Any]:
-    """Inside, every device that the thread names is one ``meta`` of the run's own, whose pool begins empty.
+    """Inside, every device name stands for one new ``meta`` device with an empty pool.
 
-    Generators begin as they stand and are not moved. Threads that are started inside, and tasks that are given to a
-    ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the run. What outlives it can be looked at; it gets no memory.
+    Generators start from their current states and are not changed. Threads that are started inside, and tasks that are given to
+    a ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the run. Tensors that outlive it can be inspected, but not computed
+    with.
 
     Args:
-        like: whose workspaces kernels want, ``"cpu"`` or ``"cuda"``.
+        like: whose kernels' workspaces are counted, ``"cpu"`` or ``"cuda"``.
 
     Raises:
         DeviceError: ``like`` is no such device, or CuPy is missing.
@@ -42,8 +43,8 @@ def dry_run(like: str = "cpu") -> Iterator[Any]:
 
 @context
 def _inside(meta: Meta | None, draws: Any) -> Iterator[None]:
-    """The thread belongs to the dry run on ``meta``, if there is one, and draws as its program does."""
-    with scope.switched(scope.switches()):  # what the program leaves turned is turned back
+    """The thread belongs to the dry run on ``meta``, if there is one, and shares the random states of its program."""
+    with scope.switched(scope.switches()):  # restores the switches that the program leaves changed
         local.draws = draws
         if meta is not None:
             local.dry, local.default_device = meta, None
@@ -59,7 +60,7 @@ def _call(meta: Meta | None, draws: Any, function: Callable[..., Any], *args: An
 
 
 def _ours(function: Any) -> Any:
-    """A caller of ``function`` that is part of the running thread's program; outside of any, ``function`` itself."""
+    """``function``, wrapped so that it belongs to the program of this thread; outside of any program, ``function`` itself."""
     return function if local.draws is None or function is None else functools.partial(_call, local.dry, local.draws, function)
 
 
@@ -70,20 +71,20 @@ def _run(thread: threading.Thread, meta: Meta | None, draws: Any) -> None:
 
 
 def noted() -> Draws:
-    """Inside, what the thread and those that it starts draw is noted, for what shall draw the same :meth:`~Draws.again`."""
+    """Inside, the random draws of this thread and of those that it starts are recorded; :meth:`~Draws.again` repeats them."""
     _follow_threads()
     return Noted()
 
 
 def apart() -> Draws:
-    """Inside, the thread and those that it starts may seed and draw as they like: nobody else's generator is moved."""
+    """Inside, this thread and those that it starts may seed and draw without changing any generator outside."""
     _follow_threads()
     return Apart()
 
 
 @functools.cache
 def _follow_threads() -> None:
-    """From now on, who starts a thread, or hands work to one, is looked at; nothing else changes for others."""
+    """From now on, threads that are started, and tasks given to them, belong to the program that starts them."""
     from concurrent.futures import Future, ThreadPoolExecutor
     from multiprocessing.pool import ThreadPool
 
@@ -111,7 +112,7 @@ def _starting(start: Any) -> Any:
 
 
 def _submitting(submit: Any) -> Any:
-    """The task belongs to the program; the thread that takes it may take others' afterwards."""
+    """The task belongs to the program. The thread that runs it may run tasks of other programs later."""
 
     @functools.wraps(submit)
     def follow(self: Any, fn: Any, /, *args: Any, **kwargs: Any) -> Any:

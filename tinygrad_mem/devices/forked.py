@@ -1,4 +1,4 @@
-"""A forked child: memory that other threads of the parent were just asking for is nobody's there."""
+"""In a forked child: free the memory that other threads of the parent had just asked for."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 
-from ..interrupts import whole
+from ..interrupts import uninterrupted
 from .chunks import Chunk
 from .pool import Block, Pool
 
-_done: weakref.WeakSet[Pool] | None = None  # pools that were looked at since the fork; ``None`` in a process that is no child
+_done: weakref.WeakSet[Pool] | None = None  # pools that were checked since the fork; ``None`` in a process that is not a child
 
 
 def _in_child() -> None:
@@ -24,19 +24,19 @@ if hasattr(os, "register_at_fork"):
 
 
 def reclaim(pool: Pool, blocks: Callable[[], Iterable[Block]]) -> None:
-    """In a child, the first time: free each chunk of ``pool`` that none of ``blocks()``, which are all, has.
+    """In a child, the first time: free each chunk of ``pool`` that has no block in ``blocks()``, which lists all blocks.
 
-    A thread of the parent had asked for it and was about to make its block. Threads are not copied by a fork. A thread of the
-    child may be about to do the same: while there are any, nothing is freed.
+    A thread of the parent had taken such a chunk and was about to make its block; a fork does not copy threads. A thread of the
+    child may be about to do the same, so nothing is freed while the child has other threads.
     """
     if _done is not None and pool not in _done and len(sys._current_frames()) == 1:
-        whole(_reclaim, pool, blocks)
+        uninterrupted(_reclaim, pool, blocks)
 
 
 def _reclaim(pool: Pool, blocks: Callable[[], Iterable[Block]]) -> None:
-    with pool._alone() as alone:  # nobody gets a chunk meanwhile; what is freed waits among those that are pending
+    with pool._alone() as alone:  # no chunk is taken meanwhile; chunks that are freed are pending
         if not alone or _done is None:
-            return  # from inside a change: the next track looks
+            return  # inside a change: the next track tries again
         _done.add(pool)
         taken = [chunk for first in pool._firsts.values() for chunk in _from(first) if not chunk.free]
         held = {id(block.chunk) for block in blocks()} | {id(chunk) for chunk in pool._pending}

@@ -1,7 +1,7 @@
 """Meta: shapes, lifetimes and bytes of a run, without its memory and without its arithmetic.
 
-The same pool as the cpu's, over address space that nobody touches, and kernels that do nothing. An op runs the same code
-here as on a real device, so it allocates the same bytes in the same order: that is what makes a dry run a prediction.
+It has the same pool as the cpu, over address space that is never touched, and kernels that do nothing. An op runs the same code
+here as on a real device, so it allocates the same bytes in the same order. This makes a dry run a prediction.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
 
 
 class NullKernels:
-    """Every kernel of ``like`` does nothing; what kernels *say* (``*_workspace``: bytes that they want) is still asked."""
+    """The kernels of ``like``, doing nothing. Functions that return sizes (``*_workspace``) are called as usual."""
 
     def __init__(self, like: Any) -> None:
         self._like = like
@@ -41,14 +41,14 @@ class NullKernels:
 def _patient(method: Any) -> Any:
     @functools.wraps(method)
     def wait(self: Pool, *args: Any) -> Any:
-        scope.looking.wait()
+        scope.scanning.wait()
         return method(self, *args)
 
     return wait
 
 
 class _DryPool(Pool):
-    """The memory of a dry run: what others keep alive by looking at it is waited for, so that nobody changes its course."""
+    """The memory of a dry run. It waits while other threads inspect its objects, so that these do not change the run."""
 
     malloc, counts, free_all_blocks = map(_patient, (Pool.malloc, Pool.counts, Pool.free_all_blocks))
     reset_peak, largest_free = map(_patient, (Pool.reset_peak, Pool.largest_free))
@@ -59,8 +59,8 @@ class Meta(CPU, kind="meta"):
     """``device("meta")``: nothing is computed, everything is counted."""
 
     lacking = None
-    draws: Apart  # these two, in a dry run alone: the states in it of generators,
-    default_dtype: np.dtype  # and what floats are there
+    draws: Apart  # in a dry run: its states of generators
+    default_dtype: np.dtype  # in a dry run: its default dtype
 
     def _open(self) -> None:
         self.xp = np
@@ -69,7 +69,7 @@ class Meta(CPU, kind="meta"):
 
     @classmethod
     def apart(cls, like: str) -> Meta:
-        """One that no name stands for but in a dry run: its pool, kernels and random numbers are its own.
+        """A device for one dry run, with its own pool, kernels and random numbers.
 
         Raises: as :meth:`kernels_like`.
         """
@@ -77,16 +77,16 @@ class Meta(CPU, kind="meta"):
         self.index, self.xp, self.whose, self.like = None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)
         self.draws, self.default_dtype = Apart(), get_default_dtype()
-        self.generator = Generator()  # of no device: two that refer to each other would live until the collector runs
+        self.generator = Generator()  # without a device: a reference cycle would live until the garbage collector runs
         self.draws.set(self.generator, device("cpu").generator.state)
         return self
 
     @staticmethod
     def kernels_like(kind: str) -> NullKernels:
-        """Stand-ins for the kernels of another kind of device: they want the same workspaces, and do nothing.
+        """Kernels that do nothing, with the workspaces of a cpu or a cuda device.
 
         Raises:
-            DeviceError: ``kind`` is neither ``"cpu"`` nor ``"cuda"``, or CuPy, which says what CUDA kernels want, is missing.
+            DeviceError: ``kind`` is neither ``"cpu"`` nor ``"cuda"``, or CuPy is missing, whose kernels know their workspaces.
         """
         if kind == "cpu":
             from ..kernels import numpy
@@ -102,6 +102,9 @@ class Meta(CPU, kind="meta"):
                 "pip install cupy-cuda12x"
             ) from None
         return NullKernels(kernels)
+
+    def over(self, memory: np.ndarray) -> np.ndarray:
+        return self.empty(memory.shape, memory.dtype)
 
     def upload(self, source: np.ndarray, out: np.ndarray) -> None:
         self.workspace(self.kernels.staging_workspace(out))

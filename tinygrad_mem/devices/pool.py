@@ -1,12 +1,12 @@
 """The pool: CuPy's algorithm, in Python, over any memory.
 
-A request is rounded up to 512 bytes and served from the smallest free chunk that holds it; the rest of the chunk stays
-free. A freed chunk merges with its free neighbours of the same segment. When no chunk fits, a new segment of exactly the
-rounded size is taken from the machine; with a limit reached, whole free segments are given back first.
+A request is rounded up to 512 bytes and served from the smallest free chunk that is large enough; the rest of the chunk stays
+free. A freed chunk merges with its free neighbours in the same segment. If no chunk is large enough, a new segment of exactly
+the rounded size is taken from the machine. At a limit, segments that are wholly free are given back first.
 
-Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (read for its rules; the code is ours). One rule is tighter here: chunks of
-equal size are chosen by their *pool address*, which is handed out in order and is the same on every device, so that
-reserved bytes are deterministic too, and equal on ``cpu`` and ``meta``.
+Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (read for its rules; the code is ours). One rule is stricter here: among chunks of
+equal size the one with the lowest *pool address* is chosen. Pool addresses are numbers in the order of allocation, the same on
+every device. So reserved bytes are deterministic too, and equal on ``cpu`` and ``meta``.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from .chunks import round_up as round_up
 
 
 class Block(np.ndarray):
-    """The bytes of one allocation. Arrays are views of it; when the last of them goes, its chunk returns to the pool."""
+    """The bytes of one allocation. Arrays are views of it; when the last of them is freed, its chunk returns to the pool."""
 
     __slots__ = ("chunk", "pool")
     chunk: Chunk
-    pool: Any  # None from its end on
+    pool: Any  # None once it is freed
 
     def __del__(self, scope: Any = scope) -> None:  # at exit this module's names may be gone before its blocks
         try:
             pool = self.pool
-            self.pool = None  # the garbage collector still shows it, while its chunk may be somebody else's already
+            self.pool = None  # the garbage collector may still list the block when its chunk belongs to another
             listeners = scope.listeners
         except AttributeError:
-            return  # a view that NumPy made of the block itself owns nothing; at the interpreter's end even scope is gone
+            return  # a view that NumPy made of the block owns nothing; when the interpreter ends, scope may be gone
         if listeners:
             pool._free(self.chunk)
         else:
@@ -55,30 +55,29 @@ _uint8 = np.dtype(np.uint8)
 class Pool:
     """A memory pool with CuPy's rules and CuPy's names.
 
-    A signal handler, a finalizer or an interrupt may come between any two bytecodes. What is true at each of them: ``_firsts``
-    has the first chunk of every segment, from which ``next`` leads to the others; a chunk that is not ``free`` has its size;
-    ``_pending`` has, in order, what is still to be done. All else (the index of free chunks, their sizes, ``prev``, counters)
-    follows from these. It is changed under the lock only, and ``_latest`` is ``None`` meanwhile. Whoever finds that it is
-
-    - comes from inside the change: counts are read from the chains, and memory is taken aside, in a segment that waits in
-      ``_pending`` like what is freed there;
-    - or follows one who was interrupted, and makes everything else again from the chains.
+    A signal handler, a finalizer or an interrupt may come between any two bytecodes. At each of them this holds: ``_firsts``
+    has the first chunk of every segment, from which ``next`` leads to the others; the size of a chunk that is not ``free`` is
+    right; ``_pending`` lists, in order, what is still to be done. Everything else (the index of free chunks, their sizes,
+    ``prev``, the counters) follows from these. It changes under the lock only, and ``_latest`` is ``None`` during the change.
+    If code finds it so, there are two cases. A handler runs inside the change: then it reads counts from the chains, and takes
+    memory in a segment of its own, which waits in ``_pending``. Or a change was interrupted: then everything else is made again
+    from the chains.
 
     Args:
         device: the device's name, for messages and listeners.
-        reserve: False makes every segment untouched address space (device ``meta``).
+        reserve: if False, segments are untouched address space (device ``meta``).
     """
 
     def __init__(self, device: str, *, reserve: bool = True) -> None:
         self.device, self.reserve = device, reserve
-        # chunks that were freed, by any thread, to be merged when somebody asks, and what was taken aside
+        # chunks that any thread has freed, to be merged at the next request, and segments that were taken inside a change
         self._pending: Pending = deque()
         self._freed = self._pending.append  # cannot be interrupted
-        self._latest: Chunk | None = NOTHING  # what the latest malloc handed out
+        self._latest: Chunk | None = NOTHING  # the chunk of the latest malloc
         self._firsts: dict[int, Chunk] = {}  # by address
-        self._aside = itertools.count(1 << 61, 1 << 40)  # addresses of segments taken aside: a file of a track ends at 1 << 62
-        # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves its entry
-        # behind in its heap: an entry counts only while the chunk at its address is free and of the heap's size.
+        self._aside = itertools.count(1 << 61, 1 << 40)  # addresses of such segments; files of tracks hold those below 1 << 62
+        # free chunks by address; their addresses by size, as heaps; the sizes in order. A chunk that merges leaves a
+        # stale entry in its heap: an entry is valid only while the chunk at its address is free and has the heap's size.
         self._free_chunks: dict[int, Chunk] = {}
         self._heaps: dict[int, list[int]] = {}
         self._sizes: list[int] = []
@@ -88,17 +87,16 @@ class Pool:
         self._host: Pool | None = None
 
     def host(self, *, pinned: bool = False) -> Pool:
-        """The pool of host memory behind this one: where what is offloaded lies, counted like anything else.
+        """The pool of host memory for offloaded arrays. For a GPU it is the machine's memory, pinned or not.
 
-        Behind a GPU's pool that is the machine's memory, pinned or not. Behind the cpu's and meta's it is a second pool beside
-        the first, so that what would leave a device can be told, and tested, where there is none; nothing is pinned there.
+        For the cpu and meta it is a second pool beside the first, so that offload can be counted and tested without a GPU.
         """
         if self._host is None:
             self._host = type(self)("host", reserve=self.reserve)
         return self._host
 
     def close(self) -> None:
-        """Hand out nothing from now on: the dry run whose memory it was has ended. What is alive may come back."""
+        """Refuse all requests from now on, because the dry run has ended. Blocks that are alive may still be freed."""
         for pool in filter(None, (self, self._host)):
             pool.malloc = closed
             pool.free_all_blocks()
@@ -120,7 +118,7 @@ class Pool:
                 if latest is not None:
                     self._latest, pending = None, self._pending
                     if latest.size == rounded and len(pending) == 1 and pending[0] is latest:
-                        chunk = latest  # all is as before the latest malloc, and the request too: so is the answer
+                        chunk = latest  # the pool and the request are as at the latest malloc, so the answer is the same
                         del pending[0]
                         self._latest = latest
                     else:
@@ -128,7 +126,7 @@ class Pool:
                             self._commit()
                         chunk = self._best_fit(rounded)
                         self._latest = chunk or latest
-            if latest is None:  # asked without the lock: who has it comes from inside a change
+            if latest is None:  # we did not change it: another change is under way, or was interrupted
                 chunk = self._again(size, rounded)
             if chunk is None:
                 chunk = self._grow(size, rounded)
@@ -140,20 +138,20 @@ class Pool:
                 self._pending.append(chunk)
             raise
         if scope.listeners:
-            for listener in scope.hearing(self):
+            for listener in scope.listeners_of(self):
                 listener.malloc(self.device, chunk.address, size, rounded)
         return block
 
     def _free(self, chunk: Chunk) -> None:
         try:
-            for listener in scope.hearing(self):
+            for listener in scope.listeners_of(self):
                 listener.free(self.device, chunk.address, chunk.size)
         finally:
             self._pending.append(chunk)
 
     @context
     def _alone(self) -> Iterator[bool]:
-        """Take the lock and do what is pending; ``False``: this thread is inside a change already, and may only look."""
+        """Take the lock and do what is pending. Yields ``False`` if this thread is inside a change, and may only read."""
         with lock:
             if self._latest is None and lock_was_mine():
                 yield False
@@ -163,7 +161,7 @@ class Pool:
                 self._mend()
             self._commit()
             yield True
-            self._latest = NOTHING  # an interrupt leaves None: it may have come anywhere
+            self._latest = NOTHING  # after an interrupt it stays None: the change may be incomplete
 
     def _again(self, size: int, rounded: int) -> Chunk | None:
         """As malloc, where ``_latest`` was ``None``."""
@@ -171,7 +169,7 @@ class Pool:
             return self._best_fit(rounded) if alone else self._take_aside(size, rounded)
 
     def _take_aside(self, size: int, rounded: int) -> Chunk:
-        """A segment for whoever asks from inside a change; the next request takes it in."""
+        """A new segment for a request from inside a change. The next request adds it to the pool."""
         if not self._limit or self._look().total + rounded <= self._limit:
             try:
                 segment = Segment(self._segment(rounded), next(self._aside), rounded)
@@ -180,28 +178,28 @@ class Pool:
             else:
                 chunk = Chunk(segment, segment.address, rounded)
                 self._pending.append(Aside(chunk))
-                for listener in scope.hearing(self):
+                for listener in scope.listeners_of(self):
                     listener.segment(self.device, chunk.address, rounded)
                 return chunk
         raise self._refusal(size)
 
     def _look(self) -> Counts:
-        """The counts when nothing is pending any more, read from the chains: nothing is changed, nothing relied on."""
+        """The counts with all pending changes, read from the chains alone. Changes nothing."""
         return look(self._firsts, self._pending, self._peak_used, self._peak_total)
 
     def counts(self) -> Counts:
-        """Bytes in use and reserved, now and at most: all of one moment, whatever other threads ask for meanwhile."""
+        """Bytes in use and reserved, and their peaks, all of the same moment."""
         with self._alone() as alone:
             return Counts(self._used, self._total, self._peak_used, self._peak_total) if alone else self._look()
 
     def _mend(self) -> None:
-        """Make all that follows from the chains again; it may be interrupted too, and is then begun once more."""
+        """Make everything again that follows from the chains. If this is interrupted, it starts over next time."""
         self._free_chunks, self._used, self._total = merged(self._firsts, self._pending)
         self._index()
         self._note_peak()
 
     def _index(self) -> None:
-        """Make the heaps and their sizes from the free chunks."""
+        """Rebuild the heaps from the free chunks."""
         heaps = heaped(self._free_chunks)
         self._heaps, self._sizes, self._stale = heaps, sorted(heaps), 0
 
@@ -209,7 +207,7 @@ class Pool:
         self._peak_used, self._peak_total = max(self._peak_used, self._used), max(self._peak_total, self._total)
 
     def _commit(self) -> None:
-        """Do what is pending."""
+        """Apply the pending changes."""
         pending = self._pending
         while pending:
             entry = pending[0]
@@ -220,14 +218,14 @@ class Pool:
             del pending[0]
 
     def _take_in(self, chunk: Chunk) -> None:
-        """A segment, of one chunk that is in use."""
+        """Add a segment of one chunk, which is in use."""
         self._firsts[chunk.address] = chunk
         self._used += chunk.size
         self._total += chunk.size
         self._note_peak()
 
     def _best_fit(self, size: int) -> Chunk | None:
-        """The smallest free chunk that holds ``size``, of those the one with the lowest address, cut to ``size``."""
+        """Take the smallest free chunk of at least ``size`` bytes, the one with the lowest address, and cut it to ``size``."""
         chunk = self._pop(size) if self._heaps.get(size) else None
         if chunk is None:
             sizes = self._sizes
@@ -244,7 +242,7 @@ class Pool:
                 chunk.next.prev = rest
             chunk.next, chunk.size = rest, size
             self._insert(rest)
-        chunk.free = False  # at the end: until here it is nobody's
+        chunk.free = False  # last: until here it is free
         self._used += size
         if self._used > self._peak_used:
             self._peak_used = self._used
@@ -273,18 +271,18 @@ class Pool:
             heappush(heap, address)
 
     def _remove(self, chunk: Chunk) -> None:
-        """Take a free chunk out of the index; its heap entry goes when it is met, or when half of all entries are such."""
+        """Take a free chunk out of the index. Its stale heap entry is removed later."""
         del self._free_chunks[chunk.address]
         heap = self._heaps[chunk.size]
         if heap[-1] == chunk.address:
-            heap.pop()  # the last of a heap may go, and it is often the only one
+            heap.pop()  # the last entry can be removed at once, and is often the only one
             return
         self._stale += 1
         if self._stale > len(self._free_chunks) + 1024:
             self._index()
 
     def _release(self, chunk: Chunk) -> None:
-        """Make a chunk free, one with its free neighbours: the first of them is what stays."""
+        """Free a chunk, and merge it with its free neighbours."""
         chunk.free = True
         self._used -= chunk.size
         after = chunk.next
@@ -305,7 +303,7 @@ class Pool:
         self._insert(chunk)
 
     def _grow(self, size: int, rounded: int) -> Chunk:
-        """A new segment; before giving up, give cached segments back, then let the garbage collector run."""
+        """Take a new segment. If that fails, give free segments back and try again; then also run the garbage collector."""
         for attempt in range(3):
             chunk = None
             if attempt:
@@ -326,7 +324,7 @@ class Pool:
                     chunk = Chunk(Segment(memory, self._next_address, rounded), self._next_address, rounded)
                     self._next_address += rounded
                     self._take_in(chunk)
-                    for listener in scope.hearing(self):  # under the lock: who begins to listen has it counted, or hears of it
+                    for listener in scope.listeners_of(self):  # under the lock: a new listener counts it or gets this event
                         listener.segment(self.device, chunk.address, rounded)
                 return chunk
             except BaseException:
@@ -341,26 +339,26 @@ class Pool:
         return OutOfMemoryError(self.device, size, now.used, now.total, self._limit, free, scope.ask_autopsy(self, size))
 
     def free_all_blocks(self) -> None:
-        """Give every segment that is wholly free back to the machine; nothing, where asked from inside a request."""
+        """Give every segment that is wholly free back to the machine. Inside a change this does nothing."""
         with self._alone() as alone:
             whole = [c for c in self._free_chunks.values() if c.prev is None and c.next is None] if alone else []
             for chunk in whole:
                 self._remove(chunk)
                 del self._firsts[chunk.address]
                 self._total -= chunk.size
-            for listener in scope.hearing(self):
+            for listener in scope.listeners_of(self):
                 for chunk in whole:
                     listener.segment(self.device, chunk.address, -chunk.size)
 
     def reset_peak(self) -> None:
-        """Let ``peak_used`` and ``peak_total`` begin again from what is used and reserved now."""
+        """Reset ``peak_used`` and ``peak_total`` to the bytes that are used and reserved now."""
         with self._alone() as alone:
             now = (self._used, self._total) if alone else self._look()[:2]
             self._peak_used, self._peak_total = now
 
     @property
     def peak_used(self) -> int:
-        """Most bytes in blocks that were alive at once, since :meth:`reset_peak`."""
+        """Most bytes in live blocks since :meth:`reset_peak`."""
         return self.counts().peak_used
 
     @property
@@ -370,26 +368,24 @@ class Pool:
 
     def _free_runs(self) -> list[tuple[Segment, int, int]]:
         """Each run of free bytes as (segment, address, size), in the order of addresses."""
-        with self._alone():  # some may be pending, where asked from inside a change
+        with self._alone():  # inside a change, some chunks may be pending
             return free_runs(self._firsts, self._pending)
 
     def largest_free(self) -> int:
-        """Bytes of the largest free chunk: what can be had without a new segment."""
+        """Bytes of the largest free chunk: the largest request that needs no new segment."""
         return max((size for _, _, size in self._free_runs()), default=0)
 
     def holes(self) -> tuple[tuple[int, int, int], ...]:
-        """Each free chunk as (segment, offset in it, bytes), in the order of addresses; segments without any do not count.
+        """Each free chunk as (segment, offset in it, bytes), in the order of addresses; full segments are skipped.
 
-        Steps that begin with equal holes end with equal ones, where what lives between steps stays where it is (parameters and
-        their state do): a training step that finds them as an earlier one did needs no more than the steps between them,
-        however often it is repeated.
+        If two steps of training begin with equal holes, and parameters have not moved, later steps repeat the ones between.
         """
         runs = self._free_runs()
         starts = sorted({segment.address for segment, _, _ in runs})
         return tuple((starts.index(segment.address), address - segment.address, size) for segment, address, size in runs)
 
     def used_bytes(self) -> int:
-        """Bytes in blocks that are alive, each rounded up to 512."""
+        """Bytes in live blocks, each rounded up to 512."""
         return self.counts().used
 
     def total_bytes(self) -> int:
@@ -397,7 +393,7 @@ class Pool:
         return self.counts().total
 
     def free_bytes(self) -> int:
-        """Bytes taken from the machine that no block uses."""
+        """Bytes that are reserved but unused."""
         now = self.counts()
         return now.total - now.used
 
@@ -406,7 +402,7 @@ class Pool:
         return len(self._free_runs())
 
     def set_limit(self, size: int = 0) -> None:
-        """Let ``total_bytes()`` grow to ``size`` bytes at most; 0 takes the limit away.
+        """Limit ``total_bytes()`` to ``size`` bytes; 0 removes the limit.
 
         Raises:
             ValueError: ``size`` is negative.

@@ -1,7 +1,7 @@
 """Counter-based random numbers: a generator is a seed and a count of the calls made with it.
 
-Every call that draws takes one ticket ``(seed, call)``; a kernel turns a ticket into numbers with Philox, so the numbers
-of a ticket can be made again at any time. A dropout mask is kept as its ticket, 16 bytes, whatever its size.
+Every call that draws takes one ticket ``(seed, call)``. A kernel turns a ticket into numbers with Philox, so the numbers of a
+ticket can be made again at any time. A dropout mask is kept as its ticket: 16 bytes, whatever its size.
 
 Source: Salmon et al., *Parallel random numbers: as easy as 1, 2, 3*, SC 2011.
 """
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ArgumentError
-from ..interrupts import covered, lock
+from ..interrupts import callback_depth, lock, signal_safe
 from ..scope import local
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ _MASK = (1 << 64) - 1
 class Generator:
     """PyTorch's ``Generator``: ``manual_seed``, ``initial_seed``, ``seed``; state is ``(seed, calls)``.
 
-    Where a thread finds the state and leaves it, :class:`Draws` may say: a dry run moves no generator.
+    A thread may have its own copy of the state, see :class:`Draws`: a dry run changes no generator.
 
     Args:
         device: where the numbers are drawn; ``None`` is the cpu.
     """
 
-    get_state: Callable[..., Any]  # these two make tensors: functional/random.py puts them here
+    get_state: Callable[..., Any]  # these two make tensors; functional/random.py defines them
     set_state: Callable[..., Any]
 
     def __init__(self, device: Device | str | None = None) -> None:
@@ -56,7 +56,7 @@ class Generator:
 
     @property
     def state(self) -> Ticket:
-        """The next ticket: seed, and calls so far. What is set is not lost, though another thread takes a ticket just then."""
+        """The next ticket: the seed, and the number of calls so far."""
         return self._state if local.draws is None else local.draws.get(self)
 
     @state.setter
@@ -68,14 +68,14 @@ class Generator:
                 local.draws.set(self, state)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Start again from ``seed``, an integer (negative ones are taken modulo 2**64, as in PyTorch)."""
+        """Restart from ``seed``, an integer; negative ones count modulo 2**64, as in PyTorch."""
         if not -(1 << 63) <= seed <= _MASK:
             raise ArgumentError(f"manual_seed: overflow, expected -2**63 <= seed < 2**64, found {seed}")
         self.state = (seed & _MASK, 0)
         return self
 
     def clone_state(self) -> Generator:
-        """A generator that will draw what this one will."""
+        """A new generator with the same state."""
         twin = Generator(self._device)
         twin.state = self.state
         return twin
@@ -85,13 +85,13 @@ class Generator:
         return self.state[0]
 
     def seed(self) -> int:
-        """Start again from a seed drawn from the operating system, and return it."""
+        """Restart from a random seed of the operating system, and return it."""
         self.state = (secrets.randbits(64), 0)
         return self.state[0]
 
 
 class _First(Generator):
-    """Nobody draws from it: its state is what new generators begin with."""
+    """Holds the state with which new generators begin. Nothing is drawn from it."""
 
     def __init__(self) -> None:
         self._device, self._state = None, (0, 0)
@@ -101,9 +101,9 @@ FIRST = _First()
 
 
 class Draws:
-    """Inside, the thread finds the states of generators here, and leaves them here: on top of where it did before.
+    """The place where a thread reads and writes the states of generators, inside a ``with`` block. Blocks may be nested.
 
-    Threads that it starts meanwhile do too: see :mod:`~tinygrad_mem.devices.dry`.
+    Threads that are started inside use it too: see :mod:`~tinygrad_mem.devices.dry`.
     """
 
     def __init__(self) -> None:
@@ -114,21 +114,21 @@ class Draws:
         return generator._state if self.below is None else self.below.get(generator)
 
     def set(self, generator: Generator, state: Ticket) -> None:
-        """Let it be ``state``."""
+        """Set the state of ``generator``."""
         if self.below is None:
             generator._state = state
         else:
             self.below.set(generator, state)
 
     def again(self) -> Draws:
-        """For a second call of what was called inside: what it shall find."""
+        """The draws for a second call of the same function."""
         return Draws()
 
     def __enter__(self) -> Draws:
         self.before, local.draws = local.draws, self
         return self
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -137,7 +137,7 @@ class Draws:
 
 
 class Apart(Draws):
-    """Generators begin as they stand and are not moved: each that is set has a state of its own here."""
+    """Generators start from their current states and are not changed: states that are set stay in here."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,31 +152,32 @@ class Apart(Draws):
 
 
 class Noted(Draws):
-    """Notes what is drawn, so that the same function finds the same when it is called :meth:`again`.
+    """Records each state that is read, so that a second call of the same function (:meth:`again`) reads the same ones.
 
-    Where the generators stood before would not do: other threads may draw from them in between.
+    The states at the beginning would not be enough: other threads may draw from the same generators in between.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.read: dict[Generator, list[Ticket]] = {}
-        self.ended = False  # a thread that goes on afterwards is not part of it
+        self.ended = False  # what a thread draws afterwards is not recorded
+        self.depth = callback_depth()
 
     def get(self, generator: Generator) -> Ticket:
         state = super().get(generator)
-        if not self.ended:
+        if not self.ended and callback_depth() == self.depth:
             self.read.setdefault(generator, []).append(state)
         return state
 
     def set(self, generator: Generator, state: Ticket) -> None:
-        if not self.ended:
+        if not self.ended and callback_depth() == self.depth:
             self.read.setdefault(generator, [])
         super().set(generator, state)
 
     def again(self) -> Draws:
         return _Again(self.read)
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             super().__exit__(*exc)
@@ -185,18 +186,21 @@ class Noted(Draws):
 
 
 class _Again(Apart):
-    """Reads once more what was noted, in its order; the generators that it was noted of are not moved."""
+    """Replays the recorded states in order, without changing the generators that they belong to."""
 
     def __init__(self, read: dict[Generator, list[Ticket]]) -> None:
         super().__init__()
         self._left = {generator: deque(states) for generator, states in read.items()}
+        self.depth = callback_depth()
 
     def get(self, generator: Generator) -> Ticket:
+        if callback_depth() != self.depth:
+            return Draws.get(self, generator)
         left = self._left.get(generator)
         return left.popleft() if left else super().get(generator)
 
     def set(self, generator: Generator, state: Ticket) -> None:
-        if generator in self._left:
+        if generator in self._left and callback_depth() == self.depth:
             super().set(generator, state)
         else:
             Draws.set(self, generator, state)

@@ -17,12 +17,10 @@ from .independent import Independent as Independent
 from .kl import kl_divergence as kl_divergence
 from .normal import Normal as Normal
 
-_OTHERS = (
-    "Beta Binomial Cauchy Chi2 Dirichlet Exponential Gamma Geometric Gumbel HalfCauchy HalfNormal InverseGamma Kumaraswamy "
-)
-_OTHERS += "Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial MultivariateNormal "
-_OTHERS += "NegativeBinomial Pareto Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT TransformedDistribution Uniform "
-_OTHERS += "VonMises Weibull Wishart"
+_OTHERS = "Beta Binomial Cauchy Chi2 Dirichlet Exponential Gamma Geometric Gumbel HalfCauchy HalfNormal InverseGamma "
+_OTHERS += "Kumaraswamy Laplace LogNormal LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial "
+_OTHERS += "MultivariateNormal NegativeBinomial Pareto Poisson RelaxedBernoulli RelaxedOneHotCategorical StudentT "
+_OTHERS += "TransformedDistribution Uniform VonMises Weibull Wishart"
 _INSTEAD = {
     "MultivariateNormal": "use Independent(Normal(loc, scale), 1), whose covariance is diagonal",
     "Uniform": "draw with rand(), and scale; its log-probability is -log(high - low)",

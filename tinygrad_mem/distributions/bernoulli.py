@@ -10,10 +10,10 @@ from ..autograd import Tensor, no_grad
 from ..functional import creation, random
 from ..functional.loss import binary_cross_entropy_with_logits
 from . import constraints
-from .distribution import Distribution, broadcast_all, inside, one_of
+from .distribution import Discrete, broadcast_all, inside, one_of
 
 
-class Bernoulli(Distribution):
+class Bernoulli(Discrete):
     """Variables that are 1 with a probability, else 0.
 
     Args:
@@ -25,16 +25,11 @@ class Bernoulli(Distribution):
     """
 
     arg_constraints: ClassVar = {"probs": constraints.unit_interval, "logits": constraints.real}
-    has_enumerate_support = True
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         given = one_of("Bernoulli", probs, logits)
         self.__dict__["logits" if probs is None else "probs"] = given
         super().__init__(given.shape, validate_args=validate_args)
-
-    def _expand(self, new: Any, batch_shape: tuple[int, ...]) -> None:
-        for name in {"probs", "logits"} & self.__dict__.keys():
-            new.__dict__[name] = self.__dict__[name].expand(batch_shape)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -46,11 +41,6 @@ class Bernoulli(Distribution):
         """The log-odds of 1, finite."""
         p = inside(self.probs)
         return p.log() - (-p).log1p()
-
-    @property
-    def param_shape(self) -> Any:
-        """The shape of the parameter that was given."""
-        return self.batch_shape
 
     @property
     def support(self) -> constraints.Constraint:
@@ -87,8 +77,5 @@ class Bernoulli(Distribution):
         """``-p * log(p) - (1 - p) * log(1 - p)``."""
         return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """0 and 1 in a first dimension; ``expand`` repeats them over the batch."""
-        given = self.__dict__["logits"] if "logits" in self.__dict__ else self.__dict__["probs"]
-        values = creation.arange(2, dtype=given.dtype, device=given.device).view(2, *[1] * len(self.batch_shape))
-        return values.expand(2, *self.batch_shape) if expand else values
+    def _values(self) -> Tensor:
+        return creation.arange(2, dtype=self._given.dtype, device=self._given.device)

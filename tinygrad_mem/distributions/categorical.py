@@ -15,10 +15,10 @@ from ..functional.join import broadcast_tensors
 from ..functional.reduce import logsumexp
 from ..functional.softmax import softmax
 from . import constraints
-from .distribution import Distribution, inside
+from .distribution import Discrete, inside
 
 
-class Categorical(Distribution):
+class Categorical(Discrete):
     """Variables that are one of 0 to K - 1.
 
     Args:
@@ -30,7 +30,6 @@ class Categorical(Distribution):
     """
 
     arg_constraints: ClassVar = {"probs": constraints.simplex, "logits": constraints.real_vector}
-    has_enumerate_support = True
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: bool | None = None) -> None:
         if (probs is None) == (logits is None):
@@ -42,13 +41,7 @@ class Categorical(Distribution):
             self.__dict__["logits"] = logits - logsumexp(logits, -1, True)
         else:
             self.__dict__["probs"] = probs / probs.sum(-1, True)
-        self._num_events = given.shape[-1]
         super().__init__(given.shape[:-1], validate_args=validate_args)
-
-    def _expand(self, new: Any, batch_shape: tuple[int, ...]) -> None:
-        new._num_events = self._num_events
-        for name in {"probs", "logits"} & self.__dict__.keys():
-            new.__dict__[name] = self.__dict__[name].expand(*batch_shape, self._num_events)
 
     @cached_property
     def probs(self) -> Tensor:
@@ -61,13 +54,8 @@ class Categorical(Distribution):
         return inside(self.probs).log()
 
     @property
-    def _given(self) -> Tensor:
-        return self.__dict__["logits"] if "logits" in self.__dict__ else self.__dict__["probs"]
-
-    @property
-    def param_shape(self) -> Size:
-        """The shape of the parameter that was given."""
-        return self._given.shape
+    def _num_events(self) -> int:
+        return self._given.shape[-1]
 
     @property
     def support(self) -> constraints.Constraint:
@@ -106,11 +94,8 @@ class Categorical(Distribution):
         logits = self.logits.clamp(min=finfo(self.logits.dtype).min)
         return -(logits * self.probs).sum(-1)
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """0 to K - 1 in a first dimension; ``expand`` repeats them over the batch."""
-        values = creation.arange(self._num_events, device=self._given.device)
-        values = values.view(-1, *[1] * len(self.batch_shape))
-        return values.expand(-1, *self.batch_shape) if expand else values
+    def _values(self) -> Tensor:
+        return creation.arange(self._num_events, device=self._given.device)
 
 
 class OneHotCategorical(Categorical):
@@ -150,9 +135,5 @@ class OneHotCategorical(Categorical):
         rows, logits = broadcast_tensors(value, self.logits)
         return logits.gather(-1, rows.max(-1)[1].unsqueeze(-1)).squeeze(-1)
 
-    def enumerate_support(self, expand: bool = True) -> Tensor:
-        """The K rows in a first dimension; ``expand`` repeats them over the batch."""
-        count = self._num_events
-        rows = creation.eye(count, dtype=self._given.dtype, device=self._given.device)
-        rows = rows.view(count, *[1] * len(self.batch_shape), count)
-        return rows.expand(count, *self.batch_shape, count) if expand else rows
+    def _values(self) -> Tensor:
+        return creation.eye(self._num_events, dtype=self._given.dtype, device=self._given.device)

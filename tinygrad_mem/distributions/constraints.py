@@ -12,7 +12,7 @@ class Constraint:
     is_discrete = False
 
     def check(self, value: Any) -> Any:
-        """Whether each value is allowed."""
+        """bool: True where a value is allowed."""
         raise NotImplementedError
 
     def __repr__(self) -> str:

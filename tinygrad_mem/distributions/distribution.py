@@ -20,8 +20,8 @@ class Distribution:
     A sample has the shape ``sample_shape + batch_shape + event_shape``.
 
     Args:
-        validate_args: check parameters, and values given to :meth:`log_prob`; on, unless :meth:`set_default_validate_args`
-            says otherwise. On device ``meta``, where values are not known, the check takes its bytes and refuses nothing.
+        validate_args: check parameters, and the values given to :meth:`log_prob`; by default on, see
+            :meth:`set_default_validate_args`. On device ``meta`` the check takes its bytes, and refuses nothing.
 
     Raises:
         ValueError: a parameter does not satisfy its constraint.
@@ -38,7 +38,7 @@ class Distribution:
             self._validate_args = validate_args
         if self._validate_args:
             for name, constraint in self.arg_constraints.items():
-                if name in self.__dict__:  # of probs and logits, the one that was given
+                if name in self.__dict__:  # probs or logits, whichever was given
                     self._check_parameter(name, self.__dict__[name], constraint)
 
     def _check_parameter(self, name: str, value: Tensor, constraint: Constraint) -> None:
@@ -50,14 +50,14 @@ class Distribution:
 
     @staticmethod
     def set_default_validate_args(value: bool) -> None:
-        """Whether distributions check their arguments, unless told for each."""
+        """Set whether distributions check their arguments by default."""
         if value not in (True, False):
             raise ValueError(f"set_default_validate_args: expected True or False, found {value!r}")
         Distribution._validate_args = value
 
     @property
     def batch_shape(self) -> Size:
-        """The shape of the parameters: of independent variables that are not alike."""
+        """The shape of the parameters: one independent variable for each element."""
         return self._batch_shape
 
     @property
@@ -91,12 +91,12 @@ class Distribution:
         return self.variance.sqrt()
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws, without a gradient."""
+        """Draw, without a gradient."""
         with no_grad():
             return self.rsample(sample_shape)
 
     def rsample(self, sample_shape: Sequence[int] = ()) -> Tensor:
-        """Draws as a function of the parameters, so that gradients reach these."""
+        """Draw as a function of the parameters, so that gradients reach them."""
         raise NotImplementedError
 
     def log_prob(self, value: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ class Distribution:
         return self.entropy().exp()
 
     def expand(self, batch_shape: Sequence[int]) -> Self:
-        """The same variables, repeated to a larger batch without memory."""
+        """The same variables, expanded to a larger batch without memory."""
         new: Any = object.__new__(type(self))
         new._validate_args, new._event_shape = self._validate_args, self._event_shape
         new._batch_shape = Size(batch_shape)
@@ -120,14 +120,18 @@ class Distribution:
         return new
 
     def _expand(self, new: Any, batch_shape: tuple[int, ...]) -> None:
-        """Give ``new`` the parameters of this one."""
-        raise NotImplementedError
+        """Give ``new`` the parameters of this one, expanded to ``batch_shape``."""
+        for name, constraint in self.arg_constraints.items():
+            if name in self.__dict__:
+                value = self.__dict__[name]
+                event = value.shape[value.ndim - constraint.event_dim :]
+                new.__dict__[name] = value.expand((*batch_shape, *event))
 
     def _extended_shape(self, sample_shape: Sequence[int] = ()) -> Size:
         return Size((*sample_shape, *self._batch_shape, *self._event_shape))
 
     def _validate_sample(self, value: Any) -> None:
-        """Refuse values that cannot be drawn, where arguments are checked.
+        """Refuse values outside of the support, if arguments are checked.
 
         Raises:
             ValueError: it is no tensor, does not broadcast to the batch, or has values outside of the support.
@@ -159,6 +163,32 @@ class Distribution:
         return f"{type(self).__name__}({text})"
 
 
+class Discrete(Distribution):
+    """A distribution over a few values, with either their probabilities (``probs``) or their logarithms (``logits``) given."""
+
+    has_enumerate_support = True
+
+    @property
+    def _given(self) -> Tensor:
+        return self.__dict__["logits"] if "logits" in self.__dict__ else self.__dict__["probs"]
+
+    @property
+    def param_shape(self) -> Size:
+        """The shape of the parameter that was given."""
+        return self._given.shape
+
+    def _values(self) -> Tensor:
+        """All values, along a first dimension."""
+        raise NotImplementedError
+
+    def enumerate_support(self, expand: bool = True) -> Tensor:
+        """All values, along a first dimension; ``expand`` repeats them over the batch."""
+        values = self._values()
+        count, *event = values.shape
+        values = values.view(count, *[1] * len(self.batch_shape), *event)
+        return values.expand(count, *self.batch_shape, *event) if expand else values
+
+
 def _breaks(constraint: Constraint, value: Tensor) -> bool:
     with no_grad():
         allowed = constraint.check(value).all()
@@ -166,7 +196,7 @@ def _breaks(constraint: Constraint, value: Tensor) -> bool:
 
 
 def broadcast_all(*values: Any) -> list[Tensor]:
-    """Tensors and numbers as tensors of one shape: numbers take the first tensor's dtype and device.
+    """Broadcast tensors and numbers to one shape; numbers take the dtype and device of the first tensor.
 
     Raises:
         ValueError: one is neither.

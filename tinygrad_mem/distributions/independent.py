@@ -1,4 +1,4 @@
-"""Dimensions of a batch that are looked at together."""
+"""Dimensions of a batch that belong to one event."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ class Independent(Distribution):
 
     def _expand(self, new: Any, batch_shape: tuple[int, ...]) -> None:
         joined = self.event_shape[: self.reinterpreted_batch_ndims]
-        new.base_dist, new.reinterpreted_batch_ndims = (
-            self.base_dist.expand((*batch_shape, *joined)),
-            self.reinterpreted_batch_ndims,
-        )
+        new.base_dist = self.base_dist.expand((*batch_shape, *joined))
+        new.reinterpreted_batch_ndims = self.reinterpreted_batch_ndims
 
     @property
     def has_rsample(self) -> bool:  # type: ignore[override]
-        """Whether the base has."""
+        """True if the base distribution has it."""
         return self.base_dist.has_rsample
 
     @property

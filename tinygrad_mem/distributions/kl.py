@@ -1,4 +1,4 @@
-"""Divergences: the distance of one distribution from another."""
+"""Kullback-Leibler divergences."""
 
 from __future__ import annotations
 

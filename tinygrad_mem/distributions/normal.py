@@ -37,9 +37,6 @@ class Normal(Distribution):
         self.loc, self.scale = broadcast_all(loc, scale)
         super().__init__(self.loc.shape, validate_args=validate_args)
 
-    def _expand(self, new: Any, batch_shape: tuple[int, ...]) -> None:
-        new.loc, new.scale = self.loc.expand(batch_shape), self.scale.expand(batch_shape)
-
     @property
     def support(self) -> constraints.Constraint:
         """All real numbers."""

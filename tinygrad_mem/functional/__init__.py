@@ -1,11 +1,12 @@
-"""Public functions: a signature, a docstring, one call of the tape; each behind a door that refuses in words."""
+"""Public functions: a signature, a docstring, one call of ``apply``. ``@public`` says under which names they are public.
 
-import importlib
-import pkgutil
+Importing this room runs the decorators. They add methods to ``Tensor``, and list the functions that ``tinygrad_mem``,
+``nn.functional``, ``linalg`` and ``special`` export. Type checkers read the stubs (``*.pyi``) in the same folders, which
+``python -m tests.stubs --write`` makes.
+"""
 
-from . import door
+from importlib import import_module
+from pkgutil import iter_modules
 
-_families = [importlib.import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__) if m.name != "methods"]
-door.guard(*[family for family in _families if family is not door])
-
-from . import methods as methods  # noqa: E402  (the table of methods is made of guarded functions)
+for _family in iter_modules(__path__):
+    import_module(f"{__name__}.{_family.name}")

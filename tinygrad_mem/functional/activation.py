@@ -10,65 +10,74 @@ from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops
 from . import choose, compare, elementwise, unary
 from .creation import empty_like
+from .door import FLOAT32, LOWER, public
 from .shape import chunk
 
 
+@public("torch", "nn.functional", "Tensor")
 def relu(input: Tensor, inplace: bool = False) -> Tensor:
     """``max(input, 0)``. Saves: the output, which the next layer usually keeps anyway."""
     return apply_(ops.ReLU, input) if inplace else apply(ops.ReLU, input)
 
 
+@public("torch", "nn.functional", "Tensor")
 def relu_(input: Tensor) -> Tensor:
     """In-place :func:`relu`: no new array; the output is saved as before."""
     return apply_(ops.ReLU, input)
 
 
+@public("nn.functional")
 def relu6(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(input, 0), 6)``. Saves: the output."""
     return hardtanh(input, 0.0, 6.0, inplace)
 
 
+@public("nn.functional")
 def leaky_relu(input: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``negative_slope * input``. Saves: the output; the input if the slope is not positive."""
     return (apply_ if inplace else apply)(ops.LeakyReLU, input, slope=negative_slope)
 
 
+@public("nn.functional", "Tensor")
 def leaky_relu_(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """In-place :func:`leaky_relu`."""
     return leaky_relu(input, negative_slope, True)
 
 
+@public("nn.functional")
 def elu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**input - 1)``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0)
 
 
+@public("nn.functional")
 def elu_(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """In-place :func:`elu`."""
     return elu(input, alpha, True)
 
 
+@public("torch", "nn.functional")
 def selu(input: Tensor, inplace: bool = False) -> Tensor:
     """The self-normalising ELU (Klambauer et al., 2017). Saves: the input."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=scale, inner=1.0)
 
 
+@public("nn.functional")
 def selu_(input: Tensor) -> Tensor:
-    """In-place :func:`selu`."""
     return selu(input, True)
 
 
+@public("torch", "nn.functional")
 def celu(input: Tensor, alpha: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` where positive, else ``alpha * (e**(input / alpha) - 1)``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.ELU, input, alpha=alpha, scale=1.0, inner=1.0 / alpha)
 
 
+@public("nn.functional")
 def celu_(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """In-place :func:`celu`."""
     return celu(input, alpha, True)
 
 
+@public("nn.functional")
 def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     """``input * Phi(input)``, exactly or by the tanh formula. Saves: the input.
 
@@ -80,21 +89,25 @@ def gelu(input: Tensor, approximate: str = "none") -> Tensor:
     return apply(ops.GELU, input, tanh=approximate == "tanh")
 
 
+@public("nn.functional")
 def silu(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * sigmoid(input)``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.SiLU, input)
 
 
+@public("nn.functional")
 def mish(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * tanh(softplus(input))``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.Mish, input)
 
 
+@public("nn.functional", cuda=FLOAT32)
 def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     """``ln(1 + e**(beta * input)) / beta``. Saves: the input."""
     return apply(ops.Softplus, input, beta=beta, threshold=threshold)
 
 
+@public("nn.functional")
 def softsign(input: Tensor) -> Tensor:
     """``input / (1 + |input|)``; integers give the default dtype. Saves: the input."""
     if not input.is_floating_point():
@@ -102,21 +115,25 @@ def softsign(input: Tensor) -> Tensor:
     return apply(ops.Softsign, input)
 
 
+@public("nn.functional")
 def logsigmoid(input: Tensor) -> Tensor:
     """``ln(sigmoid(input))``. Saves: the input."""
     return apply(ops.LogSigmoid, input)
 
 
+@public("nn.functional")
 def hardsigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """``min(max(input / 6 + 1 / 2, 0), 1)``. Saves: the output."""
     return (apply_ if inplace else apply)(ops.Ramp, input, low=0.0, high=1.0, slope=1 / 6)
 
 
+@public("nn.functional")
 def hardswish(input: Tensor, inplace: bool = False) -> Tensor:
     """``input * hardsigmoid(input)``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.Hardswish, input)
 
 
+@public("nn.functional")
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
     """``input`` within ``[min_val, max_val]``. Saves: the output.
 
@@ -128,16 +145,18 @@ def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace
     return (apply_ if inplace else apply)(ops.Ramp, input, low=min_val, high=max_val)
 
 
+@public("nn.functional")
 def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
-    """In-place :func:`hardtanh`."""
     return hardtanh(input, min_val, max_val, True)
 
 
+@public("torch", "nn.functional", "Tensor")
 def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """0 within ``[-lambd, lambd]``, else ``input``. Saves: the input."""
     return apply(ops.Shrink, input, limit=lambd, shift=0.0)
 
 
+@public("nn.functional")
 def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     """0 within ``[-lambd, lambd]``, else ``input`` moved towards zero by ``lambd``. Saves: the input."""
     if lambd < 0:
@@ -145,21 +164,24 @@ def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
     return apply(ops.Shrink, input, limit=lambd, shift=lambd)
 
 
+@public("nn.functional")
 def tanhshrink(input: Tensor) -> Tensor:
     """``input - tanh(input)``. Saves: tanh's output."""
     return elementwise.sub(input, unary.tanh(input))
 
 
+@public("torch", "nn.functional")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where above ``threshold``, else ``value``. Saves: the input."""
     return (apply_ if inplace else apply)(ops.Threshold, input, limit=threshold, value=value)
 
 
+@public("nn.functional")
 def threshold_(input: Tensor, threshold: float, value: float) -> Tensor:
-    """In-place :func:`threshold`."""
     return apply_(ops.Threshold, input, limit=threshold, value=value)
 
 
+@public("torch", "nn.functional", "Tensor", cpu=LOWER, cuda=LOWER)
 def prelu(input: Tensor, weight: Tensor) -> Tensor:
     """``input`` where positive, else ``weight * input``: one weight, or one a channel (axis 1). Saves: input and weight.
 
@@ -173,6 +195,7 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     return apply(ops.PReLU, input, weight)
 
 
+@public("torch", "nn.functional")
 def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
     """Leaky ReLU; in training with a random slope an element, else with the mean slope.
 
@@ -190,11 +213,12 @@ def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: b
     return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
 
 
+@public("nn.functional")
 def rrelu_(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
-    """In-place :func:`rrelu`."""
     return rrelu(input, lower, upper, training, True)
 
 
+@public("nn.functional")
 def glu(input: Tensor, dim: int = -1) -> Tensor:
     """The first half of ``dim`` times the sigmoid of the second. Saves: both halves' views and the sigmoid.
 

@@ -1,4 +1,4 @@
-"""Adaptive pooling: the output's sizes are given, with the names and arguments of ``torch.nn.functional``."""
+"""Adaptive pooling, to given output sizes, with the names and arguments of ``torch.nn.functional``."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
 from ..ops import pool as ops
+from .door import FLOAT32, public
 from .pool import planes, unfolded
 
 
@@ -21,9 +22,9 @@ def _adaptive_sizes(input: Tensor, output_size: Any, n: int, name: str) -> tuple
 
 
 def _even(input: Tensor, outs: tuple[int, ...], n: int) -> tuple[int, ...] | None:
-    """The kernel of an ordinary pooling that does the same: there is one where every size is a multiple of its output's.
+    """The kernel of an ordinary pooling with the same result, if each size is a multiple of the output's size; else ``None``.
 
-    ``None`` also for few large cells (global pooling): those are one reduction each.
+    ``None`` also for a few large cells (global pooling), each of which is a single reduction.
     """
     sizes = input.shape[-n:]
     if any(o == 0 or s % o for s, o in zip(sizes, outs, strict=True)):
@@ -44,16 +45,19 @@ def _adaptive_avg_pool(n: int, input: Tensor, output_size: Any) -> Tensor:
     return unfolded(out, input, n)
 
 
+@public("nn.functional")
 def adaptive_avg_pool1d(input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` cells over the last dimension. Saves nothing."""
     return _adaptive_avg_pool(1, input, output_size)
 
 
+@public("nn.functional")
 def adaptive_avg_pool2d(input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` cells over the last 2 dimensions. Saves nothing."""
     return _adaptive_avg_pool(2, input, output_size)
 
 
+@public("nn.functional", cpu=FLOAT32)
 def adaptive_avg_pool3d(input: Tensor, output_size: Any) -> Tensor:
     """The mean of each of ``output_size`` cells over the last 3 dimensions. Saves nothing."""
     return _adaptive_avg_pool(3, input, output_size)
@@ -71,14 +75,13 @@ def _adaptive_max_pool(n: int, input: Tensor, output_size: Any, return_indices: 
     return (out, unfolded(index, input, n)) if return_indices else out
 
 
+@public("nn.functional")
 def adaptive_max_pool1d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of ``output_size`` cells over the last dimension.
-
-    Saves: one byte an output where the sizes are multiples, else the int64 positions.
-    """
+    """The largest of each of ``output_size`` cells over the last dimension. Saves as :func:`adaptive_max_pool2d`."""
     return _adaptive_max_pool(1, input, output_size, return_indices)
 
 
+@public("nn.functional")
 def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
     """The largest of each of ``output_size`` cells over the last 2 dimensions.
 
@@ -87,9 +90,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: Any, return_indices: bool = 
     return _adaptive_max_pool(2, input, output_size, return_indices)
 
 
+@public("nn.functional", cpu=FLOAT32)
 def adaptive_max_pool3d(input: Tensor, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest of each of ``output_size`` cells over the last 3 dimensions.
-
-    Saves: one byte an output where the sizes are multiples, else the int64 positions.
-    """
+    """The largest of each of ``output_size`` cells over the last 3 dimensions. Saves as :func:`adaptive_max_pool2d`."""
     return _adaptive_max_pool(3, input, output_size, return_indices)

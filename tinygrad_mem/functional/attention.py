@@ -11,6 +11,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import attention as ops
+from .door import LOWER, public
 
 _NO_TICKET = (0, 0)
 
@@ -19,7 +20,7 @@ def _dropout(input: Tensor, p: float) -> tuple[float, tuple[int, int]]:
     """The probability and its ticket.
 
     Raises:
-        ArgumentError: ``p`` is no probability.
+        ArgumentError: ``p`` is not a probability.
     """
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -35,7 +36,7 @@ def _shapes(query: Tensor, key: Tensor, value: Tensor) -> str:
 
 
 def _batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple[tuple[int, ...], list[Tensor]]:
-    """The leading axes of the result, and all three as (batch, heads, tokens, numbers)."""
+    """The leading axes of the result, and the three tensors as (batch, heads, tokens, numbers)."""
     for name, t in (("query", query), ("key", key), ("value", value)):
         if t.ndim < 2:
             raise ShapeError(
@@ -63,7 +64,7 @@ def _batch(query: Tensor, key: Tensor, value: Tensor, enable_gqa: bool) -> tuple
 
 
 def _four(t: Tensor, lead: tuple[int, ...]) -> Tensor:
-    """``t`` with the leading axes ``lead``, as (batch, heads, ., .): without a copy where its memory allows."""
+    """``t`` with the leading axes ``lead``, as (batch, heads, ., .), without a copy if possible."""
     shape = (*lead, *t.shape[-2:])
     if tuple(t.shape) != shape:
         t = t.expand(*shape)
@@ -73,7 +74,7 @@ def _four(t: Tensor, lead: tuple[int, ...]) -> Tensor:
 
 
 def _mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The mask as (batch or 1, heads or 1, rows or 1, columns or 1), where the scores have ``shape``."""
+    """The mask as (batch or 1, heads or 1, rows or 1, columns or 1), for scores of ``shape``."""
     if mask.dtype != np.bool_ and mask.dtype != query.dtype:
         raise DTypeError(
             "scaled_dot_product_attention: Expected attn_mask dtype to be bool or to match query dtype, but got "
@@ -94,6 +95,7 @@ def _mask(mask: Tensor, query: Tensor, shape: tuple[int, ...]) -> Tensor:
     return mask.reshape(math.prod(lead[:-1]), lead[-1] if lead else 1, *found[-2:])
 
 
+@public("nn.functional", cpu=LOWER, cuda=LOWER)
 def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
@@ -107,17 +109,17 @@ def scaled_dot_product_attention(
     """``softmax(query @ key.mT * scale + mask) @ value``, without the matrix of scores: memory is linear in the tokens.
 
     query (..., heads, L, E), key (..., heads, S, E), value (..., heads, S, Ev) -> (..., heads, L, Ev); leading axes broadcast.
-    float16 is computed in float32. The scores are made in tiles of a fixed size, forward, and once more in backward.
+    float16 is computed in float32. The scores are computed in tiles of a fixed size, in forward and again in backward.
 
     Args:
-        attn_mask: broadcasts to (..., heads, L, S): bool, where False hides a key, or of query's dtype, added to the scores; a
-            floating mask that requires a gradient gets one, of (L, S) for each of its batches and heads.
-        dropout_p: applied to the softmax whenever it is not 0: give 0 in evaluation.
-        is_causal: query i sees keys up to i, counted from the first; tiles that nobody sees are skipped.
-        scale: ``1 / sqrt(E)`` unless given.
-        enable_gqa: heads of key and value are fewer, each shared by as many neighbouring heads of query.
+        attn_mask: broadcasts to (..., heads, L, S): bool, where False hides a key; or of query's dtype, added to the scores. A
+            floating mask may require a gradient, which is (L, S) for each of its batches and heads.
+        dropout_p: the dropout of the softmax; pass 0 in evaluation.
+        is_causal: query i attends to keys 0 to i; hidden tiles are skipped.
+        scale: by default ``1 / sqrt(E)``.
+        enable_gqa: key and value have fewer heads; each is shared by the same number of neighbouring heads of query.
 
-    A query that sees no key gets 0, and gives no gradient.
+    A query whose keys are all hidden gets 0, and gives no gradient.
 
     Saves: query, key, value, the mask, the output, and one number a row. No mask of dropout: it is drawn again.
 
@@ -125,18 +127,18 @@ def scaled_dot_product_attention(
 
     Price: the scores are computed again in backward.
 
-    Do not use when: the scores themselves are wanted, to look at or to change between the product and the softmax.
+    Do not use when: the scores themselves are needed, to inspect them or to change them before the softmax.
 
     Raises:
         ShapeError: shapes that do not fit, or both a mask and ``is_causal``.
-        DTypeError: different dtypes, or a mask of another one.
-        ValueError: ``dropout_p`` is no probability.
+        DTypeError: different dtypes, also that of the mask.
+        ValueError: ``dropout_p`` is not a probability.
 
     Source: Dao et al., *FlashAttention*, 2022; Rabe and Staats, *Self-attention does not need O(n^2) memory*, 2021.
     """
     if attn_mask is not None and is_causal:
         raise ShapeError(
-            "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True; put the triangle into it"
+            "scaled_dot_product_attention: Explicit attn_mask should not be set when is_causal=True; add it to the mask"
         )
     return _attend(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
 
@@ -151,7 +153,7 @@ def _attend(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """:func:`scaled_dot_product_attention` that is causal besides a mask: the triangle needs no memory then."""
+    """:func:`scaled_dot_product_attention` with a mask and ``is_causal``: the triangle needs no memory."""
     lead, (q, k, v) = _batch(query, key, value, enable_gqa)
     rows, columns = query.shape[-2], key.shape[-2]
     mask = None if attn_mask is None else _mask(attn_mask, query, (*lead, rows, columns))
@@ -170,6 +172,7 @@ def _attend_itself(x: Tensor, attn_mask: Tensor | None, dropout_p: float, is_cau
     return apply(ops.SelfAttention, x, mask, scale=_scale(x, None), window=window, p=p, ticket=ticket)
 
 
+@public()
 def varlen_attn(
     query: Tensor,
     key: Tensor,
@@ -184,26 +187,26 @@ def varlen_attn(
     enable_gqa: bool = False,
     dropout_p: float = 0.0,
 ) -> Tensor:
-    """:func:`scaled_dot_product_attention` of sequences of any lengths, one behind the other: nothing is padded.
+    """:func:`scaled_dot_product_attention` of sequences of any lengths, concatenated: nothing is padded.
 
-    query (T, heads, E), key (S, heads, E), value (S, heads, Ev) -> (T, heads, Ev), where T and S are the tokens of all
-    sequences together. Tokens of a sequence see those of their own only.
+    query (T, heads, E), key (S, heads, E), value (S, heads, Ev) -> (T, heads, Ev), where T and S are the numbers of tokens of
+    all sequences. Each token attends to its own sequence only.
 
     Args:
         cu_seq_q, cu_seq_k: cumulative lengths, int32 or int64: sequence n lasts from ``cu_seq_q[n]`` to ``cu_seq_q[n + 1]``;
             the first is 0, the last the number of tokens. A sequence may be empty.
-        max_q, max_k: the longest lengths, or any bound of them.
-        window_size: how many keys before and behind its own a query sees, -1 for all: (-1, 0) is causal. Where a sequence has
-            more keys than queries, the last query is at the last key.
-        enable_gqa: heads of key and value are fewer, each shared by as many neighbouring heads of query.
-        dropout_p: applied to the softmax whenever it is not 0.
+        max_q, max_k: the longest lengths, or upper bounds of them.
+        window_size: the number of keys before and after its own that a query attends to, -1 for all: (-1, 0) is causal. If a
+            sequence has more keys than queries, its last query is at its last key.
+        enable_gqa: key and value have fewer heads; each is shared by the same number of neighbouring heads of query.
+        dropout_p: the dropout of the softmax.
 
     Saves: query, key, value, the output, the cumulative lengths, and one number a row and head.
 
     Raises:
         ShapeError: shapes that do not fit; cumulative lengths that do not begin with 0 or do not end with the tokens.
-        ValueError: cumulative lengths that decrease, a sequence beyond ``max_q`` or ``max_k``; ``dropout_p`` is no probability.
-        DTypeError: different dtypes; cumulative lengths that are no integers.
+        ValueError: cumulative lengths that decrease, a sequence longer than ``max_q`` or ``max_k``, a wrong ``dropout_p``.
+        DTypeError: different dtypes; cumulative lengths that are not integers.
 
     Source: Dao, *FlashAttention-2*, 2023.
     """

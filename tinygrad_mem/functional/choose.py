@@ -1,4 +1,4 @@
-"""Elements kept, bounded or replaced: by a condition, a mask, or their own value."""
+"""Functions that keep, bound or replace elements by a condition, a mask, or their own value."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import choose as ops
 from .compare import eq, gt, isnan, logical_and, logical_not, lt
 from .convert import copy_
+from .door import AS_IS, public
 from .elementwise import Number, mul
 from .unary import log
 
 
+@public("torch", "Tensor", "torch.clip", "Tensor.clip")
 def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Number | None = None) -> Tensor:
     """``input`` within ``[min, max]``. Saves: input; for bounds that are tensors one byte an element and bound.
 
@@ -27,15 +29,11 @@ def clamp(input: Tensor, min: Tensor | Number | None = None, max: Tensor | Numbe
     if isinstance(min, Tensor) or isinstance(max, Tensor):
         low = input if min is None else where(lt(input, min), min, input)
         return low if max is None else where(gt(low, max), max, low)
-    return apply(ops.Clamp, input, low=_bounds(min, max), high=max)
+    return apply(ops.Clamp, input, low=numbers_of(min, max), high=max)
 
 
-def clamp_by_numbers_(input: Tensor, min: Number | None = None, max: Number | None = None) -> Tensor:
-    """In-place :func:`clamp` with numbers for bounds."""
-    return apply_(ops.Clamp, input, low=_bounds(min, max), high=max)
-
-
-def _bounds(low: Any, high: Any) -> Any:
+def numbers_of(low: Any, high: Any) -> Any:
+    """Check that both bounds of a clamp are numbers, and one is given. Returns ``low``."""
     if low is None and high is None:
         raise ArgumentError("clamp: At least one of 'min' or 'max' must not be None")
     for name, bound in (("min", low), ("max", high)):
@@ -44,16 +42,19 @@ def _bounds(low: Any, high: Any) -> Any:
     return low
 
 
+@public("torch", "Tensor")
 def clamp_min(input: Tensor, min: Tensor | Number) -> Tensor:
     """``input``, not below ``min``. Saves: input."""
     return clamp(input, min=min)
 
 
+@public("torch", "Tensor")
 def clamp_max(input: Tensor, max: Tensor | Number) -> Tensor:
     """``input``, not above ``max``. Saves: input."""
     return clamp(input, max=max)
 
 
+@public("torch")
 def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor | Number | None = None) -> Any:
     """``input`` where ``condition``, else ``other``; with the condition alone, the indices where it holds.
 
@@ -71,8 +72,16 @@ def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor
     return apply(ops.Where, condition, input, other)
 
 
+def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
+    """``self`` where ``condition``, else ``other``: the method of :func:`where`, whose second argument is the tensor."""
+    return where(condition, self, other)
+
+
+Tensor.where = _where  # type: ignore[method-assign]
+
+
 def one_value(name: str, value: Tensor) -> Tensor:
-    """``value`` itself, a tensor without dimensions. Raises: ShapeError: it has some."""
+    """Return ``value``, a 0-d tensor. Raises: ShapeError: it has dimensions."""
     if value.ndim:
         raise ShapeError(
             f"{name} only supports a 0-dimensional value tensor, but got tensor with {value.ndim} dimension(s): "
@@ -81,6 +90,7 @@ def one_value(name: str, value: Tensor) -> Tensor:
     return value
 
 
+@public("torch", "Tensor")
 def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     """``input`` with ``value`` where ``mask``. Saves: the mask, one byte an element.
 
@@ -92,13 +102,9 @@ def masked_fill(input: Tensor, mask: Tensor, value: Tensor | Number) -> Tensor:
     return apply(ops.MaskedFill, input, mask, value=value)
 
 
-def masked_fill_by_number_(input: Tensor, mask: Tensor, value: Number) -> Tensor:
-    """In-place :func:`masked_fill` with a number."""
-    return apply_(ops.MaskedFill, input, mask, value=value)
-
-
+@public("torch", "Tensor")
 def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
-    """nan, inf and -inf replaced, infinities by the dtype's largest values unless given. Saves: input."""
+    """Replace nan, inf and -inf; infinities by the dtype's largest values unless given. Saves: input."""
     if not input.is_floating_point():
         return input.clone()
     info = dtypes.finfo(input.dtype)
@@ -107,18 +113,21 @@ def nan_to_num(input: Tensor, nan: float = 0.0, posinf: float | None = None, neg
     return apply(ops.NanToNum, input, nan=nan, high=high, low=low)
 
 
+@public("torch", "Tensor")
 def fill_(input: Tensor, value: Tensor | Number) -> Tensor:
-    """Every element becomes ``value``. Raises: ShapeError: it is a tensor that has dimensions."""
+    """Set every element to ``value``. Raises: ShapeError: ``value`` is a tensor with dimensions."""
     if isinstance(value, Tensor):
         return copy_(input, one_value("fill_", value))
     return apply_(ops.Fill, input, value=value)
 
 
+@public("torch", "Tensor")
 def zero_(input: Tensor) -> Tensor:
-    """Every element becomes 0."""
+    """Set every element to 0."""
     return apply_(ops.Fill, input, value=0)
 
 
+@public("torch", "special", "Tensor", cuda=AS_IS)
 def xlogy(input: Tensor, other: Tensor) -> Tensor:
     """``input * log(other)``, 0 where input is 0 (nan where other is nan). Saves: what its parts save."""
     zero = logical_and(eq(input, 0), logical_not(isnan(other)))

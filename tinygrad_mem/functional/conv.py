@@ -15,12 +15,13 @@ from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import conv as ops
 from . import shape
+from .door import LOWER, public
 
 Sizes = int | Sequence[int]
 
 
 def _sizes(name: str, what: str, value: Any, count: int, least: int) -> tuple[int, ...]:
-    """``value`` for each of ``count`` axes; raises unless all are at least ``least``."""
+    """``value`` for each of ``count`` axes, checked to be at least ``least``."""
     if isinstance(value, int):
         sizes = (value,) * count
     else:
@@ -36,7 +37,7 @@ def _sizes(name: str, what: str, value: Any, count: int, least: int) -> tuple[in
 
 
 def _check(name: str, axes: int, input: Tensor, weight: Tensor, groups: int) -> bool:
-    """Whether the input is unbatched; raises where the number of axes is wrong."""
+    """Check the numbers of axes. Returns True if the input is unbatched."""
     if weight.ndim != axes + 2:
         raise ShapeError(f"{name}: expected a {axes + 2}D weight, found {list(weight.shape)}")
     if input.ndim not in (axes + 1, axes + 2):
@@ -50,7 +51,7 @@ def _check(name: str, axes: int, input: Tensor, weight: Tensor, groups: int) -> 
 
 
 def _padding(name: str, padding: Any, axes: int, weight: Tensor, stride: tuple, dilation: tuple) -> tuple:
-    """(before, behind) for each axis; "same" puts the odd one behind, as PyTorch does."""
+    """(before, after) for each axis; for "same", an odd number has the larger part after, as in PyTorch."""
     if not isinstance(padding, str):
         return tuple((p, p) for p in _sizes(name, "padding", padding, axes, 0))
     if padding == "valid":
@@ -73,7 +74,7 @@ def _conv(
     dilation: Sizes,
     groups: int,
 ) -> Tensor:
-    """A convolution over as many axes as ``name`` says."""
+    """A convolution; ``name`` has the number of axes."""
     axes = int(name[-2])
     unbatched = _check(name, axes, input, weight, groups)
     stride = _sizes(name, "stride", stride, axes, 1)
@@ -84,6 +85,7 @@ def _conv(
     return shape.squeeze(y, 0) if unbatched else y
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv1d(
     input: Tensor,
     weight: Tensor,
@@ -93,17 +95,11 @@ def conv1d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation of (N, C, L) with (O, C / groups, K); ``padding`` may be "same" or "valid".
-
-    Saves: input (for the weight's gradient) and weight (for the input's).
-
-    Raises:
-        ShapeError: channels, groups, bias or sizes do not fit.
-        DTypeError: the dtypes differ, or are not floating.
-    """
+    """Cross-correlation of (N, C, L) with (O, C / groups, K). Saves and raises as :func:`conv2d`."""
     return _conv("conv1d", input, weight, bias, stride, padding, dilation, groups)
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv2d(
     input: Tensor,
     weight: Tensor,
@@ -124,6 +120,7 @@ def conv2d(
     return _conv("conv2d", input, weight, bias, stride, padding, dilation, groups)
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv3d(
     input: Tensor,
     weight: Tensor,
@@ -133,14 +130,7 @@ def conv3d(
     dilation: Sizes = 1,
     groups: int = 1,
 ) -> Tensor:
-    """Cross-correlation of (N, C, D, H, W) with (O, C / groups, J, K, L); ``padding`` may be "same" or "valid".
-
-    Saves: input (for the weight's gradient) and weight (for the input's).
-
-    Raises:
-        ShapeError: channels, groups, bias or sizes do not fit.
-        DTypeError: the dtypes differ, or are not floating.
-    """
+    """Cross-correlation of (N, C, D, H, W) with (O, C / groups, J, K, L). Saves and raises as :func:`conv2d`."""
     return _conv("conv3d", input, weight, bias, stride, padding, dilation, groups)
 
 
@@ -155,7 +145,7 @@ def _conv_transpose(
     groups: int,
     dilation: Sizes,
 ) -> Tensor:
-    """A transposed convolution over as many axes as ``name`` says."""
+    """A transposed convolution; ``name`` has the number of axes."""
     axes = int(name[-2])
     unbatched = _check(name, axes, input, weight, groups)
     options: dict[str, Any] = {
@@ -175,6 +165,7 @@ def _conv_transpose(
     return shape.squeeze(y, 0) if unbatched else y
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv_transpose1d(
     input: Tensor,
     weight: Tensor,
@@ -185,17 +176,11 @@ def conv_transpose1d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """The gradient of :func:`conv1d` as a function: (N, C, L), (C, O / groups, K).
-
-    Saves: input (for the weight's gradient) and weight (for the input's).
-
-    Raises:
-        ShapeError: channels, groups, bias, output_padding or sizes do not fit.
-        DTypeError: the dtypes differ, or are not floating.
-    """
+    """The gradient of :func:`conv1d`: (N, C, L), (C, O / groups, K). Saves and raises as :func:`conv_transpose2d`."""
     return _conv_transpose("conv_transpose1d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv_transpose2d(
     input: Tensor,
     weight: Tensor,
@@ -217,6 +202,7 @@ def conv_transpose2d(
     return _conv_transpose("conv_transpose2d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@public("torch", "nn.functional", cpu=LOWER, cuda=LOWER)
 def conv_transpose3d(
     input: Tensor,
     weight: Tensor,
@@ -227,17 +213,11 @@ def conv_transpose3d(
     groups: int = 1,
     dilation: Sizes = 1,
 ) -> Tensor:
-    """The gradient of :func:`conv3d` as a function: (N, C, D, H, W), (C, O / groups, J, K, L).
-
-    Saves: input (for the weight's gradient) and weight (for the input's).
-
-    Raises:
-        ShapeError: channels, groups, bias, output_padding or sizes do not fit.
-        DTypeError: the dtypes differ, or are not floating.
-    """
+    """The gradient of :func:`conv3d`: (N, C, D, H, W), (C, O / groups, J, K, L). Saves, raises as :func:`conv_transpose2d`."""
     return _conv_transpose("conv_transpose3d", input, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@public("nn.functional")
 def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1) -> Tensor:
     """Windows of (N, C, H, W) as columns (N, C * taps, windows). Saves: nothing.
 
@@ -256,10 +236,11 @@ def unfold(input: Tensor, kernel_size: Sizes, dilation: Sizes = 1, padding: Size
     return shape.squeeze(y, 0) if input.ndim == 3 else y
 
 
+@public("nn.functional")
 def fold(
     input: Tensor, output_size: Sizes, kernel_size: Sizes, dilation: Sizes = 1, padding: Sizes = 0, stride: Sizes = 1
 ) -> Tensor:
-    """The sum of windows (N, C * taps, windows) where :func:`unfold` would take them from. Saves: nothing.
+    """Add windows (N, C * taps, windows) into the image that :func:`unfold` would take them from. Saves: nothing.
 
     Raises:
         ShapeError: the windows are not those of an image of ``output_size``, or the input has not 2 or 3 axes.

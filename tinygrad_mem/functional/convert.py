@@ -1,4 +1,4 @@
-"""Copies, casts and moves between devices. All are differentiable; the gradient comes back in the source's dtype and device."""
+"""Copies, casts and moves between devices. All are differentiable; gradients have the source's dtype and device."""
 
 from __future__ import annotations
 
@@ -14,8 +14,34 @@ from ..errors import ArgumentTypeError, DeviceError
 from ..ops import convert as ops
 from ..scope import local
 from .creation import formatted
+from .door import public
 
 
+@public("torch")
+def detach(input: Tensor) -> Tensor:
+    """``input.detach()``: the same memory, cut off the tape. Saves nothing."""
+    return input.detach()
+
+
+@public("Tensor")
+def pin_memory(input: Tensor, device: Any = None) -> Tensor:
+    """The tensor itself: memory of the host is not pinned, as copies between devices are waited for. Saves nothing."""
+    return input
+
+
+@public("Tensor")
+def is_pinned(input: Tensor, device: Any = None) -> builtins.bool:
+    """Return False: memory of the host is not pinned."""
+    return False
+
+
+@public("Tensor")
+def to_dense(input: Tensor, dtype: Any = None) -> Tensor:
+    """The tensor itself, or in another dtype. Saves nothing."""
+    return input if dtype is None else to(input, dtype)
+
+
+@public("Tensor")
 def to(
     input: Tensor,
     *args: Any,
@@ -25,11 +51,11 @@ def to(
     copy: builtins.bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """``input`` with another dtype, on another device, or like another tensor; itself where nothing changes.
+    """``input`` with another dtype, on another device, or like another tensor; itself if nothing changes.
 
     Args:
         args: a dtype, a device, a device and a dtype, or a tensor.
-        copy: make a copy even where nothing changes.
+        copy: make a copy even if nothing changes.
         memory_format: changes nothing; ``channels_last`` warns once that it does not.
     """
     if memory_format is not None:
@@ -40,7 +66,7 @@ def to(
         elif isinstance(arg, Device) or (isinstance(arg, str) and arg.partition(":")[0] in ("cpu", "cuda", "meta")):
             device = arg
         elif arg is True or arg is False:
-            continue  # copies are always waited for
+            continue  # every copy is complete when it returns
         elif arg is not None:
             dtype = arg
     result = input
@@ -63,6 +89,7 @@ def _moved(input: Tensor, where: Device) -> Tensor:
     return moved
 
 
+@public("torch", "Tensor")
 def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     """A contiguous copy. Saves nothing."""
     if memory_format is not None:
@@ -70,13 +97,15 @@ def clone(input: Tensor, *, memory_format: Any = None) -> Tensor:
     return apply(ops.Clone, input)
 
 
+@public("Tensor")
 def contiguous(input: Tensor, memory_format: Any = None) -> Tensor:
-    """The tensor itself where it is contiguous, else a copy."""
+    """The tensor itself if it is contiguous, else a copy."""
     if memory_format is not None:
         formatted(memory_format)
     return input if input.is_contiguous() else apply(ops.Clone, input)
 
 
+@public("Tensor")
 def copy_(input: Tensor, src: Tensor, non_blocking: builtins.bool = False) -> Tensor:
     """Write ``src``, broadcast and cast, into the tensor; from any device."""
     if not isinstance(src, Tensor):
@@ -84,18 +113,21 @@ def copy_(input: Tensor, src: Tensor, non_blocking: builtins.bool = False) -> Te
     return apply_(ops.Copy, input, to(src, device=input.device))
 
 
+@public("Tensor")
 def cpu(input: Tensor) -> Tensor:
-    """On the host."""
+    """Move to the CPU."""
     return to(input, device="cpu")
 
 
+@public("Tensor")
 def cuda(input: Tensor, device: Any = None, non_blocking: builtins.bool = False) -> Tensor:
-    """On a GPU, the first unless named."""
+    """Move to a GPU, by default the first."""
     return to(input, device="cuda" if device is None else f"cuda:{device}" if isinstance(device, builtins.int) else device)
 
 
+@public("Tensor")
 def type_as(input: Tensor, other: Tensor) -> Tensor:
-    """In another tensor's dtype, on its device."""
+    """Cast to another tensor's dtype and move to its device."""
     return to(input, other)
 
 
@@ -103,8 +135,9 @@ _LEGACY = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16
 _LEGACY |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
 
 
+@public("Tensor")
 def type(input: Tensor, dtype: Any = None) -> Any:
-    """In ``dtype``; without one, the legacy type name such as ``torch.FloatTensor``'s."""
+    """Cast to ``dtype``; without one, return the name of the legacy type, such as ``torch.FloatTensor``."""
     if dtype is None:
         names = {dtypes.as_dtype(v): k for k, v in _LEGACY.items()}
         return f"tinygrad_mem.{names.get(input.dtype, input.dtype.name)}Tensor"
@@ -116,51 +149,61 @@ def type(input: Tensor, dtype: Any = None) -> Any:
     return to(input, dtype=_LEGACY[letters], device=None if input.device.type == kind else kind)
 
 
+@public("Tensor")
 def half(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In float16."""
+    """Cast to float16."""
     return to(input, dtype=dtypes.float16, memory_format=memory_format)
 
 
+@public("Tensor")
 def bfloat16(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In bfloat16."""
+    """Cast to bfloat16."""
     return to(input, dtype=dtypes.bfloat16, memory_format=memory_format)
 
 
+@public("Tensor")
 def float(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In float32."""
+    """Cast to float32."""
     return to(input, dtype=dtypes.float32, memory_format=memory_format)
 
 
+@public("Tensor")
 def double(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In float64."""
+    """Cast to float64."""
     return to(input, dtype=dtypes.float64, memory_format=memory_format)
 
 
+@public("Tensor")
 def long(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In int64."""
+    """Cast to int64."""
     return to(input, dtype=dtypes.int64, memory_format=memory_format)
 
 
+@public("Tensor")
 def int(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In int32."""
+    """Cast to int32."""
     return to(input, dtype=dtypes.int32, memory_format=memory_format)
 
 
+@public("Tensor")
 def short(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In int16."""
+    """Cast to int16."""
     return to(input, dtype=dtypes.int16, memory_format=memory_format)
 
 
+@public("Tensor")
 def char(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In int8."""
+    """Cast to int8."""
     return to(input, dtype=dtypes.int8, memory_format=memory_format)
 
 
+@public("Tensor")
 def byte(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In uint8."""
+    """Cast to uint8."""
     return to(input, dtype=dtypes.uint8, memory_format=memory_format)
 
 
+@public("Tensor")
 def bool(input: Tensor, memory_format: Any = None) -> Tensor:
-    """In bool."""
+    """Cast to bool."""
     return to(input, dtype=dtypes.bool, memory_format=memory_format)

@@ -1,4 +1,4 @@
-"""Tensors out of data, constants and ranges."""
+"""Tensors from data, constants and ranges."""
 
 from __future__ import annotations
 
@@ -10,44 +10,48 @@ import numpy as np
 
 from .. import dtypes
 from ..absent import say_once
-from ..autograd.capsule import borrowed
 from ..autograd.grad_mode import no_grad
 from ..autograd.known import REMEMBERED, remember
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
+from ..dtypes import borrowed
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
+from .door import public
 from .host import host_array
 from .shape import sizes_of
 
 preserve_format, contiguous_format = "preserve_format", "contiguous_format"
+strided = Tensor.layout
 channels_last, channels_last_3d = "channels_last", "channels_last_3d"
-"""Values of ``memory_format``: it is taken everywhere and changes nothing, since new tensors are contiguous in any case."""
+"""Values of ``memory_format``. It is accepted everywhere and changes nothing: new tensors are contiguous in any case."""
 
 
 def formatted(memory_format: Any) -> None:
-    """Say once that ``channels_last`` changes nothing.
+    """Warn once that ``channels_last`` changes nothing.
 
     Raises:
-        ArgumentTypeError: it is no memory format.
+        ArgumentTypeError: it is not a memory format.
     """
     if memory_format in (channels_last, channels_last_3d):
-        said = "memory_format=channels_last changes nothing: arrays keep channels before places, and use the same bytes"
+        said = "memory_format=channels_last changes nothing: arrays keep channels first, and use the same bytes"
         say_once("channels_last", said)
     elif memory_format not in (None, preserve_format, contiguous_format):
         raise ArgumentTypeError(f"memory_format: expected contiguous_format or channels_last, found {memory_format!r}")
 
 
 def device_of(device: Any) -> Device:
-    """The device named, or the default of this thread."""
+    """The named device, or the default of this thread."""
     return Device(device if device is not None else local.default_device or "cpu")
 
 
+@public("torch")
 def set_default_device(device: Any) -> None:
-    """The device of new tensors of this thread; ``None`` is the cpu."""
+    """Set the device of new tensors of this thread; ``None`` is the CPU."""
     local.default_device = None if device is None else Device(device)
 
 
+@public("torch")
 def get_default_device() -> Device:
     """The device of new tensors of this thread."""
     return device_of(None)
@@ -62,7 +66,7 @@ def _new(shape: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool) -
 
 
 def _begun(out: Tensor, requires_grad: bool) -> Tensor:
-    """A new tensor, marked by the modes that it is made in."""
+    """A new tensor, marked with the modes that are on, such as inference mode."""
     if local.inference:
         out._inference = True
     if requires_grad:
@@ -74,22 +78,23 @@ def _filled(value: Any, shape: tuple[int, ...], dtype: Any, device: Any, require
     value = dtypes.fitting(value, dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype))
     out = _new(shape, dtype, device, requires_grad)
     out.device.kernels.fill(value, out=out.array)
-    if local.dry is not None and out.array.dtype.kind not in dtypes.FLOATING and out.array.size <= REMEMBERED:
+    if local.dry is not None and out.array.size <= REMEMBERED:
         remember(np.full(shape, value, out.array.dtype), out)
     return out
 
 
+@public("torch")
 def tensor(
     data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, pin_memory: bool = False
 ) -> Tensor:
     """A copy of ``data`` (numbers, nested lists, arrays, tensors) on ``device``; Python floats become the default dtype.
 
     Args:
-        data: arrays and tensors keep their dtypes; a list has the one that all in it are promoted to.
-        device: ``None`` is the default device where one was set, else the one of a tensor, else the cpu.
+        data: arrays and tensors keep their dtypes; a list gets the dtype to which all its items are promoted.
+        device: ``None`` means the default device if one was set, else the device of a tensor in ``data``, else the cpu.
 
     Raises:
-        ValueError: ``data`` is ragged or has no numbers, or numbers that an integer dtype does not hold.
+        ValueError: ``data`` is ragged, has no numbers, or has numbers that an integer dtype cannot hold.
         DTypeError: its dtype is not offered.
     """
     where = _device_for(data, device)
@@ -103,7 +108,7 @@ def tensor(
 
 
 def _device_for(data: Any, device: Any) -> Device:
-    """The device for what is made of ``data``: a tensor stays on its device unless another was named, or set for all."""
+    """The device for a tensor of ``data``: the given one, else the default if one was set, else that of ``data``."""
     stays = device is None and local.default_device is None and isinstance(data, Tensor)
     return data.device if stays else device_of(device)
 
@@ -119,21 +124,23 @@ def _copied(data: Tensor, dtype: Any) -> Tensor:
     return out
 
 
+@public("torch")
 def from_numpy(array: np.ndarray) -> Tensor:
-    """A cpu tensor over the array's own memory: writing one writes the other.
+    """A CPU tensor that shares the array's memory: a write to one changes the other.
 
     Raises:
         TypeError: not a NumPy array.
         DTypeError: its dtype is not offered.
-        ValueError: it has negative strides, strides that are no whole number of elements, or bytes in another order.
+        ValueError: it has negative strides, strides that are not multiples of the element size, or another byte order.
     """
     if not isinstance(array, np.ndarray):
         raise ArgumentTypeError(f"expected np.ndarray (got {type(array).__name__})")
     return Tensor._wrap(borrowed(array), Device("cpu"))
 
 
+@public("torch")
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
-    """A tensor of ``data`` that shares its memory where dtype, byte order and device allow it."""
+    """A tensor of ``data``, which shares its memory if dtype, byte order and device allow it."""
     if isinstance(data, Tensor):
         wanted = data if dtype is None else data.to(dtypes.as_dtype(dtype))
         return wanted.to(_device_for(data, device))
@@ -143,11 +150,13 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     return tensor(data, dtype=dtype, device=device)
 
 
+@public("torch")
 def scalar_tensor(value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A 0-d tensor."""
     return tensor(value, dtype=dtype or dtypes.get_default_dtype(), device=device, requires_grad=requires_grad)
 
 
+@public("torch")
 def empty(
     *size: Any,
     dtype: Any = None,
@@ -156,28 +165,31 @@ def empty(
     memory_format: Any = None,
     pin_memory: bool = False,
 ) -> Tensor:
-    """Uninitialised."""
+    """A tensor of uninitialised memory."""
     formatted(memory_format)
     return _new(sizes_of(size), dtype, device, requires_grad)
 
 
+@public("torch")
 def zeros(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All 0."""
+    """A tensor of zeros."""
     return _filled(0, sizes_of(size), dtype, device, requires_grad)
 
 
+@public("torch")
 def ones(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All 1."""
+    """A tensor of ones."""
     return _filled(1, sizes_of(size), dtype, device, requires_grad)
 
 
+@public("torch")
 def full(size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All ``fill_value``, whose kind decides the dtype. Raises: ArgumentError: a given dtype does not hold it."""
+    """A tensor of ``fill_value``, whose type decides the dtype. Raises: ArgumentError: a given dtype does not hold it."""
     return _filled(fill_value, sizes_of((size,)), dtype or _dtype_of(fill_value), device, requires_grad)
 
 
 def _dtype_of(value: Any) -> np.dtype:
-    if isinstance(value, Tensor):  # a number like any other: what counts is its kind
+    if isinstance(value, Tensor):  # an integer for this purpose: only its kind matters
         return {"b": dtypes.bool, "i": dtypes.int64, "u": dtypes.int64}.get(value.dtype.kind, dtypes.get_default_dtype())
     if isinstance(value, bool):
         return dtypes.bool
@@ -188,28 +200,32 @@ def _like(input: Tensor, dtype: Any, device: Any) -> tuple[tuple[int, ...], Any,
     return tuple(input.array.shape), dtype or input.dtype, device or input.device
 
 
+@public("torch")
 def empty_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
-    """Uninitialised, of ``input``'s shape."""
+    """A tensor of uninitialised memory, of ``input``'s shape."""
     formatted(memory_format)
     return _new(*_like(input, dtype, device), requires_grad)
 
 
+@public("torch")
 def zeros_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
-    """All 0, of ``input``'s shape."""
+    """Zeros of ``input``'s shape."""
     return _filled(0, *_like(input, dtype, device), requires_grad)
 
 
+@public("torch")
 def ones_like(
     input: Tensor, *, dtype: Any = None, device: Any = None, requires_grad: bool = False, memory_format: Any = None
 ) -> Tensor:
-    """All 1, of ``input``'s shape."""
+    """Ones of ``input``'s shape."""
     return _filled(1, *_like(input, dtype, device), requires_grad)
 
 
+@public("torch")
 def full_like(
     input: Tensor,
     fill_value: Any,
@@ -219,32 +235,37 @@ def full_like(
     requires_grad: bool = False,
     memory_format: Any = None,
 ) -> Tensor:
-    """All ``fill_value``, of ``input``'s shape."""
+    """A tensor of ``input``'s shape, filled with ``fill_value``."""
     return _filled(fill_value, *_like(input, dtype, device), requires_grad)
 
 
+@public("Tensor")
 def new_empty(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Uninitialised, of ``input``'s dtype and device."""
+    """A tensor of uninitialised memory, of ``input``'s dtype and device."""
     return _new(sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
 
 
+@public("Tensor")
 def new_zeros(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All 0, of ``input``'s dtype and device."""
+    """Zeros of ``input``'s dtype and device."""
     return _filled(0, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
 
 
+@public("Tensor")
 def new_ones(input: Tensor, *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """All 1, of ``input``'s dtype and device."""
+    """Ones of ``input``'s dtype and device."""
     return _filled(1, sizes_of(size), dtype or input.dtype, device or input.device, requires_grad)
 
 
+@public("Tensor")
 def new_full(
     input: Tensor, size: Sequence[int], fill_value: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
-    """All ``fill_value``, of ``input``'s dtype and device."""
+    """A tensor of ``input``'s dtype and device, filled with ``fill_value``."""
     return _filled(fill_value, sizes_of((size,)), dtype or input.dtype, device or input.device, requires_grad)
 
 
+@public("Tensor")
 def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """A copy of ``data``, of ``input``'s dtype and device."""
     return tensor(data, dtype=dtype or input.dtype, device=device or input.device, requires_grad=requires_grad)
@@ -254,6 +275,7 @@ def _from_host(array: np.ndarray, dtype: Any, device: Any, requires_grad: bool) 
     return tensor(array, dtype=dtype, device=device, requires_grad=requires_grad)
 
 
+@public("torch")
 def arange(
     start: float,
     end: float | None = None,
@@ -281,13 +303,13 @@ def arange(
 
 
 def _numbers(dtype: np.dtype, *values: Any) -> tuple:
-    """Numbers, or 0-d tensors of one, as Python's; for a dtype of integers, their whole parts, which PyTorch counts with."""
+    """Numbers or 0-d tensors as Python numbers; for an integer dtype their integer parts, as in PyTorch."""
     plain = (value.item() if isinstance(value, Tensor) else value for value in values)
     return tuple(map(int, plain)) if dtype.kind in "iu" else tuple(plain)
 
 
 def _between(start: Any, end: Any, steps: int, dtype: Any) -> tuple[np.ndarray, np.dtype]:
-    """``steps`` numbers from ``start`` to ``end`` in float64, each counted from the nearer end; and the dtype wanted."""
+    """``steps`` numbers from ``start`` to ``end`` in float64, computed from the nearer end; and the result's dtype."""
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     if not hasattr(steps, "__index__"):
         raise ArgumentTypeError(f"argument 'steps' must be int, not {type(steps).__name__}")
@@ -299,6 +321,7 @@ def _between(start: Any, end: Any, steps: int, dtype: Any) -> tuple[np.ndarray, 
     return np.where(count < steps / 2, first + step * count, last - step * (steps - 1 - count)), kind
 
 
+@public("torch")
 def linspace(
     start: float | Tensor,
     end: float | Tensor,
@@ -308,11 +331,12 @@ def linspace(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """``steps`` numbers from ``start`` to ``end``, both included; of integers the whole parts."""
+    """``steps`` numbers from ``start`` to ``end``, both included; an integer dtype gets their integer parts."""
     numbers, kind = _between(start, end, steps, dtype)
     return _from_host(numbers, kind, device, requires_grad)
 
 
+@public("torch")
 def logspace(
     start: float | Tensor,
     end: float | Tensor,
@@ -328,21 +352,25 @@ def logspace(
     return _from_host(np.power(float(base), exponents), kind, device, requires_grad)
 
 
+@public("torch")
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """1 on the diagonal, 0 elsewhere."""
     return _from_host(np.eye(n, m), dtype or dtypes.get_default_dtype(), device, requires_grad)
 
 
+@public("torch")
 def tril_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the lower triangle, int64 unless another dtype is given, shape (2, n)."""
     return _from_host(np.stack(np.tril_indices(row, offset, col)), dtype or dtypes.int64, device, False)
 
 
+@public("torch")
 def triu_indices(row: int, col: int, offset: int = 0, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Rows and columns of the upper triangle, int64 unless another dtype is given, shape (2, n)."""
     return _from_host(np.stack(np.triu_indices(row, offset, col)), dtype or dtypes.int64, device, False)
 
 
+@public("torch")
 def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     """Coordinates of a grid: every tensor expanded along the axes of the others.
 
@@ -362,21 +390,25 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Tensor, ...]:
     return tuple(grids)
 
 
+@public("torch")
 def is_tensor(value: Any) -> bool:
-    """Whether it is a tensor."""
+    """True if it is a tensor."""
     return isinstance(value, Tensor)
 
 
+@public("torch")
 def is_floating_point(input: Tensor) -> bool:
-    """Whether the dtype is floating."""
+    """True if the dtype is floating."""
     return input.is_floating_point()
 
 
+@public("torch")
 def is_complex(input: Tensor) -> bool:
     """Complex dtypes are not offered: always False."""
     return input.is_complex()
 
 
+@public("torch")
 def numel(input: Tensor) -> int:
     """The number of elements."""
     return input.numel()

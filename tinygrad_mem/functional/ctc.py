@@ -1,4 +1,4 @@
-"""The loss of sequences whose alignment to their labels is not known."""
+"""The CTC loss: for sequences with unknown alignment to their labels."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from ..scope import local, run_by
 from . import elementwise
 from .convert import to
 from .creation import tensor
+from .door import FLOAT32, public
 from .loss import reduction_of
 
 Lengths = Tensor | Sequence[int] | int
 
 
+@public("nn.functional", cpu=FLOAT32)
 def ctc_loss(
     log_probs: Tensor,
     targets: Tensor,
@@ -34,16 +36,16 @@ def ctc_loss(
 ) -> Tensor:
     """-ln of the probability of the targets, summed over all their alignments to the rows of the input.
 
-    ``mean`` divides each loss by the length of its target (1 at least) first. The gradient is that of inputs which
-    ``log_softmax`` made, as in PyTorch.
+    ``mean`` first divides each loss by the length of its target (at least 1). As in PyTorch, the gradient assumes that the
+    input comes from ``log_softmax``.
 
     Args:
         log_probs: (T, N, C) or (T, C): logarithms of probabilities, float32 or float64.
         targets: (N, S), or all targets in a line; (S) beside (T, C). Labels are 0 to C - 1, without ``blank``.
         input_lengths, target_lengths: (N) whole numbers each, or one beside (T, C). Sizes depend on them: a prediction wants
             numbers that the program gives.
-        blank: the label that stands for none.
-        zero_infinity: a target that is too long for its input costs 0 and has no gradient; else the loss is inf.
+        blank: the label for "no label".
+        zero_infinity: the loss of a target that is too long for its input is 0, without a gradient, instead of inf.
 
     Saves: the input, the targets, and 24 bytes a sample. PyTorch keeps T * (2 * S + 1) sums a sample besides; here backward
     makes them again.
@@ -51,9 +53,9 @@ def ctc_loss(
     Raises:
         DTypeError: the input is not float32 or float64, or targets or lengths are not whole numbers.
         ShapeError: shapes and lengths that do not fit together.
-        ArgumentError: ``blank`` is no label.
-        ArgumentTypeError: ``blank`` or a length is no whole number.
-        DimensionError: the input has no second dimension; a target is no label (on a GPU the loss is nan).
+        ArgumentError: ``blank`` is not a label.
+        ArgumentTypeError: ``blank`` or a length is not a whole number.
+        DimensionError: the input has no second dimension; a target is not a label (on a GPU the loss is nan).
 
     Source: Graves et al., *Connectionist temporal classification*, 2006.
     """
@@ -72,7 +74,7 @@ def ctc_loss(
         raise ShapeError(f"ctc_loss: expected input_lengths of at most {x.size(0)}, the rows of log_probs, found {max(rows)}")
     starts = _starts(targets.unsqueeze(0) if alone and targets.ndim == 1 else targets, labels)
     line = to(targets, dtype=int64).reshape(-1)
-    host = run_by(local.unheard, np.array, [rows, labels, starts], dtype=int64)
+    host = run_by(local.run_uncounted, np.array, [rows, labels, starts], dtype=int64)
     spans = tensor(host, device=x.device).reshape(3, x.size(1))
     states = 2 * max(labels, default=0) + 1
     losses = apply(ops.CTCLoss, x, line, spans, states=states, blank=int(blank), zero_infinity=bool(zero_infinity))
@@ -85,7 +87,7 @@ def ctc_loss(
 
 
 def _lengths(name: str, lengths: Any, count: int) -> list[int]:
-    """One whole number a sample."""
+    """One integer per sample."""
     if isinstance(lengths, Tensor):
         if lengths.dtype.kind not in "iu":
             raise DTypeError(f"ctc_loss: expected {name} to be whole numbers, found {lengths.dtype}")
@@ -104,7 +106,7 @@ def _whole(name: str, number: Any) -> int:
 
 
 def _starts(targets: Tensor, lengths: list[int]) -> list[int]:
-    """The place in a line of all targets at which each begins."""
+    """The index, in the concatenated targets, at which each begins."""
     if targets.ndim == 2 and targets.size(0) == len(lengths):
         if max(lengths, default=0) > targets.size(1):
             raise ShapeError(f"ctc_loss: expected target_lengths of at most {targets.size(1)}, found {max(lengths)}")

@@ -13,21 +13,25 @@ from ..errors import DeviceError, ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from . import creation, shape
+from .door import public
 from .elementwise import Number
 from .index import index_put_
 from .write import written
 
 
+@public("torch", "Tensor")
 def tril(input: Tensor, diagonal: int = 0) -> Tensor:
     """The part on and below a diagonal, 0 elsewhere. Saves nothing."""
     return apply(ops.Triangle, input, diagonal=diagonal, lower=True)
 
 
+@public("torch", "Tensor")
 def triu(input: Tensor, diagonal: int = 0) -> Tensor:
     """The part on and above a diagonal, 0 elsewhere. Saves nothing."""
     return apply(ops.Triangle, input, diagonal=diagonal, lower=False)
 
 
+@public("torch", "Tensor")
 def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     """A matrix with this diagonal, or the diagonal of a matrix.
 
@@ -44,21 +48,22 @@ def diag(input: Tensor, diagonal: int = 0) -> Tensor:
     return out
 
 
+@public("Tensor")
 def tril_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """In-place :func:`tril`."""
     return apply_(ops.Triangle, input, diagonal=diagonal, lower=True)
 
 
+@public("Tensor")
 def triu_(input: Tensor, diagonal: int = 0) -> Tensor:
-    """In-place :func:`triu`."""
     return apply_(ops.Triangle, input, diagonal=diagonal, lower=False)
 
 
+@public("Tensor")
 def fill_diagonal_(input: Tensor, fill_value: Number, wrap: bool = False) -> Tensor:
-    """The main diagonal set to a number; of more than two dimensions, which must be equal, the entries of equal indices.
+    """Set the main diagonal to a number. With more than two dimensions, all of one size, set entries of equal indices.
 
     Args:
-        wrap: in a matrix with more rows than columns, begin again after a row left out.
+        wrap: in a matrix with more rows than columns, skip a row after the square and begin again.
 
     Raises:
         ShapeError: fewer than two dimensions, or more of unequal size.
@@ -76,6 +81,7 @@ def fill_diagonal_(input: Tensor, fill_value: Number, wrap: bool = False) -> Ten
     return index_put_(input, (each,) * input.ndim, creation.tensor(fill_value, dtype=input.dtype, device=input.device))
 
 
+@public("torch", "Tensor")
 def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Tensor:
     """Matrices in ``dim1`` and ``dim2`` whose diagonals are the lines of the last dimension, 0 elsewhere. Saves nothing.
 
@@ -95,26 +101,29 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
     return out
 
 
+@public("torch", "Tensor")
 def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix whose diagonal has all elements in a row, 0 elsewhere. Saves nothing."""
+    """A matrix with all elements, flattened, on its diagonal and 0 elsewhere. Saves nothing."""
     return diag_embed(shape.reshape(input, -1), offset)
 
 
+@public("torch", "Tensor")
 def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A copy with a diagonal of two dimensions replaced by ``src``. Saves nothing.
 
     Raises:
-        ShapeError: ``src`` has not the diagonal's shape.
+        ShapeError: ``src`` has another shape than the diagonal.
     """
     return written("diagonal_scatter", input, src, lambda x: shape.diagonal(x, offset, dim1, dim2))
 
 
+@public("torch")
 def block_diag(*tensors: Tensor) -> Tensor:
-    """The matrices along the diagonal, one behind the other, 0 elsewhere; a vector is a row. Saves nothing.
+    """A block-diagonal matrix of the given matrices, 0 elsewhere; a vector is a row. Saves nothing.
 
     Raises:
         ShapeError: one has more than two dimensions.
-        DeviceError: they live on different devices.
+        DeviceError: they are on different devices.
     """
     for i, x in enumerate(tensors):
         if x.ndim > 2:

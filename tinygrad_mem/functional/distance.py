@@ -1,4 +1,4 @@
-"""Losses of distances and margins, made of other functions: rare enough that each op's own saving will do."""
+"""Losses of distances and margins, composed of other functions: each saves what its parts save."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import math
 from collections.abc import Callable
 
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ShapeError
+from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from . import choose, compare, elementwise, join, unary
 from .activation import softplus
 from .creation import full_like
+from .door import FLOAT32, public
 from .loss import _reduce, reduction_of
 from .reduce import norm
 
 
+@public("torch", "nn.functional", cuda=FLOAT32)
 def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along ``dim`` of their common shape; norms count as ``eps`` at least.
 
@@ -26,15 +28,44 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
 
 
 def _at_least(x: Tensor, low: float) -> Tensor:
-    """``x``, but ``low`` where it is below: the value is clamped, the gradient is not, as PyTorch has it."""
+    """``x`` clamped to at least ``low``; the gradient is not clamped, as in PyTorch."""
     return elementwise.add(x, choose.clamp(elementwise.sub(low, x.detach()), min=0))
 
 
+@public("torch", "nn.functional")
 def pairwise_distance(x1: Tensor, x2: Tensor, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
     """The p-norm of ``x1 - x2 + eps`` along the last axis. Saves: the difference and the norm; for p = 1 only it."""
     return norm(elementwise.add(elementwise.sub(x1, x2), eps), p=p, dim=-1, keepdim=keepdim)
 
 
+@public("torch", cpu=FLOAT32, cuda=FLOAT32)
+def cdist(x1: Tensor, x2: Tensor, p: float = 2.0, compute_mode: str = "use_mm_for_euclid_dist_if_necessary") -> Tensor:
+    """The p-norm of each difference of rows: (..., n, m), (..., k, m) -> (..., n, k). It is made of all n * k differences.
+
+    Args:
+        compute_mode: taken for compatibility: no distance is a difference of products, which rounds near points away.
+
+    Saves: what its parts save.
+
+    Raises:
+        DTypeError: a tensor is not floating.
+        ShapeError: a tensor has fewer than 2 dimensions, or the rows differ in size.
+        ArgumentError: p is negative.
+        NotOfferedError: p is 0.
+    """
+    for name, x in (("X1", x1), ("X2", x2)):
+        if not x.is_floating_point():
+            raise DTypeError(f"cdist only supports floating-point dtypes, {name} got: {x.dtype}")
+    if p == 0:
+        raise NotOfferedError("cdist: p=0 has no gradient: write (x1[..., :, None, :] != x2[..., None, :, :]).sum(-1)")
+    if x1.ndim < 2 or x2.ndim < 2 or x1.size(-1) != x2.size(-1):
+        raise ShapeError(f"cdist: X1 and X2 must be rows of one size, found {list(x1.shape)} and {list(x2.shape)}")
+    if p < 0:
+        raise ArgumentError(f"cdist only supports non-negative p values, found {p}")
+    return norm(elementwise.sub(x1.unsqueeze(-2), x2.unsqueeze(-3)), p=p, dim=-1)
+
+
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def cosine_embedding_loss(
     input1: Tensor,
     input2: Tensor,
@@ -65,6 +96,7 @@ def cosine_embedding_loss(
     return _reduce(elementwise.add(same, apart), reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def margin_ranking_loss(
     input1: Tensor,
     input2: Tensor,
@@ -89,6 +121,7 @@ def margin_ranking_loss(
     return _reduce(choose.clamp(elementwise.add(apart, margin), min=0), reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def hinge_embedding_loss(
     input: Tensor,
     target: Tensor,
@@ -104,6 +137,7 @@ def hinge_embedding_loss(
     return _reduce(elementwise.add(far, near), reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def soft_margin_loss(
     input: Tensor,
     target: Tensor,
@@ -116,6 +150,7 @@ def soft_margin_loss(
     return _reduce(softplus(elementwise.mul(unary.neg(target), input), threshold=math.inf), reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -145,6 +180,7 @@ def triplet_margin_loss(
     )
 
 
+@public("nn.functional")
 def triplet_margin_with_distance_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -167,6 +203,7 @@ def triplet_margin_with_distance_loss(
     return _reduce(choose.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def poisson_nll_loss(
     input: Tensor,
     target: Tensor,
@@ -195,6 +232,7 @@ def poisson_nll_loss(
     return _reduce(losses, reduction)
 
 
+@public("nn.functional")
 def gaussian_nll_loss(
     input: Tensor,
     target: Tensor,

@@ -1,92 +1,104 @@
-"""The door of every public function: a call that fails by accident is refused in words.
+"""``@public``: the decorator of every public function. It registers the function's public names and handles its calls.
 
-A function checks what its arithmetic depends on and leaves the rest to Python and NumPy. What these raise (``'str' object
-has no attribute 'ndim'``, ``ufunc 'add' did not contain a loop``) says nothing to the caller. Here a failed call is looked at
-once more, against the annotations of the function. The first argument that does not match them is named, as PyTorch names
-it. If all match, our own errors pass through; any other error is replaced by a description of the arguments. NumPy's names
-of arguments (``axis``, ``keepdims``) and its numbers, which PyTorch takes too, are understood here, and so are sizes that are
-given by name (``size=(2, 3)``). A call that succeeds pays 0.1 µs.
-
-Here too is the one place that asks whether a region of ``amp.autocast`` wants a function to run in another dtype: PyTorch's
-lists are of functions, so that ``dot`` and ``matmul`` may differ though one op computes both.
+Before a call it checks whether a region of ``amp.autocast`` casts the function's arguments; that takes 0.1 µs. PyTorch's rules
+for casts are per function, not per op: ``dot`` and ``matmul`` may differ, although one op computes both. If a call fails,
+``refusal.py`` explains the error.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-import numbers
-import re
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from types import ModuleType
-from typing import Any
-
-import numpy as np
+from collections.abc import Callable
+from enum import Enum
+from types import FunctionType
+from typing import Any, TypeVar
 
 from ..autograd.tensor import Tensor
-from ..dtypes import FLOATING
-from ..errors import (
-    ArgumentError,
-    ArgumentTypeError,
-    DataDependenceError,
-    DimensionError,
-    DTypeError,
-    GraphError,
-    NotOfferedError,
-    OutOfMemoryError,
-    ShapeError,
-    TinygradMemError,
-    clear_frames,
-)
+from ..errors import clear_frames
 from ..scope import local
+from .refusal import normalized, refusal
 
-_HOMES = (str(Path(__file__).parents[1]), str(Path(np.__file__).parent))
-_UNDERSTOOD = (NotOfferedError, OutOfMemoryError, DataDependenceError, GraphError)  # the arguments were taken
-_ACCIDENTS = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, MemoryError)  # of Python's and NumPy's
-
-
-def guard(*modules: ModuleType) -> None:
-    """Put a door before every public function that ``modules`` define, wherever they name it."""
-    doors: dict[int, Any] = {}
-    for module in modules:
-        own = [(n, f) for n, f in vars(module).items() if inspect.isfunction(f) and f.__module__ == module.__name__]
-        for name, function in own:
-            if not name.startswith("_") and id(function) not in doors:
-                doors[id(function)] = _guarded(function)
-    for module in modules:
-        for name, value in list(vars(module).items()):
-            if id(value) in doors:
-                setattr(module, name, doors[id(value)])
+F = TypeVar("F", bound=Callable | property)
 
 
-def _guarded(function: Any) -> Any:
+class Policy(Enum):
+    """The rule for casting a function's floating arguments under autocast. float64 arguments are not cast.
+
+    If a function has a policy, nothing that it calls is cast again. If it has none, dtypes are promoted as usual, and functions
+    that it calls may have policies.
+    """
+
+    LOWER = "cast to the region's dtype"
+    FLOAT32 = "cast to float32"
+    FLOAT32_RESULT = "as they are; the result is float32, unless the call names a dtype"
+    WIDEST = "cast to the widest dtype among them"
+    FIRST = "cast to the dtype of the first of them"
+    AS_IS = "as they are, also in what the function calls"
+    REFUSED = "an error: what the function computes does not fit half precision"
+
+
+LOWER, FLOAT32, FLOAT32_RESULT, WIDEST, FIRST, AS_IS, REFUSED = Policy
+
+PUBLIC: dict[str, dict[str, Any]] = {"torch": {}, "nn.functional": {}, "linalg": {}, "special": {}}
+"""Place -> name -> function. Methods are added to ``Tensor`` itself."""
+POLICIES: dict[str, dict[Any, Policy]] = {"cpu": {}, "cuda": {}}
+"""Device type -> function -> policy."""
+
+
+def public(*names: str, cpu: Policy | None = None, cuda: Policy | None = None) -> Callable[[F], F]:
+    """Make a function public. A function without a docstring is the in-place form of another.
+
+    Args:
+        names: its places in PyTorch (``"torch"``, ``"nn.functional"``, ``"linalg"``, ``"special"``, ``"Tensor"``), and the name
+            there if it differs (``"torch.clip"``, ``"Tensor.__add__"``). No names: only layers call it.
+        cpu: the policy of autocast on the CPU; ``None``: no cast.
+        cuda: the same on a GPU.
+    """
+
+    def decorated(function: F) -> F:
+        door: Any = _door(function) if isinstance(function, FunctionType) else function
+        if door.__doc__ is None:
+            door.__doc__ = f"In-place form of :func:`{door.__name__.removesuffix('_')}`."
+        for name in names:
+            place, own = (name, door.__name__) if name == "Tensor" or name in PUBLIC else name.rsplit(".", 1)
+            if place == "Tensor":
+                setattr(Tensor, own, door)
+            else:
+                PUBLIC[place][own] = door
+        for device, policy in (("cpu", cpu), ("cuda", cuda)):
+            if policy is not None:
+                POLICIES[device][function] = policy
+        return door
+
+    return decorated
+
+
+def _door(function: Any) -> Any:
     @functools.wraps(function)
     def door(*args: Any, **kwargs: Any) -> Any:
         try:
             return function(*args, **kwargs) if local.autocast is None else _autocast(function, args, kwargs)
         except BaseException as error:
-            plainly = _normalized(function, args, kwargs) if isinstance(error, Exception) else None
-            refusal = None if plainly else _refusal(function, args, kwargs, error)
+            plainly = normalized(function, args, kwargs) if isinstance(error, Exception) else None
+            refused = None if plainly else refusal(function, args, kwargs, error)
             if not plainly:
                 del args, kwargs
-                if refusal is None:
+                if refused is None:
                     clear_frames(error)
                     raise
         if plainly:
             return door(*plainly[0], **plainly[1])
-        assert refusal is not None
+        assert refused is not None
         try:
-            raise refusal
+            raise refused
         finally:
-            del refusal  # its traceback holds this frame: no cycle, and nothing of the failed call is kept
+            del refused  # the traceback refers to this frame: avoid a cycle, and keep nothing of the failed call
 
     return door
 
 
 def _autocast(function: Any, args: tuple, kwargs: dict) -> Any:
-    """The call as the region wants it: cast arguments, and nothing else cast while it runs."""
+    """The call with arguments cast by the region, and no other casts while it runs."""
     region = local.autocast
     cast = region.prepared(function, args, kwargs)
     if cast is None:
@@ -96,170 +108,3 @@ def _autocast(function: Any, args: tuple, kwargs: dict) -> Any:
         return function(*cast[0], **cast[1])
     finally:
         local.autocast = region
-
-
-_NUMPYS_NAMES = {
-    "split_size": "split_size_or_sections",
-    "axis": "dim",
-    "keepdims": "keepdim",
-    "a": "input",
-    "x": "input",
-    "x1": "input",
-    "x2": "other",
-}
-
-
-def _normalized(function: Any, args: tuple, kwargs: dict) -> tuple[tuple, dict] | None:
-    """The call in PyTorch's names of arguments and in Python's numbers; ``None`` where it is put so already."""
-    parameters = inspect.signature(function).parameters
-    meant = {key: _NUMPYS_NAMES[key] for key in kwargs if key not in parameters and _NUMPYS_NAMES.get(key) in parameters}
-    packed = next((name for name, each in parameters.items() if each.kind is each.VAR_POSITIONAL), None)
-    if packed in kwargs:  # zeros(size=(2, 3)), permute(x, dims=(1, 0)): a sequence by its name
-        return (*args, kwargs[packed]), {key: value for key, value in kwargs.items() if key != packed}
-    if not set(meant.values()).isdisjoint(kwargs):
-        meant = {}
-    named = {meant.get(key, key): value for key, value in kwargs.items()}
-    plain_args = tuple(map(_plain, args))
-    plain_named = {key: _plain(value) for key, value in named.items()}
-    given = zip((*args, *named.values()), (*plain_args, *plain_named.values()), strict=True)
-    return (plain_args, plain_named) if meant or any(before is not after for before, after in given) else None
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers, also in a list or a tuple, as Python's."""
-    if isinstance(value, np.generic):
-        plain = value.item()
-        return float(plain) if isinstance(plain, np.generic) else plain  # a long double is its own item
-    if type(value) in (list, tuple) and any(isinstance(each, np.generic) for each in value):
-        return type(value)(map(_plain, value))
-    return value
-
-
-def _refusal(function: Any, args: tuple, kwargs: dict, error: BaseException) -> Exception | None:
-    """The error to raise instead; ``None`` where ``error`` says it best, or came out of code of others."""
-    meant = isinstance(error, TinygradMemError)
-    if isinstance(error, _UNDERSTOOD) or not (meant or isinstance(error, _ACCIDENTS)):
-        return None
-    here = _file_of(error)
-    if not meant and (here == __file__ or not _fits(function, args, kwargs)):  # the signature does not have these arguments
-        return ArgumentTypeError(str(error).replace(f"{function.__qualname__}()", f"{function.__name__}()"))
-    if not here.startswith(_homes()) and not here.endswith((".pyx", ".pxd", ".pxi", "stringsource>")):  # Cython's
-        return None
-    misfit = _misfit(function, args, kwargs)
-    if misfit is not None:
-        return ArgumentTypeError(misfit)
-    if meant:
-        return None
-    if isinstance(error, OverflowError) and _narrow(error, args):  # PyTorch computes with another number then
-        return ArgumentError(f"{function.__name__}(): {error}; convert the tensor to a dtype that holds it")
-    given = inspect.signature(function).bind(*args, **kwargs).arguments
-    listed = ", ".join(f"{name} {_described(value)}" for name, value in given.items())
-    kind = DimensionError if isinstance(error, IndexError) else ShapeError
-    if max(_sizes(list(given.values())), default=0) >= _ENDLESS:
-        return kind(f"{function.__name__}(): sizes and bytes of an array end below 2**63: found {listed}; choose smaller sizes")
-    what = "these shapes and values"
-    if type(error).__module__ == "numpy._core._exceptions" or "dtype" in str(error):
-        kind, what = DTypeError, "these dtypes"
-    return kind(f"{function.__name__}(): not possible with {what}: found {listed}")
-
-
-_ENDLESS = 1 << 55  # elements: no machine has as many bytes, and with a few more of a kind there are 2**63
-
-
-def _sizes(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _sizes(value)
-        elif isinstance(value, (int, float)) and value == value:
-            yield abs(value)
-
-
-def _narrow(error: OverflowError, args: tuple) -> bool:
-    """Whether it says of a number that it is out of the bounds of a tensor's dtype."""
-    found = [f"out of bounds for {x.dtype}" for x in args if isinstance(x, Tensor)]
-    return any(words in str(error) for words in found)
-
-
-def _fits(function: Any, args: tuple, kwargs: dict) -> bool:
-    """Whether the signature has these arguments."""
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError:
-        return False
-    return True
-
-
-def _homes() -> tuple[str, ...]:
-    """The folders of ours, of NumPy and, where it is loaded, of CuPy: nothing here loads it."""
-    cupy = sys.modules.get("cupy")
-    return _HOMES if cupy is None else (*_HOMES, str(Path(str(cupy.__file__)).parent))
-
-
-def _file_of(error: BaseException) -> str:
-    """The file whose code raised the error."""
-    trace: Any = error.__traceback__
-    while trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace.tb_frame.f_code.co_filename
-
-
-# --- annotations as the contract ------------------------------------------------------------------------------------------
-
-_KINDS: dict[str, Any] = {
-    "Tensor": lambda v: isinstance(v, Tensor),
-    "Number": lambda v: isinstance(v, numbers.Number),
-    "float": lambda v: isinstance(v, numbers.Real) or _is_number(v),
-    "int": lambda v: isinstance(v, numbers.Integral) or _is_number(v, "iub"),
-    "bool": lambda v: isinstance(v, (bool, np.bool_, numbers.Integral)),
-    "str": lambda v: isinstance(v, str),
-    "None": lambda v: v is None,
-    "Sequence[int]": lambda v: isinstance(v, (Sequence, Tensor)) and all(map(_KINDS["int"], v)) and not isinstance(v, str),
-    "Sequence[Tensor]": lambda v: isinstance(v, Sequence) and all(isinstance(t, Tensor) for t in v),
-}
-_WORDS = {"Sequence[int]": "tuple of ints", "Sequence[Tensor]": "tuple of Tensors", "tuple[int, ...]": "tuple of ints"}
-
-
-def _is_number(value: Any, kinds: str = "iub" + FLOATING) -> bool:
-    return isinstance(value, Tensor) and value.ndim == 0 and value.dtype.kind in kinds
-
-
-def _misfit(function: Any, args: tuple, kwargs: dict) -> str | None:
-    """The first argument that is not what its annotation says, in PyTorch's words."""
-    signature = inspect.signature(function)
-    for position, (name, parameter) in enumerate(signature.parameters.items(), 1):
-        packed = parameter.kind is parameter.VAR_POSITIONAL
-        given = args[position - 1 :] if packed else args[position - 1 : position] or ((kwargs[name],) if name in kwargs else ())
-        kinds = _alternatives(parameter.annotation, function.__globals__)
-        for value in given:
-            if not all(kind in _KINDS for kind in kinds) or any(_KINDS[kind](value) for kind in kinds):
-                continue
-            wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds)
-            place = f" (position {position})" if position <= len(args) else ""
-            return f"{function.__name__}(): argument '{name}'{place} must be {wanted}, not {_kind_of(value)}"
-    return None
-
-
-def _alternatives(annotation: Any, names: dict[str, Any]) -> list[str]:
-    """``"int | Sequence[int] | None"`` as a list; aliases of the module are looked up."""
-    found: list[str] = []
-    for part in map(str.strip, str(annotation).split("|")):
-        alias = names.get(part)
-        if part not in _KINDS and alias is not None and "|" in str(alias):
-            found += _alternatives(re.sub(r"(\w+\.)+", "", str(alias)), names)
-        else:
-            found.append(part)
-    return found
-
-
-def _kind_of(value: Any) -> str:
-    if isinstance(value, (list, tuple)) and value:
-        return f"{type(value).__name__} of {', '.join(sorted({type(v).__name__ for v in value}))}"
-    return type(value).__name__
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{value.dtype}{list(value.shape)}"
-    if isinstance(value, (list, tuple)):
-        return f"({', '.join(map(_described, value))})"
-    return f"{value!r:.80}"

@@ -1,6 +1,6 @@
 """Dropout and its relatives, with the names and arguments of ``torch.nn.functional``.
 
-None of them keeps a mask: it is drawn again in backward from the generator's ticket, two numbers.
+None of them keeps a mask: backward draws it again from the generator's ticket, two numbers.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError, ShapeError
 from ..ops import dropout as ops
+from .door import public
 
 _LOW = -1.7580993408473766  # SELU's lower limit: -scale * alpha
 
@@ -43,6 +44,7 @@ def _drop(
     return run(ops.Dropout, input, p=p, kept=(scale, shift), dropped=dropped, length=length, ticket=ticket)
 
 
+@public("nn.functional")
 def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
     """Zeros with probability ``p``, the rest scaled by ``1 / (1 - p)``; outside training the input itself.
 
@@ -56,7 +58,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
 
 
 def _channels(input: Tensor, p: float, training: bool, inplace: bool, leading: int) -> Tensor:
-    """Whole channels are dropped: one draw for each place of the ``leading`` dimensions."""
+    """Drop whole channels: one draw for each entry of the ``leading`` dimensions."""
     return _drop(input, p, training, inplace, math.prod(input.shape[leading:]))
 
 
@@ -65,8 +67,9 @@ def _deprecated(input: Tensor, n: int, note: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=4)  # the line behind the door
 
 
+@public("nn.functional")
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, L) or (C, L). Saves: no array.
+    """Drop whole channels of (N, C, L) or (C, L). Saves: no array.
 
     Raises:
         ShapeError: another number of dimensions.
@@ -76,11 +79,12 @@ def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     return _channels(input, p, training, inplace, input.ndim - 1)
 
 
+@public("nn.functional")
 def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, H, W). Saves: no array.
+    """Drop whole channels of (N, C, H, W). Saves: no array.
 
-    As in PyTorch, other inputs are taken with a warning: the first two dimensions count the channels, so that (N, C, L) loses
-    rows of length L, and (N, C) single elements.
+    As in PyTorch, other inputs are accepted with a warning: the first two dimensions are channels, so that rows of length L of
+    (N, C, L), or single elements of (N, C), are dropped.
 
     Raises:
         ShapeError: fewer than 2 dimensions.
@@ -94,11 +98,12 @@ def dropout2d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     return _channels(input, p, training, inplace, 2)
 
 
+@public("nn.functional")
 def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Whole channels of (N, C, D, H, W) or (C, D, H, W). Saves: no array.
+    """Drop whole channels of (N, C, D, H, W) or (C, D, H, W). Saves: no array.
 
-    As in PyTorch, inputs of other dimensions are taken with a warning, as by :func:`dropout2d`: the first dimension counts the
-    channels, of (N, C, D, H, W) the first two.
+    As in PyTorch, inputs of other dimensions are accepted with a warning, as by :func:`dropout2d`: the first dimension has the
+    channels; for (N, C, D, H, W) the first two.
 
     Raises:
         ShapeError: no dimension.
@@ -110,6 +115,7 @@ def dropout3d(input: Tensor, p: float = 0.5, training: bool = True, inplace: boo
     return _channels(input, p, training, inplace, 2 if input.ndim == 5 else 1)
 
 
+@public("nn.functional")
 def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """Dropout that keeps mean and variance of SELU's outputs: dropped entries get SELU's lower limit. Saves: no array.
 
@@ -118,11 +124,12 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     return _drop(input, p, training, inplace, alpha=True)
 
 
+@public("nn.functional")
 def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
     """:func:`alpha_dropout` of whole channels of (N, C, ...). Saves: no array.
 
     Raises:
-        ShapeError: fewer than 2 dimensions, where something is dropped.
+        ShapeError: fewer than 2 dimensions, if something is dropped.
     """
     if input.ndim < 2 and training and p and input.numel():
         raise ShapeError(f"Feature dropout requires at least 2 dimensions in the input, found {list(input.shape)}")

@@ -14,50 +14,60 @@ from ..errors import ArgumentError
 from ..ops import addcmul as three
 from ..ops import elementwise as ops
 from ..ops.unary import Square
+from .creation import tensor
+from .door import FLOAT32, WIDEST, public
 
 Number = float | int | bool
 
 
+@public("torch", "Tensor", "Tensor.__add__", "Tensor.__radd__")
 def add(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input + alpha * other``. Saves nothing."""
     return apply(ops.Add, input, other if alpha == 1 else mul(other, alpha))
 
 
+@public("Tensor", "Tensor.__iadd__")
 def add_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input += alpha * other``. Saves nothing."""
     return apply_(ops.Add, input, other if alpha == 1 else mul(other, alpha))
 
 
+@public("torch", "Tensor", "torch.subtract", "Tensor.subtract", "Tensor.__sub__")
 def sub(input: Tensor | Number, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input - alpha * other``. Saves nothing."""
     return apply(ops.Sub, input, _times(other, alpha))
 
 
+@public("Tensor", "Tensor.subtract_", "Tensor.__isub__")
 def sub_(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``input -= alpha * other``. Saves nothing."""
     return apply_(ops.Sub, input, _times(other, alpha))
 
 
 def _times(other: Tensor | Number, alpha: Number) -> Tensor | Number:
-    """The number to subtract; a bool as it is, which the subtraction refuses."""
+    """``alpha * other``; a bool is returned as it is, and the subtraction refuses it."""
     return other if alpha == 1 or (isinstance(other, Tensor) and other.dtype.kind == "b") else mul(other, alpha)
 
 
+@public("torch", "Tensor", "Tensor.__rsub__")
 def rsub(input: Tensor, other: Tensor | Number, *, alpha: Number = 1) -> Tensor:
     """``other - alpha * input``. Saves nothing."""
     return sub(other, input, alpha=alpha)
 
 
+@public("torch", "Tensor", "torch.multiply", "Tensor.multiply", "Tensor.__mul__", "Tensor.__rmul__")
 def mul(input: Tensor | Number, other: Tensor | Number) -> Any:
     """``input * other``. Saves: each factor that the other's gradient needs."""
     return apply(ops.Mul, input, other)
 
 
+@public("Tensor", "Tensor.multiply_", "Tensor.__imul__")
 def mul_(input: Tensor, other: Tensor | Number) -> Tensor:
     """``input *= other``. Saves: each factor that the other's gradient needs."""
     return apply_(ops.Mul, input, other)
 
 
+@public("torch", "Tensor", "torch.divide", "torch.true_divide", "Tensor.true_divide", "Tensor.divide", "Tensor.__truediv__")
 def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
     """``input / other``; rounded towards zero (``"trunc"``) or down (``"floor"``) on request.
 
@@ -67,13 +77,15 @@ def div(input: Tensor | Number, other: Tensor | Number, *, rounding_mode: str | 
         ValueError: another rounding mode.
         DivisionError: integers divided by 0 and rounded. A GPU does not look for a 0 in a tensor, as PyTorch's does not.
     """
+    if not isinstance(input, Tensor) and not isinstance(other, Tensor):
+        input = tensor(input)  # two numbers give a tensor in PyTorch too, and published files use that for sizes
     if rounding_mode is None:
         return apply(ops.Div, input, other)
     return apply(ops.DivRound, input, other, rounding=_rounding(rounding_mode))
 
 
+@public("Tensor", "Tensor.divide_", "Tensor.true_divide_", "Tensor.__itruediv__")
 def div_(input: Tensor, other: Tensor | Number, *, rounding_mode: str | None = None) -> Tensor:
-    """In-place :func:`div`."""
     if rounding_mode is None:
         return apply_(ops.Div, input, other)
     return apply_(ops.DivRound, input, other, rounding=_rounding(rounding_mode))
@@ -85,11 +97,13 @@ def _rounding(mode: str) -> str:
     return mode
 
 
+@public("torch", "Tensor", "Tensor.__floordiv__")
 def floor_divide(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """``floor(input / other)``. Saves nothing; the gradient is zero. Raises: DivisionError: as :func:`div`."""
     return apply(ops.DivRound, input, other, rounding="floor")
 
 
+@public("torch", "Tensor", "Tensor.__pow__", cuda=FLOAT32)
 def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     """``input ** exponent``. Saves: both tensors, and the output if the exponent needs a gradient."""
     if isinstance(input, Tensor) and not isinstance(exponent, Tensor) and exponent == 2:
@@ -97,61 +111,69 @@ def pow(input: Tensor | Number, exponent: Tensor | Number) -> Tensor:
     return apply(ops.Pow, input, exponent)
 
 
+@public("Tensor", "Tensor.__ipow__")
 def pow_(input: Tensor, exponent: Tensor | Number) -> Tensor:
-    """In-place :func:`pow`."""
     return apply_(ops.Pow, input, exponent)
 
 
+@public("torch", "Tensor", "Tensor.__mod__")
 def remainder(input: Tensor | Number, other: Tensor | Number) -> Tensor:
     """Python's ``%``: the sign of the divisor. Saves: both if other needs a gradient. Raises: DivisionError: as :func:`div`."""
     return apply(ops.Remainder, input, other, kernel="remainder")
 
 
+@public("Tensor", "Tensor.__imod__")
 def remainder_(input: Tensor, other: Tensor | Number) -> Tensor:
-    """In-place :func:`remainder`."""
     return apply_(ops.Remainder, input, other, kernel="remainder")
 
 
+@public("torch", "Tensor")
 def fmod(input: Tensor, other: Tensor | Number) -> Tensor:
     """C's fmod: the sign of the dividend. Saves: both if other needs a gradient. Raises: DivisionError: as :func:`div`."""
     return apply(ops.Remainder, input, other, kernel="fmod")
 
 
+@public("torch", "Tensor")
 def maximum(input: Tensor, other: Tensor) -> Tensor:
     """The larger of two tensors; nan wins. Saves: both."""
     return apply(ops.Maximum, input, other)
 
 
+@public("torch", "Tensor")
 def minimum(input: Tensor, other: Tensor) -> Tensor:
     """The smaller of two tensors; nan wins. Saves: both."""
     return apply(ops.Minimum, input, other)
 
 
+@public("torch", "Tensor", "torch.arctan2", "Tensor.arctan2", cuda=WIDEST)
 def atan2(input: Tensor, other: Tensor) -> Tensor:
     """The angle of the point (other, input), from -pi to pi. Saves: both."""
     return apply(ops.Atan2, input, other)
 
 
+@public("torch", "Tensor")
 def lerp(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
     """``input + weight * (end - input)``, rounded once. Saves: weight, and both tensors if weight needs a gradient."""
     return apply(three.Lerp, input, end, weight)
 
 
+@public("Tensor")
 def lerp_(input: Tensor, end: Tensor, weight: Tensor | Number) -> Tensor:
-    """In-place :func:`lerp`."""
     return apply_(three.Lerp, input, end, weight)
 
 
+@public("torch", "Tensor", cuda=WIDEST)
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """``input + value * tensor1 * tensor2``, rounded once. Saves: tensor1 and tensor2, each for the other's gradient."""
     return apply(three.Addcmul, input, tensor1, tensor2, value=value)
 
 
+@public("Tensor")
 def addcmul_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """In-place :func:`addcmul`."""
     return apply_(three.Addcmul, input, tensor1, tensor2, value=value)
 
 
+@public("torch", "Tensor", cuda=WIDEST)
 def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
     """``input + value * tensor1 / tensor2``, rounded once. Saves: tensor2, and tensor1 if tensor2 needs a gradient.
 
@@ -161,29 +183,33 @@ def addcdiv(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 
     return apply(three.Addcdiv, input, tensor1, tensor2, value=value)
 
 
+@public("Tensor")
 def addcdiv_(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: Number = 1) -> Tensor:
-    """In-place :func:`addcdiv`."""
     return apply_(three.Addcdiv, input, tensor1, tensor2, value=value)
 
 
 # --- the reflected operators
 
 
+@public("Tensor.__rtruediv__")
 def rdiv(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other / input``."""
     return div(other, input)
 
 
+@public("Tensor.__rfloordiv__")
 def rfloor_divide(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other // input``."""
     return floor_divide(other, input)
 
 
+@public("Tensor.__rmod__")
 def rremainder(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other % input``."""
     return remainder(other, input)
 
 
+@public("Tensor.__rpow__", cuda=FLOAT32)
 def rpow(input: Tensor, other: Tensor | Number) -> Tensor:
     """``other ** input``."""
     return pow(other, input)

@@ -7,10 +7,12 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import embedding as ops
+from .door import public
 
 _NOT_BOTH = "embedding_backward: scale_grad_by_freq not supported with sparse gradients: leave one of them out"
 
 
+@public("nn.functional")
 def embedding(
     input: Tensor,
     weight: Tensor,
@@ -24,13 +26,13 @@ def embedding(
 
     Args:
         padding_idx: a row that gets no gradient; a negative one counts from the end.
-        max_norm: rows that are looked up and have a larger ``norm_type``-norm are shrunk to it, in ``weight`` itself.
-        scale_grad_by_freq: divide the gradient of a row by how often it was looked up.
-        sparse: the gradient is a :class:`~tinygrad_mem.autograd.sparse.SparseTensor`: the indices and a row for each, not an
+        max_norm: looked-up rows with a larger ``norm_type``-norm are scaled down to it, in ``weight`` itself.
+        scale_grad_by_freq: divide the gradient of a row by the number of times that it was looked up.
+        sparse: the gradient is a :class:`~tinygrad_mem.autograd.gradients.SparseTensor`: the indices and a row for each, not an
             array of the table's size. Rows of ``padding_idx`` are in it, with zeros: its bytes depend on no values.
 
-    An index outside of the table is refused on the cpu. On a GPU, where reading the indices would make the host wait, it looks
-    up nan and gives no row a gradient; on ``meta`` indices have no values.
+    An index outside of the table is refused on the cpu. On a GPU, where a check would make the host wait, its row is nan, and
+    it gives no gradient. On ``meta`` indices have no values.
 
     Saves: the indices; not the table. The gradient is of the table's size, or with ``sparse`` 8 bytes an index and its row.
 
@@ -57,6 +59,7 @@ def embedding(
     return apply(ops.Embedding, input, weight, padding=padding_idx, by_frequency=scale_grad_by_freq, sparse=sparse)
 
 
+@public("nn.functional")
 def embedding_bag(
     input: Tensor,
     weight: Tensor,
@@ -72,17 +75,17 @@ def embedding_bag(
 ) -> Tensor:
     """The sum, mean or maximum of the rows of ``weight`` (rows, features) in each bag of indices: (bags, features).
 
-    The rows of all indices are never side by side in memory, as ``embedding(input, weight).sum(1)`` has them. A bag without
-    indices gives zeros.
+    The looked-up rows are never all in memory, as they are in ``embedding(input, weight).sum(1)``. A bag without indices gives
+    zeros.
 
     Args:
-        input: indices (bags, length), or flat (n): there bag b starts at ``offsets[b]`` and ends where the next one starts.
-        offsets: (bags), rising from 0; only of a flat input.
+        input: indices (bags, length), or flat (n): then bag b begins at ``offsets[b]`` and ends where the next one begins.
+        offsets: (bags), rising from 0; for a flat input only.
         max_norm, norm_type, scale_grad_by_freq: as of :func:`embedding`.
         mode: ``"sum"``, ``"mean"`` or ``"max"``; of equal largest rows the first gets the gradient.
         sparse: the gradient is rows, as of :func:`embedding`; not for ``"max"``.
-        per_sample_weights: of the input's shape and the table's dtype; each row is multiplied by its own. Only of ``"sum"``.
-        include_last_offset: ``offsets`` (bags + 1) says where the last bag ends, too.
+        per_sample_weights: a factor for each looked-up row, of the input's shape and the table's dtype; for ``"sum"`` only.
+        include_last_offset: ``offsets`` (bags + 1) has the end of the last bag too.
         padding_idx: a row that is left out of bags, and gets no gradient; a negative one counts from the end.
 
     Saves: the indices, the offsets, the weights per sample, and the table if these need a gradient; or, for ``"max"``, 4 bytes
@@ -91,9 +94,9 @@ def embedding_bag(
     Raises:
         DimensionError: an index outside of the table (on the cpu), or ``padding_idx`` is.
         DTypeError: indices or offsets that are not int64 or int32, weights per sample of another dtype than the table.
-        ShapeError, ArgumentError: what does not fit the arguments above; on the cpu, offsets that do not rise from 0 to
-            the length of the input at most.
-        NotOfferedError: weights per sample of another mode than ``"sum"``.
+        ShapeError, ArgumentError: arguments that do not fit together; on the cpu, offsets that do not rise from 0 to
+            at most the length of the input.
+        NotOfferedError: weights per sample with another mode than ``"sum"``.
     """
     index, offsets, bags = _bags_of(input, offsets, include_last_offset)
     if weight.ndim != 2:
@@ -127,7 +130,7 @@ def embedding_bag(
 
 
 def _bags_of(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple[Tensor, Tensor | None, int]:
-    """The indices and the offsets, of one dtype, and how many bags they make."""
+    """The indices and the offsets, in one dtype, and the number of bags."""
     for x in (input, offsets):
         if x is not None and x.dtype.name not in ("int64", "int32"):
             raise DTypeError(
@@ -145,7 +148,7 @@ def _bags_of(input: Tensor, offsets: Tensor | None, include_last: bool) -> tuple
         raise ShapeError(f"input has to be 1D or 2D Tensor, but got Tensor of dimension {input.ndim} (embedding_bag)")
     if offsets is None or offsets.ndim != 1:
         found = "None" if offsets is None else f"shape {list(offsets.shape)}"
-        raise ShapeError(f"offsets has to be a 1D Tensor but got {found}: it says where in a 1D input each bag starts")
+        raise ShapeError(f"offsets has to be a 1D Tensor but got {found}: it has the start of each bag in a 1D input")
     if include_last and not offsets.shape[0]:
         raise ShapeError("include_last_offset: number of offset should be at least 1")
     bags = offsets.shape[0] - include_last

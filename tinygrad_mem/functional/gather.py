@@ -1,4 +1,4 @@
-"""Entries of one dimension by a tensor of indices: read, written, added."""
+"""Reading, writing and adding entries of one dimension by a tensor of indices."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ from ..ops.scatter_reduce import ScatterReduce
 from . import elementwise, rewrite, shape
 from .choose import one_value
 from .creation import tensor
+from .door import WIDEST, public
 from .elementwise import Number
 from .index import ends, same_dtype, within
 
 
 def _line(value: Any) -> Any:
-    """A 0-d tensor as a line of its one entry: a view."""
+    """A 0-d tensor as a vector of one entry: a view."""
     return shape.reshape(value, (1,)) if isinstance(value, Tensor) and value.ndim == 0 else value
 
 
 def _of_lines(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """A 0-d tensor counts as a line of one entry, be it what is indexed, the index or the source."""
+    """Decorator: ``function`` treats 0-d tensors (input, index or source) as vectors of one entry."""
 
     @functools.wraps(function)
     def of_lines(input: Tensor, dim: int, index: Tensor, *rest: Any, **options: Any) -> Tensor:
@@ -60,7 +61,7 @@ def _along(input: Tensor, dim: int, index: Tensor, name: str, negative: bool = F
 
 
 def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> None:
-    """A source has an element for each of the index."""
+    """Check that the source has an element for each element of the index."""
     if not isinstance(src, Tensor):
         return
     if src.ndim != index.ndim:
@@ -72,6 +73,7 @@ def _enough(input: Tensor, axis: int, index: Tensor, src: Any, name: str) -> Non
         )
 
 
+@public("torch", "Tensor")
 def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False) -> Tensor:
     """``out[i][j] = input[index[i][j]][j]`` for ``dim`` 0. Saves: index."""
     if index.numel():
@@ -82,6 +84,7 @@ def gather(input: Tensor, dim: int, index: Tensor, *, sparse_grad: bool = False)
     return out if out.ndim == index.ndim else shape.reshape(out, index.shape)
 
 
+@public("torch", "Tensor")
 def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Tensor:
     """:func:`gather` with broadcasting of the other dimensions; negative indices count from the end."""
     if dim is None:
@@ -97,6 +100,7 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
     return apply(ops.Gather, both[0], places, axis=axis)
 
 
+@public("torch", "Tensor")
 def scatter(
     input: Tensor,
     dim: int,
@@ -110,6 +114,7 @@ def scatter(
     return scatter_(input.clone(), dim, index, src, value=value, reduce=reduce)
 
 
+@public("Tensor")
 @_of_lines
 def scatter_(
     input: Tensor,
@@ -135,12 +140,13 @@ def scatter_(
     return apply_(ops.Scatter, input, index, value if src is None else src, axis=axis, add=reduce == "add")
 
 
+@public("Tensor")
 @_of_lines
 def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """``input[index[i][j]][j] += src[i][j]`` for ``dim`` 0. Saves: index.
 
     Raises:
-        ArgumentTypeError: the source is no tensor.
+        ArgumentTypeError: the source is not a tensor.
         ShapeError: the index is larger than the source.
     """
     axis, index = _along(input, dim, index, "scatter_add")
@@ -150,6 +156,7 @@ def scatter_add_(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return apply_(ops.Scatter, input, index, src, axis=axis, add=True)
 
 
+@public("torch", "Tensor", cuda=WIDEST)
 def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     """:func:`scatter_add_` on a copy."""
     return scatter_add_(input.clone(), dim, index, src)
@@ -164,18 +171,19 @@ def _reduction(name: str, reduce: str, known: tuple[str, ...]) -> str:
     return reduce
 
 
+@public("Tensor")
 @_of_lines
 def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """All of ``src`` that ``index`` sends to a place, and what is there, become one: their sum, prod, mean, amax or amin.
+    """Reduce the elements of ``src`` that ``index`` sends to one place, with the element there: sum, prod, mean, amax or amin.
 
     Args:
-        include_self: whether what is there is one of them.
+        include_self: whether the element there is part of the reduction.
 
     Saves: index; input and src too for prod; these and the output for amax and amin.
 
     Raises:
         ArgumentError: another reduction.
-        ArgumentTypeError: ``src`` is no tensor.
+        ArgumentTypeError: ``src`` is not a tensor.
         ShapeError, DTypeError, DimensionError: as :func:`scatter_add_`.
     """
     axis, index = _along(input, dim, index, "scatter_reduce")
@@ -186,6 +194,7 @@ def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce:
     return apply_(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@public("torch", "Tensor")
 @_of_lines
 def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce_` into a new tensor. Saves: as :func:`scatter_reduce_`."""
@@ -197,6 +206,7 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     return apply(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@public("Tensor")
 @_of_lines
 def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`scatter_reduce_` of whole entries of ``dim`` by a vector of indices: prod, mean, amax or amin.
@@ -208,6 +218,7 @@ def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce
     return apply_(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
 
 
+@public("torch", "Tensor")
 @_of_lines
 def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
     """:func:`index_reduce_` into a new tensor. Saves: as :func:`index_reduce_`."""
@@ -217,13 +228,14 @@ def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce:
 
 
 def _whole_entries(name: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, int]:
-    """The index, checked, as one of each element of source: a view, which takes no memory."""
+    """The checked index, expanded to one for each element of source: a view, which takes no memory."""
     found, _ = _entries(name, input, dim, index, source)
     axis = normalize_dim(dim, input.ndim)
     line = [found.numel() if a == axis else 1 for a in range(source.ndim)]
     return shape.expand(shape.reshape(found, line), source.shape), axis
 
 
+@public("torch", "Tensor")
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """Entries of ``dim`` by a vector of indices. Saves: index."""
     axis = normalize_dim(dim, input.ndim)
@@ -244,7 +256,7 @@ _ONE_VALUE: Any = object()  # instead of a source: one value
 
 
 def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> tuple[Tensor, tuple]:
-    """The index, checked against input and source, and the key of the entries of ``dim`` that it names."""
+    """The index, checked against input and source, and the key of its entries of ``dim``."""
     axis = normalize_dim(dim, input.ndim)
     if index.dtype not in (dtypes.int64, dtypes.int32):
         raise DTypeError(f"{name}(): Expected dtype int32/int64 for index but got: {index.dtype}; use index.long()")
@@ -262,6 +274,7 @@ def _entries(name: str, input: Tensor, dim: int, index: Tensor, source: Any) -> 
     return found, tuple((0,) if a == axis else slice(None) for a in range(input.ndim))
 
 
+@public("Tensor")
 @_of_lines
 def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """``input`` entries of ``dim`` += ``alpha * source``. Saves: index.
@@ -274,11 +287,13 @@ def index_add_(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha:
     return apply_(ops.IndexPut, input, value, found, key=key, accumulate=True)
 
 
+@public("torch", "Tensor")
 def index_add(input: Tensor, dim: int, index: Tensor, source: Tensor, *, alpha: float = 1) -> Tensor:
     """:func:`index_add_` on a copy."""
     return index_add_(input.clone(), dim, index, source, alpha=alpha)
 
 
+@public("Tensor")
 @_of_lines
 def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """``input`` entries of ``dim`` = ``source``. Saves: index. Raises: as :func:`index_add_`."""
@@ -286,6 +301,7 @@ def index_copy_(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tenso
     return apply_(ops.IndexPut, input, source, found, key=key, accumulate=False)
 
 
+@public("Tensor")
 def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """``input`` entries of ``dim`` = ``value``. Saves: index. Raises: as :func:`index_add_`; ShapeError: several values."""
     if not input.ndim:
@@ -293,7 +309,7 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) 
         return input
     found, key = _entries("index_fill_", input, dim, index, _ONE_VALUE)
     whole = isinstance(value, Tensor)
-    if whole and one_value("index_fill_", value).requires_grad:  # an entry that is named twice counts once
+    if whole and one_value("index_fill_", value).requires_grad:  # an entry that appears twice counts once
         chosen = index_fill_(tensor([False] * input.size(dim), dtype=dtypes.bool, device=input.device), 0, index, True)
         lone = [-1 if a == normalize_dim(dim, input.ndim) else 1 for a in range(input.ndim)]
         return rewrite.masked_fill_(input, shape.reshape(chosen, lone), value)
@@ -301,16 +317,19 @@ def index_fill_(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) 
     return apply_(ops.IndexPut, input, number, found, key=key, accumulate=False)
 
 
+@public("torch", "Tensor", cpu=WIDEST)
 def index_copy(input: Tensor, dim: int, index: Tensor, source: Tensor) -> Tensor:
     """:func:`index_copy_` on a copy."""
     return index_copy_(input.clone(), dim, index, source)  # type: ignore[attr-defined]
 
 
+@public("torch", "Tensor")
 def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -> Tensor:
     """:func:`index_fill_` on a copy."""
     return index_fill_(input.clone(), dim, index, value)  # type: ignore[attr-defined]
 
 
+@public("torch", "Tensor")
 def take(input: Tensor, index: Tensor) -> Tensor:
     """Elements by position in row-major order. Saves: index.
 
@@ -323,8 +342,9 @@ def take(input: Tensor, index: Tensor) -> Tensor:
     return apply(ops.Take, flat, within(index, flat.numel(), 0))
 
 
+@public("nn.functional")
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
-    """A last dimension of ``num_classes`` with 1 at the class, int64.
+    """One-hot vectors in a new last dimension of ``num_classes``, int64.
 
     Raises:
         DTypeError: not integers.

@@ -1,4 +1,4 @@
-"""Data of any kind as an array in host memory: its values, and the dtype that PyTorch would choose."""
+"""Data of any kind as an array in host memory, in the dtype that PyTorch would choose."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..scope import local, run_by
 
 
 def host_array(data: Any, dtype: Any) -> np.ndarray:
-    """``data`` in host memory, in the dtype that PyTorch would choose; what is too large for it is inf, without a warning."""
+    """``data`` in host memory, in the dtype that PyTorch would choose. Numbers beyond its range silently become inf."""
     nested = data if isinstance(data, (list, tuple)) else None
     if isinstance(data, Tensor):
         known = data._constant()
@@ -33,24 +33,24 @@ def host_array(data: Any, dtype: Any) -> np.ndarray:
         raise ArgumentTypeError(f"tensor: expected numbers, Could not infer dtype of {type(data).__name__}: found {data!r:.60}")
     if dtype is None:
         found = _dtype_found(data, source) if nested is None else _dtype_within(nested)
-        if source.dtype != found:  # NumPy makes floats of whole numbers that int64 does not hold
+        if source.dtype != found:  # NumPy turns integers beyond int64 into floats
             _hold(source, found)
-        return run_by(local.unheard, source.astype, found, copy=False)
+        return run_by(local.run_uncounted, source.astype, found, copy=False)
     dtype = dtypes.as_dtype(dtype)
-    if not hasattr(data, "dtype"):  # of Python's numbers, as PyTorch has it
+    if not hasattr(data, "dtype"):  # for Python's numbers, as in PyTorch
         _hold(source, dtype)
-    return run_by(local.unheard, source.astype, dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
+    return run_by(local.run_uncounted, source.astype, dtype) if dtype is not dtypes.LACKING else np.empty(source.shape, dtype)
 
 
 def _hold(source: np.ndarray, dtype: np.dtype) -> None:
-    """Raises: ArgumentError: an integer dtype does not hold what is in ``source``."""
+    """Check the numbers of ``source``. Raises ArgumentError if an integer dtype cannot hold them."""
     if dtype.kind in "iu" and source.size:
         for end in (source.min(), source.max()):
             dtypes.fitting(end.item(), dtype)
 
 
 def _dtype_within(data: Any) -> np.dtype:
-    """PyTorch's dtype of a nesting: what the arrays, tensors and numbers in it are promoted to."""
+    """PyTorch's dtype for nested lists: all arrays, tensors and numbers in them are promoted to it."""
     if not isinstance(data, (list, tuple)):
         return _dtype_found(data, data if isinstance(data, Tensor) else on_host(data))
     kinds = set(map(type, data)) or {float}
@@ -59,7 +59,7 @@ def _dtype_within(data: Any) -> np.dtype:
 
 
 def _dtype_found(data: Any, source: Any) -> np.dtype:
-    """The dtype of ``data``'s own, or the default for Python's floats; ``source`` is the same as an array."""
+    """The dtype of ``data``, or the default dtype for Python's floats; ``source`` is ``data`` as an array."""
     if not hasattr(data, "dtype") and (is_floating(source.dtype) or (source.ndim and source.size == 0)):
         return dtypes.get_default_dtype()
     return dtypes.as_dtype(source.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
-from . import choose, elementwise, rewrite, shape
+from . import elementwise, rewrite, shape
 from .creation import tensor
+from .door import WIDEST, public
 from .host import host_array
 
 
@@ -28,7 +30,7 @@ def _expanded(input: Tensor, key: Any) -> list:
             if part.dtype.kind in "iu" or part.size == 0:
                 part = part.astype(np.int64) if part.ndim else int(part)
         if isinstance(part, Tensor) and part.ndim == 0 and part.dtype.kind in "iu":
-            part = 0 if part.is_meta else int(part.item())  # whichever entry it is, it has the same shape
+            part = 0 if part.is_meta else int(part.item())  # every entry has the same shape
         made.append(part)
     used = sum(p.ndim if _is_mask(p) else 0 if p is None or p is Ellipsis or isinstance(p, bool) else 1 for p in made)
     if used > input.ndim:
@@ -41,7 +43,7 @@ def _expanded(input: Tensor, key: Any) -> list:
 
 
 def _on_device(input: Tensor, parts: list) -> list:
-    """Arrays as tensors on the input's device; what they hold is checked here, where it is known on every device."""
+    """Arrays as tensors on the input's device. Their values are checked here, on the host, for every device."""
     axis = 0
     for i, part in enumerate(parts):
         if isinstance(part, np.ndarray):
@@ -60,7 +62,7 @@ def _is_mask(part: Any) -> bool:
 
 
 def _checked(input: Tensor, parts: list) -> list:
-    """Integers within bounds, slices with positive steps: in PyTorch's words where not."""
+    """Check that integers are within bounds and steps of slices are positive; errors have PyTorch's words."""
     axis = 0
     for part in parts:
         if isinstance(part, bool) or part is None:
@@ -86,11 +88,11 @@ def _checked(input: Tensor, parts: list) -> list:
 
 
 def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
-    """Apply integers, slices and new axes as a view; what is left has slices and index tensors only."""
+    """Apply integers, slices and new axes as a view. Returns it with the remaining key of slices and index tensors."""
     key, left = [], []
     for part in parts:
         if isinstance(part, Tensor):
-            if part.ndim == 0 and _is_mask(part):  # on a new axis of one entry, which it takes or leaves
+            if part.ndim == 0 and _is_mask(part):  # on a new axis of one entry, which it keeps or drops
                 key.append(None)
                 left.append(shape.reshape(part, (1,)))
                 continue
@@ -112,7 +114,7 @@ def _basic(input: Tensor, parts: list) -> tuple[Tensor, list]:
 
 
 def _indices(input: Tensor, left: list) -> tuple[list[int], list[Tensor]]:
-    """Axes that are indexed, and an int64 index tensor each, checked."""
+    """The indexed axes, and a checked int64 index tensor for each."""
     axes, found, axis = [], [], 0
     for part in left:
         if not isinstance(part, Tensor):
@@ -157,7 +159,7 @@ def broadcast_shape(name: str, error: type[Exception], *tensors: Tensor) -> tupl
 
 
 def within(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor:
-    """``index`` itself, checked where there are values; negative entries count from the end.
+    """Return ``index``, checked if the device has values; negative entries count from the end.
 
     Raises:
         DimensionError: an entry is out of bounds.
@@ -169,9 +171,9 @@ def within(index: Tensor, size: int, dim: int, negative: bool = True) -> Tensor:
 
 
 def ends(x: Tensor) -> tuple:
-    """The smallest and the largest element, as numbers, for a check: nothing where there are none, or where ``meta`` has none.
+    """The smallest and the largest element, as numbers, for a check; empty for an empty tensor or on ``meta``.
 
-    What a check takes of memory does not depend on values: it is the same on every device.
+    The memory that a check needs does not depend on values: it is the same on every device.
     """
     if x.numel() == 0:
         return ()
@@ -180,7 +182,7 @@ def ends(x: Tensor) -> tuple:
 
 
 def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = True) -> None:
-    """Indices from ``low`` to ``high`` are within bounds.
+    """Check that indices from ``low`` to ``high`` are within bounds.
 
     Raises:
         DimensionError: one is not.
@@ -189,6 +191,7 @@ def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = Tr
         raise DimensionError(f"index {high if high >= size else low} is out of bounds for dimension {dim} with size {size}")
 
 
+@public("Tensor.__getitem__")
 def getitem(input: Tensor, key: Any) -> Tensor:
     """``input[key]``. Saves: the index, joined into one where there are several.
 
@@ -203,11 +206,11 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     common = tuple(np.broadcast_shapes(*[tuple(i.shape) for i in indices]))
     sizes = [view.size(a) for a in axes]
     flat = indices[0]
-    for size, index in zip(sizes[1:], indices[1:], strict=True):  # a negative first index makes a negative place: as good
+    for size, index in zip(sizes[1:], indices[1:], strict=True):  # negative places are valid too
         flat = elementwise.add(elementwise.mul(flat, size), elementwise.remainder(index, max(size, 1)))
     rest = [a for a in range(view.ndim) if a not in axes]
     moved = shape.permute(view, *axes, *rest) if axes != list(range(len(axes))) else view
-    rows = shape.reshape(moved, (_product(sizes), *[view.size(a) for a in rest])) if len(axes) > 1 else moved
+    rows = shape.reshape(moved, (math.prod(sizes), *[view.size(a) for a in rest])) if len(axes) > 1 else moved
     taken = apply(ops.Take, rows, flat if tuple(flat.shape) == common else flat.expand(*common).contiguous())
     first = axes[0]
     if axes == list(range(first, first + len(axes))) and first:  # adjacent indices stay where they were
@@ -217,13 +220,7 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     return taken
 
 
-def _product(sizes: Any) -> int:
-    count = 1
-    for n in sizes:
-        count *= n
-    return count
-
-
+@public("Tensor.__setitem__")
 def setitem(input: Tensor, key: Any, value: Any) -> None:
     """``input[key] = value``, in place, with gradients for both. Saves: the indices; one mask, for one value, as a mask.
 
@@ -260,16 +257,17 @@ def _is_one_mask(parts: list) -> bool:
 
 
 def _fill_masked(view: Tensor, left: list, value: Any) -> None:
-    """One value where the only mask of ``left`` says so: how many places that are need not be known, as on device meta."""
+    """Write one value where the only mask of ``left`` is True. It does not need the number of places, so it works on meta."""
     axis = next(i for i, part in enumerate(left) if isinstance(part, Tensor))
     mask = _fitting(left[axis], view, axis)
     mask = shape.reshape(mask, (*mask.shape, *[1] * (view.ndim - axis - mask.ndim))).to(dtypes.bool)
     if isinstance(value, Tensor):
         rewrite.masked_fill_(view, mask, value.to(device=view.device))
     else:
-        choose.masked_fill_by_number_(view, mask, host_array(value, view.dtype).item())
+        rewrite.masked_fill_(view, mask, host_array(value, view.dtype).item())
 
 
+@public("torch", "Tensor")
 def index_put_(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = False) -> Tensor:
     """``input[indices] = values``, or ``+=`` with repeated entries adding up. Saves: the indices.
 
@@ -295,11 +293,13 @@ def same_dtype(name: str, input: Tensor, source: Tensor) -> None:
         raise DTypeError(f"{name}(): self and source expected to have the same dtype, but got {input.dtype} and {source.dtype}")
 
 
+@public("torch", "Tensor", cuda=WIDEST)
 def index_put(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = False) -> Tensor:
     """:func:`index_put_` on a copy."""
     return index_put_(input.clone(), indices, values, accumulate)
 
 
+@public("torch", "Tensor")
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     """Elements where ``mask``, as a vector. Saves: the index of each, 8 bytes.
 
@@ -314,11 +314,12 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
     return getitem(input.expand(*wanted), mask.expand(*wanted))
 
 
+@public("torch", "Tensor")
 def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     """Indices of elements that are not zero, int64: (n, dims), or one vector a dimension.
 
     Raises:
-        DataDependenceError: on device meta, where how many there are is not known.
+        DataDependenceError: on device meta, where their number is unknown.
     """
     if input.is_meta:
         raise DataDependenceError(
@@ -332,6 +333,7 @@ def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
     return tensor(np.stack(found[:count], 1) if count else np.empty((len(found[0]), 0), np.int64), device=input.device)
 
 
+@public("torch", "Tensor")
 def argwhere(input: Tensor) -> Tensor:
     """:func:`nonzero`."""
     return nonzero(input)

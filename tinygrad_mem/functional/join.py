@@ -1,4 +1,4 @@
-"""Tensors put together and cut apart: views, and ``cat``, whose memory is that of their parts."""
+"""Joining and splitting tensors. Parts are views; joined tensors are copies."""
 
 from __future__ import annotations
 
@@ -17,22 +17,25 @@ from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..ops import join as ops
 from . import creation, shape
 from . import index as indexing
+from .door import WIDEST, public
 
 
+@public("torch", "torch.concat", "torch.concatenate", cpu=WIDEST)
 def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors one behind the other along ``dim``. Saves nothing; gradients are views of one.
+    """Concatenate tensors along ``dim``. Saves nothing; gradients are views of one.
 
     Raises:
         ShapeError: no tensors, or other dimensions differ.
     """
     if not tensors:
         raise ShapeError("torch.cat(): expected a non-empty list of Tensors")
-    shaped = next((x for x in tensors if x.array.shape != (0,)), tensors[0])  # one of shape (0,) fits every shape
+    shaped = next((x for x in tensors if x.array.shape != (0,)), tensors[0])  # shape (0,) can be joined with every shape
     return apply(ops.Cat, *tensors, axis=normalize_dim(dim, shaped.ndim))
 
 
+@public("torch", cpu=WIDEST)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Tensors of one shape along a new dimension. Saves nothing.
+    """Stack tensors of one shape along a new dimension. Saves nothing.
 
     Raises:
         ShapeError: no tensors, or shapes differ.
@@ -49,19 +52,21 @@ def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
     return cat([shape.unsqueeze(x, axis) for x in tensors], axis)
 
 
+@public("torch")
 def hstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Columns side by side."""
+    """Stack tensors horizontally: along the second dimension, vectors along their only one."""
     rows = [atleast_1d(x) for x in tensors]
     return cat(rows, 0 if rows[0].ndim == 1 else 1)
 
 
+@public("torch", "torch.row_stack")
 def vstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Rows one below the other."""
+    """Stack tensors vertically, as rows."""
     return cat([x if x.ndim > 1 else shape.reshape(x, (1, -1)) for x in tensors], 0)
 
 
 def _of_each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
-    """Of one tensor a tensor; of several, or of a list of them, a tuple."""
+    """Decorator: ``function`` also takes several tensors, or a list of them, and then returns a tuple."""
 
     @functools.wraps(function)
     def of_each(*tensors: Any) -> Any:
@@ -76,38 +81,44 @@ def _of_each(function: Callable[[Tensor], Tensor]) -> Callable[..., Any]:
     return of_each
 
 
+@public("torch", "Tensor")
 @_of_each
 def atleast_1d(input: Tensor) -> Tensor:
-    """With one dimension at least; a tuple of several tensors."""
+    """The tensor with at least one dimension; for several tensors, a tuple."""
     return input if input.ndim else shape.reshape(input, 1)
 
 
+@public("torch")
 @_of_each
 def atleast_2d(input: Tensor) -> Tensor:
-    """With two dimensions at least: a vector becomes a row; a tuple of several tensors."""
+    """The tensor with at least two dimensions: a vector becomes a row. For several tensors, a tuple."""
     return input if input.ndim > 1 else shape.reshape(input, (1, -1))
 
 
+@public("torch")
 @_of_each
 def atleast_3d(input: Tensor) -> Tensor:
-    """With three dimensions at least: a vector is put in the middle, a matrix gets a last one; a tuple of several tensors."""
+    """The tensor with at least three dimensions: (n) -> (1, n, 1), (m, n) -> (m, n, 1). For several tensors, a tuple."""
     if input.ndim > 2:
         return input
     return shape.unsqueeze(input, 2) if input.ndim == 2 else shape.reshape(input, (1, -1, 1))
 
 
+@public("torch")
 def dstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors behind one another, along the third dimension."""
+    """Stack tensors along the third dimension."""
     return cat([atleast_3d(x) for x in tensors], 2)
 
 
+@public("torch")
 def column_stack(tensors: Sequence[Tensor]) -> Tensor:
     """Vectors as columns, matrices side by side."""
     return hstack([x if x.ndim > 1 else shape.reshape(x, (-1, 1)) for x in tensors])
 
 
+@public("torch")
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """All expanded to their common shape, as views.
+    """Expand all tensors to their common shape, as views.
 
     Raises:
         ValueError: the shapes do not broadcast.
@@ -116,16 +127,17 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(shape.expand(x, common) for x in tensors)
 
 
+@public("torch", "Tensor")
 def tensor_split(
     input: Tensor, indices_or_sections: int | Tensor | Sequence[int] | None = None, dim: int = 0, **either: Any
 ) -> tuple[Tensor, ...]:
-    """Views: so many pieces of nearly one size, or cut before each of the given indices.
+    """Split into a number of nearly equal pieces, or before each of the given indices. The pieces are views.
 
     Args:
-        either: ``sections=`` or ``indices=``, as PyTorch names the one or the other.
+        either: ``sections=`` or ``indices=``, PyTorch's other names of the argument.
 
     Raises:
-        ShapeError: the tensor is 0-d, or fewer than one piece is asked.
+        ShapeError: the tensor is 0-d, or the number of pieces is less than 1.
         TypeError: neither or more than one of them is given.
     """
     given: list[Any] = [indices_or_sections] * (indices_or_sections is not None) + list(either.values())
@@ -152,22 +164,25 @@ def tensor_split(
     return tuple(shape.narrow(input, axis, a, max(b - a, 0)) for a, b in bounds)
 
 
+@public("torch", "Tensor")
 def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Views: cut along the second dimension, a vector along its only one, as :func:`tensor_split` does it.
+    """Split along the second dimension (a vector along its only one) into views, as :func:`tensor_split` does.
 
     Raises:
-        ShapeError: the tensor is 0-d, or so many equal pieces cannot be made.
+        ShapeError: the tensor is 0-d, or the size is not a multiple of the number of pieces.
     """
     return _split_along("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1, 1)
 
 
+@public("torch", "Tensor")
 def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Views: cut along the first dimension of two or more; see :func:`hsplit`."""
+    """Split along the first of two or more dimensions into views; see :func:`hsplit`."""
     return _split_along("vsplit", input, indices_or_sections, 0, 2)
 
 
+@public("torch", "Tensor")
 def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Views: cut along the third dimension; see :func:`hsplit`."""
+    """Split along the third dimension into views; see :func:`hsplit`."""
     return _split_along("dsplit", input, indices_or_sections, 2, 3)
 
 
@@ -185,6 +200,7 @@ def _split_along(name: str, input: Tensor, cuts: int | Sequence[int], dim: int, 
     return tensor_split(input, cuts, dim)
 
 
+@public("torch", "Tensor")
 def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -> Tensor:
     """The number of times that each value of a vector of non-negative integers occurs, int64, or the sum of its ``weights``.
 
@@ -206,8 +222,9 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
     return out.index_add_(0, input.long(), weights.detach())  # type: ignore[attr-defined]
 
 
+@public("torch")
 def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """All ways to choose an element of each vector, a row each; of one vector, itself. Saves nothing.
+    """The Cartesian product of vectors, one combination a row; a single vector is returned as it is. Saves nothing.
 
     Raises:
         ShapeError: one is not a vector.
@@ -224,8 +241,9 @@ def cartesian_prod(*tensors: Tensor) -> Tensor:
     return stack([shape.reshape(grid, -1) for grid in grids], 1)
 
 
+@public("torch")
 def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All ways to choose ``r`` elements of a vector, in order, a row each. Saves: the index of each, 8 bytes.
+    """All combinations of ``r`` elements of a vector, one a row. Saves: the index of each, 8 bytes.
 
     Raises:
         ShapeError: it is not a vector.
@@ -240,7 +258,3 @@ def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> T
     ways = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     chosen = np.array(list(ways(range(input.numel()), r)), np.int64).reshape(-1, r)
     return indexing.getitem(input, (creation.tensor(chosen, device=input.device),))
-
-
-concat = concatenate = cat
-row_stack = vstack

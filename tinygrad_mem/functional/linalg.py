@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..dtypes import float32, float64, int32
+from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
+from .door import AS_IS, FLOAT32, LOWER, WIDEST, public
 
 
+@public("torch", "linalg", "Tensor", "Tensor.__matmul__", cpu=LOWER, cuda=LOWER)
 def matmul(input: Tensor, other: Tensor) -> Tensor:
     """The matrix product: vectors are rows on the left and columns on the right, leading dimensions broadcast.
 
@@ -35,7 +38,7 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
             "the last dimension of the first must be the second to last of the second"
         )
     if b.ndim == 2 and a.ndim > 2:  # one large product instead of many small ones
-        rows = _count(a.shape[:-1])
+        rows = math.prod(a.shape[:-1])
         product = shape.reshape(apply(ops.MatMul, shape.reshape(a, (rows, a.size(-1))), b), (*a.shape[:-1], b.size(1)))
     else:
         product = apply(ops.MatMul, a, b)
@@ -44,21 +47,16 @@ def matmul(input: Tensor, other: Tensor) -> Tensor:
     return shape.squeeze(product, -1) if other.ndim == 1 else product
 
 
+@public("Tensor.__imatmul__")
 def imatmul(input: Tensor, other: Tensor) -> Tensor:
-    """``input @= other``: PyTorch has no product in place; the name is bound to a new tensor."""
+    """``input @= other``: as in PyTorch, the name is bound to a new tensor."""
     return matmul(input, other)
 
 
+@public("Tensor.__rmatmul__")
 def rmatmul(input: Tensor, other: Tensor) -> Tensor:
     """``other @ input``."""
     return matmul(other, input)
-
-
-def _count(sizes: Any) -> int:
-    count = 1
-    for n in sizes:
-        count *= n
-    return count
 
 
 def _need(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
@@ -67,12 +65,14 @@ def _need(name: str, *pairs: tuple[Tensor, int], first: int = 1) -> None:
             raise ShapeError(f"{name}: argument {i} must be a {ndim}-D tensor, found {x.ndim}-D {list(x.shape)}")
 
 
+@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def mm(input: Tensor, mat2: Tensor) -> Tensor:
     """Two matrices: (n, m), (m, p) -> (n, p). Saves and raises as :func:`matmul`."""
     _need("mm", (input, 2), (mat2, 2))
     return apply(ops.MatMul, input, mat2)
 
 
+@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     """Two batches of matrices, one by one: (b, n, m), (b, m, p) -> (b, n, p). Saves and raises as :func:`matmul`."""
     _need("bmm", (input, 3), (mat2, 3))
@@ -81,12 +81,54 @@ def bmm(input: Tensor, mat2: Tensor) -> Tensor:
     return apply(ops.MatMul, input, mat2)
 
 
+@public("nn.functional")
+def grouped_mm(
+    mat_a: Tensor, mat_b: Tensor, *, offs: Tensor | None = None, bias: Tensor | None = None, out_dtype: Any = None
+) -> Tensor:
+    """Groups of rows, each times its own matrix, as experts compute: (n, m), (groups, m, p) -> (n, p).
+
+    Args:
+        offs: (groups), int32: the row before which each group ends. Rows beyond the last group become 0.
+        bias: not offered, as in PyTorch.
+        out_dtype: the dtype of both matrices, or ``None``.
+
+    Saves: each factor that the other's gradient needs, and ``offs``.
+
+    Raises:
+        ShapeError: the sizes do not fit, or ``offs`` decreases or goes beyond the rows (found when the product runs).
+        DTypeError: ``offs`` is not int32, or the dtypes differ.
+        NotOfferedError: a bias, another dtype of the result, other numbers of dimensions.
+    """
+    other = out_dtype is not None and out_dtype is not mat_a.dtype
+    if bias is not None or other or (mat_a.ndim, mat_b.ndim) not in ((2, 3), (3, 3)):
+        raise NotOfferedError(
+            f"grouped_mm: offered are (n, m) or (groups, m, p) times (groups, m, p) without bias, in one dtype: found "
+            f"{list(mat_a.shape)} and {list(mat_b.shape)}; write others as matmul, and add the bias"
+        )
+    if (offs is None) != (mat_a.ndim == 3):
+        raise ShapeError("grouped_mm: Have to provide offsets if there is a 2d matrix, or no offset if both matrices are 3d")
+    if offs is None:
+        return bmm(mat_a, mat_b)
+    if offs.dtype is not int32 or mat_a.dtype is not mat_b.dtype:
+        raise DTypeError(
+            f"grouped_mm: Offsets have to be int32, matrices of one dtype, found {offs.dtype}, {mat_a.dtype} and {mat_b.dtype}"
+        )
+    if mat_a.size(1) != mat_b.size(1) or offs.shape != mat_b.shape[:1]:
+        raise ShapeError(
+            f"grouped_mm: contraction dimension of mat_a and mat_b must match, and offs has one end a group: found "
+            f"{list(mat_a.shape)}, {list(mat_b.shape)} and {list(offs.shape)}"
+        )
+    return apply(ops.GroupedMatMul, mat_a, mat_b, offs)
+
+
+@public("torch", "Tensor", cpu=AS_IS, cuda=LOWER)
 def mv(input: Tensor, vec: Tensor) -> Tensor:
     """A matrix and a vector: (n, m), (m) -> (n). Saves and raises as :func:`matmul`."""
     _need("mv", (input, 2), (vec, 1))
     return matmul(input, vec)
 
 
+@public("torch", "Tensor", cpu=AS_IS, cuda=WIDEST)
 def dot(input: Tensor, tensor: Tensor) -> Tensor:
     """Two vectors of one size: (n), (n) -> (). Saves and raises as :func:`matmul`."""
     _need("dot", (input, 1), (tensor, 1))
@@ -95,11 +137,13 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return matmul(input, tensor)
 
 
+@public("torch", "Tensor", cpu=AS_IS, cuda=WIDEST)
 def vdot(input: Tensor, other: Tensor) -> Tensor:
     """:func:`dot`: there are no complex tensors here."""
     return dot(input, other)
 
 
+@public("torch", "linalg", "Tensor")
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies.
 
@@ -112,24 +156,23 @@ def inner(input: Tensor, other: Tensor) -> Tensor:
     return tensordot(input, other, ([-1], [-1]))
 
 
+@public("torch", "Tensor", "torch.ger", "Tensor.ger")
 def outer(input: Tensor, vec2: Tensor) -> Tensor:
     """All products of two vectors' elements: (n), (m) -> (n, m). Saves: each for the other's gradient."""
     _need("outer", (input, 1), (vec2, 1))
     return elementwise.mul(shape.unsqueeze(input, 1), vec2)
 
 
-ger = outer
-
-
 def _added(run: Any, input: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float) -> Tensor:
-    """``beta * input + alpha * (a @ b)``; integers are multiplied by the whole part of the numbers, as PyTorch does it."""
+    """``beta * input + alpha * (a @ b)``; for integers, beta and alpha are truncated, as in PyTorch."""
     if not input.is_floating_point():
         beta, alpha = int(beta), int(alpha)
     return run(ops.AddMM, input, a, b, beta=beta, alpha=alpha)
 
 
+@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (mat1 @ mat2)``; with ``beta`` 0, nan in input is ignored. Of integers, numbers are cut.
+    """``beta * input + alpha * (mat1 @ mat2)``; with ``beta`` 0, nan in input is ignored. Integers truncate beta and alpha.
 
     Saves: each matrix for the other's gradient.
 
@@ -140,24 +183,26 @@ def addmm(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: 
     return _added(apply, input, mat1, mat2, beta, alpha)
 
 
+@public("Tensor")
 def addmm_(input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """:func:`addmm` in place."""
     _need("addmm_", (mat1, 2), (mat2, 2), first=2)
     return _added(apply_, input, mat1, mat2, beta, alpha)
 
 
+@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (batch1 @ batch2)``, batch by batch. Saves and raises as :func:`addmm`."""
     _need("baddbmm", (batch1, 3), (batch2, 3), first=2)
     return _added(apply, input, batch1, batch2, beta, alpha)
 
 
+@public("Tensor")
 def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """:func:`baddbmm` in place."""
     _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
     return _added(apply_, input, batch1, batch2, beta, alpha)
 
 
+@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
 def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * the sum of batch1[i] @ batch2[i]``, as one product of (n, b * m) and (b * m, p).
 
@@ -171,6 +216,7 @@ def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, al
     return _added(apply, input, wide, tall, beta, alpha)
 
 
+@public("torch", "Tensor", cuda=LOWER)
 def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * (mat @ vec)``. Saves and raises as :func:`addmm`."""
     _need("addmv", (mat, 2), (vec, 1), first=2)
@@ -178,14 +224,16 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
     return shape.squeeze(_added(apply, column, mat, shape.unsqueeze(vec, 1), beta, alpha), 1)
 
 
+@public("torch", "Tensor", cpu=WIDEST, cuda=LOWER)
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """``beta * input + alpha * outer(vec1, vec2)``. Saves and raises as :func:`addmm`."""
     _need("addr", (vec1, 1), (vec2, 1), first=2)
     return _added(apply, input, shape.unsqueeze(vec1, 1), shape.unsqueeze(vec2, 0), beta, alpha)
 
 
+@public("torch", "Tensor")
 def kron(input: Tensor, other: Tensor) -> Tensor:
-    """The Kronecker product: every element of input times all of other. Saves: each for the other's gradient."""
+    """The Kronecker product: each element of input times all of other. Saves: each for the other's gradient."""
     n = max(input.ndim, other.ndim)
     a = shape.reshape(input, (1,) * (n - input.ndim) + tuple(input.shape))
     b = shape.reshape(other, (1,) * (n - other.ndim) + tuple(other.shape))
@@ -194,6 +242,7 @@ def kron(input: Tensor, other: Tensor) -> Tensor:
     return shape.reshape(elementwise.mul(left, right), [i * j for i, j in zip(a.shape, b.shape, strict=True)])
 
 
+@public("torch", cuda=LOWER)
 def chain_matmul(*matrices: Tensor) -> Tensor:
     """The product of several matrices, in the order that takes the fewest multiplications. Saves: what its parts save.
 
@@ -210,7 +259,7 @@ def chain_matmul(*matrices: Tensor) -> Tensor:
 
 
 def _cheapest(sizes: list[int], i: int, j: int, cuts: dict) -> int:
-    """The fewest multiplications for matrices i to j; ``cuts[i, j]`` is where the last product is, and their number."""
+    """The fewest multiplications for matrices i to j; ``cuts[i, j]`` is the position of the last product, and their number."""
     if i == j:
         return 0
     if (i, j) not in cuts:
@@ -228,6 +277,7 @@ def _chain(matrices: Sequence[Tensor], i: int, j: int, cuts: dict) -> Tensor:
     return mm(_chain(matrices, i, k, cuts), _chain(matrices, k + 1, j, cuts))
 
 
+@public("nn.functional", cpu=LOWER, cuda=LOWER)
 def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """``input @ weight.T + bias``: (..., in), (out, in), (out,) -> (..., out).
 
@@ -236,20 +286,12 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Raises:
         ShapeError, DTypeError: they do not fit.
     """
-    if weight.ndim == 1:  # as in PyTorch: the last dimension goes
+    if weight.ndim == 1:  # as in PyTorch, the last dimension is removed
         return matmul(input, weight) if bias is None else elementwise.add(matmul(input, weight), bias)
     return apply(ops.Linear, input, weight, bias)
 
 
-def bilinear(input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``y[k] = input1 @ weight[k] @ input2 + bias[k]``: (..., i), (..., j), (k, i, j) -> (..., k).
-
-    Saves: what its parts save.
-    """
-    out = einsum("...i,kij,...j->...k", input1, weight, input2)
-    return out if bias is None else elementwise.add(out, bias)
-
-
+@public("torch", "Tensor", cuda=WIDEST)
 def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
     """Products summed over pairs of dimensions: the last of ``a`` with the first of ``b``, or two lists.
 
@@ -259,7 +301,7 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         left, right = list(range(a.ndim - dims, a.ndim)), list(range(dims))
     else:
         left, right = [d % a.ndim for d in dims[0]], [d % b.ndim for d in dims[1]]
-    for i, j in zip(left, right, strict=False):  # a dimension of size 1 fits every other
+    for i, j in zip(left, right, strict=False):  # a dimension of size 1 broadcasts
         if b.size(j) == 1 != a.size(i):
             a = reduce.sum(a, i, keepdim=True)
         elif a.size(i) == 1 != b.size(j):
@@ -270,142 +312,47 @@ def tensordot(a: Tensor, b: Tensor, dims: Any = 2) -> Tensor:
         )
     free_a = [d for d in range(a.ndim) if d not in left]
     free_b = [d for d in range(b.ndim) if d not in right]
-    inner = _count(a.size(d) for d in left)
-    x = shape.reshape(shape.permute(a, *free_a, *left), (_count(a.size(d) for d in free_a), inner))
-    y = shape.reshape(shape.permute(b, *right, *free_b), (inner, _count(b.size(d) for d in free_b)))
+    inner = math.prod(a.size(d) for d in left)
+    x = shape.reshape(shape.permute(a, *free_a, *left), (math.prod(a.size(d) for d in free_a), inner))
+    y = shape.reshape(shape.permute(b, *right, *free_b), (inner, math.prod(b.size(d) for d in free_b)))
     return shape.reshape(mm(x, y), [a.size(d) for d in free_a] + [b.size(d) for d in free_b])
 
 
+@public("torch", "Tensor", cpu=FLOAT32, cuda=AS_IS)
 def trace(input: Tensor) -> Tensor:
     """The sum of a matrix's diagonal."""
     _need("trace", (input, 2))
     return reduce.sum(shape.diagonal(input))
 
 
-def einsum(equation: Any, *operands: Any) -> Tensor:
-    """Products summed over the letters that the result does not name; ``...`` stands for broadcast dimensions.
+@public("linalg", cuda=FLOAT32)
+def solve_triangular(A: Tensor, B: Tensor, *, upper: bool, left: bool = True, unitriangular: bool = False) -> Tensor:
+    """The X for which ``A @ X`` is ``B``, of a triangular ``A``: (..., n, n), (..., n, k) -> (..., n, k).
 
-    Pairs are contracted from the left, each as one batched matrix product. ``einsum(x, [0, 1], y, [1, 2], [0, 2])`` gives
-    the letters as numbers, ``...`` for the ellipsis.
+    What is on the other side of the diagonal is not read. A 0 on the diagonal gives infinities.
 
-    Saves: what the products save; operands whose dimensions must be moved are copied, and the copies saved.
+    Args:
+        upper: which side of the diagonal is read.
+        left: False: ``X @ A`` is ``B``.
+        unitriangular: the diagonal is not read, and counts as ones.
+
+    Saves: ``A``, and the result if ``A`` needs a gradient.
 
     Raises:
-        ShapeError: the equation does not fit the operands.
+        ShapeError: ``A`` is not square, or the sizes do not fit.
+        DTypeError: dtypes that differ, or other ones than float32 and float64.
     """
-    if isinstance(equation, Tensor):
-        equation, operands = _from_sublists(equation, *operands)
-    tensors = list(operands[0]) if len(operands) == 1 and not isinstance(operands[0], Tensor) else list(operands)
-    terms, result = _parse(equation, tuple([x.ndim for x in tensors]))
-    sizes: dict[str, int] = {}
-    for term, x in zip(terms, tensors, strict=True):
-        for letter, n in zip(term, x.shape, strict=True):
-            if sizes.setdefault(letter, n) != n and 1 not in (sizes[letter], n):
-                raise ShapeError(f"einsum: subscript {letter!r} has size {n} and {sizes[letter]} in {equation!r}")
-            sizes[letter] = n if sizes[letter] == 1 else sizes[letter]
-    first, *rest = [_merged(term, x) for term, x in zip(terms, tensors, strict=True)]
-    for i, (term, x) in enumerate(rest):
-        later = set(result).union(*[t for t, _ in rest[i + 1 :]])
-        first = _contract(*first, term, x, later)
-    term, x = first
-    gone = [i for i, letter in enumerate(term) if letter not in result]
-    if gone:
-        x = reduce.sum(x, gone)
-        term = [letter for letter in term if letter in result]
-    x = _permuted(x, [term.index(letter) for letter in result])
-    return shape.expand(x, *[sizes[letter] for letter in result]) if list(x.shape) != [sizes[c] for c in result] else x
+    if A.ndim < 2 or B.ndim < 2 or A.size(-1) != A.size(-2) or A.size(-1) != B.size(-2 if left else -1):
+        raise ShapeError(
+            f"linalg.solve_triangular: A must be square matrices, with as many rows as B has {'rows' if left else 'columns'}: "
+            f"found {list(A.shape)} and {list(B.shape)}"
+        )
+    if A.dtype is not B.dtype or A.dtype not in (float32, float64):
+        raise DTypeError(f"linalg.solve_triangular: A and B must be float32 or float64, found {A.dtype} and {B.dtype}")
+    if not left:
+        return shape.transpose(solve_triangular(_turned(A), _turned(B), upper=not upper, unitriangular=unitriangular), -2, -1)
+    return apply(ops.SolveTriangular, A, B, upper=bool(upper), unit=bool(unitriangular))
 
 
-def _from_sublists(*parts: Any) -> tuple[str, tuple]:
-    """The equation and the operands of the form with lists of numbers."""
-
-    def letters(numbers: Sequence) -> str:
-        if any(n is not ... and not 0 <= n < 52 for n in numbers):
-            raise ShapeError(f"einsum: subscripts in lists must be in the range [0, 52), found {list(numbers)}")
-        return "".join("..." if n is ... else (chr(65 + n) if n < 26 else chr(71 + n)) for n in numbers)
-
-    operands = tuple(parts[0 : len(parts) - len(parts) % 2 : 2])
-    equation = ",".join(letters(numbers) for numbers in parts[1::2])
-    return equation + ("->" + letters(parts[-1]) if len(parts) % 2 else ""), operands
-
-
-@lru_cache(maxsize=256)
-def _parse(equation: str, ndims: tuple[int, ...]) -> tuple[list[list[str]], list[str]]:
-    """Letters of every operand and of the result; the dimensions of ``...`` become letters of their own."""
-    equation = equation.replace(" ", "")
-    left, arrow, right = equation.partition("->")
-    inputs = left.split(",")
-    for term in (*inputs, right):
-        if not all(c.isascii() and c.isalpha() for c in term.replace("...", "", 1)):
-            raise ShapeError(f"einsum: {term!r} in {equation!r}: subscripts are letters a to z, A to Z, and one '...' a term")
-    if len(inputs) != len(ndims):
-        raise ShapeError(f"einsum: {equation!r} names {len(inputs)} operands, {len(ndims)} were given")
-    extra = [n - len(term.replace("...", "")) if "..." in term else 0 for term, n in zip(inputs, ndims, strict=True)]
-    most = max(extra, default=0)
-    dots = [chr(0xE000 + i) for i in range(most)]
-    terms = []
-    for term, n, k in zip(inputs, ndims, extra, strict=True):
-        letters = list(term.replace("...", "".join(dots[most - k :] if k > 0 else [])))
-        if len(letters) != n or k < 0:
-            raise ShapeError(f"einsum: the subscripts {term!r} name {len(letters)} dimensions, the operand has {n}")
-        terms.append(letters)
-    if arrow:
-        result = list(right.replace("...", "".join(dots)))
-    else:
-        every = [letter for term in terms for letter in term]
-        result = dots + sorted({c for c in every if every.count(c) == 1 and c not in dots})
-    unknown = [c for c in result if not any(c in term for term in terms)]
-    if unknown or len(set(result)) != len(result):
-        raise ShapeError(f"einsum: the output of {equation!r} names {unknown or result}, which no operand has once")
-    return terms, result
-
-
-def _merged(term: list[str], x: Tensor) -> tuple[list[str], Tensor]:
-    """An operand that names a letter twice shows the diagonal of those dimensions."""
-    term = list(term)
-    while len(set(term)) < len(term):
-        letter = next(c for c in term if term.count(c) > 1)
-        a = term.index(letter)
-        b = term.index(letter, a + 1)
-        x = shape.diagonal(x, 0, a, b)
-        term = [c for i, c in enumerate(term) if i not in (a, b)] + [letter]
-    return term, x
-
-
-def _contract(left: list[str], a: Tensor, right: list[str], b: Tensor, later: set[str]) -> tuple[list[str], Tensor]:
-    """Two operands as one batched matrix product; letters that nobody needs later are summed."""
-    a, left = _summed(a, left, set(right) | later)
-    b, right = _summed(b, right, set(left) | later)
-    batch = [c for c in left if c in right and c in later]
-    inner = [c for c in left if c in right and c not in later]
-    rows, columns = [c for c in left if c not in right], [c for c in right if c not in left]
-    size = {c: max(n, 1) if n else 0 for c, n in zip(right, b.shape, strict=True)}
-    for c, n in zip(left, a.shape, strict=True):
-        size[c] = max(size.get(c, 1), n) if n and size.get(c, 1) else 0
-    x, y = _arranged(a, left, batch, [rows, inner], size), _arranged(b, right, batch, [inner, columns], size)
-    product = matmul(x, y) if inner else apply(ops.MatMul, x, y)  # without a sum it is no product that autocast casts
-    return batch + rows + columns, _shaped(product, [size[c] for c in batch + rows + columns])
-
-
-def _summed(x: Tensor, term: list[str], needed: set[str]) -> tuple[Tensor, list[str]]:
-    gone = [i for i, c in enumerate(term) if c not in needed]
-    return (reduce.sum(x, gone), [c for c in term if c in needed]) if gone else (x, term)
-
-
-def _arranged(x: Tensor, term: list[str], batch: list[str], groups: list[list[str]], size: dict[str, int]) -> Tensor:
-    """``x`` with the letters of the batch first, then each group as one dimension: a view, unless a group is torn apart."""
-    rest = [c for group in groups for c in group]
-    x = _permuted(x, [term.index(c) for c in batch + rest])
-    lead = list(x.shape[: len(batch)])  # the product broadcasts these by itself
-    sizes = lead + [size[c] for c in rest]
-    if list(x.shape) != sizes:
-        x = shape.expand(x, *sizes)
-    return _shaped(x, lead + [_count(size[c] for c in group) for group in groups])
-
-
-def _permuted(x: Tensor, order: list[int]) -> Tensor:
-    return x if order == list(range(x.ndim)) else shape.permute(x, *order)
-
-
-def _shaped(x: Tensor, sizes: list[int]) -> Tensor:
-    return x if list(x.shape) == sizes else shape.reshape(x, sizes)
+def _turned(x: Tensor) -> Tensor:
+    return shape.transpose(x, -2, -1)

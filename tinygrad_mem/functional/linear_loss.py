@@ -1,4 +1,4 @@
-"""The last layer and its loss at once, a tile of scores at a time: the name and the arguments are PyTorch's."""
+"""The last layer and its loss in one op, a tile of scores at a time, with PyTorch's name and arguments."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linear_loss as ops
+from .door import public
 from .linalg import linear
 from .loss import cross_entropy, no_gradient, reduction_of
 
@@ -20,7 +21,7 @@ class LinearCrossEntropyOptions:
     Args:
         batch_chunk_size: lines of a tile; 1,024 unless given.
         class_chunk_size: classes of a tile; 1,024 unless given. (PyTorch cuts lines only.)
-        allow_retain_graph: taken for PyTorch's sake: it always is.
+        allow_retain_graph: accepted for compatibility; it is always allowed.
         chunking_method, acc_policy: ``"auto"``; sums are kept in float32, in float64 for float64.
         acc_dtype: not offered.
 
@@ -38,7 +39,7 @@ class LinearCrossEntropyOptions:
     def __post_init__(self) -> None:
         if self.chunking_method != "auto" or self.acc_policy != "auto" or self.acc_dtype is not None:
             raise NotOfferedError(
-                "LinearCrossEntropyOptions: chunking_method, acc_policy and acc_dtype are not offered; say how large a tile is "
+                "LinearCrossEntropyOptions: chunking_method, acc_policy and acc_dtype are not offered; set the size of a tile "
                 "with batch_chunk_size and class_chunk_size"
             )
         for name in ("batch_chunk_size", "class_chunk_size"):
@@ -47,6 +48,7 @@ class LinearCrossEntropyOptions:
                 raise ArgumentError(f"LinearCrossEntropyOptions: {name} must be a positive whole number, found {size!r}")
 
 
+@public("nn.functional")
 def linear_cross_entropy(
     input: Tensor,
     linear_weight: Tensor,
@@ -59,13 +61,13 @@ def linear_cross_entropy(
     label_smoothing: float = 0.0,
     options: LinearCrossEntropyOptions | None = None,
 ) -> Tensor:
-    """``cross_entropy(linear(input, linear_weight, linear_bias), target)``; with ``options`` without ever having all scores.
+    """``cross_entropy(linear(input, linear_weight, linear_bias), target)``; with ``options`` not all scores are in memory.
 
     Args:
         input: (N, D), or (D).
         linear_weight: (C, D).
-        target: int64 class indices (N), or one. (Probabilities want all scores: without ``options``.)
-        options: how the scores are cut; ``None`` computes them at once, as the two functions do.
+        target: int64 class indices (N), or one. (Probabilities need all scores, so they do not work with ``options``.)
+        options: the size of a tile of scores; ``None`` computes all scores at once, as the two functions do.
 
     Memory:
         Of N = 8,192 tokens, C = 256,000 classes and float16 the scores are 4,000 MiB, and their gradient as much. With
@@ -79,7 +81,7 @@ def linear_cross_entropy(
     Saves: the input, the weight, the bias, the target, and 4 bytes a sample; without options the input, the weight, the scores.
 
     Raises:
-        DimensionError: a target that is no class; on the cpu. ShapeError, DTypeError: arguments that do not fit each other.
+        DimensionError: a target that is not a class; on the cpu. ShapeError, DTypeError: arguments that do not fit each other.
         NotOfferedError: probabilities with ``options``; a weight of more than 2 dimensions.
 
     Source: Wijmans et al., *Cut your losses in large-vocabulary language models*, 2024. The name is PyTorch's.
@@ -94,7 +96,7 @@ def linear_cross_entropy(
         scores = linear(input, linear_weight, linear_bias)
         return cross_entropy(scores, target, weight, ignore_index=ignore, reduction=reduction, label_smoothing=label_smoothing)
     if target.is_floating_point():
-        raise NotOfferedError("linear_cross_entropy: class probabilities want all scores at once; leave options out")
+        raise NotOfferedError("linear_cross_entropy: class probabilities need all scores at once; leave options out")
     # PyTorch's own options, which ``from_torch`` leaves as they are, know no classes of a tile
     tile = {"rows": options.batch_chunk_size or 1024, "classes": getattr(options, "class_chunk_size", None) or 1024}
     lines, goal = (input.unsqueeze(0), target.reshape(1)) if input.ndim == 1 else (input, target)

@@ -17,11 +17,12 @@ from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
 from . import elementwise
+from .door import FLOAT32, REFUSED, public
 from .softmax import log_softmax as log_softmax
 
 
 def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool | None = None) -> str:
-    """The reduction to use, from today's argument and the two old ones.
+    """The reduction to use, from the current argument and the two old ones.
 
     Raises:
         ValueError: it is not one of none, mean, sum.
@@ -34,7 +35,7 @@ def reduction_of(reduction: str, size_average: bool | None = None, reduce: bool 
 
 
 def _scale(reduction: str, count: int) -> float | None:
-    """The factor of the sum of all losses; ``None`` for no sum. The mean of nothing is nan."""
+    """The factor of the sum of all losses; ``None`` without a sum. The mean of no losses is nan."""
     if reduction == "none":
         return None
     return 1.0 if reduction == "sum" else 1.0 / count if count else math.nan
@@ -45,7 +46,7 @@ def _reduce(losses: Tensor, reduction: str) -> Tensor:
 
 
 def _count(*tensors: Tensor | None) -> int:
-    """Elements of the broadcast shape of the tensors (the op refuses shapes that do not broadcast)."""
+    """The number of elements of the broadcast shape. (The op refuses shapes that do not broadcast.)"""
     from ..ops.base import broadcast
 
     return math.prod(broadcast("loss", *[tuple(t.shape) for t in tensors if t is not None]))
@@ -68,6 +69,7 @@ def _warn_broadcast(input: Tensor, target: Tensor) -> None:
 # --- classes ------------------------------------------------------------------------------------------------------------
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -84,13 +86,13 @@ def cross_entropy(
         input: scores, floating: (C), (N, C) or (N, C, d1, ...).
         target: int64 (or uint8) indices of input's shape without C, or probabilities of input's shape.
         weight: one weight a class; the mean is over the weights of the targets.
-        ignore_index: targets that count nothing.
-        label_smoothing: how much of the target is spread evenly over all classes.
+        ignore_index: targets that are ignored.
+        label_smoothing: the share of the target that is spread evenly over all classes.
 
     Saves: the input, the target, and 4 bytes a sample; no softmax. Backward takes one array of the input's size.
 
     Raises:
-        DimensionError: a target that is no class; on the cpu (a GPU gives nan rather than wait for the values).
+        DimensionError: a target that is not a class; on the cpu (on a GPU the loss is nan, because a check would have to wait).
         ShapeError, DTypeError: target or weight do not fit the input.
     """
     reduction = reduction_of(reduction, size_average, reduce)
@@ -151,6 +153,7 @@ def _check_classes(input: Tensor, target: Tensor) -> Tensor:
     return target
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def nll_loss(
     input: Tensor,
     target: Tensor,
@@ -176,6 +179,7 @@ def nll_loss(
 # --- pairs --------------------------------------------------------------------------------------------------------------
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def mse_loss(
     input: Tensor,
     target: Tensor,
@@ -193,6 +197,7 @@ def mse_loss(
     return _weighted(ops.MSELoss, input, target, reduction_of(reduction, size_average, reduce), weight)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def l1_loss(
     input: Tensor,
     target: Tensor,
@@ -217,6 +222,7 @@ def _weighted(op: Any, input: Tensor, target: Tensor, reduction: str, weight: Te
     return elementwise.div(losses.sum(), weight.sum()) if reduction == "mean" else _reduce(losses, reduction)
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def smooth_l1_loss(
     input: Tensor,
     target: Tensor,
@@ -238,6 +244,7 @@ def smooth_l1_loss(
     return _weighted(ops.HuberLoss, input, target, reduction, None, (float(beta), 1.0 / beta))
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def huber_loss(
     input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0, weight: Tensor | None = None
 ) -> Tensor:
@@ -251,6 +258,7 @@ def huber_loss(
     return _weighted(ops.HuberLoss, input, target, reduction_of(reduction), weight, (float(delta), 1.0))
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def kl_div(
     input: Tensor,
     target: Tensor,
@@ -272,6 +280,7 @@ def kl_div(
     return apply(ops.KLDiv, input, target, scale=scale, numbers=(bool(log_target),))
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=REFUSED)
 def binary_cross_entropy(
     input: Tensor,
     target: Tensor,
@@ -296,6 +305,7 @@ def binary_cross_entropy(
     return apply(ops.BCELoss, input, target, weight, scale=_scale(reduction, _count(input, weight)))
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def binary_cross_entropy_with_logits(
     input: Tensor,
     target: Tensor,

@@ -10,6 +10,7 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from . import attention
+from .door import LOWER, public
 from .dropout import dropout
 from .join import cat
 from .linalg import linear
@@ -17,7 +18,7 @@ from .softmax import softmax
 
 
 def _canonical(mask: Tensor | None, name: str) -> Tensor | None:
-    """The mask as scaled_dot_product_attention has it: bool, where True takes part, or what is added."""
+    """The mask in the form of scaled_dot_product_attention: bool, where True is visible, or numbers to add."""
     if mask is None:
         return None
     if mask.dtype == np.bool_:
@@ -28,7 +29,7 @@ def _canonical(mask: Tensor | None, name: str) -> Tensor | None:
 
 
 def _added(mask: Tensor, query: Tensor) -> Tensor:
-    """A mask as what is added to the scores, in query's dtype."""
+    """A mask as numbers to add to the scores, in query's dtype."""
     if mask.dtype != np.bool_:
         return mask.to(query.dtype)
     zero = query.new_zeros(1).expand(*mask.shape)
@@ -36,7 +37,7 @@ def _added(mask: Tensor, query: Tensor) -> Tensor:
 
 
 def _joined(keys: Tensor | None, pairs: Tensor | None, query: Tensor) -> Tensor | None:
-    """One mask of two, of keys (N, 1, 1, S) and of pairs (N or 1, heads or 1, L, S): bool, or of query's dtype."""
+    """One mask from two: of keys (N, 1, 1, S), and of pairs (N or 1, heads or 1, L, S). It is bool, or of query's dtype."""
     if keys is None or pairs is None:
         one = pairs if keys is None else keys
         return one if one is None or one.dtype == np.bool_ else one.to(query.dtype)
@@ -71,7 +72,7 @@ def _masks(
 
 
 def _longer(mask: Tensor | None, by: int) -> Tensor | None:
-    """A mask with ``by`` more columns, which take part."""
+    """A mask with ``by`` more columns, which are visible."""
     if mask is None or not by:
         return mask
 
@@ -105,7 +106,7 @@ class _Heads:
         return x.reshape(*((count, rows) if self.batch_first else (rows, count)), x.shape[2] * x.shape[3])
 
     def append(self, x: Tensor, row: Tensor | None) -> Tensor:
-        """``x`` with one more token behind its tokens, the same for all of the batch; zeros unless given."""
+        """``x`` with one more token at the end, the same for the whole batch; by default zeros."""
 
         count, _ = self.size(x)
         shape = (count, 1, x.shape[2]) if self.batch_first else (1, count, x.shape[2])
@@ -114,7 +115,7 @@ class _Heads:
 
 
 def _projected(tensors: tuple[Tensor, Tensor, Tensor], weights: tuple, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Query, key and value, each through its own weight."""
+    """The projections of query, key and value."""
     width = weights[0].shape[0]
     biases = (None, None, None) if bias is None else tuple(bias[i * width : (i + 1) * width] for i in range(3))
     q, k, v = (linear(t, w, b) for t, w, b in zip(tensors, weights, biases, strict=True))
@@ -122,7 +123,7 @@ def _projected(tensors: tuple[Tensor, Tensor, Tensor], weights: tuple, bias: Ten
 
 
 def _weighted(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, p: float) -> tuple[Tensor, Tensor]:
-    """The result and the softmax, which is made as a matrix because it is asked for."""
+    """The result, and the softmax as a matrix, which the caller needs."""
     scores = (q * (1.0 / math.sqrt(max(q.shape[-1], 1)))) @ k.transpose(-2, -1)
     if mask is not None:
         scores = scores + _added(mask, q)
@@ -149,7 +150,7 @@ def _attention(
     columns = heads.size(key)[1] if static[0] is None else static[0].shape[1]
     keys, pairs = _masks(key_padding_mask, attn_mask, (count, heads.count, rows, columns))
     if causal and not need_weights:
-        pairs = None  # the hint says that it is the triangle: tiles know it without memory
+        pairs = None  # the hint says that the mask is the triangle, which needs no memory in tiles
     else:
         causal = False
     if plain and packed is not None and query is key and key is value and not need_weights and not _needs_grad(keys, pairs):
@@ -180,12 +181,12 @@ def _needs_grad(*masks: Tensor | None) -> bool:
 
 
 def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tensor:
-    """Keys or values by head, or those that are given as (N * heads, S, E / heads) instead."""
+    """Keys or values by head, or the given static ones (N * heads, S, E / heads)."""
     return heads.split(t) if static is None else static.reshape(count, heads.count, *static.shape[1:])
 
 
 def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:
-    """Shapes that no attention of this width takes.
+    """Refuse shapes that do not fit this width.
 
     Raises:
         ShapeError: with what was found.
@@ -205,7 +206,7 @@ def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: in
 
 
 def _refuse_weights(key: Tensor, value: Tensor, width: int, in_proj: tuple, extra: tuple) -> None:
-    """Weights of another width.
+    """Refuse weights of another width.
 
     Raises:
         ArgumentTypeError: there is none.
@@ -227,6 +228,7 @@ def _refuse_weights(key: Tensor, value: Tensor, width: int, in_proj: tuple, extr
         raise ArgumentTypeError("bias_k and bias_v are set together, or neither is")
 
 
+@public("nn.functional", cpu=LOWER, cuda=LOWER)
 def multi_head_attention_forward(
     query: Tensor,
     key: Tensor,
@@ -278,6 +280,7 @@ def multi_head_attention_forward(
     )
 
 
+@public()
 def multi_head(
     query: Tensor,
     key: Tensor,
@@ -302,7 +305,7 @@ def multi_head(
     is_causal: bool,
     batch_first: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """:func:`multi_head_attention_forward` that takes (N, L, E) too: a batch that comes first need not be turned."""
+    """:func:`multi_head_attention_forward` that also takes (N, L, E), without transposing it."""
     _refuse(query, key, value, embed_dim, num_heads)
     _refuse_weights(key, value, embed_dim, (in_proj_weight, separate, in_proj_bias), (bias_k, bias_v))
     if is_causal and attn_mask is None:

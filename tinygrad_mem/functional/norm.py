@@ -10,12 +10,14 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, finfo
 from ..errors import ArgumentError, ArgumentTypeError, DeviceError, DTypeError, ShapeError
-from ..interrupts import whole
+from ..interrupts import uninterrupted
 from ..ops import norm as ops
 from ..scope import local
 from . import choose, elementwise, pool, rearrange, reduce, shape
+from .door import AS_IS, FLOAT32, public
 
 
+@public("nn.functional")
 def batch_norm(
     input: Tensor,
     running_mean: Tensor | None,
@@ -26,9 +28,9 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor:
-    """Normalise each channel (axis 1) over all other axes; in training move the running statistics, outside use them.
+    """Normalise each channel (axis 1) over all other axes; in training update the running statistics, otherwise use them.
 
-    Where a checkpointed function is recomputed in backward, the statistics stay where its forward has moved them.
+    When a checkpointed function is recomputed in backward, the statistics are not updated again.
 
     Saves: input, 2 numbers a channel, and weight.
 
@@ -45,7 +47,7 @@ def batch_norm(
 
 
 def _of_nothing(input: Tensor, *parameters: Tensor | None) -> Tensor:
-    """An empty batch as it is, on the tape: no statistics move, and the gradients of parameters are zero."""
+    """The result for an empty batch: the input. Statistics do not change, and gradients of parameters are zero."""
     out = input.clone()
     for parameter in parameters:
         out = out if parameter is None else elementwise.mul(out, reduce.sum(parameter))
@@ -55,7 +57,7 @@ def _of_nothing(input: Tensor, *parameters: Tensor | None) -> Tensor:
 def statistics_of(
     name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float, eps: float
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The running statistics that an op of batch norm is to use and to move, once all is checked that may be wrong."""
+    """The running statistics that an op of batch norm uses and updates, checked."""
     if input.ndim < 2:
         raise ShapeError(f"{name}: expected at least 2 dimensions (batch, channels), found {list(input.shape)}")
     if training and input.numel() // max(input.size(1), 1) <= 1:
@@ -63,18 +65,18 @@ def statistics_of(
     if not training and (mean is None or var is None):
         raise ArgumentError("Expected running_mean and running_var to be defined when training=False")
     _check_statistics(name, input, mean, var, training, (momentum, eps))
-    return (None, None) if training and local.phase == "recompute" else (mean, var)  # the forward has moved them
+    return (None, None) if training and local.phase == "recompute" else (mean, var)  # the forward has updated them
 
 
 def with_statistics(
     how: Callable[..., Tensor], op: Any, inputs: tuple, mean: Tensor | None, var: Tensor | None, numbers: dict[str, Any]
 ) -> Tensor:
-    """``op``, one of batch norm, applied as ``how`` does: in training both statistics move and count that, or neither does."""
+    """Apply ``op``, a batch norm, with the parameters ``how``. In training both statistics are updated, or neither."""
     if mean is None or var is None:
         return how(op, *inputs, running_mean=None, running_var=None, **numbers)
     if not numbers["training"]:
         return how(op, *inputs, running_mean=mean.array, running_var=var.array, **numbers)
-    return whole(_moving, how, op, inputs, mean, var, numbers)
+    return uninterrupted(_moving, how, op, inputs, mean, var, numbers)
 
 
 def _moving(how: Callable[..., Tensor], op: Any, inputs: tuple, mean: Tensor, var: Tensor, numbers: dict[str, Any]) -> Tensor:
@@ -87,7 +89,7 @@ def _moving(how: Callable[..., Tensor], op: Any, inputs: tuple, mean: Tensor, va
 def _check_statistics(
     name: str, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, numbers: tuple
 ) -> None:
-    """The op writes the statistics: whatever may be wrong must be found before."""
+    """Check everything before the op writes the statistics."""
     if (mean is None) != (var is None):
         raise ArgumentError("Expected running_mean and running_var both, or neither of them, found one")
     for which, statistic in (("running_mean", mean), ("running_var", var)):
@@ -103,6 +105,7 @@ def _check_statistics(
         raise ArgumentError(f"{name}: eps must be positive, found {numbers[1]}")
 
 
+@public("nn.functional", cuda=FLOAT32)
 def layer_norm(
     input: Tensor,
     normalized_shape: int | Sequence[int],
@@ -113,12 +116,13 @@ def layer_norm(
     """Normalise over the last dimensions, whose sizes are ``normalized_shape``. Saves: input, 2 numbers a row, and weight.
 
     Raises:
-        ShapeError: the last dimensions are others.
+        ShapeError: the last dimensions have other sizes.
     """
     rows, size = _last(input, normalized_shape, "layer_norm", weight, bias)
     return apply(ops.SampleNorm, input, weight, bias, layout=(rows, 1, 1, size), affine=(1, 1, size), eps=eps, centre=True)
 
 
+@public("nn.functional", cuda=FLOAT32)
 def rms_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
@@ -130,7 +134,7 @@ def rms_norm(
 
 
 def _last(input: Tensor, normalized_shape: Any, name: str, *parameters: Tensor | None) -> tuple[int, int]:
-    """Rows and row size of the last dimensions."""
+    """The number of rows and their size, for the last dimensions."""
     sizes = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
     if not sizes or tuple(input.shape[-len(sizes) :]) != sizes:
         raise ShapeError(
@@ -144,6 +148,7 @@ def _last(input: Tensor, normalized_shape: Any, name: str, *parameters: Tensor |
     return math.prod(input.shape[: input.ndim - len(sizes)]), size
 
 
+@public("nn.functional", cuda=FLOAT32)
 def group_norm(
     input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
 ) -> Tensor:
@@ -169,6 +174,7 @@ def group_norm(
     return apply(ops.SampleNorm, input, weight, bias, layout=layout, affine=affine, eps=eps, centre=True)
 
 
+@public("nn.functional", cuda=AS_IS)
 def instance_norm(
     input: Tensor,
     running_mean: Tensor | None = None,
@@ -190,22 +196,24 @@ def instance_norm(
     if math.prod(input.shape[2:]) <= 1:
         raise ArgumentError(f"Expected more than 1 spatial element when training, got input size {list(input.shape)}")
     if running_mean is not None and running_var is not None and local.phase != "recompute":
-        whole(_move_on, input.detach().reshape(n, channels, -1), running_mean, running_var, momentum)
+        uninterrupted(_move_on, input.detach().reshape(n, channels, -1), running_mean, running_var, momentum)
     return group_norm(input, channels, weight, bias, eps)
 
 
 def _move_on(x: Tensor, running_mean: Tensor, running_var: Tensor, momentum: float) -> None:
-    """Let both statistics follow those of ``x``, of shape (n, channels, length)."""
+    """Update both running statistics from ``x`` (n, channels, length)."""
     for statistic, now in ((running_mean, x.mean(2)), (running_var, x.var(2))):
         statistic.copy_(statistic.detach() * (1 - momentum) + now.mean(0) * momentum)
 
 
+@public("nn.functional")
 def normalize(input: Tensor, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """Divide by the p-norm along ``dim``, not taken below ``eps``. Saves: what its parts save."""
     length = choose.clamp(reduce.norm(input, p, dim, keepdim=True), min=eps)
     return elementwise.div(input, length.expand_as(input))
 
 
+@public("nn.functional", cpu=FLOAT32)
 def local_response_norm(input: Tensor, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> Tensor:
     """Divide by ``(k + alpha * mean of the squares of size neighbour channels) ** beta``: (N, C, ...) -> (N, C, ...).
 

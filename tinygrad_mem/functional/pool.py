@@ -13,6 +13,7 @@ from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
 from . import creation, elementwise, gather, unary
 from .activation import relu
+from .door import FLOAT32, public
 
 Sizes = int | Sequence[int]
 
@@ -38,12 +39,12 @@ def planes(input: Tensor, n: int, name: str) -> Tensor:
 
 
 def unfolded(output: Tensor, input: Tensor, n: int) -> Tensor:
-    """Batch and channels as they were in ``input``."""
+    """Batch and channels unfolded as in ``input``."""
     return output.reshape(*input.shape[:-n], *output.shape[1:])
 
 
 def _out_size(size: int, k: int, s: int, p: int, d: int, ceil_mode: bool) -> int:
-    """Windows along one axis; with ``ceil_mode`` a last one may hang over, if it starts inside."""
+    """The number of windows along one axis; with ``ceil_mode`` the last may extend past the end, if it starts inside."""
     span = size + 2 * p - d * (k - 1) - 1
     out = (-(-span // s) if ceil_mode else span // s) + 1
     if ceil_mode and (out - 1) * s >= size + p:
@@ -76,7 +77,7 @@ def _geometry(
 
 
 def _sees_nothing(sizes: tuple[int, ...], outs: tuple[int, ...], geometry: tuple) -> bool:
-    """Whether a window has all its offsets in the padding: one that is dilated may step over a short input."""
+    """True if some window has only padding: a dilated window may skip a short input."""
     return any(
         all(not 0 <= i * s - p + o * d < size for o in range(k))
         for size, out, k, s, p, d in zip(sizes, outs, *geometry, strict=True)
@@ -102,7 +103,7 @@ def _max_pool(
     outs, geometry = _geometry(input, n, name, kernel_size, stride, padding, dilation, ceil_mode)
     if (return_indices or input.requires_grad) and _sees_nothing(x.shape[1:], outs, geometry):
         raise ShapeError(
-            f"{name}: a window of input size {list(input.shape)} sees only padding: it has no index and no gradient; "
+            f"{name}: a window of input size {list(input.shape)} sees only padding: it would have no index and no gradient; "
             "use less padding or dilation, or a larger input"
         )
     if not return_indices:
@@ -111,6 +112,7 @@ def _max_pool(
     return unfolded(out, input, n), unfolded(positions, input, n)
 
 
+@public("nn.functional")
 def max_pool1d(
     input: Tensor,
     kernel_size: Sizes,
@@ -120,16 +122,11 @@ def max_pool1d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest of each window over the last dimension; (N, C, ...) or (C, ...).
-
-    Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
-
-    Raises:
-        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
-    """
+    """The largest of each window over the last dimension. Saves and raises as :func:`max_pool2d`."""
     return _max_pool(1, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@public("nn.functional")
 def max_pool2d(
     input: Tensor,
     kernel_size: Sizes,
@@ -144,11 +141,12 @@ def max_pool2d(
     Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
 
     Raises:
-        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
+        ShapeError: sizes that do not fit, or indices or gradients of a window that sees only padding.
     """
     return _max_pool(2, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
+@public("nn.functional", cpu=FLOAT32)
 def max_pool3d(
     input: Tensor,
     kernel_size: Sizes,
@@ -158,13 +156,7 @@ def max_pool3d(
     ceil_mode: bool = False,
     return_indices: bool = False,
 ) -> Any:
-    """The largest of each window over the last 3 dimensions; (N, C, ...) or (C, ...).
-
-    Saves: one byte an output (two for windows of more than 256 entries). ``return_indices`` also gives int64 positions.
-
-    Raises:
-        ShapeError: sizes that do not fit, or indices or gradients are wanted of a window that sees only padding.
-    """
+    """The largest of each window over the last 3 dimensions. Saves and raises as :func:`max_pool2d`."""
     return _max_pool(3, input, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
@@ -189,6 +181,7 @@ def _avg_pool(
     return unfolded(out, input, n)
 
 
+@public("nn.functional")
 def avg_pool1d(
     input: Tensor,
     kernel_size: Sizes,
@@ -198,15 +191,11 @@ def avg_pool1d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over the last dimension; (N, C, ...) or (C, ...). Saves nothing.
-
-    Raises:
-        ShapeError: sizes that do not fit, or a divisor of 0.
-        DTypeError: the input is not floating.
-    """
+    """The mean of each window over the last dimension. Saves nothing. Raises as :func:`avg_pool2d`."""
     return _avg_pool(1, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@public("nn.functional")
 def avg_pool2d(
     input: Tensor,
     kernel_size: Sizes,
@@ -225,6 +214,7 @@ def avg_pool2d(
     return _avg_pool(2, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
+@public("nn.functional", cpu=FLOAT32)
 def avg_pool3d(
     input: Tensor,
     kernel_size: Sizes,
@@ -234,17 +224,12 @@ def avg_pool3d(
     count_include_pad: bool = True,
     divisor_override: int | None = None,
 ) -> Tensor:
-    """The mean of each window over the last 3 dimensions; (N, C, ...) or (C, ...). Saves nothing.
-
-    Raises:
-        ShapeError: sizes that do not fit, or a divisor of 0.
-        DTypeError: the input is not floating.
-    """
+    """The mean of each window over the last 3 dimensions. Saves nothing. Raises as :func:`avg_pool2d`."""
     return _avg_pool(3, input, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override)
 
 
 def _unpooled_sizes(input: Tensor, n: int, kernel: tuple, step: tuple, pad: tuple, output_size: Any) -> tuple[int, ...]:
-    """The sizes that were pooled: the smallest unless they are given, with batch and channels or without."""
+    """The sizes before pooling: the given ones, with or without batch and channels; by default the smallest possible."""
     least = [(o - 1) * s + k - 2 * p for o, k, s, p in zip(input.shape[-n:], kernel, step, pad, strict=True)]
     if output_size is None:
         return tuple(least)
@@ -279,6 +264,7 @@ def _max_unpool(
     return gather.scatter_(whole, 1, places, flat).reshape(*input.shape[:-n], *sizes)
 
 
+@public("nn.functional")
 def max_unpool1d(
     input: Tensor,
     indices: Tensor,
@@ -287,16 +273,11 @@ def max_unpool1d(
     padding: Sizes = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """The values of a max_pool1d back at their ``indices``, 0 elsewhere. Saves: the indices.
-
-    Raises:
-        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
-        DTypeError: the indices are not int64.
-        DimensionError: an index outside of the output.
-    """
+    """The values of a max_pool1d back at their ``indices``, 0 elsewhere. Saves and raises as :func:`max_unpool2d`."""
     return _max_unpool(1, input, indices, kernel_size, stride, padding, output_size)
 
 
+@public("nn.functional")
 def max_unpool2d(
     input: Tensor,
     indices: Tensor,
@@ -308,13 +289,14 @@ def max_unpool2d(
     """The values of a max_pool2d back at their ``indices``, 0 elsewhere. Saves: the indices.
 
     Raises:
-        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
+        ShapeError: ``output_size`` is not one that such a pooling takes, or indices and input differ in shape.
         DTypeError: the indices are not int64.
         DimensionError: an index outside of the output.
     """
     return _max_unpool(2, input, indices, kernel_size, stride, padding, output_size)
 
 
+@public("nn.functional")
 def max_unpool3d(
     input: Tensor,
     indices: Tensor,
@@ -323,13 +305,7 @@ def max_unpool3d(
     padding: Sizes = 0,
     output_size: Sequence[int] | None = None,
 ) -> Tensor:
-    """The values of a max_pool3d back at their ``indices``, 0 elsewhere. Saves: the indices.
-
-    Raises:
-        ShapeError: ``output_size`` is not one that such a pooling takes, or the indices have not the input's shape.
-        DTypeError: the indices are not int64.
-        DimensionError: an index outside of the output.
-    """
+    """The values of a max_pool3d back at their ``indices``, 0 elsewhere. Saves and raises as :func:`max_unpool2d`."""
     return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
 
 
@@ -344,6 +320,7 @@ def _lp_pool(n: int, input: Tensor, norm_type: float, kernel_size: Sizes, stride
     return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
 
 
+@public("nn.functional")
 def lp_pool1d(
     input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -351,6 +328,7 @@ def lp_pool1d(
     return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@public("nn.functional")
 def lp_pool2d(
     input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:
@@ -358,6 +336,7 @@ def lp_pool2d(
     return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
 
 
+@public("nn.functional")
 def lp_pool3d(
     input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
 ) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ranks between elements, ranks without nan, and the most frequent: what is read off a sorted line."""
+"""Quantiles, medians without nan, and the mode, from sorted lines."""
 
 from __future__ import annotations
 
@@ -11,20 +11,22 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, ShapeError
 from ..ops import sort as ops
 from . import choose, compare, creation, elementwise, gather, reduce, scan, shape, unary
+from .door import FLOAT32, public
 from .index import ends
 from .sort import ValuesIndices, argsort, sort
 
 _BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
+@public("torch", "Tensor", cpu=FLOAT32)
 def quantile(
     input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
-    """The value below which the share ``q`` of a line lies, between two elements where need be; nan where the line has one.
+    """The ``q``-quantile, interpolated between two elements if needed; nan if there is one.
 
     Args:
-        q: from 0 to 1: a number, or a vector, whose results stand in a new first dimension.
-        dim: all elements unless given.
+        q: from 0 to 1: a number, or a vector, whose results are in a new first dimension.
+        dim: by default all elements.
         interpolation: between two elements: linear, lower, higher, midpoint or nearest.
 
     Saves: what its parts save: the indices of a sort, 8 bytes an element, and the indices and weights of the results.
@@ -37,6 +39,7 @@ def quantile(
     return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
 
 
+@public("torch", "Tensor", cpu=FLOAT32)
 def nanquantile(
     input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
 ) -> Tensor:
@@ -73,7 +76,7 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
 
 
 def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
-    """Of lines (..., n) the values at the shares ``q`` (k): (..., k)."""
+    """The ``q``-quantiles (k) of lines (..., n): (..., k)."""
     ordered = sort(line).values
     nan = compare.isnan(line.detach())
     if skip:
@@ -96,6 +99,7 @@ def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
     return elementwise.lerp(below, above, elementwise.sub(rank, low) if between == "linear" else 0.5)
 
 
+@public("torch", "Tensor")
 def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of the elements that are not nan, of all or ``(values, indices)`` along ``dim``; nan where all are.
 
@@ -118,13 +122,14 @@ def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> A
 
 
 def _chosen(input: Tensor, axis: int, index: Tensor, keepdim: bool) -> ValuesIndices:
-    """The values at ``index`` along ``axis``, and the index; the axis, of one, goes unless it is kept."""
+    """The values at ``index`` along ``axis``, and the index; the axis, of size 1, is removed unless it is kept."""
     values = gather.gather(input, axis, index)
     return ValuesIndices(values, index) if keepdim else ValuesIndices(shape.squeeze(values, axis), shape.squeeze(index, axis))
 
 
+@public("torch", "Tensor")
 def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """The most frequent value along ``dim``, the smallest of several, and the last place where it stands.
+    """The most frequent value along ``dim``, the smallest of several, and the last index at which it occurs.
 
     Saves: the indices, 8 bytes each.
 
@@ -140,7 +145,7 @@ def mode(input: Tensor, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     size = input.size(axis)
     late, early = shape.narrow(ordered, axis, builtins.min(1, size), size - 1), shape.narrow(ordered, axis, 0, size - 1)
     position = shape.reshape(creation.arange(size, device=input.device), [-1 if a == axis else 1 for a in range(input.ndim)])
-    begins = creation.zeros_like(order)  # where the run of equal values began that an element is of
+    begins = creation.zeros_like(order)  # the start of the run of equal values around each element
     shape.narrow(begins, axis, builtins.min(1, size), size - 1).copy_(
         elementwise.mul(compare.ne(late, early), shape.narrow(position, axis, builtins.min(1, size), size - 1))
     )

@@ -1,4 +1,4 @@
-"""Random tensors and random fills. Every call takes one ticket of a generator: the same seed gives the same run on a device."""
+"""Random tensors and random fills. Every call takes one ticket of a generator, so the same seed gives the same run."""
 
 from __future__ import annotations
 
@@ -17,36 +17,42 @@ from ..dtypes import is_floating
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from ..ops import random as ops
 from . import creation
+from .door import public
 from .shape import sizes_of
 
 
+@public("torch")
 def manual_seed(seed: int) -> Generator:
-    """Seed the generators of all devices, those that are opened later included."""
+    """Seed the generators of all devices, including those that are opened later."""
     cpu = Device("cpu").generator
     for generator in (FIRST, *(device.generator for device in opened())):
         generator.manual_seed(seed)
     return cpu
 
 
+@public("torch")
 def seed() -> int:
-    """Seed the generators of all devices from the operating system."""
+    """Seed the generators of all devices with a number from the operating system."""
     fresh = Device("cpu").generator.seed()
     manual_seed(fresh)
     return fresh
 
 
+@public("torch")
 def initial_seed() -> int:
     """The cpu generator's seed."""
     return Device("cpu").generator.initial_seed()
 
 
+@public("torch")
 def get_rng_state(device: Any = "cpu") -> Tensor:
     """A generator's state: 16 bytes, seed and number of calls."""
     return _state_of(Device(device).generator)
 
 
+@public("torch")
 def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
-    """Put a generator where :func:`get_rng_state` found it.
+    """Restore a state from :func:`get_rng_state`.
 
     Raises:
         TypeError: not 16 bytes.
@@ -60,7 +66,7 @@ def _state_of(generator: Generator) -> Tensor:
 
 
 def _set_state(generator: Generator, new_state: Tensor) -> Generator:
-    """Put the generator where its ``get_state()`` found it."""
+    """Restore a state from ``get_state()``."""
     if new_state.dtype != dtypes.uint8 or new_state.numel() != 16:
         raise ArgumentTypeError(f"RNG state must be a ByteTensor of 16 bytes, found {new_state.dtype} {list(new_state.shape)}")
     first, calls = struct.unpack("<QQ", new_state.cpu().numpy().tobytes())
@@ -75,6 +81,7 @@ def _ticket(tensor: Tensor, generator: Generator | None) -> tuple:
     return (generator or tensor.device.generator).ticket()
 
 
+@public("torch")
 def rand(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -84,6 +91,7 @@ def rand(
     return out.requires_grad_(requires_grad)
 
 
+@public("torch")
 def randn(
     *size: Any, generator: Generator | None = None, dtype: Any = None, device: Any = None, requires_grad: bool = False
 ) -> Tensor:
@@ -98,6 +106,7 @@ def _given(name: str, size: tuple) -> None:
         raise ArgumentTypeError(f'{name}() missing 1 required positional arguments: "size"; () is the shape of one number')
 
 
+@public("torch")
 def randint(
     low: int = 0,
     high: Any = None,
@@ -127,8 +136,9 @@ def randint(
     return random_(out, low, high, generator=generator).requires_grad_(requires_grad)
 
 
+@public("torch")
 def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, device: Any = None) -> Tensor:
-    """0 to n - 1 in random order, int64."""
+    """A random permutation of 0 to n - 1, int64."""
     out = creation.empty(n, dtype=dtype or dtypes.int64, device=device)
     kernels, array = out.device.kernels, out.array
     work = out.device.workspace(kernels.permutation_workspace(array))
@@ -136,16 +146,19 @@ def randperm(n: int, *, generator: Generator | None = None, dtype: Any = None, d
     return out
 
 
+@public("torch")
 def rand_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Uniform numbers of ``input``'s shape."""
     return uniform_(creation.empty_like(input, dtype=dtype, device=device))
 
 
+@public("torch")
 def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Normal numbers of ``input``'s shape."""
     return normal_(creation.empty_like(input, dtype=dtype, device=device))
 
 
+@public("torch")
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
     """Integers of ``input``'s shape.
 
@@ -165,6 +178,7 @@ def _whole(name: str, *bounds: Any) -> None:
             raise ArgumentTypeError(f"{name}(): bounds must be integers, found {bound!r} ({type(bound).__name__})")
 
 
+@public("torch")
 def normal(
     mean: Any,
     std: Any = 1.0,
@@ -182,17 +196,19 @@ def normal(
     """
     given = [t for t in (mean, std) if isinstance(t, Tensor)]
     if given:
-        shape = (mean + std).shape  # which refuses what does not go together, before a number is drawn
+        shape = (mean + std).shape  # it refuses wrong combinations before a number is drawn
         return (randn(shape, generator=generator, dtype=given[0].dtype, device=given[0].device) * std + mean).to(given[0].dtype)
     out = normal_(creation.empty(sizes_of((size,)), dtype=dtype, device=device), mean, std, generator=generator)
     return out.requires_grad_(requires_grad)
 
 
+@public("torch", "Tensor")
 def bernoulli(input: Tensor, *, generator: Generator | None = None) -> Tensor:
     """1 with the probability that ``input`` says, else 0. Saves nothing; the gradient is 0."""
     return apply(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(input.array,))
 
 
+@public("torch", "Tensor")
 def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, generator: Generator | None = None) -> Tensor:
     """Indices drawn in proportion to the weights in the last dimension, int64. Checked on devices that have values.
 
@@ -219,6 +235,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
     return out
 
 
+@public("Tensor")
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill with normal numbers.
 
@@ -230,6 +247,7 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
     return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
 
 
+@public("Tensor")
 def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill with uniform numbers in [a, b).
 
@@ -241,6 +259,7 @@ def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Genera
     return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
 
 
+@public("Tensor")
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
     """Fill with exponential numbers.
 
@@ -254,6 +273,7 @@ def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | No
     return apply_(ops.Draw, input, kernel="exponential", ticket=_ticket(input, generator), numbers=(lambd,))
 
 
+@public("Tensor")
 def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = None) -> Tensor:
     """Fill with 1 with probability ``p`` (a number or a tensor), else 0."""
     if not isinstance(p, Tensor) and not 0 <= p <= 1:
@@ -262,6 +282,7 @@ def bernoulli_(input: Tensor, p: Any = 0.5, *, generator: Generator | None = Non
     return apply_(ops.Draw, input, kernel="bernoulli", ticket=_ticket(input, generator), numbers=(chance,))
 
 
+@public("Tensor")
 def random_(input: Tensor, from_: int = 0, to: int | None = None, *, generator: Generator | None = None) -> Tensor:
     """Fill with integers in [from_, to); up to what the dtype holds exactly unless bounded.
 

@@ -1,4 +1,4 @@
-"""Entries in other places, repeated or padded: copies, which save nothing for backward."""
+"""Copies with entries reordered, repeated or padded. They save nothing for backward."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from ..ops import convert
 from ..ops import join as ops
 from . import shape
 from .creation import tensor
+from .door import public
 from .gather import index_select
 from .join import cat
 
 
+@public("Tensor")
 def repeat(input: Tensor, *repeats: Any) -> Tensor:
-    """The tensor repeated along each dimension: a copy. Saves nothing."""
+    """Repeat the tensor along each dimension: a copy. Saves nothing."""
     times = shape.sizes_of(repeats)
     if len(times) < input.ndim:
         raise ShapeError("Number of dimensions of repeat dims can not be smaller than number of dimensions of tensor")
@@ -31,16 +33,18 @@ def repeat(input: Tensor, *repeats: Any) -> Tensor:
     return shape.reshape(apply(convert.Clone, x), [k * n for k, n in zip(times, sizes, strict=True)])
 
 
+@public("torch", "Tensor")
 def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
     """:func:`repeat`, with missing leading counts taken as 1."""
     dims = shape.sizes_of((dims, *more))
     return repeat(input, (1,) * (input.ndim - len(dims)) + tuple(dims))
 
 
+@public("torch", "Tensor")
 def repeat_interleave(
     input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Every entry repeated, one behind the other.
+    """Repeat each entry.
 
     Raises:
         ShapeError: ``output_size`` is given, and another number of entries comes out.
@@ -59,8 +63,9 @@ def repeat_interleave(
     return index_select(input, axis, tensor([i for i, k in enumerate(counts) for _ in range(k)], dtype="int64"))
 
 
+@public("torch", "Tensor")
 def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Tensor:
-    """Entries moved round: what leaves at one end comes back at the other."""
+    """Shift entries cyclically."""
     if dims is None:
         return shape.reshape(roll(shape.reshape(input, -1), shifts, 0), input.shape)
     moves = (shifts,) if isinstance(shifts, int) else tuple(shifts)
@@ -76,19 +81,22 @@ def roll(input: Tensor, shifts: int | Sequence[int], dims: int | Sequence[int] |
     return input.clone() if all(s % max(input.size(d), 1) == 0 for s, d in pairs) else input
 
 
+@public("torch", "Tensor")
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
-    """Dimensions in reverse order, ``flip(x, 0, 1)`` or ``flip(x, dims=(0, 1))``: a copy. Saves nothing."""
+    """Reverse dimensions, ``flip(x, 0, 1)`` or ``flip(x, dims=(0, 1))``: a copy. Saves nothing."""
     axes = tuple(normalize_dim(d, input.ndim) for d in shape.sizes_of(axes if dims is None else (dims,)))
     return apply(ops.Flip, input, axes=axes)
 
 
+@public("torch", "Tensor")
 def fliplr(input: Tensor) -> Tensor:
-    """Columns in reverse order."""
+    """Reverse the columns."""
     return flip(input, 1)
 
 
+@public("torch", "Tensor")
 def flipud(input: Tensor) -> Tensor:
-    """Rows in reverse order.
+    """Reverse the rows.
 
     Raises:
         ShapeError: a tensor without dimensions has no rows.
@@ -98,8 +106,9 @@ def flipud(input: Tensor) -> Tensor:
     return flip(input, 0)
 
 
+@public("torch", "Tensor")
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
-    """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` in a row; of bools, whether they differ.
+    """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` concatenated; of bools, where they differ.
 
     Saves nothing.
 
@@ -129,8 +138,9 @@ def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None
     return input
 
 
+@public("nn.functional")
 def pad(input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Tensor:
-    """Entries put around the last dimensions: ``pad`` has (before, after) from the last dimension backwards; negative crops.
+    """Pad the last dimensions: ``pad`` has (before, after) from the last dimension backwards; a negative size crops.
 
     Modes: constant, reflect, replicate, circular. Saves nothing.
 
@@ -190,8 +200,9 @@ def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> 
     return cat(parts, axis)
 
 
+@public("torch", "Tensor")
 def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """Turned by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
+    """Rotate by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
 
     Raises:
         ShapeError: ``dims`` is not two different dimensions.

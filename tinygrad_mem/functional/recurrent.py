@@ -1,4 +1,4 @@
-"""Recurrent layers: one op a layer, for all its time steps and directions; and single steps of them, as ``torch`` has them."""
+"""Recurrent layers, one op for all time steps and directions of a layer; and their single steps, as in ``torch``."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError
 from ..ops import recurrent as ops
 from ..ops.recurrent_run import chunk_steps
+from .door import FIRST, LOWER, public
 
 _KINDS = {"RNN_TANH": ops.RNN, "RNN_RELU": ops.RNN, "LSTM": ops.LSTM, "GRU": ops.GRU}
 
 
+@public(cpu=FIRST, cuda=LOWER)
 def recurrent_layer(
     mode: str, input: Tensor, states: Sequence[Any], weights: Sequence[Any], sizes: Any, recompute: int = 0
 ) -> tuple[Tensor, ...]:
-    """All time steps of a layer: rows (sum of sizes, features) -> rows (the same, directions * H), and the last states.
+    """All time steps of a layer: rows (sum of sizes, features) -> rows (sum of sizes, directions * H), and the last states.
 
     Args:
         mode: RNN_TANH, RNN_RELU, LSTM or GRU.
         input: packed rows: the first steps of all sequences, then their second steps, and so on.
-        states: the state before the first step (directions, sequences, H), of an LSTM that and the cell; or nothing: zeros.
-        weights: w_ih, w_hh, b_ih and b_hh, of a second direction four more; biases may be ``None``.
-        sizes: how many sequences each step has; never more than the step before.
-        recompute: make the gates again in backward, so many steps at a time, instead of keeping them; 0 keeps them.
+        states: the state before the first step (directions, sequences, H), for an LSTM also the cell; empty: zeros.
+        weights: w_ih, w_hh, b_ih and b_hh, and four more for a second direction; biases may be ``None``.
+        sizes: the number of sequences at each step, which never rises.
+        recompute: compute the gates again in backward, this many steps at a time, instead of keeping them; 0 keeps them.
 
     Saves: of an LSTM and of a GRU four numbers a row, unit and direction, and of an LSTM the cells once every chunk of steps
     (512 rows); with ``recompute`` the cells alone; further input, output and weights. The ops' docstrings say it in bytes.
@@ -49,6 +51,7 @@ def _cell(mode: str, input: Tensor, hx: Any, weights: tuple) -> tuple[Tensor, ..
     return tuple(state.squeeze(0) for state in last)
 
 
+@public(cuda=LOWER)
 def rnn_tanh_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
@@ -59,6 +62,7 @@ def rnn_tanh_cell(
     return _cell("RNN_TANH", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
 
 
+@public(cuda=LOWER)
 def rnn_relu_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
@@ -69,6 +73,7 @@ def rnn_relu_cell(
     return _cell("RNN_RELU", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
 
 
+@public(cuda=LOWER)
 def gru_cell(
     input: Tensor, hx: Tensor, w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> Tensor:
@@ -79,6 +84,7 @@ def gru_cell(
     return _cell("GRU", input, (hx,), (w_ih, w_hh, b_ih, b_hh))[0]
 
 
+@public(cuda=LOWER)
 def lstm_cell(
     input: Tensor,
     hx: Sequence[Tensor],

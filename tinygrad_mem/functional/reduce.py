@@ -1,4 +1,7 @@
-"""Reductions. ``dim`` is an axis, several, or ``None`` for all; negative axes count from the end."""
+"""Reductions. ``dim`` is an axis, several, or ``None`` for all; negative axes count from the end.
+
+All raise DimensionError if an axis is outside the tensor.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,16 @@ from ..dtypes import is_floating
 from ..errors import ArgumentError, DTypeError
 from ..ops import reduce as ops
 from . import choose, compare, elementwise
+from .door import AS_IS, FLOAT32, FLOAT32_RESULT, public
 from .sort import ValuesIndices
 from .sort import median as median
 
 Dim = int | Sequence[int] | None
 
 
+@public()
 def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
-    """``dim`` as a tuple of axes counted from the front; empty and ``None`` mean all.
+    """``dim`` as a tuple of axes that are not negative; empty and ``None`` mean all.
 
     Raises:
         DimensionError: an axis outside the tensor.
@@ -29,25 +34,28 @@ def axes_of(input: Tensor, dim: Dim) -> tuple[int, ...]:
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
         return tuple(range(input.ndim))
     dims = (dim,) if isinstance(dim, int) else tuple(dim)
-    ndim = input.ndim  # (a comprehension that sees the tensor would keep it, in an error's traceback)
+    ndim = input.ndim  # (a comprehension that uses the tensor would keep it alive in an error's traceback)
     axes = tuple([normalize_dim(d, ndim) for d in dims])
     if len(set(axes)) != len(axes):
         raise ArgumentError(f"dim {dims} appears multiple times in the list of dims")
     return () if input.ndim == 0 else axes
 
 
+@public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def sum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The sum over ``dim``; integers are summed in int64. Saves nothing."""
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     return apply(ops.Sum, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
 
 
+@public("torch", "Tensor")
 def mean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The mean over ``dim``, of floating tensors. Saves nothing."""
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
     return apply(ops.Mean, input, axes=axes_of(input, dim), keepdim=keepdim, dtype=wanted)
 
 
+@public("torch", "Tensor", cpu=FLOAT32, cuda=FLOAT32_RESULT)
 def prod(input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
     """The product over ``dim``. Saves: input and output."""
     wanted = None if dtype is None else dtypes.as_dtype(dtype)
@@ -65,6 +73,7 @@ def _variance(input: Tensor, dim: Any, unbiased: bool | None, keepdim: bool, cor
     return apply(ops.Var, input, axes=axes_of(input, dim), correction=divisor, keepdim=keepdim, **what)
 
 
+@public("torch", "Tensor")
 def var(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
@@ -74,21 +83,22 @@ def var(
 
     Raises:
         DTypeError: ``input`` is not floating.
-        DimensionError: ``dim`` is outside the tensor.
     """
     return _variance(input, dim, unbiased, keepdim, correction)
 
 
+@public("torch", "Tensor")
 def std(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> Tensor:
-    """The standard deviation over ``dim``: the root of :func:`var`, and raising what it raises.
+    """The standard deviation over ``dim``: the root of :func:`var`. Raises as :func:`var`.
 
     Saves: input, the means and the output.
     """
     return _variance(input, dim, unbiased, keepdim, correction, root=True)
 
 
+@public("torch", "Tensor")
 def var_mean(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -96,6 +106,7 @@ def var_mean(
     return _variance(input, dim, unbiased, keepdim, correction, with_mean=True)
 
 
+@public("torch", "Tensor")
 def std_mean(
     input: Tensor, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *, correction: float | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -103,11 +114,13 @@ def std_mean(
     return _variance(input, dim, unbiased, keepdim, correction, root=True, with_mean=True)
 
 
+@public("torch", "Tensor")
 def amax(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The largest over ``dim``; equal elements share the gradient. Saves: input and output."""
     return apply(ops.Extremum, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="amax")
 
 
+@public("torch", "Tensor")
 def amin(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
     """The smallest over ``dim``; equal elements share the gradient. Saves: input and output."""
     return apply(ops.Extremum, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="amin")
@@ -120,6 +133,7 @@ def _argument(input: Tensor, dim: int | None, keepdim: bool, low: bool) -> Tenso
     return apply(ops.ArgExtremum, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low)
 
 
+@public("torch", "Tensor")
 def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first largest along ``dim``, or of all elements in a row: int64. No gradient.
 
@@ -129,6 +143,7 @@ def argmax(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _argument(input, dim, keepdim, False)
 
 
+@public("torch", "Tensor")
 def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tensor:
     """The index of the first smallest along ``dim``, or of all elements in a row: int64. No gradient.
 
@@ -138,6 +153,7 @@ def argmin(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Tens
     return _argument(input, dim, keepdim, True)
 
 
+@public("torch", "Tensor")
 def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None) -> Any:
     """The largest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise maximum.
 
@@ -145,11 +161,11 @@ def max(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor 
 
     Raises:
         ShapeError: there is nothing to choose from.
-        DimensionError: ``dim`` is outside the tensor.
     """
     return _extremum(input, dim if other is None else other, keepdim, False, elementwise.maximum)
 
 
+@public("torch", "Tensor")
 def min(input: Tensor, dim: Any = None, keepdim: bool = False, *, other: Tensor | None = None) -> Any:
     """The smallest of all; or ``(values, indices)`` along ``dim``; or, of two tensors, the elementwise minimum.
 
@@ -166,28 +182,33 @@ def _extremum(input: Tensor, dim: Any, keepdim: bool, low: bool, pairwise: Any) 
     return ValuesIndices(*apply(ops.ExtremumAlong, input, axis=normalize_dim(dim, input.ndim), keepdim=keepdim, low=low))
 
 
+@public("torch", "Tensor")
 def all(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Whether all are true: bool. No gradient."""
+    """bool: True if all elements are true. No gradient."""
     return apply(ops.Truth, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="all")
 
 
+@public("torch", "Tensor")
 def any(input: Tensor, dim: Dim = None, keepdim: bool = False) -> Tensor:
-    """Whether one is true: bool. No gradient."""
+    """bool: True if any element is true. No gradient."""
     return apply(ops.Truth, input, axes=axes_of(input, dim), keepdim=keepdim, kernel="any")
 
 
+@public("torch", "Tensor")
 def count_nonzero(input: Tensor, dim: Dim = None) -> Tensor:
     """The number of elements that are not zero, int64. No gradient."""
     return apply(ops.CountNonzero, input, axes=axes_of(input, dim))
 
 
+@public("torch", "Tensor", cuda=AS_IS)
 def nansum(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The sum of those that are not nan. Saves: a mask, one byte an element."""
+    """The sum of the elements that are not nan. Saves: a mask, one byte an element."""
     return sum(choose.masked_fill(input, compare.isnan(input.detach()), 0), dim, keepdim, dtype=dtype)
 
 
+@public("torch", "Tensor", cuda=AS_IS)
 def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any = None) -> Tensor:
-    """The mean of those that are not nan. Saves: a mask, one byte an element, and what a division saves.
+    """The mean of the elements that are not nan. Saves: a mask, one byte an element, and what a division saves.
 
     Raises:
         DTypeError: the input is not floating.
@@ -198,11 +219,13 @@ def nanmean(input: Tensor, dim: Dim = None, keepdim: bool = False, *, dtype: Any
     return elementwise.div(nansum(input, dim, keepdim, dtype=dtype), there)
 
 
+@public("torch", "special", "Tensor", cuda=FLOAT32)
 def logsumexp(input: Tensor, dim: Dim, keepdim: bool = False) -> Tensor:
     """``ln(sum(e**input))`` over ``dim``, without overflow. Saves: input and output."""
     return apply(ops.LogSumExp, input, axes=axes_of(input, dim), keepdim=keepdim)
 
 
+@public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def norm(input: Tensor, p: float | str | None = "fro", dim: Dim = None, keepdim: bool = False, dtype: Any = None) -> Tensor:
     """The p-norm over ``dim``: p a number, ``inf``, ``-inf`` or ``"fro"`` (2).
 

@@ -1,4 +1,4 @@
-"""Resampling. Every mode is linear and separable: small tables an axis say what each output is made of."""
+"""Resampling. Every mode is linear and separable: for each axis, small tables have the inputs of each output."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from ..autograd.core import apply
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import resize as ops
-from . import adaptive_pool, creation
+from . import adaptive_pool, convert, creation
+from .door import FLOAT32, public
 
 _DIMENSIONS = {"linear": 1, "bilinear": 2, "bicubic": 2, "trilinear": 3}
 
 
+@public("nn.functional", cuda=FLOAT32)
 def interpolate(
     input: Tensor,
     size: Any = None,
@@ -31,11 +33,11 @@ def interpolate(
     Saves: tables of the way back: of each axis, 12 bytes (16 in float64) for each tap of each input.
 
     Args:
-        antialias: where it shrinks, average over all inputs that an output covers, as Pillow does (bilinear and bicubic).
+        antialias: when shrinking, average over all inputs that an output covers, as Pillow does (bilinear and bicubic).
 
     Raises:
-        ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners or antialias where they have
-            no meaning.
+        ValueError: neither or both of size and scale_factor, an unknown mode, or align_corners or antialias where they
+            have no meaning.
         ShapeError: the input's dimensions do not fit the mode.
     """
     n = input.ndim - 2
@@ -54,13 +56,15 @@ def interpolate(
     if antialias and mode not in ("bilinear", "bicubic"):
         raise ArgumentError("Anti-alias option is restricted to bilinear and bicubic modes and requires a 4-D tensor as input")
     sizes, scales = _sizes(input, n, size, scale_factor, bool(recompute_scale_factor))
+    if mode == "nearest" and n == 2 and tuple(sizes) == input.shape[2:]:
+        scales = [None, None]  # PyTorch copies images whose size stays, whatever the scale
     if mode == "area":
         return getattr(adaptive_pool, f"adaptive_avg_pool{n}d")(input, tuple(sizes))
     wide = np.float64 if input.dtype == np.float64 else np.float32
     corners = bool(align_corners)
     tables, taps = _tables(mode, tuple(input.shape[2:]), tuple(sizes), tuple(scales), corners, antialias, np.dtype(wide))
     if not tables:
-        return input
+        return convert.clone(input)
     options = {"outs": tuple(sizes), "plain": mode.startswith("nearest")}
     options |= {"taps": tuple(t for t, _ in taps), "back_taps": tuple(t for _, t in taps)}
     planes = input.reshape(-1, *input.shape[2:])
@@ -72,10 +76,11 @@ def interpolate(
 def _tables(
     mode: str, lengths: tuple, sizes: tuple, scales: tuple, align: bool, smooth: bool, wide: np.dtype
 ) -> tuple[list[np.ndarray], list[tuple[int, int]]]:
-    """Places, weights and the same of the way back, all axes in one array each; and how many taps each axis has."""
+    """Positions and weights for forward and backward, with all axes in one array each; and the number of taps of each axis."""
     tables, taps = [], []
     for length, out, scale in zip(lengths, sizes, scales, strict=True):
-        if out == length and mode != "bicubic" and (scale is None or scale == 1):
+        linear = mode.endswith("linear") and not smooth  # if sizes are equal, PyTorch copies, whatever the scale is
+        if out == length and mode != "bicubic" and (linear or scale is None or scale == 1):
             taps.append((0, 0))
             continue
         places, weights = (_smooth if smooth else _taps)(mode, length, out, scale, align)
@@ -102,7 +107,7 @@ def _sizes(input: Tensor, n: int, size: Any, factor: Any, recompute: bool) -> tu
 
 
 def _taps(mode: str, length: int, out: int, scale: float | None, align: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(taps, out) places in the input and weights: what each output is made of."""
+    """For each output, (taps, out) positions in the input, and their weights."""
     step = (1 / scale) if scale else length / out
     j = np.arange(out)
     if mode.startswith("nearest"):
@@ -127,13 +132,13 @@ def _cubic(place: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _keys(d: np.ndarray, a: float) -> np.ndarray:
-    """Keys' weight of what is ``d`` away, up to 2."""
+    """Keys' weight for the distance ``d``, up to 2."""
     inside, outside = (a + 2) * d**3 - (a + 3) * d**2 + 1, a * d**3 - 5 * a * d**2 + 8 * a * d - 4 * a
     return np.where(d <= 1, inside, np.where(d < 2, outside, 0))
 
 
 def _smooth(mode: str, length: int, out: int, scale: float | None, align: bool) -> tuple[np.ndarray, np.ndarray]:
-    """:func:`_taps` of a filter that is as much wider as the output is smaller: all inputs that an output covers."""
+    """:func:`_taps` of a filter widened by the ratio of the sizes, so that it covers all inputs of an output."""
     step = ((length - 1) / (out - 1) if out > 1 else 0.0) if align else 1 / scale if scale else length / out
     wider = max(step, 1.0)
     reach = wider * (2 if mode == "bicubic" else 1)
@@ -147,7 +152,7 @@ def _smooth(mode: str, length: int, out: int, scale: float | None, align: bool) 
 
 
 def _turned(places: np.ndarray, weights: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-    """The tables of the way back, (taps, length): for each input, the outputs that have it, and how much of it."""
+    """The tables of backward, (taps, length): for each input, the outputs that use it, and their weights."""
     used, out = weights.reshape(-1) != 0, places.shape[1]
     pairs = (places * out + np.arange(out)).reshape(-1)[used]  # at a border two taps of an output may be one input
     pairs, which = np.unique(pairs, return_inverse=True)
@@ -160,6 +165,7 @@ def _turned(places: np.ndarray, weights: np.ndarray, length: int) -> tuple[np.nd
     return back, shares
 
 
+@public("nn.functional", cuda=FLOAT32)
 def upsample(
     input: Tensor, size: Any = None, scale_factor: Any = None, mode: str = "nearest", align_corners: bool | None = None
 ) -> Tensor:
@@ -167,6 +173,7 @@ def upsample(
     return interpolate(input, size, scale_factor, mode, align_corners)
 
 
+@public("nn.functional")
 def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     """(..., C * r * r, H, W) -> (..., C, H * r, W * r). Saves nothing.
 
@@ -183,6 +190,7 @@ def pixel_shuffle(input: Tensor, upscale_factor: int) -> Tensor:
     return x.reshape(*lead, channels // (r * r), h * r, w * r)
 
 
+@public("nn.functional")
 def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     """(..., C, H * r, W * r) -> (..., C * r * r, H, W). Saves nothing.
 
@@ -199,8 +207,9 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
     return x.reshape(*lead, channels * r * r, h // r, w // r)
 
 
+@public("nn.functional")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """Channels of the groups interleaved.
+    """Interleave the channels of the groups.
 
     Raises:
         ShapeError: the channels are not a multiple of ``groups``.

@@ -1,4 +1,4 @@
-"""Images at places between their pixels, and the places that an affine map leads to."""
+"""Sampling of images between their pixels, and grids of affine maps."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, NotOfferedError, ShapeError
 from ..ops import sample as ops
 from . import creation, join, linalg
+from .door import AS_IS, FLOAT32, WIDEST, public
 from .shape import sizes_of
 
 _MODES = ("bilinear", "nearest", "bicubic")
 _PADDINGS = ("zeros", "border", "reflection")
 
 
+@public("nn.functional", cpu=FLOAT32, cuda=WIDEST)
 def grid_sample(
     input: Tensor, grid: Tensor, mode: str = "bilinear", padding_mode: str = "zeros", align_corners: bool | None = None
 ) -> Tensor:
@@ -27,8 +29,8 @@ def grid_sample(
     Args:
         mode: ``"bilinear"`` mixes the pixels around a place (4, or 8 with a depth), ``"nearest"`` takes one of them,
             ``"bicubic"`` mixes 16 (without a depth).
-        padding_mode: what lies beyond the image: ``"zeros"``, its ``"border"``, or its ``"reflection"``.
-        align_corners: -1 and 1 are the middles of the outermost pixels, else their outer edges.
+        padding_mode: the values outside of the image: ``"zeros"``, its ``"border"``, or its ``"reflection"``.
+        align_corners: -1 and 1 are the centers of the outermost pixels, else their outer edges.
 
     Raises:
         ValueError: an unknown mode or padding_mode.
@@ -65,6 +67,7 @@ def grid_sample(
     return apply(ops.GridSample, input, grid, mode=mode, padding=padding_mode, align=bool(align_corners))
 
 
+@public("nn.functional", cuda=AS_IS)
 def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> Tensor:
     """The places, for :func:`grid_sample`, from which affine maps (N, 2, 3) take their outputs of ``size`` (N, C, H, W).
 
@@ -95,7 +98,7 @@ def affine_grid(theta: Tensor, size: Any, align_corners: bool | None = None) -> 
 
 
 def _middles(count: int, like: Tensor, align: bool) -> Tensor:
-    """The middles of ``count`` pixels, between -1 and 1."""
+    """The centers of ``count`` pixels, between -1 and 1."""
     if count == 1:
         return creation.zeros(1, dtype=like.dtype, device=like.device)
     end = 1.0 if align else (count - 1) / count

@@ -1,4 +1,4 @@
-"""Running sums, products and extrema along one dimension."""
+"""Running sums, products and extrema along one dimension. All raise DimensionError if it is outside the tensor."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import DTypeError
 from ..ops import scan as ops
+from .door import FLOAT32_RESULT, public
 from .sort import ValuesIndices
 
 
@@ -18,15 +19,13 @@ def _dtype(dtype: Any) -> Any:
     return None if dtype is None else dtypes.as_dtype(dtype)
 
 
+@public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Running sums along ``dim``; integers and bools in int64. Saves nothing.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
-    """
+    """Running sums along ``dim``; integers and bools in int64. Saves nothing."""
     return apply(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
 
 
+@public("Tensor")
 def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     """:func:`cumsum` in place.
 
@@ -38,39 +37,30 @@ def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
     return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=input.dtype)
 
 
+@public("torch", "Tensor", cuda=FLOAT32_RESULT)
 def cumprod(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """Running products along ``dim``; integers and bools in int64. Saves: input and output.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
-    """
+    """Running products along ``dim``; integers and bools in int64. Saves: input and output."""
     return apply(ops.CumProd, input, axis=normalize_dim(dim, input.ndim), dtype=_dtype(dtype))
 
 
+@public("torch", "Tensor")
 def cummax(input: Tensor, dim: int) -> ValuesIndices:
-    """The running largest along ``dim``, and where it was seen last. Saves: the indices, 8 bytes an element.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
-    """
+    """The running largest along ``dim``, and the index where it was last seen. Saves: the indices, 8 bytes an element."""
     return ValuesIndices(*apply(ops.CumExtremum, input, axis=normalize_dim(dim, input.ndim), largest=True))
 
 
+@public("torch", "Tensor")
 def cummin(input: Tensor, dim: int) -> ValuesIndices:
-    """The running smallest along ``dim``, and where it was seen last. Saves: the indices, 8 bytes an element.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
-    """
+    """The running smallest along ``dim``, and the index where it was last seen. Saves: the indices, 8 bytes an element."""
     return ValuesIndices(*apply(ops.CumExtremum, input, axis=normalize_dim(dim, input.ndim), largest=False))
 
 
+@public("torch", "Tensor")
 def logcumsumexp(input: Tensor, dim: int) -> Tensor:
     """``ln`` of the running sums of ``e**input`` along ``dim``, without overflow. Saves: input and output.
 
     Raises:
         DTypeError: ``input`` is not floating.
-        DimensionError: ``dim`` is outside the tensor.
     """
     if not dtypes.is_floating(input.dtype):
         raise DTypeError(f"logcumsumexp: expected a floating tensor, found {input.dtype}; convert it with .float()")

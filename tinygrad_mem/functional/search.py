@@ -1,4 +1,4 @@
-"""Looking up, counting and telling apart: no gradients."""
+"""Search, counts and distinct values: no gradients."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DTypeError, ShapeError
 from ..ops import search as ops
-from . import choose, compare, creation, elementwise, gather, index, join, rearrange, reduce, scan, shape
+from . import compare, creation, elementwise, gather, index, join, rearrange, reduce, rewrite, scan, shape
+from .door import public
 from .elementwise import Number
 from .shape import sizes_of
 from .sort import argsort, sort
 
 
+@public("torch")
 def searchsorted(
     sorted_sequence: Tensor,
     input: Tensor | Number,
@@ -26,12 +28,12 @@ def searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """The place of each value in a sorted line, so that it stays sorted: int64, of input's shape. No gradient.
+    """The position at which each value can be inserted into a sorted line: int64, of input's shape. No gradient.
 
     Args:
         sorted_sequence: one line for all, or one (the last dimension) for each line of ``input``.
-        right: behind equal ones, and not before them; ``side`` is the same in words, "left" or "right".
-        sorter: indices that sort ``sorted_sequence``, where it is not.
+        right: the position after equal elements instead of before them; ``side``, "left" or "right", says the same.
+        sorter: indices that sort ``sorted_sequence``, if it is not sorted.
 
     Raises:
         ShapeError: the leading dimensions differ, or the sorter has another shape.
@@ -54,11 +56,12 @@ def searchsorted(
     return _searched("searchsorted", sorted_sequence, input, right or side == "right", out_int32)
 
 
+@public("torch")
 def bucketize(input: Tensor | Number, boundaries: Tensor, *, out_int32: bool = False, right: bool = False) -> Tensor:
-    """In which interval between sorted boundaries each value lies: int64. No gradient. Raises: as :func:`searchsorted`.
+    """The interval between sorted boundaries that each value lies in: int64. No gradient. Raises: as :func:`searchsorted`.
 
     Args:
-        right: ``boundaries[i - 1] <= value < boundaries[i]``, and not ``boundaries[i - 1] < value <= boundaries[i]``.
+        right: ``boundaries[i - 1] <= value < boundaries[i]`` instead of ``boundaries[i - 1] < value <= boundaries[i]``.
     """
     if boundaries.ndim != 1:
         raise ShapeError(f"bucketize(): boundaries tensor must be 1 dimension, but got dim({boundaries.ndim})")
@@ -90,10 +93,11 @@ def _searched(name: str, line: Tensor, input: Tensor | Number, right: bool, out_
     return apply(ops.SearchSorted, line, value, right=bool(right), dtype=dtype)
 
 
+@public("torch")
 def isin(
     elements: Tensor | Number, test_elements: Tensor | Number, *, assume_unique: bool = False, invert: bool = False
 ) -> Tensor:
-    """Whether each element is one of ``test_elements``: bool, of elements' shape. No gradient.
+    """bool, of elements' shape: True where an element is one of ``test_elements``. No gradient.
 
     Raises:
         ArgumentTypeError: both are numbers.
@@ -113,21 +117,20 @@ def isin(
     if not tests.numel():
         return creation.full(values.shape, bool(invert), dtype=dtypes.bool, device=device)
     line = sort(shape.reshape(tests, -1)).values
-    place = choose.clamp_by_numbers_(
-        apply(ops.SearchSorted, line, values, right=False, dtype=dtypes.int64), max=line.numel() - 1
-    )
+    place = rewrite.clamp_(apply(ops.SearchSorted, line, values, right=False, dtype=dtypes.int64), max=line.numel() - 1)
     found = compare.eq(gather.take(line, place), values)
     return compare.logical_not(found) if invert else found
 
 
+@public("torch", "Tensor")
 def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Tensor:
     """The number of elements in each of ``bins`` equal intervals from ``min`` to ``max``, in input's dtype. No gradient.
 
-    Where ``min`` equals ``max`` they are the smallest and the largest element; the last interval holds ``max``.
+    If ``min`` equals ``max``, the smallest and the largest element are used; the last interval includes ``max``.
 
     Raises:
         ArgumentError: no bins, ``max`` below ``min``, or bounds that are not finite.
-        DTypeError: integers or bools.
+        DTypeError: bools, bytes and 16 bits; on the CPU, as in PyTorch, all integers.
     """
     if bins <= 0:
         raise ArgumentError(f"histc(): bins must be > 0, found {bins}")
@@ -135,11 +138,12 @@ def histc(input: Tensor, bins: int = 100, min: float = 0, max: float = 0) -> Ten
         raise ArgumentError(f"histc(): max must be larger than min, found {min} and {max}")
     if not (math.isfinite(min) and math.isfinite(max)):
         raise ArgumentError(f"histc: range of [{min}, {max}] is not finite")
-    if not input.is_floating_point():
+    if not input.is_floating_point() and (input.device.type == "cpu" or input.dtype not in (dtypes.int32, dtypes.int64)):
         raise DTypeError(f"histc: not implemented for {input.dtype}; convert it with .float(), or use bincount")
     return apply(ops.Histogram, input.detach(), bins=int(bins), low=float(min), high=float(max))
 
 
+@public("torch", "Tensor")
 def unique_consecutive(input: Tensor, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
     """Values (or slices along ``dim``) that differ from the one before; also the inverse and the counts if asked. No gradient.
 
@@ -170,6 +174,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     return tuple(result) if len(result) > 1 else result[0]
 
 
+@public("torch", "Tensor")
 def unique(
     input: Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None
 ) -> Any:
@@ -178,7 +183,7 @@ def unique(
     Raises:
         DataDependenceError: on device ``meta``: the shape depends on values.
         DimensionError: ``dim`` is outside the tensor.
-        ShapeError: another dimension than ``dim`` has no elements, so that slices are nothing to compare.
+        ShapeError: another dimension than ``dim`` has no elements, so there is nothing to compare.
     """
     if input.is_meta:
         raise DataDependenceError("unique: how many values differ depends on values, which a tensor on device meta has not")
@@ -205,11 +210,12 @@ def _order_of_slices(x: Tensor, axis: int) -> Tensor:
         raise ShapeError(f"unique: slices along dimension {axis} of a tensor of shape {list(x.shape)} have no elements")
     columns = shape.reshape(shape.movedim(x, axis, 0), (count, -1 if count else 1))
     order = argsort(columns[:, -1])
-    for column in reversed(range(columns.size(1) - 1)):  # what was in order stays so among equals
+    for column in reversed(range(columns.size(1) - 1)):  # the sort is stable: equal elements keep their order
         order = order[argsort(columns[:, column][order])]
     return order
 
 
+@public("torch")
 def unravel_index(indices: Tensor, shape: int | Any) -> tuple[Tensor, ...]:
     """Positions in a row-major array of ``shape`` as one index a dimension, of indices' shape. No gradient.
 

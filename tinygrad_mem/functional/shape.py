@@ -13,10 +13,11 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DimensionError, ShapeError
 from ..ops import convert
 from ..ops import shape as ops
+from .door import public
 
 
 def sizes_of(sizes: tuple) -> tuple[int, ...]:
-    """Sizes given as several numbers or as one sequence."""
+    """The sizes, given as several numbers or as one sequence."""
     if len(sizes) == 1 and not isinstance(sizes[0], int) and hasattr(sizes[0], "__iter__"):
         sizes = tuple(sizes[0])
     try:
@@ -27,29 +28,24 @@ def sizes_of(sizes: tuple) -> tuple[int, ...]:
 
 
 def _filled(input: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """``shape`` with a -1 replaced by what is left."""
+    """``shape`` with a -1 replaced by the remaining size."""
     count = input.numel()
     if shape.count(-1) > 1:
         raise ShapeError("only one dimension can be inferred")
     if any(n < -1 for n in shape):
         raise ShapeError(f"invalid shape dimension {min(shape)} in {list(shape)}")
     if -1 in shape:
-        known = 1
-        for n in shape:
-            known *= n if n != -1 else 1
+        known = math.prod(n for n in shape if n != -1)
         if known == 0:
             raise ShapeError(f"cannot reshape tensor of {count} elements into shape {list(shape)}: the -1 can be any value")
         if count % known == 0:
             return tuple(count // known if n == -1 else n for n in shape)
-    else:
-        known = 1
-        for n in shape:
-            known *= n
-        if known == count:
-            return shape
+    elif math.prod(shape) == count:
+        return shape
     raise ShapeError(f"shape '{list(shape)}' is invalid for input of size {count}")
 
 
+@public("Tensor")
 def view(input: Tensor, *shape: Any) -> Tensor:
     """The same memory in another shape; one -1 is inferred.
 
@@ -59,8 +55,9 @@ def view(input: Tensor, *shape: Any) -> Tensor:
     return apply(ops.View, input, shape=_filled(input, sizes_of(shape)))
 
 
+@public("torch", "Tensor")
 def reshape(input: Tensor, *shape: Any) -> Tensor:
-    """Another shape: a view where strides allow it, else a copy."""
+    """Another shape: a view if strides allow it, else a copy."""
     sizes = _filled(input, sizes_of(shape))
     if input.array.flags.c_contiguous:
         return apply(ops.View, input, shape=sizes)
@@ -69,18 +66,21 @@ def reshape(input: Tensor, *shape: Any) -> Tensor:
     return apply(ops.View, apply(convert.Clone, input), shape=sizes)
 
 
+@public("Tensor")
 def view_as(input: Tensor, other: Tensor) -> Tensor:
     """:func:`view` with another tensor's shape."""
     return view(input, other.shape)
 
 
+@public("Tensor")
 def reshape_as(input: Tensor, other: Tensor) -> Tensor:
     """:func:`reshape` to another tensor's shape."""
     return reshape(input, other.shape)
 
 
+@public("torch", "Tensor")
 def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Dimensions ``start_dim`` to ``end_dim`` as one."""
+    """Merge dimensions ``start_dim`` to ``end_dim`` into one."""
     start, end = normalize_dim(start_dim, input.ndim), normalize_dim(end_dim, input.ndim)
     if start > end:
         raise ShapeError(f"flatten() has invalid args: start_dim cannot come after end_dim, found {start_dim} and {end_dim}")
@@ -88,31 +88,29 @@ def flatten(input: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return reshape(input, 1)
     if start == end:
         return input
-    merged = 1
-    for n in input.shape[start : end + 1]:
-        merged *= n
-    return reshape(input, (*input.shape[:start], merged, *input.shape[end + 1 :]))
+    return reshape(input, (*input.shape[:start], math.prod(input.shape[start : end + 1]), *input.shape[end + 1 :]))
 
 
+@public("torch", "Tensor")
 def ravel(input: Tensor) -> Tensor:
-    """One dimension."""
+    """Flatten into one dimension."""
     return reshape(input, -1)
 
 
+@public("torch", "Tensor")
 def unflatten(input: Tensor, dim: int, sizes: Sequence[int]) -> Tensor:
-    """One dimension as several."""
+    """Split one dimension into several."""
     axis = normalize_dim(dim, input.ndim)
     sizes = list(sizes)
     if -1 in sizes:
-        known = 1
-        for n in sizes:
-            known *= n if n != -1 else 1
+        known = math.prod(n for n in sizes if n != -1)
         sizes[sizes.index(-1)] = input.size(axis) // max(known, 1)
     return reshape(input, (*input.shape[:axis], *sizes, *input.shape[axis + 1 :]))
 
 
+@public("torch", "Tensor")
 def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
-    """Without dimensions of size 1: all, or those named."""
+    """Remove dimensions of size 1: all, or the named ones."""
     if dim is None:
         chosen = set(range(input.ndim))
     else:
@@ -121,14 +119,16 @@ def squeeze(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     return apply(ops.View, input, shape=kept)
 
 
+@public("torch", "Tensor")
 def unsqueeze(input: Tensor, dim: int) -> Tensor:
-    """With a new dimension of size 1 at ``dim``."""
+    """Insert a dimension of size 1 at ``dim``."""
     axis = normalize_dim(dim, input.ndim + 1)
     return apply(ops.Slice, input, key=(slice(None),) * axis + (None,)) if input.ndim else apply(ops.View, input, shape=(1,))
 
 
+@public("torch", "Tensor")
 def permute(input: Tensor, *dims: Any) -> Tensor:
-    """Dimensions in another order.
+    """Reorder the dimensions.
 
     Raises:
         ShapeError: the order does not name every dimension once.
@@ -142,8 +142,9 @@ def permute(input: Tensor, *dims: Any) -> Tensor:
     return apply(ops.Permute, input, axes=axes)
 
 
+@public("torch", "Tensor", "torch.swapaxes", "torch.swapdims", "Tensor.swapaxes", "Tensor.swapdims")
 def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
-    """Two dimensions swapped."""
+    """Swap two dimensions."""
     a, b = normalize_dim(dim0, input.ndim), normalize_dim(dim1, input.ndim)
     axes = list(range(input.ndim))
     if axes:
@@ -151,15 +152,17 @@ def transpose(input: Tensor, dim0: int, dim1: int) -> Tensor:
     return apply(ops.Permute, input, axes=tuple(axes))
 
 
+@public("torch", "Tensor")
 def t(input: Tensor) -> Tensor:
-    """A matrix transposed; fewer dimensions as they are."""
+    """Transpose a matrix; a tensor of fewer dimensions is returned as it is."""
     if input.ndim > 2:
         raise ShapeError(f"t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D")
     return transpose(input, 0, 1) if input.ndim == 2 else apply(ops.Permute, input, axes=tuple(range(input.ndim)))
 
 
+@public("torch", "Tensor", "torch.moveaxis", "Tensor.moveaxis")
 def movedim(input: Tensor, source: int | Sequence[int], destination: int | Sequence[int]) -> Tensor:
-    """Dimensions moved, the others in their order."""
+    """Move dimensions; the others keep their order."""
     if isinstance(source, int) != isinstance(destination, int):
         found = f"{source} and {destination}"
         raise ArgumentTypeError(f"movedim(): source and destination must both be int or both tuple of ints, found {found}")
@@ -178,8 +181,9 @@ def movedim(input: Tensor, source: int | Sequence[int], destination: int | Seque
     return apply(ops.Permute, input, axes=tuple(order))
 
 
+@public("Tensor")
 def expand(input: Tensor, *sizes: Any) -> Tensor:
-    """Dimensions of size 1 repeated, and new ones in front, without memory; -1 keeps a size.
+    """Repeat dimensions of size 1, and add new ones in front, without memory; -1 keeps a size.
 
     Raises:
         ShapeError: a size that is not 1 would change.
@@ -202,21 +206,24 @@ def expand(input: Tensor, *sizes: Any) -> Tensor:
     return apply(ops.Expand, input, shape=shape)
 
 
+@public("Tensor")
 def expand_as(input: Tensor, other: Tensor) -> Tensor:
     """:func:`expand` to another tensor's shape."""
     return expand(input, other.shape)
 
 
+@public("torch", "Tensor")
 def broadcast_to(input: Tensor, size: Sequence[int]) -> Tensor:
     """:func:`expand` to ``size``."""
     return expand(input, *size)
 
 
+@public("torch", "Tensor")
 def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     """``length`` entries of ``dim`` from ``start`` on.
 
     Raises:
-        DimensionError: they are not all there.
+        DimensionError: they are not all within the dimension.
         ArgumentError: ``start`` is a tensor, and not one whole number.
     """
     if isinstance(start, Tensor):
@@ -233,11 +240,12 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
     return apply(ops.Slice, input, key=(slice(None),) * axis + (slice(start, start + length),))
 
 
+@public("torch", "Tensor")
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """One entry of ``dim``, which goes.
+    """One entry of ``dim``; the dimension is removed.
 
     Raises:
-        DimensionError: it is not there.
+        DimensionError: it is out of range.
     """
     axis, index = normalize_dim(dim, input.ndim), operator.index(index)
     size = input.size(axis)
@@ -246,12 +254,14 @@ def select(input: Tensor, dim: int, index: int) -> Tensor:
     return apply(ops.Slice, input, key=(slice(None),) * axis + (index % size,))
 
 
+@public("torch", "Tensor")
 def unbind(input: Tensor, dim: int = 0) -> tuple[Tensor, ...]:
     """Every entry of ``dim``, as views."""
     axis = normalize_dim(dim, input.ndim)
     return tuple(select(input, axis, i) for i in range(input.size(axis)))
 
 
+@public("torch", "Tensor")
 def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """Pieces of one size (the last may be smaller), or of given sizes, as views.
 
@@ -279,19 +289,22 @@ def split(input: Tensor, split_size_or_sections: int | Sequence[int], dim: int =
     return tuple(pieces)
 
 
+@public("torch", "Tensor")
 def split_with_sizes(input: Tensor, split_sizes: Sequence[int], dim: int = 0) -> tuple[Tensor, ...]:
     """:func:`split` into pieces of given sizes, as views."""
     return split(input, list(split_sizes), dim)
 
 
+@public("torch", "Tensor")
 def chunk(input: Tensor, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most ``chunks`` pieces of equal size (the last may be smaller), as views."""
+    """At most ``chunks`` pieces of equal size (the last may be smaller), as views; of nothing, ``chunks`` empty ones."""
     if chunks <= 0:
         raise ShapeError(f"chunk expects `chunks` to be greater than 0, got: {chunks}")
     size = input.size(dim)
-    return split(input, max(-(-size // chunks), 1), dim)
+    return split(input, -(-size // chunks) if size else [0] * chunks, dim)
 
 
+@public("torch", "Tensor")
 def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
     """A diagonal of two dimensions, as the last dimension: a view."""
     a, b = normalize_dim(dim1, input.ndim), normalize_dim(dim2, input.ndim)
@@ -300,6 +313,7 @@ def diagonal(input: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Te
     return apply(ops.Diagonal, input, offset=offset, axis1=a, axis2=b)
 
 
+@public("Tensor")
 def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     """Windows of ``size`` every ``step`` along a dimension, as a last dimension: a view. Of a 0-d tensor, one window.
 
@@ -314,22 +328,25 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
     return apply(ops.Windows, input, axis=axis, size=size, step=step)
 
 
+@public("Tensor.T")
 @property
 def transposed(input: Tensor) -> Tensor:
     """All dimensions in reverse order."""
     return apply(ops.Permute, input, axes=tuple(range(input.ndim))[::-1])
 
 
+@public("Tensor.mT")
 @property
 def matrix_transposed(input: Tensor) -> Tensor:
-    """The last two dimensions swapped."""
+    """Swap the last two dimensions."""
     if input.ndim < 2:
         raise ShapeError(f"tensor.mT is only supported on matrices or batches of matrices. Got {input.ndim}-D tensor.")
     return transpose(input, -2, -1)
 
 
+@public("torch", "Tensor")
 def adjoint(input: Tensor) -> Tensor:
-    """The last two dimensions swapped: what PyTorch conjugates is real here; a 0-d tensor as it is.
+    """Swap the last two dimensions; a 0-d tensor is returned as it is. Tensors are real: there is nothing to conjugate.
 
     Raises:
         ShapeError: one dimension.
@@ -339,9 +356,10 @@ def adjoint(input: Tensor) -> Tensor:
     return transpose(input, -2, -1) if input.ndim else apply(ops.Permute, input, axes=())
 
 
+@public("Tensor.H")
 @property
 def hermitian_transposed(input: Tensor) -> Tensor:
-    """A matrix transposed: what PyTorch conjugates is real here; a 0-d tensor as it is."""
+    """Transpose a matrix; a 0-d tensor is returned as it is. Tensors are real: there is nothing to conjugate."""
     if input.ndim not in (0, 2):
         raise ShapeError(
             f"tensor.H is only supported on matrices (2-D tensors). Got {input.ndim}-D tensor. Use .mH for batches."
@@ -349,18 +367,16 @@ def hermitian_transposed(input: Tensor) -> Tensor:
     return adjoint(input)
 
 
+@public("Tensor.mH")
 @property
 def matrix_adjoint(input: Tensor) -> Tensor:
     """:func:`adjoint`."""
     return adjoint(input)
 
 
+@public("Tensor.__iter__")
 def iterate(input: Tensor) -> Any:
-    """The entries of the first dimension, one by one."""
+    """Iterate over the entries of the first dimension."""
     if input.ndim == 0:
         raise ArgumentTypeError("iteration over a 0-d tensor")
     return iter(unbind(input, 0))
-
-
-swapaxes = swapdims = transpose
-moveaxis = movedim

@@ -12,6 +12,7 @@ from ..errors import DTypeError
 from ..ops import softmax as ops
 from . import elementwise, unary
 from .creation import empty_like, zeros_like
+from .door import FLOAT32_RESULT, public
 
 
 def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
@@ -24,23 +25,27 @@ def _prepared(input: Tensor, dim: int | None, dtype: Any) -> tuple[Tensor, int]:
     return input, normalize_dim(dim, input.ndim)
 
 
+@public("torch", "nn.functional", "special", "Tensor", cuda=FLOAT32_RESULT)
 def softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """``e**input`` over its sum along ``dim``. Saves: the output."""
     x, axis = _prepared(input, dim, dtype)
     return apply(ops.Softmax, x, axis=axis)
 
 
+@public("torch", "nn.functional", "special", "Tensor", cuda=FLOAT32_RESULT)
 def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """The logarithm of :func:`softmax`, without overflow. Saves: the output."""
     x, axis = _prepared(input, dim, dtype)
     return apply(ops.LogSoftmax, x, axis=axis)
 
 
+@public("nn.functional")
 def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
     """:func:`softmax` of the negative."""
     return softmax(unary.neg(input), dim, dtype=dtype)
 
 
+@public("nn.functional")
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A sample of the Gumbel-softmax distribution; ``hard`` makes it one-hot and keeps the soft gradient."""
     noise = unary.neg(unary.log(empty_like(logits).exponential_()))

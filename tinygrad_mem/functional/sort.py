@@ -1,4 +1,7 @@
-"""Sorting and selection along one dimension. nan counts as the largest value; equal elements keep their order."""
+"""Sorting and selection along one dimension. nan counts as the largest value; equal elements keep their order.
+
+All raise DimensionError if the dimension is outside the tensor.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,39 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError
 from ..ops import sort as ops
+from .door import public
 
 
 class ValuesIndices(NamedTuple):
-    """The result of a selection along one dimension: the values, and where they stood (int64)."""
+    """The result of a selection along one dimension: the values, and their indices (int64)."""
 
     values: Tensor
     indices: Tensor
 
 
+@public("torch", "Tensor")
 def sort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
     """``(values, indices)`` in order along ``dim``, both of input's shape; always stable.
 
     Saves: the indices, 8 bytes an element.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
     """
     axis = normalize_dim(dim, input.ndim)
     return ValuesIndices(*apply(ops.Sort, input, axis=axis, descending=bool(descending)))
 
 
+@public("torch", "Tensor")
 def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool = False) -> Tensor:
-    """The indices that sort along ``dim``, int64; always stable. No gradient.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor.
-    """
+    """The indices that sort along ``dim``, int64; always stable. No gradient."""
     return apply(ops.ArgSort, input, axis=normalize_dim(dim, input.ndim), descending=bool(descending))
 
 
+@public("torch", "Tensor")
 def msort(input: Tensor) -> Tensor:
     """The values in order along the first dimension. Saves: as :func:`sort`."""
     return sort(input, 0).values
 
 
+@public("torch", "Tensor")
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
     """The ``k`` largest (or smallest) along ``dim``, in order whatever ``sorted`` says.
 
@@ -52,7 +53,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
 
     Raises:
         RuntimeError: ``k`` is negative or larger than the dimension.
-        DimensionError: ``dim`` is outside the tensor.
     """
     axis = normalize_dim(dim, input.ndim)
     size = input.size(axis) if input.ndim else 1
@@ -63,12 +63,12 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     return ValuesIndices(*apply(ops.TopK, input, k=k, axis=axis, largest=bool(largest)))
 
 
+@public("torch", "Tensor")
 def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
     """The ``k``-th smallest along ``dim``, counted from 1. Saves: the indices, 8 bytes each.
 
     Raises:
         RuntimeError: ``k`` is not in ``[1, size]``.
-        DimensionError: ``dim`` is outside the tensor.
     """
     axis, k = normalize_dim(dim, input.ndim), operator.index(k)
     size = input.size(axis) if input.ndim else 1
@@ -77,6 +77,7 @@ def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> Val
     return ValuesIndices(*apply(ops.KthValue, input, k=k, axis=axis, keepdim=keepdim))
 
 
+@public("torch", "Tensor")
 def median(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of all elements, or ``(values, indices)`` along ``dim``; nan where there is one.
 

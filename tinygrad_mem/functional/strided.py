@@ -1,4 +1,4 @@
-"""Views by shape and strides, and tensors that take another shape in place."""
+"""Views by shape and strides, and in-place changes of a tensor's shape."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
-from ..autograd.shape import root_of
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentTypeError, GraphError, ShapeError
 from ..ops import shape as ops
+from ..ops.base import root_of
 from . import shape
+from .door import public
 
 
+@public("torch", "Tensor")
 def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """A view of the memory that ``input`` shares: any sizes and strides, counted in elements. Saves nothing.
 
     Args:
-        storage_offset: of the first element, from the start of the memory; that of ``input`` unless given.
+        storage_offset: the position of the first element in the memory; by default that of ``input``.
 
     Raises:
         ShapeError: a stride is negative, or elements lie outside of the memory.
-        GraphError: a gradient is wanted, and ``input`` is not contiguous or does not hold all that is shown.
+        GraphError: a gradient is wanted, and ``input`` is not dense, in any order of its axes, or does not hold all that is
+            shown.
     """
     sizes, steps = shape.sizes_of((size,)), shape.sizes_of((stride,))
     if len(sizes) != len(steps):
@@ -43,14 +46,14 @@ def as_strided(input: Tensor, size: Sequence[int], stride: Sequence[int], storag
 
 
 def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """``input`` takes the place, on the tape and in memory, of the view that ``change`` makes of it."""
+    """Turn ``input``, its array and its node, into the view that ``change`` makes of it."""
     recorded = is_grad_enabled()
     base = input._former()
     if recorded and base.requires_grad and base.is_leaf:
         what = "a leaf Variable" if base is input else "a view of a leaf Variable"
         raise GraphError(f"{what} that requires grad is being used in an in-place operation ({name}). Use {name[:-1]}().")
     former = input
-    if input._view is None:  # views that were made of it before are views of what it was
+    if input._view is None:  # earlier views of it are views of the tensor that it was before
         former = Tensor._wrap(input.array, input.device)
         former._storage, former._inference = input.storage, input._inference
         former._node, former._index, former._requires_grad = input._node, input._index, input._requires_grad
@@ -62,38 +65,41 @@ def _become(name: str, input: Tensor, change: Callable[[Tensor], Tensor]) -> Ten
     return input
 
 
+@public("Tensor")
 def squeeze_(input: Tensor, dim: int | Sequence[int] | None = None) -> Tensor:
     """``input`` becomes :func:`squeeze` of itself: the same memory. Saves nothing."""
     return _become("squeeze_", input, lambda x: shape.squeeze(x, dim))
 
 
+@public("Tensor")
 def unsqueeze_(input: Tensor, dim: int) -> Tensor:
     """``input`` becomes :func:`unsqueeze` of itself: the same memory. Saves nothing."""
     return _become("unsqueeze_", input, lambda x: shape.unsqueeze(x, dim))
 
 
+@public("Tensor", "Tensor.swapaxes_", "Tensor.swapdims_")
 def transpose_(input: Tensor, dim0: int, dim1: int) -> Tensor:
     """``input`` becomes :func:`transpose` of itself: the same memory. Saves nothing."""
     return _become("transpose_", input, lambda x: shape.transpose(x, dim0, dim1))
 
 
+@public("Tensor")
 def t_(input: Tensor) -> Tensor:
     """``input`` becomes :func:`t` of itself: the same memory. Saves nothing."""
     return _become("t_", input, shape.t)
 
 
+@public("torch", "Tensor")
 def as_strided_(input: Tensor, size: Sequence[int], stride: Sequence[int], storage_offset: int | None = None) -> Tensor:
     """``input`` becomes :func:`as_strided` of itself: the same memory. Saves nothing."""
     return _become("as_strided_", input, lambda x: as_strided(x, size, stride, storage_offset))
 
 
-swapaxes_ = swapdims_ = transpose_
-
-
+@public("Tensor")
 def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
-    """``input`` gets this shape, contiguous, over the elements that it has in memory; those that are new have any value.
+    """Give ``input`` this shape, contiguous, with the elements that it has in memory; new elements are uninitialised.
 
-    Where the memory is too small, ``input`` moves to a new one, which its views do not follow.
+    If the memory is too small, ``input`` gets new memory; its views keep the old one.
 
     Raises:
         GraphError: it requires grad.
@@ -118,11 +124,12 @@ def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     return input
 
 
+@public("torch", "Tensor")
 def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
     """:func:`resize_` to another tensor's shape.
 
     Raises:
-        ArgumentTypeError: the template is no tensor.
+        ArgumentTypeError: the template is not a tensor.
     """
     if not isinstance(the_template, Tensor):
         raise ArgumentTypeError(f"resize_as_(): argument 'the_template' must be Tensor, not {type(the_template).__name__}")

@@ -10,6 +10,7 @@ from .. import dtypes
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentTypeError
 from . import creation
+from .door import public
 
 _LETTERS = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16"}
 _LETTERS |= {"Long": "int64", "Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
@@ -26,7 +27,7 @@ class TensorType(type):
     kind: str
 
     def __call__(cls, *data: Any, device: Any = None) -> Tensor:
-        """A new tensor of this dtype, of sizes or of data, as ``Tensor`` makes it."""
+        """A new tensor of this dtype, from sizes or from data, as ``Tensor`` makes it."""
         where = cls.kind if device is None else device
         if all(isinstance(n, int) for n in data):
             return creation.empty(*(data or (0,)), dtype=cls.dtype, device=where)
@@ -41,7 +42,7 @@ class TensorType(type):
 
 
 def family(kind: str) -> dict[str, TensorType]:
-    """``FloatTensor`` and its family of one kind of device, by name."""
+    """``FloatTensor`` and its family for one kind of device, by name."""
     doc = f"A tensor on {kind} of one dtype; see :class:`TensorType`."
     return {
         f"{name}Tensor": TensorType(f"{name}Tensor", (), {"dtype": dtypes.as_dtype(of), "kind": kind, "__doc__": doc})
@@ -56,6 +57,7 @@ ShortTensor, CharTensor = _cpu["ShortTensor"], _cpu["CharTensor"]
 ByteTensor, BoolTensor = _cpu["ByteTensor"], _cpu["BoolTensor"]
 
 
+@public("torch")
 def set_default_tensor_type(t: Any) -> None:
     """Set the default dtype and device of new tensors to those of ``FloatTensor`` or one of its family, or of its name.
 

@@ -6,358 +6,395 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..ops import unary as ops
+from .door import FLOAT32, public
 from .elementwise import div, div_, mul, mul_, sub
 
 
+@public("torch", "Tensor", "torch.negative", "Tensor.negative", "Tensor.__neg__")
 def neg(input: Tensor) -> Tensor:
     """``-input``. Saves nothing."""
     return apply(ops.Neg, input)
 
 
+@public("torch", "Tensor", "torch.negative_", "Tensor.negative_")
 def neg_(input: Tensor) -> Tensor:
-    """In-place :func:`neg`."""
     return apply_(ops.Neg, input)
 
 
+@public("torch", "Tensor", "Tensor.__pos__")
 def positive(input: Tensor) -> Tensor:
     """``input`` itself."""
     return input
 
 
+@public("torch", "Tensor", "torch.absolute", "Tensor.absolute", "Tensor.__abs__")
 def abs(input: Tensor) -> Tensor:
     """``|input|``. Saves: input."""
     return apply(ops.Abs, input)
 
 
+@public("torch", "Tensor", "torch.sgn", "Tensor.sgn")
 def sign(input: Tensor) -> Tensor:
-    """-1, 0 or 1. Saves nothing."""
+    """The sign: -1, 0 or 1. Saves nothing."""
     return apply(ops.Sign, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def square(input: Tensor) -> Tensor:
     """``input ** 2``. Saves: input."""
     return apply(ops.Square, input)
 
 
+@public("torch", "Tensor")
 def floor(input: Tensor) -> Tensor:
-    """The largest integers not above. Saves nothing."""
+    """Round down. Saves nothing."""
     return apply(ops.Round, input, kernel="floor")
 
 
+@public("torch", "Tensor")
 def ceil(input: Tensor) -> Tensor:
-    """The smallest integers not below. Saves nothing."""
+    """Round up. Saves nothing."""
     return apply(ops.Round, input, kernel="ceil")
 
 
+@public("torch", "special", "Tensor")
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """The nearest integers, halves to even; with ``decimals``, of that many digits behind the point."""
+    """Round to the nearest integer, halves to even, or to ``decimals`` digits."""
     if decimals:
         return div(apply(ops.Round, mul(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply(ops.Round, input, kernel="rint")
 
 
+@public("torch", "Tensor", "torch.fix", "Tensor.fix")
 def trunc(input: Tensor) -> Tensor:
-    """Without the fraction. Saves nothing."""
+    """Round towards zero. Saves nothing."""
     return apply(ops.Round, input, kernel="trunc")
 
 
+@public("torch", "Tensor")
 def frac(input: Tensor) -> Tensor:
     """The fraction: ``input - trunc(input)``."""
     return sub(input, trunc(input))
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def exp(input: Tensor) -> Tensor:
     """e**input, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Exp, input)
 
 
+@public("torch", "Tensor")
 def exp_(input: Tensor) -> Tensor:
-    """In-place :func:`exp`."""
     return apply_(ops.Exp, input)
 
 
+@public("torch", "special", "Tensor")
 def exp2(input: Tensor) -> Tensor:
     """2**input, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Exp2, input)
 
 
+@public("torch", "Tensor")
 def exp2_(input: Tensor) -> Tensor:
-    """In-place :func:`exp2`."""
     return apply_(ops.Exp2, input)
 
 
+@public("torch", "special", "Tensor", cuda=FLOAT32)
 def expm1(input: Tensor) -> Tensor:
     """e**input - 1, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Expm1, input)
 
 
+@public("torch", "Tensor")
 def expm1_(input: Tensor) -> Tensor:
-    """In-place :func:`expm1`."""
     return apply_(ops.Expm1, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def log(input: Tensor) -> Tensor:
     """ln(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Log, input)
 
 
+@public("torch", "Tensor")
 def log_(input: Tensor) -> Tensor:
-    """In-place :func:`log`."""
     return apply_(ops.Log, input)
 
 
+@public("torch", "special", "Tensor", cuda=FLOAT32)
 def log1p(input: Tensor) -> Tensor:
     """ln(1 + input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Log1p, input)
 
 
+@public("torch", "Tensor")
 def log1p_(input: Tensor) -> Tensor:
-    """In-place :func:`log1p`."""
     return apply_(ops.Log1p, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def log2(input: Tensor) -> Tensor:
     """log2(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Log2, input)
 
 
+@public("torch", "Tensor")
 def log2_(input: Tensor) -> Tensor:
-    """In-place :func:`log2`."""
     return apply_(ops.Log2, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def log10(input: Tensor) -> Tensor:
     """log10(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Log10, input)
 
 
+@public("torch", "Tensor")
 def log10_(input: Tensor) -> Tensor:
-    """In-place :func:`log10`."""
     return apply_(ops.Log10, input)
 
 
+@public("torch", "Tensor")
 def sqrt(input: Tensor) -> Tensor:
-    """the square root, elementwise; integers give the default dtype. Saves: output."""
+    """The square root, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Sqrt, input)
 
 
+@public("torch", "Tensor")
 def sqrt_(input: Tensor) -> Tensor:
-    """In-place :func:`sqrt`."""
     return apply_(ops.Sqrt, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def rsqrt(input: Tensor) -> Tensor:
     """1 / sqrt(input), elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Rsqrt, input)
 
 
+@public("torch", "Tensor")
 def rsqrt_(input: Tensor) -> Tensor:
-    """In-place :func:`rsqrt`."""
     return apply_(ops.Rsqrt, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def reciprocal(input: Tensor) -> Tensor:
     """1 / input, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Reciprocal, input)
 
 
+@public("torch", "Tensor")
 def reciprocal_(input: Tensor) -> Tensor:
-    """In-place :func:`reciprocal`."""
     return apply_(ops.Reciprocal, input)
 
 
+@public("torch", "Tensor")
 def sin(input: Tensor) -> Tensor:
-    """the sine, elementwise; integers give the default dtype. Saves: input."""
+    """The sine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Sin, input)
 
 
+@public("torch", "Tensor")
 def sin_(input: Tensor) -> Tensor:
-    """In-place :func:`sin`."""
     return apply_(ops.Sin, input)
 
 
+@public("torch", "Tensor")
 def cos(input: Tensor) -> Tensor:
-    """the cosine, elementwise; integers give the default dtype. Saves: input."""
+    """The cosine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Cos, input)
 
 
+@public("torch", "Tensor")
 def cos_(input: Tensor) -> Tensor:
-    """In-place :func:`cos`."""
     return apply_(ops.Cos, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def tan(input: Tensor) -> Tensor:
-    """the tangent, elementwise; integers give the default dtype. Saves: output."""
+    """The tangent, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Tan, input)
 
 
+@public("torch", "Tensor")
 def tan_(input: Tensor) -> Tensor:
-    """In-place :func:`tan`."""
     return apply_(ops.Tan, input)
 
 
+@public("torch", "Tensor", "torch.arcsin", "Tensor.arcsin", cuda=FLOAT32)
 def asin(input: Tensor) -> Tensor:
-    """the inverse sine, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse sine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Asin, input)
 
 
+@public("torch", "Tensor", "torch.arcsin_", "Tensor.arcsin_")
 def asin_(input: Tensor) -> Tensor:
-    """In-place :func:`asin`."""
     return apply_(ops.Asin, input)
 
 
+@public("torch", "Tensor", "torch.arccos", "Tensor.arccos", cuda=FLOAT32)
 def acos(input: Tensor) -> Tensor:
-    """the inverse cosine, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse cosine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Acos, input)
 
 
+@public("torch", "Tensor", "torch.arccos_", "Tensor.arccos_")
 def acos_(input: Tensor) -> Tensor:
-    """In-place :func:`acos`."""
     return apply_(ops.Acos, input)
 
 
+@public("torch", "Tensor", "torch.arctan", "Tensor.arctan")
 def atan(input: Tensor) -> Tensor:
-    """the inverse tangent, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse tangent, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Atan, input)
 
 
+@public("torch", "Tensor", "torch.arctan_", "Tensor.arctan_")
 def atan_(input: Tensor) -> Tensor:
-    """In-place :func:`atan`."""
     return apply_(ops.Atan, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def sinh(input: Tensor) -> Tensor:
-    """the hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
+    """The hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Sinh, input)
 
 
+@public("torch", "Tensor")
 def sinh_(input: Tensor) -> Tensor:
-    """In-place :func:`sinh`."""
     return apply_(ops.Sinh, input)
 
 
+@public("torch", "Tensor", cuda=FLOAT32)
 def cosh(input: Tensor) -> Tensor:
-    """the hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
+    """The hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Cosh, input)
 
 
+@public("torch", "Tensor")
 def cosh_(input: Tensor) -> Tensor:
-    """In-place :func:`cosh`."""
     return apply_(ops.Cosh, input)
 
 
+@public("torch", "nn.functional", "Tensor")
 def tanh(input: Tensor) -> Tensor:
-    """the hyperbolic tangent, elementwise; integers give the default dtype. Saves: output."""
+    """The hyperbolic tangent, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Tanh, input)
 
 
+@public("torch", "Tensor")
 def tanh_(input: Tensor) -> Tensor:
-    """In-place :func:`tanh`."""
     return apply_(ops.Tanh, input)
 
 
+@public("torch", "Tensor", "torch.arcsinh", "Tensor.arcsinh")
 def asinh(input: Tensor) -> Tensor:
-    """the inverse hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Asinh, input)
 
 
+@public("torch", "Tensor", "torch.arcsinh_", "Tensor.arcsinh_")
 def asinh_(input: Tensor) -> Tensor:
-    """In-place :func:`asinh`."""
     return apply_(ops.Asinh, input)
 
 
+@public("torch", "Tensor", "torch.arccosh", "Tensor.arccosh")
 def acosh(input: Tensor) -> Tensor:
-    """the inverse hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Acosh, input)
 
 
+@public("torch", "Tensor", "torch.arccosh_", "Tensor.arccosh_")
 def acosh_(input: Tensor) -> Tensor:
-    """In-place :func:`acosh`."""
     return apply_(ops.Acosh, input)
 
 
+@public("torch", "Tensor", "torch.arctanh", "Tensor.arctanh")
 def atanh(input: Tensor) -> Tensor:
-    """the inverse hyperbolic tangent, elementwise; integers give the default dtype. Saves: input."""
+    """The inverse hyperbolic tangent, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Atanh, input)
 
 
+@public("torch", "Tensor", "torch.arctanh_", "Tensor.arctanh_")
 def atanh_(input: Tensor) -> Tensor:
-    """In-place :func:`atanh`."""
     return apply_(ops.Atanh, input)
 
 
+@public("torch", "nn.functional", "Tensor")
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + e**-input), elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Sigmoid, input)
 
 
+@public("torch", "Tensor")
 def sigmoid_(input: Tensor) -> Tensor:
-    """In-place :func:`sigmoid`."""
     return apply_(ops.Sigmoid, input)
 
 
+@public("torch", "special", "Tensor")
 def erf(input: Tensor) -> Tensor:
-    """the error function, elementwise; integers give the default dtype. Saves: input."""
+    """The error function, elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Erf, input)
 
 
+@public("torch", "Tensor")
 def erf_(input: Tensor) -> Tensor:
-    """In-place :func:`erf`."""
     return apply_(ops.Erf, input)
 
 
+@public("torch", "special", "Tensor")
 def erfc(input: Tensor) -> Tensor:
     """1 - erf(input), elementwise; integers give the default dtype. Saves: input."""
     return apply(ops.Erfc, input)
 
 
+@public("torch", "Tensor")
 def erfc_(input: Tensor) -> Tensor:
-    """In-place :func:`erfc`."""
     return apply_(ops.Erfc, input)
 
 
+@public("torch", "special", "Tensor", cuda=FLOAT32)
 def erfinv(input: Tensor) -> Tensor:
-    """the inverse of the error function: inf at 1, nan beyond, elementwise; integers give the default dtype. Saves: output."""
+    """The inverse of the error function: inf at 1, nan beyond, elementwise; integers give the default dtype. Saves: output."""
     return apply(ops.Erfinv, input)
 
 
+@public("Tensor")
 def erfinv_(input: Tensor) -> Tensor:
-    """In-place :func:`erfinv`."""
     return apply_(ops.Erfinv, input)
 
 
+@public("torch", "Tensor", "Tensor.absolute_")
 def abs_(input: Tensor) -> Tensor:
-    """In-place :func:`abs`."""
     return apply_(ops.Abs, input)
 
 
+@public("torch", "Tensor")
 def square_(input: Tensor) -> Tensor:
-    """In-place :func:`square`."""
     return apply_(ops.Square, input)
 
 
+@public("Tensor", "Tensor.sgn_")
 def sign_(input: Tensor) -> Tensor:
-    """In-place :func:`sign`."""
     return apply_(ops.Sign, input)
 
 
+@public("torch", "Tensor")
 def floor_(input: Tensor) -> Tensor:
-    """In-place :func:`floor`."""
     return apply_(ops.Round, input, kernel="floor")
 
 
+@public("torch", "Tensor")
 def ceil_(input: Tensor) -> Tensor:
-    """In-place :func:`ceil`."""
     return apply_(ops.Round, input, kernel="ceil")
 
 
+@public("torch", "Tensor")
 def round_(input: Tensor, *, decimals: int = 0) -> Tensor:
-    """In-place :func:`round`."""
     if decimals:
         return div_(apply_(ops.Round, mul_(input, 10.0**decimals), kernel="rint"), 10.0**decimals)
     return apply_(ops.Round, input, kernel="rint")
 
 
+@public("torch", "Tensor", "torch.fix_", "Tensor.fix_")
 def trunc_(input: Tensor) -> Tensor:
-    """In-place :func:`trunc`."""
     return apply_(ops.Round, input, kernel="trunc")

@@ -1,4 +1,4 @@
-"""Writing into parts of a tensor: compositions of views and ``index_put_``, whose memory is that of their parts."""
+"""Writes into parts of a tensor, composed of views and ``index_put_``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, ShapeError
 from . import choose, elementwise, shape
 from . import index as indexing
+from .door import public
 
 Number = int | float | bool
 
 
+@public("Tensor")
 def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
-    """The first entries of ``source`` written, in order, where ``mask`` is True; it is broadcast to the input's shape.
+    """Write the first entries of ``source``, in order, where ``mask`` is True; the mask is broadcast to the input's shape.
 
     Saves: the places that were written, 8 bytes an entry and dimension.
 
     Raises:
         DTypeError: the mask is not bool, or source and input differ in dtype.
         ShapeError: the source has fewer entries than the mask has True.
-        DataDependenceError: on ``meta``, where nobody knows how many there are.
+        DataDependenceError: on ``meta``, where the number of True entries is unknown.
     """
     if mask.dtype != bool:
         raise DTypeError(f"masked_scatter_: mask must be of bool type, found {mask.dtype}")
@@ -44,14 +46,16 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     return indexing.index_put_(input, places, values)
 
 
+@public("torch", "Tensor")
 def masked_scatter(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
     """:func:`masked_scatter_` on a copy; input and mask are broadcast."""
     common = np.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
     return masked_scatter_(shape.expand(input, common).clone(), mask, source)
 
 
+@public("Tensor")
 def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
-    """``source``'s entries written (or added, with ``accumulate``) where ``index`` says, as if the tensor had one dimension.
+    """Write (or, with ``accumulate``, add) the entries of ``source`` at ``index`` of the flattened tensor.
 
     Saves: the indices.
 
@@ -72,7 +76,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
         return input
     at = shape.reshape(index, (-1,))
     at = choose.where(at < 0, at + input.numel(), at)
-    at = choose.where(at < 0, input.numel(), at)  # still negative: out of range, which index_put_ reports
+    at = choose.where(at < 0, input.numel(), at)  # still negative: out of range, for which index_put_ raises
     places: list[Tensor] = []
     for size in reversed(input.shape[1:]):
         places.insert(0, elementwise.remainder(at, size))
@@ -80,6 +84,7 @@ def put_(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False)
     return indexing.index_put_(input, (at, *places), shape.reshape(source, (-1,)), accumulate)
 
 
+@public("torch", "Tensor")
 def put(input: Tensor, index: Tensor, source: Tensor, accumulate: bool = False) -> Tensor:
     """:func:`put_` on a copy."""
     return put_(input.clone(), index, source, accumulate)
@@ -89,8 +94,8 @@ def written(name: str, input: Tensor, src: Tensor, part: Callable[[Tensor], Tens
     """A copy of ``input`` with a part of it, a view, replaced by ``src``.
 
     Raises:
-        ShapeError: ``src`` has not the part's shape.
-        ArgumentTypeError: ``src`` is no tensor.
+        ShapeError: ``src`` has another shape than the part.
+        ArgumentTypeError: ``src`` is not a tensor.
     """
     if not isinstance(src, Tensor):
         raise ArgumentTypeError(f"{name}(): argument 'src' must be Tensor, not {type(src).__name__}")
@@ -105,18 +110,20 @@ def written(name: str, input: Tensor, src: Tensor, part: Callable[[Tensor], Tens
     return out
 
 
+@public("torch", "Tensor")
 def select_scatter(input: Tensor, src: Tensor, dim: int, index: int) -> Tensor:
-    """A copy with one entry of ``dim`` replaced by ``src``. Saves nothing. Raises: ShapeError: ``src`` has not its shape."""
+    """A copy with one entry of ``dim`` replaced by ``src``. Saves nothing. Raises: ShapeError: ``src`` has another shape."""
     return written("select_scatter", input, src, lambda x: shape.select(x, dim, index))
 
 
+@public("torch", "Tensor")
 def slice_scatter(
     input: Tensor, src: Tensor, dim: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Tensor:
     """A copy with the entries ``start:end:step`` of ``dim`` replaced by ``src``. Saves nothing.
 
     Raises:
-        ShapeError: ``src`` has not their shape.
+        ShapeError: ``src`` has another shape.
         ArgumentError: the step is not positive.
     """
     axis = normalize_dim(dim, input.ndim)

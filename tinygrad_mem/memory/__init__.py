@@ -1,4 +1,4 @@
-"""The tracker: listens to the pool and says what the bytes were for. Nothing below imports it; not tracking costs nothing."""
+"""The tracker: it records the pool's blocks and their purpose. No room below imports it; if it is unused, it costs nothing."""
 
 from . import autopsy as _autopsy
 from .attribution import Category as Category

@@ -1,4 +1,4 @@
-"""The classic accounting of a network, layer by layer: parameters by formula, bytes kept for backward, bytes in passing."""
+"""A network layer by layer: parameters by formula, bytes saved for backward, bytes of temporaries."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Layer:
     Attributes:
         name: its path in the network; ``""`` is the network itself.
         kind: its class.
-        output: the shape of what it gave the first time, ``()`` where it never ran or gave no tensor.
-        formula: its own parameters, as their shapes say: ``"64 x 3 x 3 x 3 + 64"``.
-        parameters: how many these are.
-        kept: bytes that its ops keep for backward.
-        transient: most bytes that its ops had at a time of what is in the end kept by nobody, forward or backward: temporaries
-            and workspace. What a gradient or a kept output is, for the moment before it is that, does not count.
+        output: the shape of its first output; ``()`` if it never ran or returned no tensor.
+        formula: the number of its own parameters, from their shapes: ``"64 x 3 x 3 x 3 + 64"``.
+        parameters: the number of its own parameters.
+        kept: bytes that its ops save for backward.
+        transient: the most bytes of temporaries and workspace of its ops at one time, forward or backward. A block that
+            becomes a gradient or a saved output later does not count.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Layer:
 
 
 def watch(model: Module) -> list[Layer]:
-    """The layers of ``model``, in order; their outputs' shapes are filled in when it runs. A shared module counts once."""
+    """The layers of ``model``, in order. Their output shapes are filled in when it runs. A shared module is listed once."""
     layers = []
     for name, module in model.named_modules():
         sizes = [tuple(p.shape) for p in module._parameters.values() if p is not None]
@@ -71,9 +71,9 @@ def formula(sizes: list[tuple[int, ...]]) -> str:
 
 
 def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
-    """Fill in bytes from the track of a run: what was kept after the event ``forward``, what came and went in all of it.
+    """Fill in bytes from the track of a run: those saved after the event ``forward``, and the temporaries of the whole run.
 
-    Bytes of modules that are not among the layers (a loss, say) are not in any of them.
+    Bytes of modules that are not among the layers, such as a loss, are not counted.
     """
     root = layers[0].kind
     by_path = {f"{root}.{layer.name}" if layer.name else root: layer for layer in layers}
@@ -91,7 +91,7 @@ def account(track: Track, layers: list[Layer], forward: When) -> list[Layer]:
 
 
 def _passing(block: Block, events: int) -> list[tuple[int, int]]:
-    """(event, change in bytes) where the block became, and was no longer, a temporary or workspace."""
+    """(event, change in bytes) for each time at which the block became a temporary or workspace, or stopped being one."""
     ends = [*(at for at, _ in block.categories[1:]), block.died if block.died is not None else events]
     changes = []
     for (start, category), end in zip(block.categories, ends, strict=True):
@@ -101,7 +101,7 @@ def _passing(block: Block, events: int) -> list[tuple[int, int]]:
 
 
 def _most(changes: list[tuple[int, int]]) -> int:
-    """The highest sum of changes in the order of their events; at one event, what goes is gone before what comes."""
+    """The highest running sum of the changes, in the order of their events. At one event, frees come before mallocs."""
     total = most = 0
     for _, change in sorted(changes):
         total += change

@@ -1,4 +1,4 @@
-"""Living objects, as the garbage collector knows them."""
+"""Live objects of given types, found through the garbage collector."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from functools import partial
 from itertools import chain, compress, starmap
 from typing import Any
 
-SOURCES: list[Callable[..., list]] = [gc.get_referrers]  # of objects that refer to given classes, as those of a class do
+SOURCES: list[Callable[..., list]] = [gc.get_referrers]  # each object refers to its type
 
 
 def alive(types: Collection[type]) -> list[Any]:
-    """The living objects of exactly these types.
+    """The live objects of exactly these types.
 
-    The collector is asked for what refers to the types. To ask it for all objects would show those too that other threads are
-    just making: a tuple that somebody else refers to cannot be finished (``SystemError``). The collector searches while no
-    other thread runs, also where there is no interpreter's lock. It finds a few objects more, such as dictionaries and tuples
-    that hold a type; they are let go of again within one call.
+    This asks the collector for objects that refer to the types. Its list of all objects would include those that other threads
+    are just making: a tuple with a second reference cannot be completed (``SystemError``). The collector searches while no
+    other thread runs, also on free-threaded Python. It finds a few more objects, such as dictionaries and tuples that hold a
+    type; these are dropped within one call.
     """
     everything: list[Any] = []
     found: list[Any] = []

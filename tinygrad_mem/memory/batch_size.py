@@ -1,4 +1,4 @@
-"""The largest batch that fits: found on ``meta`` where the step runs there, by trying where it does not."""
+"""The largest batch that fits: predicted on ``meta`` if the step runs there, otherwise found by trying."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .stats import where
 def find_batch_size(
     fn: Callable[[int], Any], limit: int | str | None = None, device: Any = None, *, start: int = 1, most: int = 1 << 20
 ) -> int:
-    """The largest ``n`` for which ``fn(n)`` does not run out of memory; larger batches are taken to need more.
+    """The largest ``n`` for which ``fn(n)`` does not run out of memory, if larger batches need more memory.
 
-    ``fn(n)`` runs a whole step with a batch of ``n``: forward, backward, update. If it makes all that it uses, network
-    included, on the default device, sizes are tried on ``meta``: nothing is computed, and the same pool answers. The size
-    that is found there is then run once on the device. A ``fn`` that uses tensors of its own is tried on the device itself;
-    let it begin with ``zero_grad()``: gradients that a failed try has left pin the segments that they lie in.
+    ``fn(n)`` runs a whole step with a batch of ``n``: forward, backward, update. If it makes everything that it uses, with the
+    network, on the default device, sizes are tried on ``meta``: nothing is computed there, and the pool has the same rules. The
+    size found there is then run once on the device. A ``fn`` that uses existing tensors is tried on the device itself. Let it
+    begin with ``zero_grad()``: gradients left by a failed try would keep their segments from being freed.
 
     Args:
-        limit: bytes, or text such as ``"512 MiB"``; the pool's own limit, or on ``cuda`` the free memory, unless given.
-        device: where it shall fit, the default device unless given.
-        start: the size that is tried first.
-        most: the size that is tried last.
+        limit: bytes, or text such as ``"512 MiB"``; by default the pool's limit, or on ``cuda`` the free memory.
+        device: the device that it must fit on; by default the default device.
+        start: the smallest size to try.
+        most: the largest size to try.
 
     Raises:
-        ValueError: there is no limit to fit into, or ``start`` and ``most`` are no sizes.
+        ValueError: there is no limit, or ``start`` and ``most`` are not sizes.
         OutOfMemoryError: not even ``start`` fits.
     """
     if not 1 <= start <= most:
-        raise ValueError(f"find_batch_size: 1 <= start <= most was expected, found start={start}, most={most}")
+        raise ValueError(f"find_batch_size: expected 1 <= start <= most, found start={start}, most={most}")
     here = where(device)
     room = _room(here, limit)
     found = None if here.type == "meta" else _predicted(fn, here, room, start, most)
@@ -55,35 +55,35 @@ def _room(device: Device, limit: int | str | None) -> int:
         return parse_bytes(limit)
     room = device.pool.get_limit() or device.free_memory()
     if not room:
-        raise ValueError(f"find_batch_size: nothing limits {device}; say limit='2 GiB', or run it inside memory.limit('2 GiB')")
+        raise ValueError(f"find_batch_size: {device} has no limit; pass limit='2 GiB', or run it inside memory.limit('2 GiB')")
     return room
 
 
-class _Real(scope.Listener):
-    """Hears whether a run that is meant for ``meta`` takes memory elsewhere."""
+class _Elsewhere(scope.Listener):
+    """Records whether a run on ``meta`` allocates on another device."""
 
-    touched = False
+    allocated = False
 
     def malloc(self, device: str, address: int, requested: int, rounded: int) -> None:
-        self.touched = self.touched or device != "meta"
+        self.allocated = self.allocated or device != "meta"
 
 
 def _predicted(fn: Callable[[int], Any], device: Device, room: int, start: int, most: int) -> int | None:
-    """The answer on ``meta``; ``None`` where ``fn`` does not run there."""
-    meta, ear = Meta.apart(device.type), _Real()
+    """The largest size on ``meta``; ``None`` if ``fn`` does not run there."""
+    meta, elsewhere = Meta.apart(device.type), _Elsewhere()
     device.pool.free_all_blocks()
     left = room - device.pool.total_bytes()
     if left <= 0:
         return None
     try:
-        with scope.listening(ear), Limit(room, device), Limit(left, meta), meta:
-            _fits(fn, start, meta)  # where does it run?
-            found = 0 if ear.touched else _largest(fn, meta, start, most)
+        with scope.listening(elsewhere), Limit(room, device), Limit(left, meta), meta:
+            _fits(fn, start, meta)  # does it run on meta only?
+            found = 0 if elsewhere.allocated else _largest(fn, meta, start, most)
     except (DataDependenceError, DeviceError):
         return None
     finally:
         meta.pool.close()
-    return None if ear.touched else found
+    return None if elsewhere.allocated else found
 
 
 def _fits(fn: Callable[[int], Any], size: int, device: Device) -> bool:
@@ -97,7 +97,7 @@ def _fits(fn: Callable[[int], Any], size: int, device: Device) -> bool:
 
 
 def _largest(fn: Callable[[int], Any], device: Device, start: int, most: int) -> int:
-    """The largest size that fits on ``device``: doubling, then halving the interval; 0 where not even ``start`` does."""
+    """The largest size that fits on ``device``, by doubling and then bisection; 0 if ``start`` does not fit."""
     if not _fits(fn, start, device):
         return 0
     good, bad = start, most + 1

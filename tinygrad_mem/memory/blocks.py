@@ -1,4 +1,4 @@
-"""The life of each block: when it was born and died, who asked for it, what it was over time."""
+"""The life of each block: when it was allocated and freed, who asked for it, and its categories over time."""
 
 from __future__ import annotations
 
@@ -15,74 +15,78 @@ _BELONGS = {"GRADIENT": "gradient", "OPTIMIZER_STATE": "state"}
 
 @dataclass
 class Block:
-    """One allocation.
+    """One allocation. :class:`~tinygrad_mem.memory.log.Event` explains the fields that say who asked for it."""
 
-    Attributes:
-        born: number of the event that began it (its own, or the one with which the log came to know it).
-        died: number of the event that freed it; ``None`` while it lives.
-        born_ns, died_ns: their times, nanoseconds since the log began.
-        address: pool address.
-        requested, rounded: bytes asked for, and taken from the pool.
-        phase, module, op, line, thread: who asked for it; see :class:`~tinygrad_mem.memory.log.Event`.
-        name: the path of the parameter or buffer that it is (``"ResNet.conv1.weight"``), else ``""``.
-        categories: ``(event number, category)``, one entry each time that the category changed, the first at birth.
-        holders: ``ENTER`` events of those who hold it (at its end, or now).
-    """
-
-    born: int
-    born_ns: int
+    born: int  # number of its first event: its malloc, or the event by which the log found it
+    born_ns: int  # time of that event, nanoseconds since the log began
     address: int
-    requested: int
-    rounded: int
+    requested: int  # bytes asked for
+    rounded: int  # bytes taken from the pool
     phase: str
     module: str
     op: str
     line: str
     thread: int
-    name: str = ""
-    died: int | None = None
+    told: str = ""  # how sure a deduced category is, and why: "likely: made in backward"; "": it was recorded
+    name: str = ""  # the path, if it is a parameter or buffer, such as ``"ResNet.conv1.weight"``
+    died: int | None = None  # number of the event that freed it; ``None`` while it is alive
     died_ns: int | None = None
-    categories: list[tuple[int, Category]] = field(default_factory=list)
-    holders: list[Event] = field(default_factory=list)
+    categories: list[tuple[int, Category]] = field(default_factory=list)  # (event, category): the first one, and each change
+    holders: list[Event] = field(default_factory=list)  # ``ENTER`` events of its holders, now or when it was freed
 
     @property
     def category(self) -> Category:
-        """The block's category now, or at its end."""
+        """The block's category now, or when it was freed."""
         return self.categories[-1][1]
 
     @property
+    def certainty(self) -> str:
+        """The certainty of its category: ``sure``, ``likely``, ``unknown``. Recorded ones are sure; some files tell less."""
+        return self.told.partition(":")[0] or "sure"
+
+    @property
+    def kind(self) -> str:
+        """The category in words; ``"gradients (likely)"`` where it was not recorded but deduced."""
+        unknown = self.category in (Category.UNKNOWN, Category.UNTRACKED)
+        return self.category.value if unknown or not self.told else f"{self.category.value} ({self.certainty})"
+
+    @property
     def owner(self) -> str:
-        """The owner in few words: the parameter's path, or of a parameter; else module and op that asked, or the line."""
+        """A short name of the owner: the path of its parameter; else the module and op that asked for it, or the line."""
         for holder in self.holders:
             if holder.note and holder.role in _BELONGS:
                 return f"{_BELONGS[holder.role]} of {holder.note}"
         asked = " ".join(part for part in (self.module, self.op) if part) or self.line
-        kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), "made before the track")
+        if self.told and self.op and self.line:  # of another program, whose modules are not known
+            asked = f"{self.op} at {self.line}"
+        older = not self.told or self.category is Category.UNTRACKED
+        nobody = "made before the track" if older else f"asked for in {self.phase}" if self.phase != "unknown" else "not known"
+        kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), nobody)
         return self.name or asked or kept
 
     @property
     def home(self) -> str:
-        """The module that it belongs to: that of the parameter or buffer that it is or belongs to, else the one that asked."""
+        """The module that it counts for: the module of its parameter or buffer, else the module that asked for it."""
         for holder in self.holders:
             if holder.note and holder.role in _BELONGS:
                 return holder.note.rpartition(".")[0]
         return self.name.rpartition(".")[0] or self.module
 
     def category_at(self, event: int) -> Category | None:
-        """The category after that event; ``None`` before its birth and after its death."""
+        """The category after that event; ``None`` before it was allocated and after it was freed."""
         if event < self.born or (self.died is not None and event >= self.died):
             return None
         return next(category for at, category in reversed(self.categories) if at <= event)
 
 
 def lives(log: Log, attribution: Attribution) -> Iterator[Block]:
-    """Each block when it dies, and in the end those that live: only the living are in memory."""
+    """Each block when it is freed, then those that are still alive. Only live blocks are kept in memory."""
     columns = zip(attribution.block.tolist(), attribution.after.tolist(), strict=True)
     return _lives((index, event, *row) for (index, event), row in zip(enumerate(log), columns, strict=False))
 
 
 def living(log: Log, attribution: Attribution, at: int) -> list[Block]:
-    """The blocks that are alive after event number ``at``, as they are then, largest first."""
+    """The blocks that are alive after event number ``at``, as they were then, largest first."""
     block, after = attribution.block[: at + 1], attribution.after[: at + 1]
     dead = np.zeros(len(block) + 1, bool)  # by the block's number; the last, which is -1 too, is where there is none
     dead[block[after == NOWHERE]] = dead[-1] = True
@@ -96,7 +100,8 @@ def _lives(rows: Iterable[tuple[int, Event, int, int]]) -> Iterator[Block]:
     for index, event, born, after in rows:
         if born == index:
             who = (event.phase, event.module, event.op, event.line, event.thread)
-            live[index] = Block(index, event.time, event.address, event.requested, event.rounded, *who)
+            told = event.note if event.kind in (Kind.MALLOC, Kind.OLDER) else ""
+            live[index] = Block(index, event.time, event.address, event.requested, event.rounded, *who, told)
         block = live.get(born)
         if block is None:
             continue
@@ -112,7 +117,7 @@ def _lives(rows: Iterable[tuple[int, Event, int, int]]) -> Iterator[Block]:
 
 
 def _change(block: Block, event: Event) -> None:
-    """The block got a name, or somebody began to hold it, or let it go."""
+    """Apply an event to the block: a name, a new holder, or the end of one."""
     if event.kind is Kind.NAME:
         block.name = event.note
     elif event.kind is Kind.ENTER:

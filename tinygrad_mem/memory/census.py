@@ -1,6 +1,6 @@
-"""Living blocks, tensors and nodes, found without having listened: the garbage collector knows each.
+"""Live blocks, tensors and nodes that were made before a track began, found through the garbage collector.
 
-Other threads go on meanwhile: their dictionaries are looked at in copies, which are made in one call of C.
+Other threads go on running. So a dictionary is copied, in one call of C, before it is read.
 """
 
 from __future__ import annotations
@@ -8,11 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from ..autograd.core import Node
+from ..autograd.gradients import parts
+from ..autograd.node_hooks import TrackedSaved
 from ..autograd.tensor import Tensor
 from ..devices.pool import Block
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
+from ..scope import Listener
 from .alive import alive
 
 KINDS: dict[type, tuple[str, ...]] = {
@@ -22,19 +25,20 @@ KINDS: dict[type, tuple[str, ...]] = {
     Optimizer: ("state",),
     Block: ("pool",),
 }
-"""What is looked for: the class, and attributes that say that one was made completely."""
-COLLECTED = (Tensor, Node, Block)  # of which there are many, and few classes: modules and optimizers are known by themselves
+"""The classes to find, and the attributes that a complete object of each has."""
+COLLECTED = (Tensor, Node, Block)  # modules and optimizers are not here: they keep lists of themselves
 
 
 class Census:
-    """Everything that lives on ``device``.
+    """All live objects on ``device``.
 
     Attributes:
-        blocks: arrays over the pool's blocks, one each; on ``cuda`` CuPy does not let them be found, and there are none.
-        parameters, tensors: tensors there that are a :class:`Parameter`, and those that are not.
-        buffers, states: tensors there that modules and optimizers hold.
-        nodes: recorded nodes that still keep what they saved.
-        roots: modules that are nobody's child.
+        blocks: one array for each of the pool's blocks; on ``cuda`` none, because CuPy does not list them.
+        parameters, tensors: tensors that are a :class:`Parameter`, and other tensors.
+        gradients: (tensor, gradient) pairs; a sparse gradient has two, for its indices and its values.
+        buffers, states: tensors that modules hold as buffers, and optimizers as state.
+        nodes: recorded nodes that still have saved arrays.
+        roots: modules that no other module contains.
     """
 
     def __init__(self, device: Any) -> None:
@@ -43,6 +47,7 @@ class Census:
         here = [t for t in tensors if t.device is device]
         self.parameters = [t for t in here if isinstance(t, Parameter)]
         self.tensors = [t for t in here if not isinstance(t, Parameter)]
+        self.gradients = [(t, part) for t in here if t._grad is not None for part in parts(t._grad)]
         self.buffers = [b for m in modules for b in m._buffers.copy().values() if b is not None and b.device is device]
         states = [v for o in optimizers for entries in o.state.copy().values() for v in entries.copy().values()]
         self.states = [v for v in states if isinstance(v, Tensor) and v.device is device]
@@ -50,9 +55,23 @@ class Census:
         children = {id(child) for m in modules for child in m._modules.copy().values()}
         self.roots = [m for m in modules if id(m) not in children]
 
+    def report(self, listener: Listener) -> None:
+        """Report each role to ``listener`` as if it had just begun, and each network as if it were about to run."""
+        for role, tensors in (("PARAMETER", self.parameters), ("BUFFER", self.buffers), ("OPTIMIZER_STATE", self.states)):
+            for tensor in tensors:
+                listener.role(tensor.array, role, tensor)
+        for tensor, part in self.gradients:
+            listener.role(part.array, "GRADIENT", tensor if part is tensor._grad else part, tensor)
+        for node in self.nodes:
+            TrackedSaved.of(node)
+            for name, array in node.kept():
+                listener.saved(node, name, array)
+        for root in self.roots:
+            listener.called(root)
+
 
 def _found() -> tuple[list, ...]:
-    """The living objects of each class, of those that were made completely."""
+    """The complete live objects of each class."""
     collected = alive({kind for base in COLLECTED for kind in _subclasses(base)})
     things = [*collected, *Module._living.all(), *Optimizer._living.all()]
     found: dict[type, list] = {base: [] for base in KINDS}

@@ -1,4 +1,4 @@
-"""Two runs side by side: what a technique did to the peak, to what is saved for backward, and to what comes and goes."""
+"""A comparison of two runs: the change of the peak, of the bytes saved for backward, and of temporaries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Effect:
 
     @property
     def change(self) -> int:
-        """The bytes added; negative for what was saved."""
+        """The difference in bytes; negative if the second has fewer."""
         return self.after - self.before
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class Change:
 
     Attributes:
         owner: a parameter's path, or module and op; see :attr:`Block.owner`.
-        before, after: its bytes by category; empty where it had none.
+        before, after: its bytes by category; empty if it had none.
     """
 
     owner: str
@@ -49,7 +49,7 @@ class Change:
 
     @property
     def bytes(self) -> int:
-        """The bytes added; negative for what was saved."""
+        """The difference in bytes; negative if the second has fewer."""
         return sum(self.after.values()) - sum(self.before.values())
 
 
@@ -59,12 +59,12 @@ class Comparison:
 
     Attributes:
         peak: most bytes in use.
-        saved: most bytes that were kept for backward at any moment (``ACTIVATION``).
-        transient: most bytes that nobody kept, temporaries and workspace, at any moment. A technique that lowers one of
-            the two and not the peak has lowered what was not in the way.
-        phase: of the two peaks.
-        appeared, vanished: owners that only the second, only the first peak has.
-        moved: owners that both peaks have, with other bytes or as something else.
+        saved: most bytes that were saved for backward at any moment (``ACTIVATION``).
+        transient: most bytes of temporaries and workspace at any moment. If a technique lowers one of these two and not the
+            peak, it freed bytes that were not part of the peak.
+        phase: the phases of the two peaks.
+        appeared, vanished: owners that only the second or only the first peak has.
+        moved: owners that both peaks have, with other bytes or categories.
 
     Each list has the largest change first.
     """
@@ -88,7 +88,7 @@ class Comparison:
         return "\n".join(lines)
 
     def table(self, titles: tuple[str, str] = ("before", "after"), rows: int = 12) -> str:
-        """The three numbers of both runs, then the owners that changed most, as a table to print; the rest are one row.
+        """A table to print: the three numbers of both runs, then the owners that changed most; the rest are one row.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.
@@ -98,16 +98,16 @@ class Comparison:
         return text(comparison_table(self, titles, rows))
 
 
-def compare(before: Track, after: Track) -> Comparison:
-    """The differences between ``before`` and ``after``."""
-    mine, other = _owners(before), _owners(after)
-    changes = [Change(owner, mine.get(owner, {}), other.get(owner, {})) for owner in {**mine, **other}]
+def compare(self: Track, other: Track) -> Comparison:
+    """The differences between this run and ``other``."""
+    before, after = _owners(self), _owners(other)
+    changes = [Change(owner, before.get(owner, {}), after.get(owner, {})) for owner in {**before, **after}]
     changes = sorted((c for c in changes if c.before != c.after), key=lambda c: (-abs(c.bytes), c.owner))
     return Comparison(
-        Effect(before.peak, after.peak),
-        Effect(*(_most(t, Category.ACTIVATION) for t in (before, after))),
-        Effect(*(_most(t, Category.TEMPORARY, Category.WORKSPACE) for t in (before, after))),
-        (before.at_peak().phase, after.at_peak().phase),
+        Effect(self.peak, other.peak),
+        Effect(*(_most(t, Category.ACTIVATION) for t in (self, other))),
+        Effect(*(_most(t, Category.TEMPORARY, Category.WORKSPACE) for t in (self, other))),
+        (self.at_peak().phase, other.at_peak().phase),
         [c for c in changes if not c.before],
         [c for c in changes if not c.after],
         [c for c in changes if c.before and c.after],

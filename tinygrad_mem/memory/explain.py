@@ -1,12 +1,22 @@
-"""Why a tensor's memory is alive: who holds it, in a sentence."""
+"""A sentence that says why a tensor's memory is alive."""
 
 from __future__ import annotations
 
-from ..text import visible
-from .attribution import Category
-from .blocks import Block
-from .log import Event
+from typing import TYPE_CHECKING
 
+import numpy as np
+
+from ..autograd.tensor import Tensor
+from ..text import visible
+from .attribution import NOWHERE, Category
+from .blocks import Block
+from .log import Event, Kind
+from .variables import variables
+
+if TYPE_CHECKING:
+    from .track import Track
+
+_OLDER = "allocated before the track began"
 _IS = {
     "PARAMETER": "it is a parameter",
     "MASTER_WEIGHT": "it is a parameter's float32 master copy",
@@ -14,28 +24,74 @@ _IS = {
     "OPTIMIZER_STATE": "the optimizer keeps it as state",
     "GRADIENT": "it is a gradient",
     "WEIGHT_CAST": "it is autocast's copy of a weight",
-    "WORKSPACE": "a kernel works in it",
+    "WORKSPACE": "a kernel uses it as workspace",
 }
 
 
-def sentence(block: Block, names: list[str]) -> str:
-    """``block`` in a sentence; ``names`` are the variables that show it."""
-    size = f"{block.requested:,} bytes" + (f" ({block.rounded:,} in the pool)" if block.rounded != block.requested else "")
+def explain(self: Track, tensor: Tensor | Block) -> str:
+    """A sentence that says who holds the tensor's memory, and why. For a block of this track: its life, and its roles.
+
+    Raises:
+        ValueError: the track has ended, the tensor is on another device, or its memory does not come from the pool.
+    """
+    if isinstance(tensor, Block):
+        return _life(self, tensor)
+    if self._device is None:
+        raise ValueError("explain: this track was read from a file; it has no tensors of this process")
+    if not self.running:
+        raise ValueError("explain: the track has ended, and its addresses may have been reused; call explain while it runs")
+    address = self._device.address(tensor.array) if tensor.device is self._device else None
+    if address is None:
+        raise ValueError(
+            f"explain: the track listens to {self.device}, the tensor {list(tensor.shape)} is on {tensor.device} and "
+            f"{'has no memory of its pool' if str(tensor.device) == self.device else 'not there'}"
+        )
+    found = [block for block in self.live("end") if block.address == address]
+    if not found:
+        raise ValueError("explain: this memory is older than the track, which has no record of it; begin the track earlier")
+    return _sentence(found[0], variables(self._device, address))
+
+
+def _life(track: Track, block: Block) -> str:
+    """``block``, from its birth to its end, as the track knows it now."""
+    changes = track.timeline().attribution
+    ended = np.flatnonzero((changes.block == block.born) & (changes.after == NOWHERE))
+    what = "" if block.category is Category.UNKNOWN else f" of {block.category}"
+    birth = _OLDER if track.log[block.born].kind is Kind.OLDER else _birth(block)
+    end = "it is there at the end"
+    if len(ended):
+        event = track.log[int(ended[0])]
+        end = " ".join(("it was freed", *_where(event.line, event.phase))) + f", {ended[0] - block.born:,} events later"
+    reasons = [_reason(holder) for holder in block.holders] or ([f"its category is {block.told}"] if block.told else [])
+    said = f"{block.name or 'It'} is {_size(block)}{what}, {birth}; {end}"
+    return visible("; ".join([said, *dict.fromkeys(reasons)]) + ".")
+
+
+def _where(line: str, phase: str) -> list[str]:
+    """The place of an event in words, as far as it is known."""
+    return [*([f"at {line}"] if line else []), *([] if phase == "unknown" else [f"({phase})"])]
+
+
+def _size(block: Block) -> str:
+    return f"{block.requested:,} bytes" + (f" ({block.rounded:,} in the pool)" if block.rounded != block.requested else "")
+
+
+def _sentence(block: Block, names: list[str]) -> str:
+    """A sentence about ``block``; ``names`` are the variables that refer to it."""
     reasons = list(dict.fromkeys(_reason(holder) for holder in block.holders))
     if names:
-        reasons.append(f"{_list([f'`{name}`' for name in names])} in your code show{'s' if len(names) == 1 else ''} it")
+        reasons.append(f"{_list([f'`{name}`' for name in names])} in your code refer{'s' if len(names) == 1 else ''} to it")
     if not reasons:
-        reasons = ["something that this track cannot name holds it"]
-    said = f"{block.name or 'It'} is {size} of {block.category}, {_birth(block)}; it is alive because {_list(reasons)}."
+        reasons = ["something holds it that this track cannot name"]
+    older = block.category is Category.UNTRACKED or (not block.line and not block.op)
+    birth = _OLDER if older else _birth(block)
+    said = f"{block.name or 'It'} is {_size(block)} of {block.category}, {birth}; it is alive because {_list(reasons)}."
     return visible(said)
 
 
 def _birth(block: Block) -> str:
-    if block.category is Category.UNTRACKED or (not block.line and not block.op):
-        return "there since before the track began"
     by = f"made by {block.op}" if block.op else "made"
-    parts = (by, block.module and f"in {block.module}", block.line and f"at {block.line}", f"({block.phase})")
-    return " ".join(part for part in parts if part)
+    return " ".join([by, *([f"in {block.module}"] if block.module else []), *_where(block.line, block.phase)])
 
 
 def _reason(holder: Event) -> str:

@@ -6,27 +6,27 @@ import contextlib
 from typing import Any, ClassVar
 
 from ..devices import device as Device
-from ..interrupts import covered, lock, surely, whole
+from ..interrupts import cleanup, lock, signal_safe, uninterrupted
 from .sizes import bytes_text, parse_bytes
 from .stats import where
 
 
 class limit(contextlib.ContextDecorator):
-    """Inside, the device's pool takes no more than ``size`` from the machine; past it, ``OutOfMemoryError``.
+    """Inside, the device's pool reserves at most ``size``; a request beyond that raises ``OutOfMemoryError``.
 
-    Of several that are open the tightest holds, in whatever order they end. The limit is on reserved bytes, as a GPU's is: what
-    the pool has cached is given back before it gives up.
+    If several limits are open, the smallest applies; they may end in any order. The limit is on reserved bytes, as on a GPU:
+    before the pool raises, it releases cached memory.
 
     Args:
         size: bytes, or text such as ``"512 MiB"``; see :func:`~tinygrad_mem.memory.sizes.parse_bytes`.
-        device: whose pool, the default device unless given.
+        device: the device of the pool; by default the default device.
 
     Raises:
         ValueError, TypeError: ``size`` is not a size.
-        RuntimeError: on entry, more than that is in use already.
+        RuntimeError: on entry, more bytes are in use already.
     """
 
-    _open: ClassVar[dict[Device, tuple[int, tuple[int, ...]]]] = {}  # the pool's own limit (0 for none), and those that hold
+    _open: ClassVar[dict[Device, tuple[int, tuple[int, ...]]]] = {}  # the pool's own limit (0: none), and the open limits
 
     def __init__(self, size: int | str, device: Any = None) -> None:
         self.bytes = parse_bytes(size)
@@ -38,24 +38,24 @@ class limit(contextlib.ContextDecorator):
         used = pool.used_bytes()
         if used > self.bytes:
             raise RuntimeError(
-                f"limit: {bytes_text(self.bytes)} was asked on {self.device}, {bytes_text(used)} are in use already: free "
-                "tensors first, or ask for more"
+                f"limit: {bytes_text(self.bytes)} on {self.device}, but {bytes_text(used)} are in use already: free "
+                "tensors first, or set a higher limit"
             )
         begun: list[bool] = []
         try:
-            whole(self._begin, begun)
-        except BaseException:  # a signal: the block does not begin
+            uninterrupted(self._begin, begun)
+        except BaseException:  # an interrupt: the block does not begin
             if begun:
-                surely(self._end)
+                cleanup(self._end)
             raise
         return self
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            surely(self._end)
+            cleanup(self._end)
 
     def _begin(self, begun: list[bool]) -> None:
         with lock:

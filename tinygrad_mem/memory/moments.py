@@ -1,4 +1,4 @@
-"""Moments of a run, and the pool's numbers at one."""
+"""Moments of a run, and the pool's numbers at a moment."""
 
 from __future__ import annotations
 
@@ -16,25 +16,18 @@ class Mark(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """Bytes at one moment.
+    """Bytes at one moment."""
 
-    Attributes:
-        requested: what callers asked for, in all live blocks.
-        rounded: these, each rounded up to 512.
-        used: what the pool counts as in use: ``rounded``, and on ``cuda`` blocks older than the track.
-        reserved: what the pool has taken from the machine.
-    """
-
-    requested: int
-    rounded: int
-    used: int
-    reserved: int
+    requested: int  # bytes that callers asked for, in all live blocks
+    rounded: int  # the same, each block rounded up to 512
+    used: int  # in use: ``rounded``, and on ``cuda`` blocks older than the track
+    reserved: int  # reserved by the pool
 
     @property
     def fragmentation(self) -> float:
-        """The share of the reserved bytes that no block uses."""
+        """The share of reserved bytes that is unused."""
         return 1 - self.used / self.reserved if self.reserved else 0.0
 
 
 When = int | Mark | Moment | str | None
-"""A moment: an event's number, a mark or its text, a ``Moment``, ``"peak"``, ``"end"``; ``None`` is the peak."""
+"""A moment: an event number, a mark or its text, a ``Moment``, ``"peak"`` or ``"end"``; ``None`` is the peak."""

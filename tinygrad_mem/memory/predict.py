@@ -1,4 +1,4 @@
-"""A training step on ``meta``: what it will need, to the byte, before anything is allocated."""
+"""``predict``: the memory of a training step, exact to the byte, before anything is allocated."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from .. import devices, scope
 from ..errors import DataDependenceError, DeviceError
-from ..interrupts import FREE_THREADED, context, covered, surely
+from ..interrupts import FREE_THREADED, cleanup, context, signal_safe
 from .sizes import bytes_text
 from .source import is_engine, source_name
 from .stats import where
@@ -21,60 +21,60 @@ from .track import Track
 
 
 def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwargs: Any) -> Track:
-    """Run ``run(*args, **kwargs)`` without memory and without arithmetic, and say what it would have needed.
+    """Run ``run(*args, **kwargs)`` without allocating or computing, and return the track of the memory that it would use.
 
-    ``run`` makes all that it uses (model, optimizer, data) and takes its steps, as a training script does. Every device that it
-    names, ``cpu`` and ``cuda`` alike, is ``meta`` here, whose pool and ops ask for the same bytes in the same order as those of
-    ``like``. ``loss.item()`` is a number that is not known: it may be logged and summed.
+    ``run`` makes all that it uses (model, optimizer, data) and trains, as a training script does. Each device that it uses,
+    ``cpu`` or ``cuda``, is replaced by ``meta``, whose pool and ops ask for the same bytes in the same order as those of
+    ``like``. ``loss.item()`` is an unknown number: it can be logged and summed.
 
-    A prediction belongs to its thread: several run at once, beside threads that train, and none is changed by another. It
-    begins with random numbers and the default dtype as they stand, and moves no generator; a default dtype that it sets is
-    its own. Threads that ``run`` starts, and tasks that it gives to a ``ThreadPoolExecutor`` or a ``ThreadPool``, are
-    predicted with it (one by ``_thread.start_new_thread`` too, but where that name was imported before the first
-    prediction): where they run beside each other, the order of events is one of many, as in a real run. Workers of a
-    ``DataLoader`` have one order: each batch is made, whole, at the moment at which it is asked for, before the program
-    goes on. That is a run whose workers keep up: ``num_workers * prefetch_factor`` batches are ready while a step runs.
-    Where memory hangs in reference cycles a peak depends on when Python's collector runs, which cannot be predicted: a
-    warning says so. So does one on free-threaded Python, where memory that goes from one thread to another may come back late.
+    A prediction belongs to its thread. Several may run at once, beside threads that train; none affects another. It begins
+    with the present random states and default dtype, and changes neither outside. Threads that ``run`` starts, and tasks that
+    it gives to a ``ThreadPoolExecutor`` or a ``ThreadPool``, belong to the prediction. (So do threads of
+    ``_thread.start_new_thread``, unless that name was imported before the first prediction.) If such threads run at the same
+    time, the order of events is one of many, as in a real run. Workers of a ``DataLoader`` have a fixed order: each batch is
+    made when it is requested, before the program goes on. This is a run with fast workers: ``num_workers * prefetch_factor``
+    batches are ready while a step runs. If reference cycles hold memory, the peak depends on when Python's collector runs,
+    which cannot be predicted: a warning says so. There is also a warning on free-threaded Python if memory that passes between
+    threads may be freed late.
 
     Args:
-        like: ``"cpu"``, or ``"cuda"``, where kernels want other workspaces; the kind of the default device unless given. CuPy
-            must be installed for ``"cuda"``; a GPU is not needed. On a GPU CuPy chooses among equal free blocks in a way that
-            nobody can predict: what several choices would reserve is in :meth:`Track.replay`. What libraries take beside the
-            pool is in ``kernels/uncounted.py``.
+        like: ``"cpu"`` or ``"cuda"``, whose kernels need other workspaces; by default the kind of the default device. CuPy must
+            be installed for ``"cuda"``; a GPU is not needed. On a GPU, nobody can predict how CuPy chooses among equal free
+            blocks; :meth:`Track.replay` shows what several choices would reserve. ``kernels/uncounted.py`` lists memory that
+            libraries use outside of the pool.
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
 
     Raises:
-        DataDependenceError: which way the program goes depends on values; the message says where.
-        DeviceError: it uses a tensor that was made before; ``like`` is no such device, or CuPy is missing.
+        DataDependenceError: the program branches on values; the message says where.
+        DeviceError: it uses a tensor that was made before; ``like`` is not such a device; or CuPy is missing.
     """
     with dry_run(like or where().like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
         run(*args, **kwargs)
-        meta.pool.used_bytes()  # what others look at is back
+        meta.pool.used_bytes()  # restored before others scan
     cycles.say()
     return track
 
 
 class _Cycles(scope.Listener):
-    """Hears what comes back to ``pool`` because Python's collector ran by itself, and not because the program let it go.
+    """Records bytes of ``pool`` that were freed because Python's collector ran by itself, and not by the program.
 
-    It begins with a collection of what is young: alone in its process, what dies young is collected at the same moments in
+    It begins with a collection of young objects. So, in a process with one thread, the collector runs at the same moments in
     each prediction of a program.
 
-    Free-threaded Python lets each thread count references to the objects that it made. An object whose last reference another
-    thread drops is freed only when the first thread looks. A program of one thread is not safe either: its lists, tuples and
-    dicts may lie where another thread's have been, and a collection takes that thread for their owner. (The collection at the
-    beginning empties these stores.) So this listener notes whether either could have happened.
+    In free-threaded Python each thread counts the references to the objects that it made. If another thread drops the last
+    reference, the object is freed only when the first thread runs. A program of one thread is affected too: its lists, tuples
+    and dicts may reuse the memory of another thread's, and a collection takes that thread for their owner. (The collection at
+    the beginning empties these free lists.) So this listener records whether either could have happened.
 
     Attributes:
-        late: whether memory may have come back late.
+        late: True if memory may have been freed late.
     """
 
     def __init__(self, pool: Any) -> None:
         self.only, self.bytes, self.late = pool, 0, False
-        self._collecting: int | None = None  # the thread in which the collector runs by itself
+        self._collecting: int | None = None  # the thread in which the collector runs, while it runs by itself
         self._mine = threading.get_ident()
 
     def __enter__(self) -> _Cycles:
@@ -82,17 +82,17 @@ class _Cycles(scope.Listener):
         try:
             scope.listen(self)
             gc.callbacks.append(self._collects)
-        except BaseException:  # a signal, which is heard after the call
-            surely(self._end)
+        except BaseException:  # an interrupt, raised after the call
+            cleanup(self._end)
             raise
         return self
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            surely(self._end)
+            cleanup(self._end)
 
     def _end(self) -> None:
         scope.forget(self)
@@ -117,15 +117,15 @@ class _Cycles(scope.Listener):
         """Warn of it."""
         if self.bytes:
             warnings.warn(
-                f"predict: {bytes_text(self.bytes)} hung in reference cycles, and came back when Python's collector ran. When "
-                "it runs depends on all that the process does: the peak of a run may differ from this one. Break the cycles, "
-                "or call gc.collect() where their memory should come back.",
+                f"predict: reference cycles held {bytes_text(self.bytes)}, which Python's collector freed. When "
+                "it runs depends on the whole process, so a real run may have another peak. Break the cycles, "
+                "or call gc.collect() where their memory should be freed.",
                 stacklevel=3,
             )
         if self.late:
             warnings.warn(
-                "predict: free-threaded Python may free memory late, where it passes between threads or where the garbage "
-                "collector runs beside other threads: this peak may be too high. Predict while no other thread runs, or with "
+                "predict: free-threaded Python may free memory late if it passes between threads, or if the garbage "
+                "collector runs beside other threads. This peak may be too high. Predict while no other thread runs, or with "
                 "a Python that has the interpreter's lock.",
                 stacklevel=3,
             )
@@ -133,7 +133,7 @@ class _Cycles(scope.Listener):
 
 @context
 def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
-    """:func:`devices.dry_run`, whose errors say where in the user's program they come from.
+    """:func:`devices.dry_run` with the user's source line in its errors.
 
     Args, raises: as :func:`predict`.
     """
@@ -144,7 +144,8 @@ def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
         raise DataDependenceError(f"predict: at {_where(error)}: {error}") from error
     except DeviceError as error:
         raise DeviceError(
-            f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it."
+            f"predict: at {_where(error)}: {error} In a prediction every tensor is on meta: make what the step uses inside it, "
+            "and convert PyTorch's network inside it: model = tinygrad_mem.from_torch(network)."
         ) from error
 
 
@@ -157,5 +158,5 @@ def _where(error: BaseException) -> str:
 
 
 def _asks(frame: FrameType | None) -> bool:
-    """Whether ``gc.collect()`` stands in the running function."""
+    """True if the running function calls ``gc.collect()``."""
     return frame is not None and "collect" in frame.f_code.co_names

@@ -1,9 +1,9 @@
 """The bytes that CuPy's pool would have reserved for the events of a track.
 
-Used bytes do not depend on placement: each block takes its size rounded up to 512, in CuPy as here. Reserved bytes do. Our
-pool chooses among free chunks of equal size the one with the lowest address; CuPy the one whose Python object lies lowest
-in the process, which cannot be predicted. Nothing else differs: with CuPy's choices our pool reserves what CuPy's does, to the
-byte. So the events are replayed with several choices, and the answer is the least and the most that came of them.
+Used bytes do not depend on placement: each block uses its size rounded up to 512, in CuPy as here. Reserved bytes do depend on
+it. Among free chunks of equal size our pool takes the lowest address; CuPy takes the chunk whose Python object has the
+lowest address, which cannot be predicted. Nothing else differs: with CuPy's choices our pool reserves the same bytes. So
+the events are replayed with several random choices, and the result is the least and the most that they reserved.
 
 Source: CuPy 14.2, ``cupy/cuda/memory.pyx`` (``SingleDeviceMemoryPool``).
 """
@@ -13,24 +13,27 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from heapq import heapify
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ..devices.pool import Chunk, Pool
 from .log import RECORD, Kind, Log
 
+if TYPE_CHECKING:
+    from .track import Track
+
 
 class Replay(NamedTuple):
-    """Most bytes that a pool would have taken from the machine.
+    """The most bytes that a pool would have reserved.
 
-    This is a sample and no bound. A GPU may choose otherwise: it reserves at least ``used`` bytes, and may reserve less than
-    ``low`` or more than ``high``. Where the two are equal, choices hardly matter. More seeds try more choices.
+    This is a sample, not a bound. A GPU may choose differently: it reserves at least ``used`` bytes, and may reserve less than
+    ``low`` or more than ``high``. If the two are equal, the choices hardly matter. More seeds try more choices.
 
     Attributes:
-        low, high: the least and the most over the choices that were replayed.
-        used: most bytes in use, the same for every choice.
-        fragmentation: share of ``high`` that was not in use at the moment when most was.
+        low, high: the least and the most over the replayed choices.
+        used: the most bytes in use, the same for every choice.
+        fragmentation: the share of ``high`` that was unused when most bytes were in use.
     """
 
     low: int
@@ -43,7 +46,7 @@ class Replay(NamedTuple):
 
 
 class _CuPyPool(Pool):
-    """The pool, over no memory at all, with a free chunk chosen by lot among those of equal size."""
+    """CuPy's pool without memory. Among free chunks of equal size it chooses one at random."""
 
     def __init__(self, seed: int) -> None:
         super().__init__("replay", reserve=False)
@@ -67,17 +70,18 @@ class _CuPyPool(Pool):
         return self._best_fit(size) or self._grow(size, size)
 
 
-def replay(log: Log, seeds: int = 8) -> Replay:
-    """Replay the mallocs and frees of ``log``, and where it gave its cache back, with ``seeds`` different choices.
+def replay(self: Track, seeds: int = 8) -> Replay:
+    """The bytes that CuPy's pool would have reserved for the same events, with ``seeds`` random choices of free chunks.
 
-    Blocks that are older than the log are taken first, in the order of their addresses.
+    This is a sample, not a bound: see :class:`Replay`. Blocks older than the track are allocated first, in the order of their
+    addresses.
 
     Raises:
         ValueError: ``seeds`` is less than 1.
     """
     if seeds < 1:
-        raise ValueError(f"replay: at least one choice is needed, found seeds={seeds}")
-    pools = [_run(log, seed) for seed in range(seeds)]
+        raise ValueError(f"replay: expected seeds of at least 1, found {seeds}")
+    pools = [_run(self.log, seed) for seed in range(seeds)]
     reserved = [pool.peak_total for pool in pools]
     return Replay(min(reserved), max(reserved), pools[0].peak_used)
 
@@ -96,7 +100,7 @@ def _run(log: Log, seed: int) -> _CuPyPool:
 
 
 def _parts(log: Log) -> Iterator[np.ndarray]:
-    """The events that a pool hears: first the blocks that are older than the log, whenever the log met them."""
+    """The events for a pool: first the blocks that are older than the log, then all others in order."""
     older = [chunk[(chunk["kind"] == Kind.OLDER) & (chunk["address"] > 0)] for chunk in log.chunks()]
     yield np.sort(np.concatenate([np.empty(0, RECORD), *older]), order="address")
     for chunk in log.chunks():

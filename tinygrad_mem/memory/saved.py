@@ -1,4 +1,4 @@
-"""``print_saved(fn, *args)``: what each op of a function keeps for backward."""
+"""``print_saved(fn, *args)``: the arrays that each op of a function saves for backward."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class Saved:
     """One array that one op keeps.
 
     Attributes:
-        op, name: the op, and what its docstring calls the array.
+        op, name: the op, and the array's name as in the op's docstring.
         shape, dtype: of the array.
-        bytes: of the memory that it keeps alive: of all of it, where the array shows a part.
-        shared: who else keeps or owns the same memory: other rows, arguments, parameters, the result.
+        bytes: the bytes that it keeps alive; for a view, those of the whole block.
+        shared: the other owners of the same memory: other rows, arguments, parameters, the result.
         module, line: where the op ran.
-        first: False where an earlier row has counted the same memory.
+        first: False if an earlier row has counted the same memory.
     """
 
     op: str
@@ -42,7 +42,7 @@ class SavedList(list[Saved]):
 
     @property
     def total(self) -> int:
-        """Bytes that are kept for backward."""
+        """The bytes saved for backward."""
         return sum(row.bytes for row in self if row.first)
 
     def __str__(self) -> str:
@@ -53,12 +53,12 @@ class SavedList(list[Saved]):
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
         sides = [str.rjust if title == "bytes" else str.ljust for title in cells[0]]
         rows = [[side(cell, width) for side, cell, width in zip(sides, row, widths, strict=True)] for row in cells]
-        total = f"{self.total:,} bytes ({bytes_text(self.total)}) are kept for backward, shared memory counted once"
+        total = f"{self.total:,} bytes ({bytes_text(self.total)}) are saved for backward; shared memory is counted once"
         return "\n".join([*("  ".join(row).rstrip() for row in rows), total])
 
 
-class _Ear(scope.Listener):
-    """Remembers what this program saved and nobody has let go, without keeping it alive."""
+class _SavedRows(scope.Listener):
+    """Records the arrays that this program saved and has not released, without keeping them alive."""
 
     def __init__(self) -> None:
         self.rows: list[tuple] = []
@@ -82,36 +82,36 @@ class _Ear(scope.Listener):
 
 
 def saved(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> SavedList:
-    """Run ``fn(*args, **kwargs)`` and say what its result keeps for backward. The result is dropped.
+    """Run ``fn(*args, **kwargs)``, drop its result, and list the arrays that the result kept for backward.
 
     Args:
         fn: a module or a function of tensors.
     """
-    ear = _Ear()
-    scope.listen(ear)
+    found = _SavedRows()
+    scope.listen(found)
     try:
         result = fn(*args, **kwargs)
     finally:
-        scope.unlisten(ear)
+        scope.unlisten(found)
     owners = _owners(fn, args, kwargs, result)
     del result
     keepers: dict[Any, list[int]] = {}
-    for number, row in enumerate(ear.rows):
+    for number, row in enumerate(found.rows):
         keepers.setdefault(row[4], []).append(number)
     rows = SavedList()
-    for number, (op, name, module, line, memory, shape, dtype, size, _) in enumerate(ear.rows):
-        others = [f"{ear.rows[i][0]}.{ear.rows[i][1]}" for i in keepers[memory] if i != number]
+    for number, (op, name, module, line, memory, shape, dtype, size, _) in enumerate(found.rows):
+        others = [f"{found.rows[i][0]}.{found.rows[i][1]}" for i in keepers[memory] if i != number]
         shared = tuple(dict.fromkeys([*owners.get(memory, []), *others]))
         rows.append(Saved(op, name, shape, dtype, size, shared, module, line, keepers[memory][0] == number))
     return rows
 
 
 def print_saved(fn: Callable[..., Any], *args: Any, file: TextIO | None = None, **kwargs: Any) -> SavedList:
-    """Print what each op of ``fn(*args, **kwargs)`` keeps for backward: op, shape, dtype, bytes, shared with whom, where.
+    """Print the arrays that each op of ``fn(*args, **kwargs)`` saves: op, name, shape, dtype, bytes, other owners, place.
 
     Args:
         fn: a module or a function of tensors.
-        file: where to print, standard output unless given.
+        file: the file to print to; by default standard output.
 
     Returns:
         The rows, and their sum as ``.total``.
@@ -122,7 +122,7 @@ def print_saved(fn: Callable[..., Any], *args: Any, file: TextIO | None = None, 
 
 
 def _owners(fn: Any, args: tuple, kwargs: dict, result: Any) -> dict[Any, list[str]]:
-    """Names of memory that belongs to others than the tape."""
+    """The names of memory that arguments, parameters, buffers or results own."""
     named: list[tuple[str, Any]] = [(f"argument {i}", t) for i, t in enumerate(args)]
     named += [(f"argument {name}", t) for name, t in kwargs.items()]
     if isinstance(fn, Module):
@@ -143,7 +143,7 @@ def _memory(device: Any, array: Any) -> Any:
 
 
 def _root(array: Any) -> Any:
-    """The array that memory of others than the pool belongs to."""
+    """The array that owns memory outside of the pool."""
     while type(getattr(array, "base", None)) is type(array):
         array = array.base
     return array

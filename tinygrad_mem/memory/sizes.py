@@ -1,11 +1,11 @@
-"""Bytes as people write them."""
+"""Sizes in bytes as text, and text as sizes."""
 
 from __future__ import annotations
 
 import re
 
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40, "PiB": 1 << 50, "EiB": 1 << 60}
-"""What sizes are shown in, the smallest first."""
+"""The units in which sizes are shown, smallest first."""
 _READ = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "PB": 10**15, "EB": 10**18}
 _READ |= {unit.upper(): size for unit, size in UNITS.items()}
 _ENDLESS = 1 << 1000  # bytes: beyond that, no float holds the quotient
@@ -13,7 +13,7 @@ _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 
 
 def bytes_text(count: int) -> str:
-    """``1,048,576 bytes`` in a unit that can be read, 1024-based and named so."""
+    """A size as text, in 1024-based units: ``"1.00 MiB"``."""
     if abs(count) < 1024:
         return f"{count:,} B"
     unit, size = unit_of(count)
@@ -21,13 +21,13 @@ def bytes_text(count: int) -> str:
 
 
 def unit_of(count: int) -> tuple[str, int]:
-    """The unit in which ``count`` bytes, rounded to hundredths, are at least 1 and below 1,024, and its size."""
+    """The unit in which ``count`` bytes are at least 1 and, rounded to hundredths, below 1,024; and the unit's size."""
     fit = (each for each in UNITS.items() if abs(count) < 1024 * each[1] and round(abs(count) / each[1], 2) < 1024)
     return next(fit, ("EiB", UNITS["EiB"]))
 
 
 def parse_bytes(size: int | str) -> int:
-    """``"512 MiB"`` (1024-based), ``"2 GB"`` (1000-based), ``"1.5GiB"``, ``4096``: in bytes, rounded down.
+    """The bytes of ``"512 MiB"`` (1024-based), ``"2 GB"`` (1000-based), ``"1.5GiB"`` or ``4096``, rounded down.
 
     Raises:
         ValueError: it is not a size, or not a positive one.

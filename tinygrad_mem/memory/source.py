@@ -1,4 +1,4 @@
-"""The user's source line: the innermost frame on the stack that is not the engine's."""
+"""The user's source line: the innermost frame on the stack that is not in this package."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from types import CodeType
 
 _PACKAGE = str(Path(__file__).parents[1]) + os.sep
-_USERS = tuple(_PACKAGE + room + os.sep for room in ("models", "cli"))  # they are written as users write
+_USERS = tuple(_PACKAGE + room + os.sep for room in ("models", "cli"))  # these are written as users would write them
 _engines: dict[CodeType, bool] = {}
 _lines: dict[tuple[CodeType, int], str] = {}
 
 
 def source_line() -> str:
-    """``"train.py:12 step"``: the file (relative, where it is below the working directory), line, function; or ``""``."""
+    """File, line and function, as ``"train.py:12 step"``. The file is relative if it is below the working directory."""
     frame = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -37,7 +37,7 @@ def source_name(code: CodeType, line: int) -> str:
 
 
 def is_engine(code: CodeType) -> bool:
-    """Whether the code is this package's own, and not a network or a command that users would write like this."""
+    """True for code of this package, except its networks and commands, which are written as users would write them."""
     name = code.co_filename
     _engines[code] = answer = name.startswith(_PACKAGE) and not name.startswith(_USERS)
     return answer

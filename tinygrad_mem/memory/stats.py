@@ -1,4 +1,4 @@
-"""PyTorch's questions about the allocator, with PyTorch's names: they need no track."""
+"""PyTorch's functions for the allocator's numbers. They need no track."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .sizes import bytes_text
 
 
 def where(device: Any = None) -> Device:
-    """The device that is meant: the given one, else the thread's default, else the cpu."""
+    """The given device; by default the thread's default device, or the cpu."""
     return Device(device or scope.local.default_device or "cpu")
 
 
@@ -24,36 +24,36 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
+    """The most bytes in live blocks since the process began, or since :func:`reset_peak_memory_stats`."""
     return where(device).pool.peak_used
 
 
 def memory_reserved(device: Any = None) -> int:
-    """Bytes that the pool has taken from the machine: live, and cached."""
+    """Bytes that the pool has reserved, in use or cached."""
     return where(device).pool.total_bytes()
 
 
 def max_memory_reserved(device: Any = None) -> int:
-    """Most bytes that the pool had taken from the machine, since the same moment."""
+    """The most reserved bytes since the process began, or since :func:`reset_peak_memory_stats`."""
     return where(device).pool.peak_total
 
 
 def reset_peak_memory_stats(device: Any = None) -> None:
-    """Let the two peaks begin again from what is there now."""
+    """Set both peaks to the current numbers."""
     where(device).pool.reset_peak()
 
 
 def empty_cache(device: Any = None) -> None:
-    """Give cached memory back to the machine: whole free segments; a small live block keeps its segment."""
+    """Return cached memory to the machine: each segment of which all is free."""
     where(device).pool.free_all_blocks()
 
 
 class Reclaimed(NamedTuple):
-    """The bytes that :func:`reclaim` gave back.
+    """The bytes that :func:`reclaim` freed.
 
     Attributes:
-        collected: bytes in use that only the garbage collector could free: they hung in reference cycles.
-        released: reserved bytes that went back to the machine.
+        collected: bytes in use that the garbage collector freed: reference cycles held them.
+        released: reserved bytes that were returned to the machine.
     """
 
     collected: int
@@ -61,7 +61,7 @@ class Reclaimed(NamedTuple):
 
 
 def reclaim(device: Any = None) -> Reclaimed:
-    """Run the garbage collector, empty the cache, and say what each really gave back."""
+    """Run the garbage collector and empty the cache. Returns the bytes that each freed."""
     pool = where(device).pool
     used, reserved = pool.used_bytes(), pool.total_bytes()
     gc.collect()
@@ -71,10 +71,10 @@ def reclaim(device: Any = None) -> Reclaimed:
 
 
 def memory_stats(device: Any = None) -> OrderedDict[str, int]:
-    """PyTorch's keys, of those that the pool knows. Bytes that were asked for are those of live blocks (``cpu``, ``meta``)."""
+    """The pool's numbers under PyTorch's keys. Requested bytes are known on ``cpu`` and ``meta`` only."""
     here = where(device)
     pool = here.pool
-    now, sizes = pool.counts(), _asked_for(here)
+    now, sizes = pool.counts(), _requested(here)
     stats = OrderedDict()
     stats["allocated_bytes.all.current"], stats["allocated_bytes.all.peak"] = now.used, now.peak_used
     stats["reserved_bytes.all.current"], stats["reserved_bytes.all.peak"] = now.total, now.peak_total
@@ -86,29 +86,25 @@ def memory_stats(device: Any = None) -> OrderedDict[str, int]:
     return stats
 
 
-def _asked_for(device: Device) -> list[int] | None:
-    """The bytes of each live block before they were rounded up; ``None`` where the pool does not know them."""
+def _requested(device: Device) -> list[int] | None:
+    """The requested bytes of all live blocks, before rounding up; ``None`` if the pool does not know them."""
     from ..devices.pool import Block
 
     if device.type == "cuda":
         return None
-    with scope.looking():
+    with scope.scanning():
         return [thing.size for thing in alive({Block}) if getattr(thing, "pool", None) is device.pool]
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """The numbers as text, each in a line.
-
-    Args:
-        abbreviated: taken for compatibility; the summary is short.
-    """
+    """The numbers as text, one per line. ``abbreviated`` changes nothing: the summary is short."""
     here = where(device)
-    now, sizes = here.pool.counts(), _asked_for(here)
-    rows = [("in use", now.used), ("most in use", now.peak_used)]
+    now, sizes = here.pool.counts(), _requested(here)
+    rows = [("in use", now.used), ("peak in use", now.peak_used)]
     if sizes is not None:
-        rows += [("asked for", sum(sizes)), ("lost to rounding", sum(round_up(size) - size for size in sizes))]
-    rows += [("reserved", now.total), ("most reserved", now.peak_total), ("free in the pool", now.total - now.used)]
+        rows += [("requested", sum(sizes)), ("lost to rounding", sum(round_up(size) - size for size in sizes))]
+    rows += [("reserved", now.total), ("peak reserved", now.peak_total), ("reserved but unused", now.total - now.used)]
     if sizes is not None:
-        rows += [("largest free piece", here.pool.largest_free())]
+        rows += [("largest free block", here.pool.largest_free())]
     rows += [("limit", here.pool.get_limit())] if here.pool.get_limit() else []
     return "\n".join([f"memory of {here}", *(f"{name:20}{count:>18,}  {bytes_text(count):>12}" for name, count in rows)])

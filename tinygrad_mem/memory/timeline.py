@@ -1,12 +1,11 @@
-"""The bytes in use over a run, by category, after every event that changed them."""
+"""The bytes in use during a run, by category, after each event that changed them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
-from typing import overload
+from typing import Any
 
 import numpy as np
 
@@ -16,12 +15,12 @@ from .log import Log
 
 @dataclass(frozen=True)
 class Moment:
-    """The pool after one event: bytes by category, which add up to ``used``.
+    """The pool after one event: bytes by category, with the sum ``used``.
 
     Attributes:
         index: the event's number in the log.
         time: nanoseconds since the log began.
-        phase: of the thread that caused the event.
+        phase: the phase of the thread that caused the event.
     """
 
     index: int
@@ -32,44 +31,42 @@ class Moment:
 
 
 class Timeline(Sequence[Moment]):
-    """A moment for each event that changed a byte or its category. Columns are for many, moments for one.
+    """A moment for each event that changed a byte or a category. Use columns for many moments, and an index for one.
 
     Attributes:
+        attribution: the changes of all events that the log had when the timeline was made.
         event: numbers of these events in the log.
-        used: bytes in use after each.
+        used: bytes in use after each of them.
     """
 
     def __init__(self, log: Log, attribution: Attribution) -> None:
         self._log, self.texts = log, log.texts
-        self._columns = attribution.before, attribution.after, attribution.size
+        self.attribution = attribution
         changed = (attribution.before != attribution.after) & (attribution.size != 0)
         self.event = np.flatnonzero(changed).astype(np.int32)
-        self.seen = len(attribution.block)  # of the log, when this was made
         before, after, size = self._changes()
-        none = len(CATEGORIES)
-        size *= (after < none).astype(np.int8) - (before < none).astype(np.int8)
-        self.used: np.ndarray = np.cumsum(size, out=size)
+        self.used = _sum(size, after != NOWHERE, before != NOWHERE)
 
     def _changes(self, end: int | None = None) -> list[np.ndarray]:
-        """Of each event, or of the first ``end``: the category before and after (as in ``Attribution``), and the bytes."""
-        return [column[self.event[:end]] for column in self._columns]
+        """The category before, the category after, and the bytes, of each event or of the first ``end``."""
+        _, *columns = self.attribution
+        return [column[self.event[:end]] for column in columns]
 
     @cached_property
     def time(self) -> np.ndarray:
-        """Nanoseconds of each event since the log began."""
+        """The time of each event, in nanoseconds since the log began."""
         return self._log.column("time")[self.event]
 
     @cached_property
     def phase(self) -> np.ndarray:
-        """Code of each event's phase; ``texts[code]`` is its name."""
+        """The code of each event's phase; ``texts[code]`` is its name."""
         return self._log.column("phase")[self.event]
 
     def bytes(self, category: Category) -> np.ndarray:
         """Bytes of one category after each event."""
         code = CATEGORIES.index(category)
         before, after, size = self._changes()
-        size *= (after == code).astype(np.int8) - (before == code).astype(np.int8)
-        return np.cumsum(size, out=size)
+        return _sum(size, after == code, before == code)
 
     @property
     def categories(self) -> list[Category]:
@@ -78,47 +75,27 @@ class Timeline(Sequence[Moment]):
         return [category for code, category in enumerate(CATEGORIES) if code in found]
 
     def peak(self, since: int = 0) -> int:
-        """The position here of the first moment with most bytes in use, of events from number ``since`` on.
-
-        Raises:
-            ValueError: there is none.
-        """
+        """The position of the first moment with most bytes in use, from event ``since`` on. ValueError: there is none."""
         start = int(np.searchsorted(self.event, since))
         if start == len(self.event):
             raise ValueError("peak: nothing was allocated or freed in that time")
         return start + int(np.argmax(self.used[start:]))
 
-    def sample(self, points: int) -> np.ndarray:
-        """Positions of at most about ``points`` moments that show the same curve: each stretch's first, highest and lowest.
-
-        The peak is among them.
-        """
-        if len(self) <= points:
-            return np.arange(len(self))
-        edges = np.linspace(0, len(self), max(points // 3, 1) + 1).astype(int)
-        pairs = [(a, b) for a, b in pairwise(edges) if a < b]
-        kept = [(a, a + int(np.argmax(self.used[a:b])), a + int(np.argmin(self.used[a:b]))) for a, b in pairs]
-        return np.unique([*np.ravel(kept), len(self) - 1])
-
     def __len__(self) -> int:
         return len(self.event)
 
-    @overload
-    def __getitem__(self, position: int) -> Moment: ...
-    @overload
-    def __getitem__(self, position: slice) -> list[Moment]: ...
-    def __getitem__(self, position: int | slice) -> Moment | list[Moment]:
+    def __getitem__(self, position: Any) -> Any:
         if isinstance(position, slice):
             return [self[i] for i in range(*position.indices(len(self)))]
         if not -len(self) <= position < len(self):
-            raise IndexError(f"timeline: moment {position} was asked for, there are {len(self)}")
-        end = position % len(self) + 1
-        before, after, size = self._changes(end)
+            raise IndexError(f"timeline: expected a moment below {len(self)}, found {position}")
+        position %= len(self)
+        before, after, size = self._changes(position + 1)
         totals = np.zeros(NOWHERE + 1, np.int64)
         np.add.at(totals, after, size)
         np.subtract.at(totals, before, size)
-        event = self._log[int(self.event[end - 1])]
-        return self._moment(end - 1, totals.tolist(), event.phase, event.time)
+        event = self._log[int(self.event[position])]
+        return self._moment(position, totals.tolist(), event.phase, event.time)
 
     def __iter__(self) -> Iterator[Moment]:
         totals = [0] * (NOWHERE + 1)
@@ -131,3 +108,9 @@ class Timeline(Sequence[Moment]):
     def _moment(self, position: int, totals: list[int], phase: str, time: int) -> Moment:
         found = {category: size for category, size in zip(CATEGORIES, totals, strict=False) if size}
         return Moment(int(self.event[position]), int(self.used[position]), found, phase, time)
+
+
+def _sum(size: np.ndarray, comes: np.ndarray, goes: np.ndarray) -> np.ndarray:
+    """Running sums of the bytes after each event: some events add their bytes, some subtract them. Overwrites ``size``."""
+    size *= comes.astype(np.int8) - goes.astype(np.int8)
+    return np.cumsum(size, out=size)

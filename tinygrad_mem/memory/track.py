@@ -1,131 +1,105 @@
-"""``with memory.track() as t:`` writes down what the pool does, and answers questions about it."""
+"""``with memory.track() as t:`` records what the pool does, and answers questions about it."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .. import scope
-from ..autograd.tensor import Tensor
-from ..interrupts import covered, surely
+from ..interrupts import cleanup, signal_safe
 from ..scope import local
-from . import blocks
-from .attribution import Attribution, Category
+from . import blocks, render
+from .attribution import Category, attribution
 from .blocks import Block
-from .compare import Comparison, compare
-from .explain import sentence
-from .export import native
-from .export import save as export
-from .listener import OUTSIDE, Recorder
+from .compare import compare
+from .explain import explain
+from .export import native, save
+from .listener import Recorder
 from .log import Kind, Log
 from .moments import Mark, PoolState, When
-from .replay import Replay, replay
+from .replay import replay
 from .stats import where
 from .timeline import Moment, Timeline
-from .uncounted import Ears
-from .variables import variables
-
-_running: tuple[Track, ...] = ()
 
 
 class Track:
-    """A record of one device's pool between the beginning and the end of a ``with`` block. It may be asked meanwhile too.
+    """A record of one device's pool during a ``with`` block. It answers questions while it runs, and afterwards.
 
-    Tracks nest and overlap as they like: each hears everything, of all threads. On ``cuda``, begin one while other threads
-    rest: what they allocate at that very moment may be counted twice. Moments are given as :data:`When`.
+    Tracks may nest and overlap: each records the events of all threads. On ``cuda``, begin one while other threads are idle:
+    blocks that they allocate at that very moment may be counted twice. Moments are given as :data:`When`.
+
+    Every answer is computed from the log and changes nothing, so any thread or signal handler may ask at any time.
 
     Args:
-        device: whose pool to listen to, the default device unless given.
-        uncounted: on ``cpu``, also count what NumPy allocates for itself (:meth:`uncounted`): about 3 µs an allocation.
+        device: the device whose pool is tracked; by default the default device.
 
     Attributes:
-        log: the facts; see :class:`~tinygrad_mem.memory.log.Event`.
+        log: the recorded events; see :class:`~tinygrad_mem.memory.log.Event`.
         device: the device's name.
     """
 
-    def __init__(self, device: Any = None, uncounted: bool = True) -> None:
-        self._open(Log(str(where(device))))
-        self._device, self._uncounted = where(device), uncounted
+    _device: Any = None  # None for a log that was read from a file
+    _recorder: Recorder | None = None
+    _timeline: Timeline | None = None
+    _process = 0
 
-    def _open(self, log: Log) -> None:
-        self.log = log
-        self._device: Any = None
-        self._recorder: Recorder | None = None
-        self._hearing: Any = None
-        self._process = os.getpid()
-        self.device = log.device
-        self._attribution = Attribution(log)
-        self._timeline: Timeline | None = None
+    def __init__(self, device: Any = None) -> None:
+        self._device = where(device)
+        self.device = str(self._device)
+        self.log = Log(self.device)
 
     @classmethod
     def of(cls, log: Log) -> Track:
-        """A track that has ended, of a log that was read from somewhere."""
+        """A track that has ended, for a log that was read from a file."""
         self = object.__new__(cls)
-        self._open(log)
-        self._recorder = Recorder.ended()
+        self.log, self.device = log, log.device
         return self
 
     # --- listening --------------------------------------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
-        """Whether it listens now."""
-        return self._recorder is not None and self._recorder.on
+        """True while it records; in a forked child it does not."""
+        return self._recorder is not None and self._recorder.on and os.getpid() == self._process
 
     def __enter__(self) -> Track:
-        global _running
-        if self._recorder is not None:
+        if self._recorder is not None or self._device is None:
             state = "is running" if self.running else "has run"
-            raise RuntimeError(f"track: this track {state} already; make a new one with memory.track()")
+            raise RuntimeError(f"track: this track {state} already; begin a new one with memory.track()")
         self._process = os.getpid()
-        self._hearing = self._device.listening()
-        self._recorder = Recorder(self._device, self.log, self._uncounted)
+        self._recorder = Recorder(self._device, self.log)
         collecting = gc.isenabled()
         try:
-            gc.disable()  # what it freed between the count of what is there and the first event heard would be lost
-            self._hearing.__enter__()
-            self._recorder.begin()
-            with scope.lock:
-                _running = (*_running, self)
-            if collecting:
-                gc.enable()
+            try:
+                gc.disable()  # a collection later could free blocks between the count of present blocks and the first event
+                self._recorder.begin()
+            finally:
+                if collecting:
+                    gc.enable()
         except BaseException:
-            if collecting:
-                gc.enable()
-            surely(self._stop, self._recorder)
+            cleanup(self._recorder.end)
             raise
         return self
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
         finally:
-            surely(self._end)
+            cleanup(self._end)
 
     def _end(self) -> None:
-        if os.getpid() != self._process:
+        if self._recorder is not None and os.getpid() != self._process:
             return  # a forked child is not tracked
-        if self._recorder is None or not self._recorder.on:
+        if self._recorder is None or not self.running:
             raise RuntimeError("track: this track is not running: it has ended already, or was never entered")
-        self._stop(self._recorder)
-
-    def _stop(self, recorder: Recorder) -> None:
-        """Listen no more; also after a beginning that failed halfway."""
-        global _running
-        with scope.lock:
-            _running = tuple(track for track in _running if track is not self)
-        scope.forget(recorder)
-        try:
-            recorder.end()
-        finally:
-            self._hearing.__exit__(None, None, None)
+        self._recorder.end()
 
     def mark(self, text: str = "") -> None:
         """Name this moment of the run.
@@ -133,43 +107,35 @@ class Track:
         Raises:
             RuntimeError: the track is not running.
         """
-        if self._recorder is None or not self._recorder.on:
-            raise RuntimeError(f"mark: the track is not running, so {text!r} has no place in it; mark inside its with block")
-        self._recorder.fact(Kind.MARK, note=text)
-        self._recorder.sample()
+        if self._recorder is None or not self.running:
+            raise RuntimeError(f"mark: the track is not running, so it cannot record {text!r}; call mark inside its with block")
+        self._recorder.mark(text)
 
-    # --- asking: over the run ---------------------------------------------------------------------------------------------
+    # --- questions about the run ------------------------------------------------------------------------------------------
 
     @property
     def marks(self) -> list[Mark]:
-        """The moments that were named, in order."""
+        """The marks, in order."""
         numbers = np.flatnonzero(self.log.column("kind") == Kind.MARK)
         return [Mark(int(i), e.time, e.note) for i, e in zip(numbers, self.log.select(numbers), strict=True)]
 
     def timeline(self) -> Timeline:
         """The pool after each event that changed a byte or its category."""
-        attribution = self._attribution.update()
-        if self._timeline is None or self._timeline.seen != len(attribution.block):
-            self._timeline = Timeline(self.log, attribution)
-        return self._timeline
+        found = self._timeline
+        if found is None or len(found.attribution.block) != len(self.log):
+            found = self._timeline = Timeline(self.log, attribution(self.log))
+        return found
 
     def blocks(self) -> Iterator[Block]:
-        """Every block when it dies, then those that live at the end."""
-        return blocks.lives(self.log, self._attribution.update())
+        """Every block when it is freed, then those that are alive at the end."""
+        return blocks.lives(self.log, self.timeline().attribution)
 
-    def uncounted(self) -> dict[str, tuple[int, int]]:
-        """The bytes that libraries took outside of the pool, in none of its numbers: (bytes in all, largest piece).
+    def outside(self) -> int:
+        """On ``cuda``, bytes of the GPU that the pool does not own: contexts, cuBLAS, other processes.
 
-        On ``cpu`` by op: what NumPy allocated inside it, in the thread of the track; ``""`` for pieces below 512 bytes. When
-        it gave them back is not known (mostly at once). On ``cuda``, under ``""``: bytes of the GPU that are taken by others
-        than the pool (contexts, cuBLAS, other processes), the most that was seen at both ends and at marks.
+        The most of the values measured at both ends of the track and at its marks. No other number includes these bytes.
         """
-        found: dict[str, tuple[int, int]] = {}
-        for event in self.log.select(np.flatnonzero(self.log.column("kind") == Kind.UNCOUNTED)):
-            total, largest = found.get(event.op, (0, 0))
-            largest = max(largest, event.rounded)
-            found[event.op] = largest if event.note == OUTSIDE else total + event.rounded, largest
-        return found
+        return int(self.log.column("rounded")[self.log.column("kind") == Kind.OUTSIDE].max(initial=0))
 
     @property
     def peak(self) -> int:
@@ -185,20 +151,19 @@ class Track:
         timeline = self.timeline()
         return timeline[timeline.peak(self._event(since))]
 
-    # --- asking: at one moment --------------------------------------------------------------------------------------------
+    # --- questions about one moment ---------------------------------------------------------------------------------------
 
     def live(self, at: When = None) -> list[Block]:
         """The blocks that were alive at a moment, as they were then, largest first."""
-        return blocks.living(self.log, self._attribution.update(), self._event(at))
+        return blocks.living(self.log, self.timeline().attribution, self._event(at))
 
     def pool(self, at: When = None) -> PoolState:
-        """The pool's numbers at a moment, told apart."""
+        """The pool's numbers at a moment: requested, rounded, used and reserved bytes."""
         event = self._event(at)
         kind, size = self.log.column("kind")[: event + 1], self.log.column("rounded")[: event + 1].astype(np.int64)
         reserved = int(size[kind == Kind.RESERVE].sum() - size[kind == Kind.RELEASE].sum())
-        blocks = self.live(event)
-        used = sum(self.by_category(event).values())
-        return PoolState(sum(b.requested for b in blocks), sum(b.rounded for b in blocks), used, reserved)
+        live, used = self.live(event), sum(self.by_category(event).values())
+        return PoolState(sum(b.requested for b in live), sum(b.rounded for b in live), used, reserved)
 
     def by_category(self, at: When = None) -> dict[Category, int]:
         """Bytes in use at a moment, of each category."""
@@ -214,126 +179,12 @@ class Track:
         return self._by(at, lambda b: b.home)
 
     def by_op(self, at: When = None) -> dict[str, int]:
-        """Bytes in use at a moment by the op that asked for them, largest first; ``""`` for code of the user's own."""
+        """Bytes in use at a moment by the op that asked for them, largest first; ``""`` for the user's own code."""
         return self._by(at, lambda b: b.op)
 
     def by_line(self, at: When = None) -> dict[str, int]:
         """Bytes in use at a moment by the user's source line, largest first; in backward, the line that ran the op forward."""
         return self._by(at, lambda b: b.line)
-
-    def explain(self, tensor: Tensor) -> str:
-        """Say who holds the tensor's memory and why, in a sentence.
-
-        Raises:
-            ValueError: the track has ended; the tensor lives elsewhere, or its memory is not the pool's.
-        """
-        if self._device is None:
-            raise ValueError("explain: this track was read from a file; it knows blocks, and no tensor of this process")
-        if not self.running:
-            raise ValueError("explain: the track has ended, its addresses may have been handed out again; ask while it runs")
-        address = self._device.address(tensor.array) if tensor.device is self._device else None
-        if address is None:
-            raise ValueError(
-                f"explain: the track listens to {self.device}, the tensor {list(tensor.shape)} is on {tensor.device} and "
-                f"{'has no memory of its pool' if str(tensor.device) == self.device else 'not there'}"
-            )
-        found = [block for block in self.live("end") if block.address == address]
-        if not found:
-            raise ValueError("explain: this memory is older than the track, which knows nothing of it; begin the track earlier")
-        return sentence(found[0], variables(self._device, address))
-
-    def compare(self, other: Track) -> Comparison:
-        """The differences between this run and ``other``."""
-        return compare(self, other)
-
-    def replay(self, seeds: int = 8) -> Replay:
-        """The bytes that CuPy's pool would have reserved for the same events, with ``seeds`` choices among equal free chunks.
-
-        A sample and no bound: see :class:`Replay`.
-        """
-        return replay(self.log, seeds)
-
-    # --- seeing -----------------------------------------------------------------------------------------------------------
-
-    def table(self, by: str = "category", at: When = None, rows: int = 20) -> str:
-        """The bytes at a moment by ``"category"``, ``"module"``, ``"op"`` or ``"line"``, as a table to print.
-
-        The largest come first; those beyond ``rows`` are one row, so that the rows add up to what was in use. By ``"mark"``:
-        a row for each mark of the run, with the most that was in use since the mark before.
-
-        Raises:
-            ValueError: there is no such way to tell bytes apart.
-            ModuleNotFoundError: rich is missing: ``pip install rich``.
-        """
-        if by not in ("category", "module", "op", "line", "mark"):
-            raise ValueError(f"table: by is 'category', 'module', 'op', 'line' or 'mark', found {by!r}")
-        from .render.terminal import bytes_table, marks_table, text
-
-        if by == "mark":
-            return text(marks_table(self, f"{self.device} at its marks"))
-
-        sizes = {str(name): size for name, size in getattr(self, f"by_{by}")(at).items()}
-        named = at.text if isinstance(at, Mark) else at if isinstance(at, str) else f"event {self._event(at)}"
-        when = "at the peak" if at in (None, "peak") else f"at {named}"
-        return text(bytes_table(sizes, by, f"{self.device} {when}", rows))
-
-    def _repr_html_(self) -> str:
-        """The track in a notebook."""
-        from .render.notebook import summary
-
-        return summary(self)
-
-    def plot(self, path: Path | str, other: Track | None = None, *, title: str = "") -> None:
-        """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
-
-        Args:
-            other: a second run, drawn beside this one on the same scale: before and after.
-
-        Raises:
-            ValueError: nothing was allocated while a track ran, or the ending is not a picture's.
-            ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
-        """
-        from .render.picture import plot
-
-        plot(self, path, title=title, other=other)
-
-    def to_html(self, path: Path | str, other: Track | None = None, *, titles: Sequence[str] = ()) -> None:
-        """Write an interactive page: the timeline, the life of each block, the peak by module, a table to sort and search.
-
-        The page is one file of about 5 MB that loads nothing; it follows the reader's light or dark setting.
-
-        Args:
-            other: a second run, shown beside this one, with what changed from this one to it.
-            titles: one a run; by default the device, or "before" and "after".
-
-        Raises:
-            ValueError: nothing was allocated while a track ran, or there is not one title for each run.
-            ModuleNotFoundError: plotly is missing: ``pip install plotly``.
-        """
-        from .render.page import write
-
-        write(self, path, other=other, titles=titles or ((self.device,) if other is None else ("before", "after")))
-
-    # --- taking it elsewhere ----------------------------------------------------------------------------------------------
-
-    def save(self, path: Path | str, format: str | None = None) -> None:
-        """Write the track to a file, in the format that the ending of ``path`` names. It appears whole, or not at all.
-
-        ========================  ============  ================================================================
-        ending                    ``format``    what it is for
-        ========================  ============  ================================================================
-        ``.json``                 ``json``      every event; :func:`load` makes a track of it that answers as this one
-        ``.csv``                  ``csv``       a row an event, with the bytes of each category after it
-        ``.trace.json``           ``trace``     https://ui.perfetto.dev: counters by category, phases, modules and ops
-        ``.pickle``               ``snapshot``  https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``
-        ========================  ============  ================================================================
-
-        With ``.gz`` after any of the first three the file is packed. A track that runs is written as it is now.
-
-        Raises:
-            ValueError: there is no such format.
-        """
-        export(self.log, path, format)
 
     def _by(self, at: When, key: Callable[[Block], str]) -> dict[str, int]:
         totals: Counter[str] = Counter()
@@ -342,73 +193,52 @@ class Track:
         return dict(totals.most_common())
 
     def _event(self, when: When) -> int:
-        """The number of the event that a moment is given by.
-
-        Raises:
-            ValueError: no mark has this text, the moment is another track's, or nothing was allocated.
-            IndexError: there is no such event.
-            TypeError: it is nothing that a moment can be given by.
-        """
+        """The event number of a moment. Raises ValueError, IndexError or TypeError if there is none."""
         if when is None or when == "peak":
             return self.at_peak(0).index
         if when == "end":
             return max(len(self.log) - 1, 0)
         if isinstance(when, (Mark, Moment)):
             if when.index >= len(self.log) or self.log[when.index].time != when.time:
-                raise ValueError(f"track: {when} is a moment of another track; ask that one, or give the text of a mark")
+                raise ValueError(f"track: {when} is a moment of another track; ask that track, or pass the text of a mark")
             return when.index
         if isinstance(when, str):
             found = [mark.index for mark in self.marks if mark.text == when]
             if not found:
                 names = ", ".join(repr(mark.text) for mark in self.marks) or "none"
-                raise ValueError(f"track: no mark {when!r}; there are {names}, and 'peak' and 'end'")
+                raise ValueError(f"track: no mark {when!r}; the marks are {names}; 'peak' and 'end' are moments too")
             return found[-1]
         if not hasattr(when, "__index__"):
             raise TypeError(f"track: a moment is an event's number, a mark or its text, 'peak' or 'end', found {when!r}")
         if not 0 <= when <= len(self.log):
-            raise IndexError(f"track: event {when} was asked for, there are {len(self.log)}; the last moment is 'end'")
+            raise IndexError(f"track: expected an event up to {len(self.log)}, found {when}; the last moment is 'end'")
         return int(when)
 
+    # --- pictures, tables and files, each in its own file -------------------------------------------------------------------
 
-def _in_child() -> None:
-    """A forked child is not tracked: its blocks are not its parent's."""
-    global _running
-    for each in scope.listeners:
-        if isinstance(each, Recorder):
-            each.on = False
-            scope.unlisten(each)
-    _running = ()
-    Ears.forget()
+    compare, explain, replay, save = compare, explain, replay, save
+    table, plot, to_html, _repr_html_ = render.table, render.plot, render.to_html, render.summary
 
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
-
-
-def running_on(device: Any) -> Track | None:
-    """The innermost track that listens to ``device`` now."""
-    return next((each for each in reversed(_running) if each._device is device), None)
-
-
-def track(device: Any = None, *, uncounted: bool = True) -> Track:
-    """Listen to ``device``'s pool for a ``with`` block; see :class:`Track`."""
-    return Track(device, uncounted)
+def track(device: Any = None) -> Track:
+    """Record what ``device``'s pool does during a ``with`` block; see :class:`Track`."""
+    return Track(device)
 
 
 def load(path: Path | str) -> Track:
-    """The track that :meth:`Track.save` wrote as ``.json`` or ``.json.gz``: it answers all questions but :meth:`Track.explain`.
+    """Read a track that :meth:`Track.save` wrote as ``.json`` or ``.json.gz``. It answers all questions but those on tensors.
 
     Raises:
-        FileFormatError: the file is something else, damaged, or not whole.
+        FileFormatError: the file is of another kind, damaged, or incomplete.
     """
     return Track.of(native.read(path))
 
 
 def mark(text: str) -> None:
-    """Name this moment in every track that runs; without one, nothing happens.
+    """Name this moment in every running track; without one, nothing happens.
 
-    A prediction marks its own track and no other, and no other program marks it.
+    Code inside a prediction marks only the prediction's track, and no other code marks that one.
     """
-    for each in _running:
-        if each._device is local.dry or (local.dry is None and not each._device.whose):
+    for each in scope.listeners:
+        if isinstance(each, Recorder) and (each.device is local.dry or (local.dry is None and not each.device.whose)):
             each.mark(text)

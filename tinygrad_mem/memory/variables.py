@@ -1,4 +1,4 @@
-"""Under which names the user's running code sees a tensor's memory."""
+"""The variables of the user's running code that refer to a tensor's memory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from .source import is_engine
 
-_FUNCTION = 0x1  # CO_OPTIMIZED: its locals are a copy that Python makes when it is asked
-_MANY = 1000  # entries of a list that are looked at
+_FUNCTION = 0x1  # CO_OPTIMIZED: its locals are a copy that Python makes on request
+_MANY = 1000  # the most entries of a list that are searched
 
 
 def variables(device: Any, address: int) -> list[str]:
-    """The names of the running code, the engine's own excepted, that show the block at ``address``: ``x``, ``outputs[3]``."""
+    """The variables of the running user code that refer to the block at ``address``: ``x``, ``outputs[3]``."""
     names: dict[str, None] = {}
     frame = sys._getframe(1)
     while frame is not None:
@@ -27,7 +27,7 @@ def variables(device: Any, address: int) -> list[str]:
                             names[path] = None
             value = tensor = None
             if type(seen) is dict and frame.f_code.co_flags & _FUNCTION:
-                seen.clear()  # the frame would keep the copy, and with it every tensor, until the function returns
+                seen.clear()  # the frame would keep the copy, and its tensors, until the function returns
         frame = frame.f_back
     return list(names)
 

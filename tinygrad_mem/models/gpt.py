@@ -52,7 +52,7 @@ class MLP(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention and a small network, each around a norm and beside a shortcut."""
+    """Attention and a small network, each with a norm before it and a residual sum after it."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -101,15 +101,15 @@ class GPT(nn.Module):
         """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
 
         Args:
-            loss_chunk: of how many tokens logits are in memory at a time, which backward makes again; ``None``: of all at once.
-                Of 16,384 tokens and GPT-2's vocabulary all logits are 3.1 GiB in float32, and their gradient as much.
+            loss_chunk: the number of tokens whose logits are in memory at a time; backward computes them again. ``None``: all
+                tokens. For 16,384 tokens and GPT-2's vocabulary, logits take 3.1 GiB in float32, and their gradient as much.
         """
         options = None if loss_chunk is None else nn.LinearCrossEntropyOptions(batch_chunk_size=loss_chunk)
         x = self.hidden(tokens).flatten(0, 1)  # N T, width
         return F.linear_cross_entropy(x, self.lm_head.weight, targets.flatten(), options=options)
 
     def hidden(self, tokens: Tensor) -> Tensor:
-        """(N, T) -> (N, T, width): what the output projection is given."""
+        """(N, T) -> (N, T, width): the input of the output projection."""
         parts = self.transformer
         x = parts.drop(parts.wte(tokens) + parts.wpe(arange(tokens.shape[1], device=tokens.device)))  # N, T, width
         for block in parts.h:

@@ -40,7 +40,7 @@ class LSTMLanguageModel(nn.Module):
         return self.run(tokens, state)[0]
 
     def run(self, tokens: Tensor, state: Any = None) -> tuple[Tensor, Any]:
-        """The scores, and the state after the last token: give its ``detach()`` to the next piece of a long text, so that
-        backward ends where the piece began and nothing of earlier pieces is kept."""
+        """The scores, and the state after the last token. For a long text, pass the detached state to the next piece: then
+        backward ends at the beginning of the piece, and nothing of earlier pieces is kept."""
         y, state = self.lstm(self.embedding(tokens), state)  # N, T, hidden
         return self.head(y), state

@@ -1,4 +1,4 @@
-"""Networks by name, with what they are usually fed and their loss: for the command line."""
+"""Networks by name, with their usual inputs and loss, for the command line."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from . import bert, densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, u
 
 @dataclass(frozen=True)
 class Named:
-    """A network, what it is fed, and its loss.
+    """A network, its inputs and its loss.
 
     Attributes:
         make: makes the network.
         sample: the shape of one sample.
-        classes: how many classes its output chooses from; 0 where that is not known, as for a user's network.
-        tokens: of samples that are whole numbers, how many there are to choose from; 0 for samples of floats.
-        dense: each place of an image has a class of its own.
+        classes: the number of classes; 0 if it is not known, as for a user's network.
+        tokens: the number of different tokens, for samples of token numbers; 0 for samples of floats.
+        dense: whether each place of an image has its own class.
     """
 
     make: Callable[[], nn.Module]
@@ -78,7 +78,7 @@ class Named:
 
 
 def tensors(output: Any) -> Iterator[Tensor]:
-    """The tensors in what a network gives: in tuples, lists and dicts, as deep as they go."""
+    """The tensors in an output, also in nested tuples, lists and dicts."""
     if isinstance(output, Tensor):
         yield output
     elif isinstance(output, (tuple, list)):
@@ -90,7 +90,7 @@ def tensors(output: Any) -> Iterator[Tensor]:
 
 
 def _floats(output: Any) -> list[Tensor]:
-    """The tensors of floats that a loss may be made of: those that need a gradient, if any does."""
+    """The tensors of floats for a loss: those that need a gradient, if any does."""
     found = [each for each in tensors(output) if each.is_floating_point()]
     return [each for each in found if each.requires_grad] or found
 

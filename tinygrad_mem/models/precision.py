@@ -1,4 +1,4 @@
-"""The words of ``--precision``: in which dtypes a training step computes, and what it keeps for that."""
+"""The choices of ``--precision``: the dtypes of a training step."""
 
 from __future__ import annotations
 

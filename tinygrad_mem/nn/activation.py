@@ -11,40 +11,67 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 
+__all__ = (
+    "CELU",
+    "ELU",
+    "GELU",
+    "GLU",
+    "SELU",
+    "Hardshrink",
+    "Hardsigmoid",
+    "Hardswish",
+    "Hardtanh",
+    "LeakyReLU",
+    "LogSigmoid",
+    "LogSoftmax",
+    "Mish",
+    "PReLU",
+    "RReLU",
+    "ReLU",
+    "ReLU6",
+    "SiLU",
+    "Sigmoid",
+    "Softmax",
+    "Softmax2d",
+    "Softmin",
+    "Softplus",
+    "Softshrink",
+    "Softsign",
+    "Tanh",
+    "Tanhshrink",
+    "Threshold",
+)  # fmt: skip
 
-class _Plain(Module):
-    """A function without options."""
 
-
-class Tanh(_Plain):
-    """tanh(x)."""
+class Tanh(Module):
+    """tanh(x). Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input.tanh()
 
 
-class Sigmoid(_Plain):
-    """1 / (1 + exp(-x))."""
+class Sigmoid(Module):
+    """1 / (1 + exp(-x)). Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return input.sigmoid()
 
 
-class LogSigmoid(_Plain):
-    """log(sigmoid(x))."""
+class LogSigmoid(Module):
+    """log(sigmoid(x)). Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.logsigmoid(input)
 
 
-class Softsign(_Plain):
-    """x / (1 + abs(x))."""
+class Softsign(Module):
+    """x / (1 + abs(x)). Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softsign(input)
 
 
-class Tanhshrink(_Plain):
+class Tanhshrink(Module):
     """x - tanh(x)."""
 
     def forward(self, input: Tensor) -> Tensor:
@@ -52,17 +79,15 @@ class Tanhshrink(_Plain):
 
 
 class _InPlace(Module):
-    """A function that may write over its input."""
+    """The base of layers that may write over their input."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
         self.inplace = inplace
 
     def extra_repr(self) -> str:
-        return "inplace=True" if self.inplace else ""
-
-    def _with_inplace(self, text: str) -> str:
-        return text + (", inplace=True" if self.inplace else "")
+        text = super().extra_repr()
+        return f"{text}, inplace=True".removeprefix(", ") if self.inplace else text
 
 
 class ReLU(_InPlace):
@@ -72,7 +97,7 @@ class ReLU(_InPlace):
 
     Price: none.
 
-    Do not use when: somebody else needs x. Where backward needs it, backward raises.
+    Do not use when: x is needed elsewhere. If backward needs x, backward raises.
     """
 
     def forward(self, input: Tensor) -> Tensor:
@@ -80,35 +105,35 @@ class ReLU(_InPlace):
 
 
 class ReLU6(_InPlace):
-    """x between 0 and 6."""
+    """x between 0 and 6. Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.relu6(input, self.inplace)
 
 
 class SELU(_InPlace):
-    """The self-normalising exponential unit."""
+    """The self-normalising exponential unit. Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.selu(input, self.inplace)
 
 
 class SiLU(_InPlace):
-    """x * sigmoid(x)."""
+    """x * sigmoid(x). Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.silu(input, self.inplace)
 
 
 class Mish(_InPlace):
-    """x * tanh(softplus(x))."""
+    """x * tanh(softplus(x)). Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.mish(input, self.inplace)
 
 
 class Hardsigmoid(_InPlace):
-    """x / 6 + 1 / 2, between 0 and 1."""
+    """x / 6 + 1 / 2, between 0 and 1. Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardsigmoid(input, self.inplace)
@@ -118,7 +143,7 @@ class Hardsigmoid(_InPlace):
 
 
 class Hardswish(_InPlace):
-    """x * hardsigmoid(x)."""
+    """x * hardsigmoid(x). Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardswish(input, self.inplace)
@@ -128,7 +153,9 @@ class Hardswish(_InPlace):
 
 
 class LeakyReLU(_InPlace):
-    """x, or ``negative_slope * x`` below 0."""
+    """x, or ``negative_slope * x`` below 0. Saves its result; with a slope of 0 or less, its input."""
+
+    _shown = ("negative_slope",)
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -137,35 +164,31 @@ class LeakyReLU(_InPlace):
     def forward(self, input: Tensor) -> Tensor:
         return F.leaky_relu(input, self.negative_slope, self.inplace)
 
-    def extra_repr(self) -> str:
-        return self._with_inplace(f"negative_slope={self.negative_slope}")
-
 
 class _Exponential(_InPlace):
+    _shown = ("alpha",)
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.alpha = alpha
 
-    def extra_repr(self) -> str:
-        return self._with_inplace(f"alpha={self.alpha}")
-
 
 class ELU(_Exponential):
-    """x, or ``alpha * (exp(x) - 1)`` below 0."""
+    """x, or ``alpha * (exp(x) - 1)`` below 0. Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.elu(input, self.alpha, self.inplace)
 
 
 class CELU(_Exponential):
-    """x, or ``alpha * (exp(x / alpha) - 1)`` below 0."""
+    """x, or ``alpha * (exp(x / alpha) - 1)`` below 0. Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.celu(input, self.alpha, self.inplace)
 
 
 class GELU(Module):
-    """x times the normal distribution function of x, exactly or with ``approximate="tanh"``."""
+    """x times the normal distribution function of x, exactly or with ``approximate="tanh"``. Saves its input."""
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
@@ -179,7 +202,9 @@ class GELU(Module):
 
 
 class Softplus(Module):
-    """log(1 + exp(beta * x)) / beta."""
+    """log(1 + exp(beta * x)) / beta. Saves its input."""
+
+    _shown = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
@@ -188,12 +213,11 @@ class Softplus(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.softplus(input, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
-
 
 class Hardtanh(_InPlace):
-    """x between ``min_val`` and ``max_val``."""
+    """x between ``min_val`` and ``max_val``. Saves its result."""
+
+    _shown = ("min_val", "max_val")
 
     def __init__(
         self,
@@ -212,9 +236,6 @@ class Hardtanh(_InPlace):
     def forward(self, input: Tensor) -> Tensor:
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
-    def extra_repr(self) -> str:
-        return self._with_inplace(f"min_val={self.min_val}, max_val={self.max_val}")
-
 
 class _Shrink(Module):
     def __init__(self, lambd: float = 0.5) -> None:
@@ -226,21 +247,23 @@ class _Shrink(Module):
 
 
 class Hardshrink(_Shrink):
-    """x, or 0 within ``lambd`` of 0."""
+    """x, or 0 within ``lambd`` of 0. Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.hardshrink(input, self.lambd)
 
 
 class Softshrink(_Shrink):
-    """x moved towards 0 by ``lambd``."""
+    """x moved towards 0 by ``lambd``. Saves its input."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softshrink(input, self.lambd)
 
 
 class Threshold(_InPlace):
-    """x, or ``value`` where it is not above ``threshold``."""
+    """x where it is above ``threshold``, else ``value``. Saves its input."""
+
+    _shown = ("threshold", "value")
 
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -249,12 +272,11 @@ class Threshold(_InPlace):
     def forward(self, input: Tensor) -> Tensor:
         return F.threshold(input, self.threshold, self.value, self.inplace)
 
-    def extra_repr(self) -> str:
-        return self._with_inplace(f"threshold={self.threshold}, value={self.value}")
-
 
 class RReLU(_InPlace):
     """x, or x times a random slope below 0; in evaluation, the mean slope."""
+
+    _shown = ("lower", "upper")
 
     def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
         super().__init__(inplace)
@@ -263,12 +285,11 @@ class RReLU(_InPlace):
     def forward(self, input: Tensor) -> Tensor:
         return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
-    def extra_repr(self) -> str:
-        return self._with_inplace(f"lower={self.lower}, upper={self.upper}")
-
 
 class PReLU(Module):
-    """x, or x times a learned slope below 0: one slope, or one a channel."""
+    """x, or x times a learned slope below 0: one slope, or one per channel. Saves its input and the slopes."""
+
+    _shown = ("num_parameters",)
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: Any = None, dtype: Any = None) -> None:
         super().__init__()
@@ -277,18 +298,17 @@ class PReLU(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The first slope again."""
+        """Reset the slopes to their first value."""
         init.constant_(self.weight, self.init)
 
     def forward(self, input: Tensor) -> Tensor:
         return F.prelu(input, self.weight)
 
-    def extra_repr(self) -> str:
-        return f"num_parameters={self.num_parameters}"
-
 
 class GLU(Module):
     """The first half of ``dim`` times the sigmoid of the second."""
+
+    _shown = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
@@ -297,42 +317,38 @@ class GLU(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.glu(input, self.dim)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
 
 class _OverDim(Module):
+    _shown = ("dim",)
+
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
 
 class Softmax(_OverDim):
-    """exp(x), made to add up to 1 over ``dim``."""
+    """exp(x), divided by its sum over ``dim``. Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softmax(input, self.dim)
 
 
 class Softmin(_OverDim):
-    """softmax(-x)."""
+    """softmax(-x). Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softmin(input, self.dim)
 
 
 class LogSoftmax(_OverDim):
-    """log(softmax(x))."""
+    """log(softmax(x)). Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.log_softmax(input, self.dim)
 
 
 class Softmax2d(Module):
-    """Softmax over the channels of (N, C, H, W) or (C, H, W)."""
+    """Softmax over the channels of (N, C, H, W) or (C, H, W). Saves its result."""
 
     def forward(self, input: Tensor) -> Tensor:
         if input.dim() not in (3, 4):

@@ -1,4 +1,4 @@
-"""Names for types of arguments, as annotations of published files use them."""
+"""Names of argument types, for annotations in published files."""
 
 from __future__ import annotations
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from typing import Any, Self
 
 from .module import Module, _indent
 
+__all__ = ("ModuleDict", "ModuleList", "Sequential")
+
 
 def position(index: Any, length: int) -> int:
-    """``index`` counted from the front."""
+    """``index`` as a number that is not negative."""
     index = index.__index__()
     if not -length <= index < length:
         raise IndexError(f"index {index} is out of range")
@@ -18,7 +20,7 @@ def position(index: Any, length: int) -> int:
 
 
 class _Listed(Module):
-    """Children named 0, 1, 2, ...: what ``Sequential`` and ``ModuleList`` share."""
+    """The base of ``Sequential`` and ``ModuleList``: children named 0, 1, 2, ..."""
 
     def __getitem__(self, idx: Any) -> Any:
         if isinstance(idx, slice):
@@ -61,7 +63,7 @@ class _Listed(Module):
 
         Raises:
             TypeError: it is not a module.
-            IndexError: the index is outside.
+            IndexError: the index is out of range.
         """
         if not isinstance(module, Module):
             raise TypeError(f"module should be of type: {Module}, found {type(module).__name__}")
@@ -85,7 +87,7 @@ class _Listed(Module):
         return self
 
     def pop(self, key: int | slice) -> Any:
-        """Take the child at ``key`` away and return it."""
+        """Remove the child at ``key`` and return it."""
         module = self[key]
         del self[key]
         return module
@@ -95,7 +97,7 @@ class _Listed(Module):
 
 
 class Sequential(_Listed):
-    """Modules called one after another, each with what the one before returned.
+    """Modules called one after another, each with the result of the one before.
 
     ``Sequential(a, b)`` or ``Sequential(OrderedDict(first=a, second=b))``.
     """
@@ -144,7 +146,7 @@ class ModuleList(_Listed):
         return ModuleList([*self, *other])
 
     def __repr__(self) -> str:
-        """Equal neighbours are told once, with their number."""
+        """Equal neighbours are shown once, with their count."""
         if not len(self):
             return f"{self._get_name()}()"
         runs: list[list] = []
@@ -161,8 +163,8 @@ class ModuleList(_Listed):
 
 
 def pairs(name: str, given: Any) -> list[tuple[str, Any]]:
-    """The items of a mapping, of a dict-like module, or of an iterable of pairs."""
-    if isinstance(given, Mapping) or (isinstance(given, Module) and hasattr(given, "items")):
+    """The items of a mapping, or of an iterable of pairs."""
+    if isinstance(given, Mapping):
         return list(given.items())
     if not isinstance(given, Iterable):
         raise TypeError(f"{name}.update should be called with an iterable of key/value pairs, but got {type(given).__name__}")
@@ -177,8 +179,20 @@ def pairs(name: str, given: Any) -> list[tuple[str, Any]]:
     return found
 
 
-class ModuleDict(Module):
-    """A dict whose modules are children, in the order in which they came. It has no forward."""
+class Dict(Module, MutableMapping):
+    """The base of dicts of modules and of parameters. Python's mixin derives the other methods from five.
+
+    Dicts are compared by identity, as all modules are.
+    """
+
+    __eq__ = object.__eq__
+
+    def __hash__(self) -> int:
+        return object.__hash__(self)
+
+
+class ModuleDict(Dict):
+    """A dict whose modules are children, in the order in which they were added. It has no forward."""
 
     def __init__(self, modules: Any = None) -> None:
         super().__init__()
@@ -199,29 +213,6 @@ class ModuleDict(Module):
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._modules)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._modules
-
-    def clear(self) -> None:
-        """Take all children away."""
-        self._modules.clear()
-
-    def pop(self, key: str) -> Any:
-        """Take one child away and return it."""
-        return self._modules.pop(key)
-
-    def keys(self) -> KeysView[str]:
-        """The names."""
-        return self._modules.keys()
-
-    def items(self) -> Any:
-        """Names and modules."""
-        return self._modules.items()
-
-    def values(self) -> Any:
-        """The modules."""
-        return self._modules.values()
 
     def update(self, modules: Any) -> None:
         """Add or replace children.

@@ -14,14 +14,28 @@ from .module import Module
 from .parameter import Parameter
 from .sizes import ntuple
 
+__all__ = ("Conv1d", "Conv2d", "Conv3d", "ConvTranspose1d", "ConvTranspose2d", "ConvTranspose3d", "Fold", "Unfold")
+
 Size = int | Sequence[int]
 _PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
 
 
 class _ConvNd(Module):
-    """The base of all convolutions: weight (out, in / groups, *kernel) (or (in, out / groups, *kernel) transposed) and bias."""
+    """The base of all convolutions: weight (out, in / groups, *kernel), transposed (in, out / groups, *kernel), and bias (out).
+
+    Saves x if the weight requires a gradient, and the weight if x does.
+
+    Args:
+        padding: zeros on both sides of each dimension, or "valid" (none), or "same" (the output has the input's size).
+        groups: the number of parts of the channels; each part of the output is computed from one part of the input.
+        padding_mode: "zeros", "reflect", "replicate" or "circular".
+
+    Raises:
+        ValueError: ``groups`` does not divide the channels, or a padding is unknown.
+    """
 
     dimensions: int
+    function: Any
     transposed = False
 
     def __init__(
@@ -29,22 +43,21 @@ class _ConvNd(Module):
         in_channels: int,
         out_channels: int,
         kernel_size: Size,
-        stride: Size,
-        padding: Size | str,
-        dilation: Size,
-        output_padding: Size,
-        groups: int,
-        bias: bool,
-        padding_mode: str,
-        device: Any,
-        dtype: Any,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         n = self.dimensions
         self.in_channels, self.out_channels, self.groups, self.padding_mode = in_channels, out_channels, groups, padding_mode
         self.kernel_size, self.stride, self.dilation = ntuple(kernel_size, n), ntuple(stride, n), ntuple(dilation, n)
         self.padding = padding if isinstance(padding, str) else ntuple(padding, n)
-        self.output_padding = ntuple(output_padding, n)
+        self.output_padding = (0,) * n
         self._check()
         first, second = (in_channels, out_channels) if self.transposed else (out_channels, in_channels)
         self.weight = Parameter(creation.empty(first, second // groups, *self.kernel_size, device=device, dtype=dtype))
@@ -69,7 +82,7 @@ class _ConvNd(Module):
             raise ValueError(f'Only "zeros" padding mode is supported for {type(self).__name__}')
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             fan_in, _ = init._calculate_fan_in_and_fan_out(self.weight)
@@ -77,7 +90,7 @@ class _ConvNd(Module):
                 init.uniform_(self.bias, -1 / math.sqrt(fan_in), 1 / math.sqrt(fan_in))
 
     def _both_sides(self) -> list[int]:
-        """The padding as ``F.pad`` takes it: the last dimension first, before and after."""
+        """The padding in the form of ``F.pad``: (before, after) of each dimension, the last dimension first."""
         sides: list[int] = []
         for i in reversed(range(self.dimensions)):
             if self.padding == "same":
@@ -87,14 +100,72 @@ class _ConvNd(Module):
                 sides += [0, 0] if self.padding == "valid" else [self.padding[i], self.padding[i]]  # type: ignore[list-item]
         return sides
 
-    def _convolve(self, convolution: Any, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         padding: Any = self.padding
         if self.padding_mode != "zeros":
             input, padding = F.pad(input, self._both_sides(), mode=self.padding_mode), 0
-        return convolution(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return self.function(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+
+    def extra_repr(self) -> str:
+        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        zeros, ones = (0,) * self.dimensions, (1,) * self.dimensions
+        text += self._shown_unless(padding=zeros, dilation=ones, output_padding=zeros, groups=1)
+        text += ", bias=False" if self.bias is None else ""
+        return text + self._shown_unless(padding_mode="zeros")
+
+
+class Conv1d(_ConvNd):
+    """Convolution over one dimension: (N, in_channels, L) -> (N, out_channels, L')."""
+
+    dimensions, function = 1, staticmethod(F.conv1d)
+
+
+class Conv2d(_ConvNd):
+    """Convolution over two dimensions: (N, in_channels, H, W) -> (N, out_channels, H', W')."""
+
+    dimensions, function = 2, staticmethod(F.conv2d)
+
+
+class Conv3d(_ConvNd):
+    """Convolution over three dimensions: (N, in_channels, D, H, W) -> (N, out_channels, D', H', W')."""
+
+    dimensions, function = 3, staticmethod(F.conv3d)
+
+
+class _ConvTranspose(_ConvNd):
+    """The gradient of a convolution with respect to its input, as a layer.
+
+    Args:
+        output_padding: added to the output's size on one side, because strided convolutions map several sizes to one.
+    """
+
+    transposed = True
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size = 0,
+        output_padding: Size = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size = 1,
+        padding_mode: str = "zeros",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        options = (stride, padding, dilation, groups, bias, padding_mode, device, dtype)
+        super().__init__(in_channels, out_channels, kernel_size, *options)
+        self.output_padding = ntuple(output_padding, self.dimensions)
+
+    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
+        extra = self._output_padding(input, output_size)
+        return self.function(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
 
     def _output_padding(self, input: Tensor, output_size: Sequence[int] | None) -> tuple[int, ...]:
-        """The padding that reaches ``output_size``, one of the sizes that a strided convolution maps to this input."""
+        """The output padding for ``output_size``, one of the sizes that a strided convolution maps to this input."""
         if output_size is None:
             return self.output_padding
         n = self.dimensions
@@ -118,136 +189,29 @@ class _ConvNd(Module):
             extra.append(size - least)
         return tuple(extra)
 
-    def extra_repr(self) -> str:
-        text = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        zeros = (0,) * self.dimensions
-        if self.padding != zeros:
-            text += f", padding={self.padding}"
-        if self.dilation != (1,) * self.dimensions:
-            text += f", dilation={self.dilation}"
-        if self.output_padding != zeros:
-            text += f", output_padding={self.output_padding}"
-        if self.groups != 1:
-            text += f", groups={self.groups}"
-        if self.bias is None:
-            text += ", bias=False"
-        return text + (f", padding_mode={self.padding_mode}" if self.padding_mode != "zeros" else "")
-
-
-class _Conv(_ConvNd):
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size | str = 0,
-        dilation: Size = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            in_channels, out_channels, kernel_size, stride, padding, dilation, 0, groups, bias, padding_mode, device, dtype
-        )
-
-
-class Conv1d(_Conv):
-    """Convolution over one dimension."""
-
-    dimensions = 1
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolve(F.conv1d, input)
-
-
-class Conv2d(_Conv):
-    """Convolution over two dimensions."""
-
-    dimensions = 2
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolve(F.conv2d, input)
-
-
-class Conv3d(_Conv):
-    """Convolution over three dimensions."""
-
-    dimensions = 3
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self._convolve(F.conv3d, input)
-
-
-class _ConvTranspose(_ConvNd):
-    transposed = True
-
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Size,
-        stride: Size = 1,
-        padding: Size = 0,
-        output_padding: Size = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Size = 1,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__(
-            in_channels,
-            out_channels,
-            kernel_size,
-            stride,
-            padding,
-            dilation,
-            output_padding,
-            groups,
-            bias,
-            padding_mode,
-            device,
-            dtype,
-        )
-
-    def _transpose(self, convolution: Any, input: Tensor, output_size: Sequence[int] | None) -> Tensor:
-        extra = self._output_padding(input, output_size)
-        return convolution(input, self.weight, self.bias, self.stride, self.padding, extra, self.groups, self.dilation)
-
 
 class ConvTranspose1d(_ConvTranspose):
-    """The gradient of a 1d convolution with respect to its input, as a layer."""
+    """The gradient of a 1d convolution with respect to its input, as a layer: (N, in_channels, L) -> (N, out_channels, L')."""
 
-    dimensions = 1
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self._transpose(F.conv_transpose1d, input, output_size)
+    dimensions, function = 1, staticmethod(F.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose):
     """The gradient of a 2d convolution with respect to its input, as a layer."""
 
-    dimensions = 2
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self._transpose(F.conv_transpose2d, input, output_size)
+    dimensions, function = 2, staticmethod(F.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTranspose):
     """The gradient of a 3d convolution with respect to its input, as a layer."""
 
-    dimensions = 3
-
-    def forward(self, input: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
-        return self._transpose(F.conv_transpose3d, input, output_size)
+    dimensions, function = 3, staticmethod(F.conv_transpose3d)
 
 
 class Unfold(Module):
     """Sliding blocks of an image as columns: (N, C, H, W) -> (N, C * kernel, blocks)."""
+
+    _shown = ("kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
@@ -256,12 +220,11 @@ class Unfold(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.unfold(input, self.kernel_size, self.dilation, self.padding, self.stride)
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, dilation={self.dilation}, padding={self.padding}, stride={self.stride}"
-
 
 class Fold(Module):
     """Columns added up at their places in an image: (N, C * kernel, blocks) -> (N, C, H, W)."""
+
+    _shown = ("output_size", "kernel_size", "dilation", "padding", "stride")
 
     def __init__(self, output_size: Size, kernel_size: Size, dilation: Size = 1, padding: Size = 0, stride: Size = 1) -> None:
         super().__init__()
@@ -270,9 +233,3 @@ class Fold(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.fold(input, self.output_size, self.kernel_size, self.dilation, self.padding, self.stride)
-
-    def extra_repr(self) -> str:
-        return (
-            f"output_size={self.output_size}, kernel_size={self.kernel_size}, dilation={self.dilation}, "
-            f"padding={self.padding}, stride={self.stride}"
-        )

@@ -6,22 +6,27 @@ from ..autograd.tensor import Tensor
 from . import functional as F
 from .module import Module
 
+__all__ = ("AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout")
+
 
 class _Dropout(Module):
-    """Args: ``p``, the probability of a zero; ``inplace``, write over the input.
+    """The base of dropouts. They save nothing: backward draws the mask again.
+
+    Args:
+        p: the probability of a zero.
+        inplace: write over the input.
 
     Raises:
         ValueError: ``p`` is not a probability.
     """
+
+    _shown = ("p", "inplace")
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
         if not 0 <= p <= 1:
             raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
         self.p, self.inplace = p, inplace
-
-    def extra_repr(self) -> str:
-        return f"p={self.p}, inplace={self.inplace}"
 
 
 class Dropout(_Dropout):
@@ -53,7 +58,7 @@ class Dropout3d(_Dropout):
 
 
 class AlphaDropout(_Dropout):
-    """Dropout for SELU: mean 0 and variance 1 stay so."""
+    """Dropout for SELU: it keeps mean 0 and variance 1."""
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training)

@@ -12,9 +12,11 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ("Embedding", "EmbeddingBag")
+
 
 class _Table(Module):
-    """The base of both layers: ``weight`` (num_embeddings, embedding_dim), 0 in the row ``padding_idx``."""
+    """The base of both layers: ``weight`` (num_embeddings, embedding_dim), whose row ``padding_idx`` is 0."""
 
     num_embeddings: int
     embedding_dim: int
@@ -22,15 +24,19 @@ class _Table(Module):
     weight: Parameter
 
     def _make_table(self, given: Tensor | None, device: Any, dtype: Any) -> None:
-        rows, columns = self.num_embeddings, self.embedding_dim
-        if given is None:
-            self.weight = Parameter(creation.empty(rows, columns, device=device, dtype=dtype))
-            self.reset_parameters()
+        size = [self.num_embeddings, self.embedding_dim]
+        if given is not None:
+            if list(given.shape) != size:
+                raise ValueError(
+                    f"Shape of weight does not match num_embeddings and embedding_dim: {list(given.shape)}, expected {size}"
+                )
+            self.weight = Parameter(given)
         else:
-            self.weight = Parameter(_given(given, rows, columns))
+            self.weight = Parameter(creation.empty(*size, device=device, dtype=dtype))
+            self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the table again."""
         init.normal_(self.weight)
         if self.padding_idx is not None:
             with no_grad():
@@ -38,7 +44,7 @@ class _Table(Module):
 
 
 class Embedding(_Table):
-    """Rows of a table: integer (...) -> (..., embedding_dim). The table is normal at first.
+    """Rows of a table: integer (...) -> (..., embedding_dim). The first values are normal. Saves the index, not the table.
 
     Args:
         padding_idx: a row that is 0 and gets no gradient.
@@ -74,16 +80,8 @@ class Embedding(_Table):
         )
 
     def extra_repr(self) -> str:
-        text = f"{self.num_embeddings}, {self.embedding_dim}"
-        if self.padding_idx is not None:
-            text += f", padding_idx={self.padding_idx}"
-        if self.max_norm is not None:
-            text += f", max_norm={self.max_norm}"
-        if self.norm_type != 2:
-            text += f", norm_type={self.norm_type}"
-        if self.scale_grad_by_freq is not False:
-            text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
-        return text + (", sparse=True" if self.sparse else "")
+        defaults = {"padding_idx": None, "max_norm": None, "norm_type": 2, "scale_grad_by_freq": False, "sparse": False}
+        return f"{self.num_embeddings}, {self.embedding_dim}{self._shown_unless(**defaults)}"
 
     @classmethod
     def from_pretrained(
@@ -120,12 +118,12 @@ class Embedding(_Table):
 class EmbeddingBag(_Table):
     """The sum, mean or maximum of rows of a table, bag by bag: integer (bags, length), or flat and offsets -> (bags, features).
 
-    The rows themselves are never side by side in memory. The table is normal at first.
+    The looked-up rows are never all in memory. The first values of the table are normal.
 
     Args:
         mode: ``"mean"``, ``"sum"`` or ``"max"``.
-        include_last_offset: offsets say where the last bag ends, too.
-        padding_idx: a row that is 0 at first, counts in no bag, and gets no gradient.
+        include_last_offset: the last offset is the end of the last bag.
+        padding_idx: a row that is 0 at first, is left out of bags, and gets no gradient.
 
     Raises:
         ValueError: ``padding_idx`` is outside of the table.
@@ -170,14 +168,8 @@ class EmbeddingBag(_Table):
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}"
-        if self.max_norm is not None:
-            text += f", max_norm={self.max_norm}"
-        if self.norm_type != 2:
-            text += f", norm_type={self.norm_type}"
-        if self.scale_grad_by_freq is not False:
-            text += f", scale_grad_by_freq={self.scale_grad_by_freq}"
-        text += f", mode={self.mode!r}"
-        return text if self.padding_idx is None else f"{text}, padding_idx={self.padding_idx}"
+        text += self._shown_unless(max_norm=None, norm_type=2, scale_grad_by_freq=False)
+        return f"{text}, mode={self.mode!r}{self._shown_unless(padding_idx=None)}"
 
     @classmethod
     def from_pretrained(
@@ -215,18 +207,9 @@ class EmbeddingBag(_Table):
 
 
 def _row(padding_idx: int | None, rows: int) -> int | None:
-    """Counted from the start."""
+    """``padding_idx`` as a number that is not negative."""
     if padding_idx is None:
         return None
     if not -rows <= padding_idx < rows:
         raise ValueError(f"Padding_idx must be within num_embeddings, found {padding_idx} for {rows}")
     return padding_idx % rows
-
-
-def _given(weight: Tensor, rows: int, columns: int) -> Tensor:
-    """The table that was given, which must have the size that was asked for."""
-    if list(weight.shape) != [rows, columns]:
-        raise ValueError(
-            f"Shape of weight does not match num_embeddings and embedding_dim: {list(weight.shape)}, expected {[rows, columns]}"
-        )
-    return weight

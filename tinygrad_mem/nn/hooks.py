@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
 from ..errors import ShapeError
-from ..ops.base import Context, Op
-
-if TYPE_CHECKING:
-    from .module import Module
+from ..ops.base import Op
+from .tree import Module, Tree
 
 
-def hooked(module: Module) -> bool:
-    """Whether a call has more to do than forward."""
+def hooked(module: Tree) -> bool:
+    """True if a call runs hooks."""
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def call_with_hooks(module: Module, args: tuple, kwargs: dict) -> Any:
-    """Pre-hooks, forward, hooks; gradients that pass the module's border are shown to backward hooks."""
+    """Run pre-hooks, forward and hooks; backward hooks get the gradients at the module's inputs and outputs."""
     called: set[int] = set()
     try:
         for hook, with_kwargs in list(module._forward_pre_hooks.values()):
@@ -54,28 +52,28 @@ def _before(module: Module, hook: Any, with_kwargs: bool, args: tuple, kwargs: d
 
 
 class Border:
-    """The border of a module, which gradients cross: one node around its outputs, one around its inputs.
+    """Two nodes at a module's inputs and outputs, which pass gradients to backward hooks.
 
-    Only positional tensors, and tuples or lists of tensors as outputs, are seen, as in PyTorch; of those, the ones that
-    require gradients, with ``None`` in the place of the others.
+    As in PyTorch, hooks get gradients of positional tensors and of outputs that are a tensor, a tuple or a list. A tensor that
+    requires no gradient has ``None``.
     """
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Tree) -> None:
         self.module = module
         self.pre_hooks = list(module._backward_pre_hooks.values())
         self.hooks = list(module._backward_hooks.values())
-        self.inputs: list[bool] = []  # of each tensor, whether it requires a gradient
+        self.inputs: list[bool] = []  # for each tensor, whether it requires a gradient
         self.outputs: list[bool] = []
         self.outgoing: tuple = ()
 
     def enter(self, args: tuple) -> tuple:
-        """The arguments, with their tensors behind a node."""
+        """The arguments, with their tensors passed through a node."""
         parts = list(args)
         self.inputs = self._behind_node(parts, self.at_inputs) if self.hooks else []
         return tuple(parts)
 
     def leave(self, result: Any) -> Any:
-        """The result, with its tensors behind a node."""
+        """The result, with its tensors passed through a node."""
         several = isinstance(result, (tuple, list))
         parts = list(result) if several else [result]
         self.outputs = self._behind_node(parts, self.at_outputs)
@@ -96,7 +94,7 @@ class Border:
         return wanted
 
     def at_outputs(self, grads: list) -> list:
-        """Backward reaches the outputs."""
+        """Called when backward reaches the outputs."""
         every = _placed(grads, self.outputs)
         for hook in self.pre_hooks:
             every = _answered(hook(self.module, every), every, "grad_output")
@@ -109,7 +107,7 @@ class Border:
         return [g for g, want in zip(every, self.outputs, strict=True) if want]
 
     def at_inputs(self, grads: list) -> list:
-        """Backward reaches the inputs."""
+        """Called when backward reaches the inputs."""
         every = _placed(grads, self.inputs)
         for hook in self.hooks:
             every = _answered(hook(self.module, every, self.outgoing), every, "grad_input")
@@ -118,13 +116,13 @@ class Border:
 
 
 def _placed(grads: list, wanted: list[bool]) -> tuple:
-    """The gradients at the places of their tensors."""
+    """The gradients in the order of all tensors, with ``None`` for the others."""
     rest = iter(grads)
     return tuple([next(rest) if want else None for want in wanted])
 
 
 def _answered(answer: Any, grads: tuple, name: str) -> tuple:
-    """A hook's answer in the place of the gradients that it saw."""
+    """The gradients that a hook returned, checked; those that it got if it returned ``None``."""
     if answer is None:
         return grads
     answer = answer if isinstance(answer, tuple) else (answer,)
@@ -137,7 +135,10 @@ def _answered(answer: Any, grads: tuple, name: str) -> tuple:
 
 
 class ModuleBorder(Op):
-    """Passes tensors on unchanged, and shows their gradients. Saves nothing."""
+    """Passes tensors through unchanged, and gives hooks copies of their gradients. Saves nothing.
+
+    Hooks get copies because they may keep them, and the engine may overwrite gradients that it owns.
+    """
 
     @staticmethod
     def forward(ctx: Any, *arrays: Any, seen: Any) -> tuple:
@@ -146,18 +147,11 @@ class ModuleBorder(Op):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> tuple:
-        shown = [None if g is None else Tensor._wrap(_copy(ctx, g), ctx.device) for g in grads]
+        shown = [None if g is None else Tensor._wrap(ctx.copy(g), ctx.device) for g in grads]
         answers = ctx.seen(shown)
         return tuple(
             [
-                grad if after is before else None if after is None else _copy(ctx, after.array)
+                grad if after is before else None if after is None else ctx.copy(after.array)
                 for grad, before, after in zip(grads, shown, answers, strict=True)
             ]
         )
-
-
-def _copy(ctx: Context, grad: Any) -> Any:
-    """A copy for hooks: they may keep what they see, while the engine may write over what it owns."""
-    copy = ctx.device.empty(grad.shape, grad.dtype)
-    ctx.kernels.copy(grad, out=copy)
-    return copy

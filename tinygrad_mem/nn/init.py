@@ -1,4 +1,4 @@
-"""Initial values: every function fills its tensor in place, outside of the tape, and returns it.
+"""Initial values. Each function fills its tensor in place, without recording, and returns it.
 
 Source: Glorot & Bengio 2010 (xavier), He et al. 2015 (kaiming), Saxe et al. 2014 (orthogonal).
 """
@@ -18,7 +18,7 @@ from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..devices import Generator
 from ..functional import creation, random
-from ..kernels.numpy.erfinv import A, B, C, D, E, F
+from ..kernels.numpy.fast.erfinv import A, B, C, D, E, F
 from ..ops.convert import Upload
 from ..scope import run_inside as _run_inside
 
@@ -26,13 +26,13 @@ _LINEAR = ("linear", *(f"conv{t}{n}d" for t in ("", "_transpose") for n in (1, 2
 
 
 def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
-    """By how much a layer's standard deviation is multiplied to make up for the activation behind it.
+    """The factor for a layer's standard deviation that compensates for the activation after it.
 
     Args:
         param: the negative slope of ``leaky_relu``.
 
     Raises:
-        ValueError: an unknown activation, or a slope that is no number.
+        ValueError: an unknown activation, or a slope that is not a number.
     """
     if nonlinearity in _LINEAR:
         return 1.0
@@ -80,7 +80,7 @@ def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: Gene
 def trunc_normal_(
     tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0, generator: Generator | None = None
 ) -> Tensor:
-    """Normal numbers that lie in [a, b]: uniform ones through the normal distribution's quantile function."""
+    """Normal numbers within [a, b]: the normal quantile function of uniform numbers."""
     if mean < a - 2 * std or mean > b + 2 * std:
         warnings.warn(
             "mean is more than 2 std from [a, b] in nn.init.trunc_normal_. The distribution of values may be incorrect.",
@@ -94,7 +94,7 @@ def trunc_normal_(
 
 
 def _normal_quantile(p: np.ndarray) -> np.ndarray:
-    """The number below which a standard normal one lies with probability ``p``, to 1e-9 (Wichura 1988, AS 241, by regions)."""
+    """The quantile function of the standard normal distribution at ``p``, to 1e-9 (Wichura 1988, AS 241, by regions)."""
     q = p - 0.5
     r = 0.180625 - q * q
     middle = q * _ratio(r, A, B)
@@ -109,7 +109,7 @@ def _ratio(x: np.ndarray, above: tuple, below: tuple) -> np.ndarray:
 
 
 def _upload(tensor: Tensor, values: Callable[[], np.ndarray]) -> None:
-    """Write what ``values()`` computes on the host into a tensor of any device; on ``meta`` nothing is computed."""
+    """Write ``values()``, computed on the host, into a tensor of any device. On ``meta`` nothing is computed."""
     found = None if tensor.is_meta else np.ascontiguousarray(values(), dtype=tensor.dtype)
     inplace.apply_(Upload, tensor, values=found)
 
@@ -140,7 +140,7 @@ def eye_(tensor: Tensor) -> Tensor:
 
 
 def dirac_(tensor: Tensor, groups: int = 1) -> Tensor:
-    """A convolution weight that passes its input on: 1 in the middle of each kernel of channel i to channel i."""
+    """A convolution weight that returns its input: 1 in the middle of each kernel from channel i to channel i."""
     if tensor.ndim not in (3, 4, 5):
         raise ValueError("Only tensors with 3, 4, or 5 dimensions are supported")
     if tensor.size(0) % groups:
@@ -184,7 +184,7 @@ def kaiming_uniform_(
     """Uniform, with the variance gain^2 / fan.
 
     Args:
-        a: the negative slope of a leaky ReLU behind the layer.
+        a: the negative slope of a leaky ReLU after the layer.
         mode: ``fan_in`` keeps the variance of the forward, ``fan_out`` that of the backward.
     """
     bound = math.sqrt(3.0) * _kaiming_std(tensor, a, mode, nonlinearity)
@@ -200,7 +200,7 @@ def kaiming_normal_(
 
 
 def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = None) -> Tensor:
-    """Orthogonal rows (or columns, where those are fewer) of length ``gain``; trailing dimensions are one.
+    """Orthogonal rows (or columns, if there are fewer) of length ``gain``. Trailing dimensions count as one.
 
     Raises:
         ValueError: fewer than 2 dimensions.

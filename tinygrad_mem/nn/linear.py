@@ -13,9 +13,11 @@ from . import init
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ("Bilinear", "Flatten", "Identity", "Linear", "Unflatten")
+
 
 class Identity(Module):
-    """Its input, whatever it was constructed with."""
+    """Returns its input. It accepts any constructor arguments."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -27,7 +29,9 @@ class Identity(Module):
 class Linear(Module):
     """``y = x @ weight.T + bias``: (..., in_features) -> (..., out_features).
 
-    Both are uniform in ±1 / sqrt(in_features) at first.
+    Saves x if the weight requires a gradient, and the weight if x does.
+
+    The first values of both are uniform in ±1 / sqrt(in_features).
     """
 
     def __init__(self, in_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None) -> None:
@@ -38,7 +42,7 @@ class Linear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         init.kaiming_uniform_(self.weight, a=math.sqrt(5))
         if self.bias is not None:
             bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
@@ -72,7 +76,7 @@ class Bilinear(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         bound = 1 / math.sqrt(self.weight.size(1))
         init.uniform_(self.weight, -bound, bound)
         if self.bias is not None:
@@ -89,7 +93,9 @@ class Bilinear(Module):
 
 
 class Flatten(Module):
-    """Dimensions ``start_dim`` to ``end_dim`` as one."""
+    """Merges dimensions ``start_dim`` to ``end_dim`` into one. The result is a view if possible."""
+
+    _shown = ("start_dim", "end_dim")
 
     def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
         super().__init__()
@@ -98,12 +104,11 @@ class Flatten(Module):
     def forward(self, input: Tensor) -> Tensor:
         return input.flatten(self.start_dim, self.end_dim)
 
-    def extra_repr(self) -> str:
-        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
-
 
 class Unflatten(Module):
-    """One dimension as several."""
+    """Splits one dimension into several."""
+
+    _shown = ("dim", "unflattened_size")
 
     def __init__(self, dim: int, unflattened_size: Sequence[int]) -> None:
         super().__init__()
@@ -115,6 +120,3 @@ class Unflatten(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return input.unflatten(self.dim, self.unflattened_size)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -12,9 +12,16 @@ from . import functional as F
 from .linear import Linear
 from .module import Module
 
+__all__ = (
+    "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss",
+    "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions", "MSELoss", "MarginRankingLoss", "NLLLoss", "PairwiseDistance", "PoissonNLLLoss",
+    "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
+)  # fmt: skip
+
 
 def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str) -> str:
-    """The reduction that PyTorch's two old arguments ask for, where they are given."""
+    """The reduction, from PyTorch's two old arguments if they are given."""
     if size_average is None and reduce is None:
         return reduction
     if reduce is False:
@@ -23,7 +30,7 @@ def reduction_of(size_average: bool | None, reduce: bool | None, reduction: str)
 
 
 class _Loss(Module):
-    """Args: ``reduction`` is ``mean``, ``sum`` or ``none``; the other two are PyTorch's old words for it."""
+    """Args: ``reduction`` is ``mean``, ``sum`` or ``none``; the other two are its old form."""
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__()
@@ -41,21 +48,21 @@ class _WeightedLoss(_Loss):
 
 
 class L1Loss(_Loss):
-    """abs(input - target)."""
+    """abs(input - target). Saves both."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.l1_loss(input, target, reduction=self.reduction)
 
 
 class MSELoss(_Loss):
-    """(input - target)^2."""
+    """(input - target)^2. Saves both, not their difference."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.mse_loss(input, target, reduction=self.reduction)
 
 
 class SmoothL1Loss(_Loss):
-    """Square below ``beta``, straight above."""
+    """Quadratic for differences below ``beta``, linear above."""
 
     def __init__(self, size_average: Any = None, reduce: Any = None, reduction: str = "mean", beta: float = 1.0) -> None:
         super().__init__(size_average, reduce, reduction)
@@ -66,7 +73,7 @@ class SmoothL1Loss(_Loss):
 
 
 class HuberLoss(_Loss):
-    """Square below ``delta``, straight above, ``delta`` times :class:`SmoothL1Loss`."""
+    """Quadratic for differences up to ``delta``, linear above: ``delta`` times :class:`SmoothL1Loss`."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
         super().__init__(reduction=reduction)
@@ -77,7 +84,10 @@ class HuberLoss(_Loss):
 
 
 class CrossEntropyLoss(_WeightedLoss):
-    """Minus the log-softmax of the target class, or of target probabilities."""
+    """Minus the log-softmax of the target class, or of target probabilities.
+
+    Saves the scores, the target and 4 bytes per sample, never the softmax.
+    """
 
     def __init__(
         self,
@@ -158,7 +168,7 @@ class LinearCrossEntropyLoss(_WeightedLoss):
 
 
 class NLLLoss(_WeightedLoss):
-    """Minus the log-probability of the target class."""
+    """Minus the log-probability of the target class. Saves the target, not the input."""
 
     def __init__(
         self,
@@ -187,14 +197,14 @@ class KLDivLoss(_Loss):
 
 
 class BCELoss(_WeightedLoss):
-    """Cross entropy of probabilities of one class."""
+    """Cross entropy of probabilities of one class. Saves input and target."""
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         return F.binary_cross_entropy(input, target, weight=self.weight, reduction=self.reduction)
 
 
 class BCEWithLogitsLoss(_WeightedLoss):
-    """Cross entropy of the sigmoid of the input, computed together.
+    """Cross entropy of the sigmoid of the input, in one function.
 
     Args:
         weight: of each element; broadcast.
@@ -227,21 +237,21 @@ class _MarginLoss(_Loss):
 
 
 class CosineEmbeddingLoss(_MarginLoss):
-    """1 - cosine of pairs that belong together (target 1), the cosine above ``margin`` of others (target -1)."""
+    """``1 - cosine`` of similar pairs (target 1), ``max(0, cosine - margin)`` of others (target -1)."""
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.cosine_embedding_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
 
 
 class MarginRankingLoss(_MarginLoss):
-    """The distance by which ``input1`` fails to exceed ``input2`` (target 1; -1 the other way) by ``margin``."""
+    """``max(0, margin - target * (input1 - input2))``: target 1 wants ``input1`` to be larger by ``margin``, -1 ``input2``."""
 
     def forward(self, input1: Tensor, input2: Tensor, target: Tensor) -> Tensor:
         return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
 
 
 class HingeEmbeddingLoss(_Loss):
-    """The input where the target is 1, how far it is below ``margin`` where it is -1."""
+    """The input where the target is 1, ``max(0, margin - input)`` where it is -1."""
 
     def __init__(self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
         super().__init__(size_average, reduce, reduction)
@@ -259,7 +269,7 @@ class SoftMarginLoss(_Loss):
 
 
 class CTCLoss(_Loss):
-    """-ln of the probability of targets whose alignment to the input is not known: see :func:`functional.ctc_loss`."""
+    """-ln of the probability of targets with unknown alignment to the input: see :func:`functional.ctc_loss`."""
 
     def __init__(self, blank: int = 0, reduction: str = "mean", zero_infinity: bool = False) -> None:
         super().__init__(reduction=reduction)
@@ -271,7 +281,7 @@ class CTCLoss(_Loss):
 
 
 class PoissonNLLLoss(_Loss):
-    """Of counts: ``input`` is their mean, or its logarithm."""
+    """The loss of counts: ``input`` is their predicted mean, or its logarithm."""
 
     def __init__(
         self,
@@ -291,7 +301,7 @@ class PoissonNLLLoss(_Loss):
 
 
 class GaussianNLLLoss(_Loss):
-    """Of normal targets: ``input`` is their mean, ``var`` their variance."""
+    """The loss of normally distributed targets: ``input`` is their mean, ``var`` their variance."""
 
     def __init__(self, *, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
         super().__init__(reduction=reduction)
@@ -302,7 +312,7 @@ class GaussianNLLLoss(_Loss):
 
 
 class TripletMarginLoss(_Loss):
-    """The distance by which ``positive`` fails to be nearer to ``anchor`` than ``negative`` is, by ``margin``.
+    """``max(0, d(anchor, positive) - d(anchor, negative) + margin)``: ``positive`` should be nearer by ``margin``.
 
     Raises:
         ValueError: the margin is not positive.

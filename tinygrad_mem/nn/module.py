@@ -18,12 +18,14 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..errors import NotOfferedError, clear_frames
 from ..functional import creation
-from ..interrupts import Living
+from ..interrupts import LiveObjects
 from ..scope import local
-from . import state, tree
+from . import state
 from .hooks import call_with_hooks, hooked
 from .parameter import Parameter, report_role, report_role_ended
 from .tree import Tree
+
+__all__ = ("Module",)
 
 
 def _no_forward(self: Module, *args: Any, **kwargs: Any) -> Any:
@@ -40,8 +42,9 @@ class Module(Tree):
     training: bool
     forward: Callable[..., Any] = _no_forward
     _version = 1
-    _known_as = ""  # the name of the class that a wrapper has changed: paths begin as without it
-    _living = Living()  # all modules, for those who take stock
+    _shown: tuple[str, ...] = ()  # attributes that the repr shows
+    _known_as = ""  # the class name from before a wrapper changed the class: paths start with it
+    _living = LiveObjects()  # all modules that exist
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -63,7 +66,7 @@ class Module(Tree):
             raise
 
     def _listened(self, args: tuple, kwargs: dict) -> Any:
-        """The call while somebody listens: ``scope.local.module`` says where in the network we are."""
+        """The call while there is a listener: it sets ``scope.local.module``, the place in the network."""
         outer = local.caller, local.module, local.phase
         if outer[0] is None:
             for listener in scope.listeners:
@@ -79,22 +82,22 @@ class Module(Tree):
         """This module's dotted path: the outermost module's class name, then attribute names."""
         if parent is None:
             return self._root_name()
-        for name, module in parent._modules.items():  # nearly always a child: a walk below each of many would be quadratic
+        for name, module in parent._modules.items():  # nearly always a child: a walk below each module would be quadratic
             if module is self:
                 return f"{path}.{name}"
         for name, module in parent.named_modules(remove_duplicate=False):
             if module is self:
                 return f"{path}.{name}" if name else path
-        return f"{path}.{type(self).__name__}"  # made on the way, registered nowhere
+        return f"{path}.{type(self).__name__}"  # made during the call, and not registered
 
     def _root_name(self) -> str:
-        """With what paths begin that begin here: the class name, without a wrapper's."""
+        """The name that paths start with: the class name, or the one from before a wrapper changed the class."""
         return self._known_as or type(self).__name__
 
     # --- modes ------------------------------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Set ``training`` here and below: dropout drops and batch norm uses the batch's statistics.
+        """Set ``training`` of this module and all below: dropout drops, and batch norm uses the batch's statistics.
 
         Raises:
             ValueError: ``mode`` is not a bool.
@@ -130,11 +133,11 @@ class Module(Tree):
 
     # --- dtype and device -------------------------------------------------------------------------------------------------
 
-    def _apply(self, fn: Callable[[Tensor], Tensor]) -> Self:
-        """Replace the memory of every parameter, gradient and buffer by ``fn`` of it; parameters stay the objects they are."""
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Replace the memory of each parameter, gradient and buffer by ``fn`` of it. Parameters stay the same objects."""
         seen: set[int] = set()
         with no_grad():
-            for module in self.modules():
+            for module in self.modules() if recurse else (self,):
                 for parameter in module._parameters.values():
                     if parameter is not None and id(parameter) not in seen:
                         seen.add(id(parameter))
@@ -175,23 +178,23 @@ class Module(Tree):
         return self._apply(lambda t: t.to(dtype=dtype) if t.is_floating_point() else t)
 
     def half(self) -> Self:
-        """Floating parameters and buffers in float16."""
+        """Cast floating parameters and buffers to float16."""
         return self._cast(dtypes.float16)
 
     def float(self) -> Self:
-        """Floating parameters and buffers in float32."""
+        """Cast floating parameters and buffers to float32."""
         return self._cast(dtypes.float32)
 
     def double(self) -> Self:
-        """Floating parameters and buffers in float64."""
+        """Cast floating parameters and buffers to float64."""
         return self._cast(dtypes.float64)
 
     def bfloat16(self) -> Self:
-        """Floating parameters and buffers in bfloat16."""
+        """Cast floating parameters and buffers to bfloat16."""
         return self._cast(dtypes.bfloat16)
 
     def type(self, dst_type: Any) -> Self:
-        """All parameters and buffers, integer ones too, in ``dst_type``."""
+        """Cast all parameters and buffers, also integer ones, to ``dst_type``."""
         return self._apply(lambda t: t.to(dtype=dst_type))
 
     def cpu(self) -> Self:
@@ -199,20 +202,13 @@ class Module(Tree):
         return self._apply(lambda t: t.cpu())
 
     def cuda(self, device: Any = None) -> Self:
-        """On a GPU, the first unless named."""
+        """Move to a GPU, by default the first."""
         return self._apply(lambda t: t.cuda(device))
 
     def to_empty(self, *, device: Any, recurse: bool = True) -> Self:
         """Uninitialised parameters and buffers on ``device``: for a network made on ``meta``, before its state is loaded."""
         where = Device(device)
-        if recurse:
-            return self._apply(lambda t: creation.empty_like(t, device=where))
-        with no_grad():
-            for parameter in self.parameters(recurse=False):
-                _replace(parameter, lambda t: creation.empty_like(t, device=where))
-            for name, buffer in list(self.named_buffers(recurse=False)):
-                self._buffers[name] = creation.empty_like(buffer, device=where)
-        return self
+        return self._apply(lambda t: creation.empty_like(t, device=where), recurse)
 
     def share_memory(self) -> Self:
         """Not offered: processes do not share tensors here."""
@@ -223,10 +219,10 @@ class Module(Tree):
     def register_forward_pre_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
     ) -> RemovableHandle:
-        """Call ``hook(module, args)`` before forward; what it returns, if anything, takes the place of the arguments.
+        """Call ``hook(module, args)`` before forward. If it returns something, that replaces the arguments.
 
         Args:
-            prepend: before the hooks that are there.
+            prepend: call it before the other hooks.
             with_kwargs: call ``hook(module, args, kwargs)``, which may return both.
         """
         return _add_hook(self._forward_pre_hooks, (hook, with_kwargs), prepend)
@@ -234,11 +230,11 @@ class Module(Tree):
     def register_forward_hook(
         self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False, always_call: bool = False
     ) -> RemovableHandle:
-        """Call ``hook(module, args, output)`` after forward; what it returns, if anything, takes the place of the output.
+        """Call ``hook(module, args, output)`` after forward. If it returns something, that replaces the output.
 
         Args:
             with_kwargs: call ``hook(module, args, kwargs, output)``.
-            always_call: call it, with output ``None``, also when forward raised.
+            always_call: call it also if forward raised, with output ``None``.
         """
         return _add_hook(self._forward_hooks, (hook, with_kwargs, always_call), prepend)
 
@@ -259,10 +255,10 @@ class Module(Tree):
     def state_dict(
         self, *args: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
     ) -> OrderedDict[str, Any]:
-        """Parameters and persistent buffers by dotted path, in the memory of this module.
+        """Parameters and persistent buffers by dotted path. They share the module's memory.
 
         Args:
-            keep_vars: the parameters themselves, not detached.
+            keep_vars: return the parameters themselves, not detached tensors.
         """
         if args:  # PyTorch's old positional form
             given: Any = (*args, *(destination, prefix, keep_vars)[len(args) :])
@@ -270,20 +266,20 @@ class Module(Tree):
         return state.state_dict(self, destination, prefix, keep_vars)
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> state.IncompatibleKeys:
-        """Copy the values of a state dict into parameters and buffers; nothing is changed if something does not fit.
+        """Copy the values of a state dict into parameters and buffers. If something does not fit, nothing is changed.
 
-        The same holds if a hook or a ``set_extra_state`` raises. Where there are any, loading keeps a copy of the tensors, of
-        each module's attributes, and of the dicts, lists and sets among these; what lies deeper is not put back.
+        Nothing is changed either if a hook or a ``set_extra_state`` raises. If there are any, loading keeps a copy of the
+        tensors, of each module's attributes, and of the dicts, lists and sets among these; deeper objects are not restored.
 
         Args:
-            strict: keys that are missing or that nobody expects are errors.
-            assign: take the tensors themselves, with their dtype and device, instead of copying.
+            strict: missing and unexpected keys are errors.
+            assign: use the tensors of the dict, with their dtype and device, instead of copying.
 
         Returns:
             ``missing_keys`` and ``unexpected_keys``.
 
         Raises:
-            StateDictError: all that does not fit, in one message.
+            StateDictError: something does not fit; one message lists all of it.
         """
         return state.load_state_dict(self, state_dict, strict, assign)
 
@@ -297,27 +293,27 @@ class Module(Tree):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Load this module's own values: what a subclass calls that loads in a way of its own."""
+        """Load this module's own values. A subclass may override this, and call it."""
         state.load_own(self, state_dict, prefix, local_metadata, missing_keys, error_msgs)
 
     def get_extra_state(self) -> Any:
-        """State other than tensors for the state dict; ``set_extra_state`` gets it back. Subclasses override both."""
+        """State for the state dict that is not a tensor; ``set_extra_state`` receives it. Subclasses override both."""
         raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")
 
     def set_extra_state(self, state: Any) -> None:
-        """Take back what :meth:`get_extra_state` gave."""
+        """Restore the result of :meth:`get_extra_state`."""
         raise NotOfferedError(f"{type(self).__name__} has no extra state: give it get_extra_state and set_extra_state")
 
     def register_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(module, prefix, keep_vars)`` before this module's part of a state dict is written."""
+        """Call ``hook(module, prefix, keep_vars)`` before this module's part of a state dict is made."""
         return _add_hook(self.__dict__.setdefault("_state_dict_pre_hooks", {}), hook, False)
 
     def register_state_dict_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(module, state_dict, prefix, local_metadata)`` after it is written: it may change the dict in place."""
+        """Call ``hook(module, state_dict, prefix, local_metadata)`` afterwards: it may change the dict in place."""
         return _add_hook(self.__dict__.setdefault("_state_dict_hooks", {}), (hook, False), False)
 
     def _register_state_dict_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """The older form of :meth:`register_state_dict_post_hook`: what it returns takes the place of the dict."""
+        """The older form of :meth:`register_state_dict_post_hook`: its result, if any, replaces the dict."""
         return _add_hook(self.__dict__.setdefault("_state_dict_hooks", {}), (hook, True), False)
 
     def register_load_state_dict_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
@@ -341,8 +337,13 @@ class Module(Tree):
     # --- text -------------------------------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """The text between the brackets of this layer's repr: subclasses say their sizes here."""
-        return ""
+        """The text between the brackets of this layer's repr: ``name=value`` of the attributes in ``_shown``."""
+        return ", ".join(f"{name}={getattr(self, name)}" for name in self._shown)
+
+    def _shown_unless(self, **defaults: Any) -> str:
+        """``, name=value`` for the attributes that differ from these defaults: a part of the text of :meth:`extra_repr`."""
+        found = {name: getattr(self, name) for name in defaults}
+        return "".join(f", {name}={value}" for name, value in found.items() if value != defaults[name])
 
     def _get_name(self) -> str:
         return self.__class__.__name__
@@ -356,9 +357,6 @@ class Module(Tree):
         if not lines and not children:
             return f"{self._get_name()}()"
         return f"{self._get_name()}(\n  " + "\n  ".join(lines + children) + "\n)"
-
-
-tree.__dict__.update(Module=Module)  # its annotations name it, and typing.get_type_hints looks there
 
 
 def _indent(text: str) -> str:
@@ -385,6 +383,6 @@ def _replace(parameter: Parameter, fn: Callable[[Tensor], Tensor]) -> None:
     report_role(parameter, "PARAMETER")
     if grad is not None:
         grad.data = fn(grad.data)
-        if parameter.grad_dtype not in (None, grad.dtype):  # set by the user: it does not follow the parameter's
+        if parameter.grad_dtype not in (None, grad.dtype):  # set by the user: it does not change with the parameter's dtype
             grad.data = grad.data.to(parameter.grad_dtype)
         parameter.grad = grad

@@ -12,9 +12,11 @@ from .linear import Linear
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ("MultiheadAttention",)
+
 
 class NonDynamicallyQuantizableLinear(Linear):
-    """A linear layer by the name that PyTorch gives it inside of attention."""
+    """A linear layer, under PyTorch's name for it in attention layers."""
 
 
 class MultiheadAttention(Module):
@@ -25,9 +27,9 @@ class MultiheadAttention(Module):
 
     Args:
         dropout: of the softmax, in training.
-        add_bias_kv: a learned token behind keys and values.
-        add_zero_attn: a token of zeros behind keys and values.
-        kdim, vdim: E unless given.
+        add_bias_kv: append a learned token to keys and values.
+        add_zero_attn: append a token of zeros to keys and values.
+        kdim, vdim: by default E.
         batch_first: tensors are (N, L, E).
 
     Raises:
@@ -84,7 +86,7 @@ class MultiheadAttention(Module):
         self._reset_parameters()
 
     def _reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
             if weight is not None:
                 init.xavier_uniform_(weight)
@@ -110,13 +112,13 @@ class MultiheadAttention(Module):
 
         Args:
             key_padding_mask: (N, S), True where a key is padding; or floating, added to the scores.
-            need_weights: the weights are wanted too, (N, L, S): they are made as a matrix then.
+            need_weights: also return the weights, (N, L, S), which are then a matrix in memory.
             attn_mask: (L, S) or (N * num_heads, L, S), True where a query must not see a key; or floating, added.
-            average_attn_weights: of all heads; else (N, num_heads, L, S).
-            is_causal: a hint that ``attn_mask`` is the triangle: without weights it is not read, and takes no memory.
+            average_attn_weights: average the weights over the heads; else they are (N, num_heads, L, S).
+            is_causal: a hint that ``attn_mask`` is the causal triangle. Without weights the mask is then not read.
 
         Raises:
-            ShapeError: shapes that do not fit, or the hint without a mask.
+            ShapeError: shapes that do not fit, or ``is_causal`` without a mask.
         """
         separate = None if self._qkv_same_embed_dim else (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
         return multi_head(

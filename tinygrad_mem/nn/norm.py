@@ -8,12 +8,17 @@ from typing import Any
 from ..autograd.grad_mode import no_grad
 from ..autograd.tensor import Tensor
 from ..functional import creation
-from ..interrupts import whole
+from ..interrupts import uninterrupted
 from ..scope import local
 from . import functional as F
 from . import init
 from .module import Module
 from .parameter import Parameter
+
+__all__ = (
+    "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "InstanceNorm1d", "InstanceNorm2d", "InstanceNorm3d",
+    "LayerNorm", "LocalResponseNorm", "RMSNorm", "SyncBatchNorm",
+)  # fmt: skip
 
 
 class _AffineNorm(Module):
@@ -28,7 +33,7 @@ class _AffineNorm(Module):
             self.register_parameter(name, made)
 
     def reset_parameters(self) -> None:
-        """Weight 1, bias 0."""
+        """Set the weight to 1 and the bias to 0."""
         if self.weight is not None:
             init.ones_(self.weight)
         if self.bias is not None:
@@ -36,10 +41,10 @@ class _AffineNorm(Module):
 
 
 class _RunningNorm(_AffineNorm):
-    """Batch and instance norms: one weight and bias a channel, and statistics that run along in training.
+    """The base of batch and instance norms: one weight and bias per channel, and running statistics.
 
     Attributes:
-        dimensions: of inputs that are accepted.
+        dimensions: the accepted numbers of dimensions of the input.
     """
 
     _version = 2
@@ -51,13 +56,14 @@ class _RunningNorm(_AffineNorm):
     def __init__(
         self,
         num_features: int,
-        eps: float,
-        momentum: float | None,
-        affine: bool,
-        track_running_stats: bool,
-        device: Any,
-        dtype: Any,
-        bias: bool,
+        eps: float = 1e-05,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         super().__init__()
         self.num_features, self.eps, self.momentum = num_features, eps, momentum
@@ -70,13 +76,13 @@ class _RunningNorm(_AffineNorm):
         self.reset_parameters()
 
     def reset_running_stats(self) -> None:
-        """Mean 0, variance 1, no batch seen."""
+        """Set the mean to 0, the variance to 1 and the count of batches to 0."""
         if self.track_running_stats:
             for buffer, value in ((self.running_mean, 0), (self.running_var, 1), (self.num_batches_tracked, 0)):
                 init.constant_(buffer, value)  # type: ignore[arg-type]
 
     def reset_parameters(self) -> None:
-        """Weight 1, bias 0, and the statistics as :meth:`reset_running_stats`."""
+        """Set the weight to 1 and the bias to 0, and call :meth:`reset_running_stats`."""
         self.reset_running_stats()
         super().reset_parameters()
 
@@ -93,25 +99,15 @@ class _RunningNorm(_AffineNorm):
 
 
 class _BatchNorm(_RunningNorm):
-    """Each channel normalised over the batch; in evaluation, with the statistics that ran along in training.
+    """Normalises each channel over the batch; in evaluation, by the running statistics.
+
+    Saves x, and two numbers per channel.
 
     Args:
-        momentum: the weight of the newest batch; ``None`` weighs all batches alike.
-    """
+        momentum: the weight of the newest batch; ``None`` gives all batches the same weight.
 
-    def __init__(
-        self,
-        num_features: int,
-        eps: float = 1e-05,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+    Source: Ioffe and Szegedy, *Batch normalization*, 2015.
+    """
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -125,25 +121,25 @@ class _BatchNorm(_RunningNorm):
             mean = var = None
         if count is None or local.phase == "recompute":
             return self.normalise(input, mean, var, batch, weigh)
-        return whole(self._counted, count, input, mean, var, batch, weigh)
+        return uninterrupted(self._counted, count, input, mean, var, batch, weigh)
 
     def _counted(self, count: Tensor, *how: Any) -> Tensor:
-        """The normalisation, and a batch more: after the statistics, for a forward that fails counts none."""
+        """Normalise, then count the batch: a forward that fails is not counted."""
         out = self.normalise(*how)
         with no_grad():
             count.add_(1)
         return out
 
     def normalise(self, input: Tensor, mean: Tensor | None, var: Tensor | None, training: bool, momentum: float) -> Tensor:
-        """The normalisation itself, with the statistics to use and to move."""
+        """Normalise, with the statistics to use and to update."""
         return F.batch_norm(input, mean, var, self.weight, self.bias, training, momentum, self.eps)
 
 
 class SyncBatchNorm(_BatchNorm):
-    """Batch norm of (N, C, ...): what PyTorch's computes where one process does.
+    """Batch norm of (N, C, ...), as PyTorch's in a single process.
 
     Args:
-        process_group: taken for compatibility; there is one process.
+        process_group: accepted for compatibility; there is one process.
     """
 
     def __init__(
@@ -168,7 +164,7 @@ class SyncBatchNorm(_BatchNorm):
 
     @classmethod
     def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
-        """``module``, itself, with every batch norm in it replaced by one of this class that shares its parameters."""
+        """Replace each batch norm in ``module`` by one of this class with the same parameters, and return ``module``."""
         result = module
         if isinstance(module, _BatchNorm) and not isinstance(module, cls):
             result = cls(
@@ -207,7 +203,7 @@ class BatchNorm3d(_BatchNorm):
 
 
 class _InstanceNorm(_RunningNorm):
-    """Each channel of each sample normalised by itself."""
+    """Normalises each channel of each sample. Saves x, and two numbers per channel of each sample."""
 
     def __init__(
         self,
@@ -221,7 +217,7 @@ class _InstanceNorm(_RunningNorm):
         *,
         bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype, bias=bias)
 
     def forward(self, input: Tensor) -> Tensor:
         self._check_input_dim(input)
@@ -257,7 +253,10 @@ class InstanceNorm3d(_InstanceNorm):
 
 
 class LayerNorm(_AffineNorm):
-    """Each sample normalised over its last dimensions, of shape ``normalized_shape``."""
+    """Normalises each sample over its last dimensions, of shape ``normalized_shape``. Saves x, and two numbers per sample.
+
+    Source: Ba et al., *Layer normalization*, 2016.
+    """
 
     def __init__(
         self,
@@ -285,7 +284,10 @@ class LayerNorm(_AffineNorm):
 
 
 class RMSNorm(_AffineNorm):
-    """Each sample divided by the root of the mean square of its last dimensions."""
+    """Divides each sample by the root mean square of its last dimensions. Saves x, and one number per sample.
+
+    Source: Zhang and Sennrich, *RMSNorm*, 2019.
+    """
 
     def __init__(
         self,
@@ -314,10 +316,12 @@ class RMSNorm(_AffineNorm):
 
 
 class GroupNorm(_AffineNorm):
-    """Channels of each sample normalised in ``num_groups`` groups.
+    """Normalises the channels of each sample in ``num_groups`` groups. Saves x, and two numbers per group of each sample.
 
     Raises:
         ValueError: the channels do not divide into the groups.
+
+    Source: Wu and He, *Group normalization*, 2018.
     """
 
     def __init__(
@@ -346,7 +350,7 @@ class GroupNorm(_AffineNorm):
 
 
 class LocalResponseNorm(Module):
-    """Each value divided by a power of the mean square of its neighbour channels."""
+    """Divides each value by a power of the mean square of its neighbour channels."""
 
     def __init__(self, size: int, alpha: float = 0.0001, beta: float = 0.75, k: float = 1.0) -> None:
         super().__init__()

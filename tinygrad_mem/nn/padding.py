@@ -10,9 +10,15 @@ from . import functional as F
 from .module import Module
 from .sizes import ntuple
 
+__all__ = (
+    "CircularPad1d", "CircularPad2d", "CircularPad3d", "ConstantPad1d", "ConstantPad2d", "ConstantPad3d",
+    "ReflectionPad1d", "ReflectionPad2d", "ReflectionPad3d", "ReplicationPad1d", "ReplicationPad2d", "ReplicationPad3d",
+    "ZeroPad1d", "ZeroPad2d", "ZeroPad3d",
+)  # fmt: skip
+
 
 class _Pad(Module):
-    """Attributes: ``dimensions`` that are padded, ``mode`` of ``F.pad``, and ``value`` where the mode is constant."""
+    """Attributes: the padded ``dimensions``, the ``mode`` of ``F.pad``, and the ``value`` if the mode is constant."""
 
     dimensions: int
     mode: str

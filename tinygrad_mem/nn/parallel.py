@@ -1,4 +1,4 @@
-"""``torch.nn.parallel``: one process and one device compute here."""
+"""``torch.nn.parallel`` for one process and one device."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from ..devices import device as Device
 from ..errors import NotOfferedError
 from .module import Module
 
+__all__ = ("DataParallel",)
+
 
 class DataParallel(Module):
-    """The module itself on one device, under the name ``module``: what PyTorch's does with no GPU, or with one.
+    """Calls ``module`` on one device, as PyTorch's does with one GPU or none.
 
     Args:
-        device_ids: the first, at most, is used; a batch is never split.
+        device_ids: one device at most; a batch is never split.
 
     Raises:
         NotOfferedError: several devices are named.
@@ -35,7 +37,7 @@ class DataParallel(Module):
 
 
 class DistributedDataParallel(Module):
-    """Not offered: one process computes here. The class stands here for files that import it and ask for it.
+    """Not offered: there is one process. The class exists for files that import it.
 
     Raises:
         NotOfferedError: always.

@@ -1,4 +1,4 @@
-"""A parameter: a leaf tensor that a module registers when it is assigned to it."""
+"""``Parameter`` and ``Buffer``: tensors that a module registers when they are assigned to it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from .. import scope
 from ..autograd.tensor import Tensor
 from ..functional import creation
 
+__all__ = ("Buffer", "Parameter")
+
 
 class Parameter(Tensor):
-    """``data``'s memory as a leaf that requires a gradient; assigned to a module, it is one of its parameters.
+    """A leaf with ``data``'s memory that requires a gradient. A module registers it when it is assigned.
 
     Args:
-        data: the values; none makes an empty tensor.
-        requires_grad: whether backward leaves a gradient here.
+        data: the values; by default an empty tensor.
+        requires_grad: whether backward computes its gradient.
     """
 
     def __init__(self, data: Tensor | None = None, requires_grad: bool = True) -> None:
@@ -41,10 +43,10 @@ class _IsBuffer(type):
 
 
 class Buffer(Tensor, metaclass=_IsBuffer):
-    """``data``'s memory as a tensor that a module registers as a buffer when it is assigned to it.
+    """A tensor with ``data``'s memory. A module registers it as a buffer when it is assigned.
 
     Args:
-        data: the values; none makes an empty tensor.
+        data: the values; by default an empty tensor.
         persistent: whether it is part of the module's state dict.
     """
 
@@ -61,12 +63,12 @@ class Buffer(Tensor, metaclass=_IsBuffer):
 
 
 def report_role(tensor: Tensor, role: str) -> None:
-    """Tell listeners what the tensor's memory is for."""
+    """Report the role of the tensor's memory to listeners."""
     for listener in scope.listeners:
         listener.role(tensor.array, role, tensor)
 
 
 def report_role_ended(tensor: Tensor | None, role: str) -> None:
-    """Tell listeners that the tensor is that no longer, whoever may keep it."""
+    """Report to listeners that the tensor no longer has this role. It may still be alive."""
     for listener in scope.listeners if tensor is not None else ():
         listener.role(None, role, tensor)

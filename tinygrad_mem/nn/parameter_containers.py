@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, KeysView
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
 from ..autograd.tensor import Tensor
 from ..functional import convert
-from .containers import pairs, position
+from .containers import Dict, pairs, position
 from .module import Module
 from .parameter import Parameter
 
+__all__ = ("ParameterDict", "ParameterList")
+
 
 def _lines(items: Iterable[tuple[Any, Any]], type_of: Callable[[Tensor], Any]) -> str:
-    """One line an entry of a list or dict of parameters; PyTorch names the dtype in the first and the class in the second."""
+    """One line per entry of a list or dict of parameters. As in PyTorch, a list shows dtypes, and a dict shows classes."""
     lines = []
     for name, value in items:
         if isinstance(value, Tensor):
@@ -31,7 +33,7 @@ def _as_parameter(value: Any) -> Any:
 
 
 class ParameterList(Module):
-    """A list whose tensors are parameters; plain tensors become parameters, other values are kept as they are."""
+    """A list of parameters. A plain tensor becomes a parameter; other values stay as they are."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
@@ -69,7 +71,7 @@ class ParameterList(Module):
         """Add several values at the end.
 
         Raises:
-            TypeError: one tensor, or what cannot be iterated.
+            TypeError: a single tensor, or an object that cannot be iterated.
         """
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
             raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
@@ -84,8 +86,8 @@ class ParameterList(Module):
         raise RuntimeError("ParameterList should not be called.")
 
 
-class ParameterDict(Module):
-    """A dict whose tensors are parameters; plain tensors become parameters, other values are kept as they are."""
+class ParameterDict(Dict):
+    """A dict of parameters. A plain tensor becomes a parameter; other values stay as they are."""
 
     def __init__(self, parameters: Any = None) -> None:
         super().__init__()
@@ -119,54 +121,25 @@ class ParameterDict(Module):
     def __reversed__(self) -> Iterator[str]:
         return reversed(list(self._keys))
 
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
     def copy(self) -> ParameterDict:
-        """Another dict of the same parameters."""
+        """A new dict of the same parameters."""
         return ParameterDict(list(self.items()))
 
     def setdefault(self, key: str, default: Any = None) -> Any:
-        """The value at ``key``, which is ``default`` if there was none."""
+        """The value at ``key``; if there is none, ``default``, which is added."""
         if key not in self:
             self[key] = default
         return self[key]
 
-    def clear(self) -> None:
-        """Take all values away."""
-        for key in list(self._keys):
-            del self[key]
-
-    def pop(self, key: str) -> Any:
-        """Take one value away and return it."""
-        value = self[key]
-        del self[key]
-        return value
-
     def popitem(self) -> tuple[str, Any]:
-        """Take the last value away and return it with its key."""
-        key = next(reversed(self))
-        return key, self.pop(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """The value at ``key``, or ``default``."""
-        return self[key] if key in self else default  # noqa: SIM401 (this is get)
+        """Remove the last value, and return it with its key."""
+        for key in reversed(self):
+            return key, self.pop(key)
+        raise KeyError("popitem(): the dict is empty")
 
     def fromkeys(self, keys: Iterable[str], default: Any = None) -> ParameterDict:
         """A dict with these keys and one value."""
         return ParameterDict([(key, default) for key in keys])
-
-    def keys(self) -> KeysView[str]:
-        """The keys."""
-        return self._keys.keys()
-
-    def items(self) -> Any:
-        """Keys and values."""
-        return [(key, self[key]) for key in self._keys]
-
-    def values(self) -> Any:
-        """The values."""
-        return [self[key] for key in self._keys]
 
     def update(self, parameters: Any) -> None:
         """Add or replace values.

@@ -1,4 +1,4 @@
-"""Pooling layers: one class a kind; the last letters of a subclass's name choose the function."""
+"""Pooling layers: one class for each kind. The end of a subclass's name chooses the function."""
 
 from __future__ import annotations
 
@@ -10,17 +10,24 @@ from . import functional as F
 from .module import Module
 from .sizes import ntuple
 
+__all__ = (
+    "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
+    "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d",
+    "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d",
+)  # fmt: skip
+
 Size = int | Sequence[int]
 
 
 class _MaxPool(Module):
-    """The largest value of each window.
+    """The largest value of each window. Saves one byte per window (two or four if it has more than 256 values).
 
     Args:
-        return_indices: also where it was.
-        ceil_mode: windows may hang over the end.
+        return_indices: also return the positions of the values.
+        ceil_mode: windows may extend past the end.
     """
 
+    _shown = ("kernel_size", "stride", "padding", "dilation", "ceil_mode")
     function: Any
 
     def __init__(
@@ -40,12 +47,6 @@ class _MaxPool(Module):
     def forward(self, input: Tensor) -> Any:
         sizes = (self.kernel_size, self.stride, self.padding, self.dilation)
         return self.function(input, *sizes, ceil_mode=self.ceil_mode, return_indices=self.return_indices)
-
-    def extra_repr(self) -> str:
-        return (
-            f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}, "
-            f"dilation={self.dilation}, ceil_mode={self.ceil_mode}"
-        )
 
 
 class MaxPool1d(_MaxPool):
@@ -67,8 +68,9 @@ class MaxPool3d(_MaxPool):
 
 
 class _MaxUnpool(Module):
-    """The way back from a max pooling that returned its indices."""
+    """The partial inverse of a max pooling that returned its indices."""
 
+    _shown = ("kernel_size", "stride", "padding")
     dimensions: int
     function: Any
 
@@ -81,30 +83,29 @@ class _MaxUnpool(Module):
     def forward(self, input: Tensor, indices: Tensor, output_size: Sequence[int] | None = None) -> Tensor:
         return self.function(input, indices, self.kernel_size, self.stride, self.padding, output_size)
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class MaxUnpool1d(_MaxUnpool):
-    """Values of (N, C, L) where they came from, 0 elsewhere."""
+    """Puts values of (N, C, L) back at their indices; 0 elsewhere."""
 
     dimensions, function = 1, staticmethod(F.max_unpool1d)
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """Values of (N, C, H, W) where they came from, 0 elsewhere."""
+    """Puts values of (N, C, H, W) back at their indices; 0 elsewhere."""
 
     dimensions, function = 2, staticmethod(F.max_unpool2d)
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """Values of (N, C, D, H, W) where they came from, 0 elsewhere."""
+    """Puts values of (N, C, D, H, W) back at their indices; 0 elsewhere."""
 
     dimensions, function = 3, staticmethod(F.max_unpool3d)
 
 
 class AvgPool1d(Module):
-    """The mean of each window of (N, C, L)."""
+    """The mean of each window of (N, C, L). Saves nothing."""
+
+    _shown = ("kernel_size", "stride", "padding")
 
     def __init__(
         self,
@@ -123,11 +124,9 @@ class AvgPool1d(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.avg_pool1d(input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad)
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class _AvgPool(Module):
+    _shown = ("kernel_size", "stride", "padding")
     function: Any
 
     def __init__(
@@ -147,18 +146,15 @@ class _AvgPool(Module):
         sizes = (self.kernel_size, self.stride, self.padding)
         return self.function(input, *sizes, self.ceil_mode, self.count_include_pad, self.divisor_override)
 
-    def extra_repr(self) -> str:
-        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}"
-
 
 class AvgPool2d(_AvgPool):
-    """The mean of each window of (N, C, H, W)."""
+    """The mean of each window of (N, C, H, W). Saves nothing."""
 
     function = staticmethod(F.avg_pool2d)
 
 
 class AvgPool3d(_AvgPool):
-    """The mean of each window of (N, C, D, H, W)."""
+    """The mean of each window of (N, C, D, H, W). Saves nothing."""
 
     function = staticmethod(F.avg_pool3d)
 
@@ -166,6 +162,7 @@ class AvgPool3d(_AvgPool):
 class _LPPool(Module):
     """The ``norm_type``-norm of each window."""
 
+    _shown = ("norm_type", "kernel_size", "stride", "ceil_mode")
     function: Any
 
     def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
@@ -174,9 +171,6 @@ class _LPPool(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return self.function(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
-
-    def extra_repr(self) -> str:
-        return f"norm_type={self.norm_type}, kernel_size={self.kernel_size}, stride={self.stride}, ceil_mode={self.ceil_mode}"
 
 
 class LPPool1d(_LPPool):
@@ -198,8 +192,9 @@ class LPPool3d(_LPPool):
 
 
 class _AdaptiveAvgPool(Module):
-    """Windows chosen so that the output has a given size; ``None`` keeps the input's."""
+    """Average pooling with windows that give the output a fixed size; ``None`` keeps the input's size."""
 
+    _shown = ("output_size",)
     function: Any
 
     def __init__(self, output_size: Any) -> None:
@@ -209,30 +204,27 @@ class _AdaptiveAvgPool(Module):
     def forward(self, input: Tensor) -> Tensor:
         return self.function(input, self.output_size)
 
-    def extra_repr(self) -> str:
-        return f"output_size={self.output_size}"
-
 
 class AdaptiveAvgPool1d(_AdaptiveAvgPool):
-    """Means of (N, C, L), as many as asked."""
+    """Means of windows of (N, C, L), for a fixed output size. Saves nothing."""
 
     function = staticmethod(F.adaptive_avg_pool1d)
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Means of (N, C, H, W), as many as asked."""
+    """Means of windows of (N, C, H, W), for a fixed output size. Saves nothing."""
 
     function = staticmethod(F.adaptive_avg_pool2d)
 
 
 class AdaptiveAvgPool3d(_AdaptiveAvgPool):
-    """Means of (N, C, D, H, W), as many as asked."""
+    """Means of windows of (N, C, D, H, W), for a fixed output size. Saves nothing."""
 
     function = staticmethod(F.adaptive_avg_pool3d)
 
 
 class _AdaptiveMaxPool(_AdaptiveAvgPool):
-    """The same windows; ``return_indices`` also says where the largest was."""
+    """Max pooling with windows as in :class:`_AdaptiveAvgPool`; ``return_indices`` also returns the positions."""
 
     def __init__(self, output_size: Any, return_indices: bool = False) -> None:
         super().__init__(output_size)
@@ -243,18 +235,18 @@ class _AdaptiveMaxPool(_AdaptiveAvgPool):
 
 
 class AdaptiveMaxPool1d(_AdaptiveMaxPool):
-    """Largest values of (N, C, L), as many as asked."""
+    """Largest values of windows of (N, C, L), for a fixed output size. Saves 8 bytes per value."""
 
     function = staticmethod(F.adaptive_max_pool1d)
 
 
 class AdaptiveMaxPool2d(_AdaptiveMaxPool):
-    """Largest values of (N, C, H, W), as many as asked."""
+    """Largest values of windows of (N, C, H, W), for a fixed output size. Saves 8 bytes per value."""
 
     function = staticmethod(F.adaptive_max_pool2d)
 
 
 class AdaptiveMaxPool3d(_AdaptiveMaxPool):
-    """Largest values of (N, C, D, H, W), as many as asked."""
+    """Largest values of windows of (N, C, D, H, W), for a fixed output size. Saves 8 bytes per value."""
 
     function = staticmethod(F.adaptive_max_pool3d)

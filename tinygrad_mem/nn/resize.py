@@ -8,6 +8,8 @@ from ..autograd.tensor import Tensor
 from . import functional as F
 from .module import Module
 
+__all__ = ("ChannelShuffle", "PixelShuffle", "PixelUnshuffle", "Upsample", "UpsamplingBilinear2d", "UpsamplingNearest2d")
+
 
 class Upsample(Module):
     """A larger (or smaller) image, by size or by factor; see ``F.interpolate``."""
@@ -51,14 +53,16 @@ class UpsamplingNearest2d(Upsample):
 
 
 class UpsamplingBilinear2d(Upsample):
-    """Between four pixels; corners stay corners."""
+    """Bilinear interpolation of four pixels; corners stay corners (``align_corners``)."""
 
     def __init__(self, size: Any = None, scale_factor: Any = None) -> None:
         super().__init__(size, scale_factor, mode="bilinear", align_corners=True)
 
 
 class PixelShuffle(Module):
-    """Channels into space: (N, C r^2, H, W) -> (N, C, H r, W r)."""
+    """Moves channels into space: (N, C r^2, H, W) -> (N, C, H r, W r)."""
+
+    _shown = ("upscale_factor",)
 
     def __init__(self, upscale_factor: int) -> None:
         super().__init__()
@@ -67,12 +71,11 @@ class PixelShuffle(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_shuffle(input, self.upscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"upscale_factor={self.upscale_factor}"
-
 
 class PixelUnshuffle(Module):
-    """Space into channels: (N, C, H r, W r) -> (N, C r^2, H, W)."""
+    """Moves space into channels: (N, C, H r, W r) -> (N, C r^2, H, W)."""
+
+    _shown = ("downscale_factor",)
 
     def __init__(self, downscale_factor: int) -> None:
         super().__init__()
@@ -81,12 +84,11 @@ class PixelUnshuffle(Module):
     def forward(self, input: Tensor) -> Tensor:
         return F.pixel_unshuffle(input, self.downscale_factor)
 
-    def extra_repr(self) -> str:
-        return f"downscale_factor={self.downscale_factor}"
-
 
 class ChannelShuffle(Module):
-    """Channels of the groups interleaved."""
+    """Interleaves the channels of the groups."""
+
+    _shown = ("groups",)
 
     def __init__(self, groups: int) -> None:
         super().__init__()
@@ -94,6 +96,3 @@ class ChannelShuffle(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.channel_shuffle(input, self.groups)
-
-    def extra_repr(self) -> str:
-        return f"groups={self.groups}"

@@ -1,4 +1,4 @@
-"""Recurrent layers and their single steps. One node a layer: see :mod:`tinygrad_mem.ops.recurrent`."""
+"""Recurrent layers and their single steps. One node per layer: see :mod:`tinygrad_mem.ops.recurrent`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from .module import Module
 from .parameter import Parameter
 from .utils.rnn import Layout, PackedSequence, layout_of, packed
 
+__all__ = ("GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell")
+
 _GATES = {"LSTM": 4, "GRU": 3, "RNN_TANH": 1, "RNN_RELU": 1}
 
 
 class RNNBase(Module):
-    """The base of recurrent layers: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, one set a layer and,
-    with ``_reverse`` behind their names, direction; all uniform in ±1 / sqrt(hidden_size) at first.
+    """The base of recurrent layers: ``weight_ih_l0``, ``weight_hh_l0``, ``bias_ih_l0``, ``bias_hh_l0``, one set per layer, and
+    one per direction, with ``_reverse`` after the names. The first values are uniform in ±1 / sqrt(hidden_size).
 
     Attributes:
-        recompute: steps whose gates are made again at a time in backward, instead of keeping all; 0 at first: they are kept.
-            Set it on the layer: ``lstm.recompute = 32``. The price is the layer's forward once more, a third of a step.
+        recompute: if it is k, backward computes the gates again, k steps at a time, instead of keeping them. By default 0: keep
+            them. Set it on the layer: ``lstm.recompute = 32``. The price is one more forward of the layer, a third of a step.
     """
 
     def __init__(
@@ -64,7 +66,7 @@ class RNNBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         bound = 1.0 / math.sqrt(self.hidden_size)
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
@@ -76,7 +78,7 @@ class RNNBase(Module):
         return [[getattr(self, name) for name in _names(*way)[: 4 if self.bias else 2]] for way in ways]
 
     def flatten_parameters(self) -> None:
-        """Nothing: weights are read where they are."""
+        """Does nothing: weights are read in place."""
 
     def forward(self, input: Any, hx: Any = None) -> tuple[Any, Any]:
         """The outputs of the last layer at all steps, and the last states of all layers.
@@ -84,7 +86,7 @@ class RNNBase(Module):
         Args:
             input: (T, N, input_size), or (N, T, input_size) with ``batch_first``, (T, input_size) without a batch, or a
                 PackedSequence.
-            hx: the states before the first step (layers * directions, N, hidden_size), zeros if ``None``; of an LSTM two.
+            hx: the state before the first step (layers * directions, N, hidden_size), for an LSTM a pair; ``None``: zeros.
 
         Raises:
             ValueError, RuntimeError: dtypes or shapes do not fit the layer.
@@ -121,7 +123,7 @@ class RNNBase(Module):
         return y, tuple(last) if cells else last[0]
 
     def _layers(self, rows: Tensor, states: list[Tensor], sizes: tuple[int, ...]) -> tuple[Tensor, list[Tensor]]:
-        """All layers over packed rows: the last one's outputs, and the last states stacked."""
+        """Run all layers over packed rows. Returns the outputs of the last layer, and the last states, stacked."""
         ways, weights = 1 + self.bidirectional, self.all_weights
         found = []
         for layer in range(self.num_layers):
@@ -155,9 +157,8 @@ class RNNBase(Module):
                 raise ShapeError(f"Expected {which} size {expected}, got {list(state.shape)}")
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}"
         defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0, "bidirectional": False}
-        return text + "".join(f", {k}={getattr(self, k)}" for k, v in defaults.items() if getattr(self, k) != v)
+        return f"{self.input_size}, {self.hidden_size}{self._shown_unless(**defaults)}"
 
 
 def _names(layer: int, way: int) -> list[str]:
@@ -209,8 +210,8 @@ class RNN(RNNBase):
 
     Args:
         nonlinearity: "tanh" or "relu".
-        num_layers: layers, each of which reads the outputs of the one before.
-        dropout: of the outputs of all layers but the last.
+        num_layers: the number of layers; each reads the outputs of the one before.
+        dropout: applied to the outputs of all layers but the last.
         bidirectional: a second direction, from the last step to the first; outputs have twice hidden_size features.
     """
 
@@ -238,7 +239,7 @@ class RNN(RNNBase):
 class LSTM(RNNBase):
     """Long short-term memory: ``c = f c + i g``, ``h = o tanh(c)``, where i, f, g and o are gates of ``W x + b + U h + d``.
 
-    Kept for backward beside inputs and outputs: 4 numbers a step, sequence and unit (the gates), and the cells once every
+    Kept for backward beside inputs and outputs: 4 numbers per step, sequence and unit (the gates), and the cells once every
     512 rows; with :attr:`recompute` = k, the cells every k steps and no gates.
 
     Args:
@@ -269,7 +270,7 @@ class LSTM(RNNBase):
 class GRU(RNNBase):
     """Gated recurrent unit: ``h = (1 - z) n + z h``, ``n = tanh(W x + b + r (U h + d))``, where r and z are gates.
 
-    Kept for backward beside inputs and outputs: 4 numbers a step, sequence and unit; none with :attr:`recompute`.
+    Kept for backward beside inputs and outputs: 4 numbers per step, sequence and unit; none with :attr:`recompute`.
 
     Args:
         num_layers, dropout, bidirectional: as :class:`RNN`.
@@ -311,13 +312,13 @@ class RNNCellBase(Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the first values again."""
+        """Initialize the parameters again."""
         bound = 1.0 / math.sqrt(self.hidden_size) if self.hidden_size > 0 else 0
         for weight in self.parameters():
             init.uniform_(weight, -bound, bound)
 
     def _step(self, function: Any, input: Tensor, states: list[Tensor] | None) -> list[Tensor]:
-        """New states of old ones, (N, ...) or without N."""
+        """The new states for the old ones, (N, ...) or without N."""
         name, batched = type(self).__name__, input.ndim == 2
         if input.ndim not in (1, 2):
             raise ArgumentError(f"{name}: Expected input to be 1D or 2D, got {input.ndim}D instead")
@@ -345,9 +346,7 @@ class RNNCellBase(Module):
                 raise ShapeError(f"hidden{i} has inconsistent hidden_size: got {state.shape[1]}, expected {self.hidden_size}")
 
     def extra_repr(self) -> str:
-        text = f"{self.input_size}, {self.hidden_size}" + ("" if self.bias else f", bias={self.bias}")
-        kind = getattr(self, "nonlinearity", "tanh")
-        return text if kind == "tanh" else f"{text}, nonlinearity={kind}"
+        return f"{self.input_size}, {self.hidden_size}{self._shown_unless(bias=True)}"
 
 
 class RNNCell(RNNCellBase):
@@ -364,6 +363,9 @@ class RNNCell(RNNCellBase):
     ) -> None:
         super().__init__(input_size, hidden_size, bias, 1, device, dtype)
         self.nonlinearity = nonlinearity
+
+    def extra_repr(self) -> str:
+        return super().extra_repr() + self._shown_unless(nonlinearity="tanh")
 
     def forward(self, input: Tensor, hx: Tensor | None = None) -> Tensor:
         if self.nonlinearity not in ("tanh", "relu"):

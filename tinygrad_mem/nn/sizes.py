@@ -1,4 +1,4 @@
-"""Sizes given as one number or as one a dimension."""
+"""Sizes given as one number or as one per dimension."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from typing import Any
 
 
 def ntuple(value: Any, n: int) -> tuple:
-    """``value`` n times, or the values that it already holds."""
+    """``value`` as a tuple of n numbers: a single number is repeated."""
     return tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else (value,) * n

@@ -1,4 +1,4 @@
-"""State dicts: out of a module, and into one."""
+"""Making state dicts from a module, and loading them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from ..autograd.capsule import on_host
 from ..autograd.grad_mode import no_grad
+from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentTypeError, StateDictError
+from ..errors import ArgumentTypeError, StateDictError, pins_nothing
 from ..functional import convert, creation
-from ..interrupts import all_or_nothing, context, surely, undivided
+from ..interrupts import all_or_nothing, cleanup, context, uninterruptible
+from ..ops.convert import Upload
 from .parameter import Parameter
-
-if TYPE_CHECKING:
-    from .module import Module
+from .tree import Module, Tree
 
 
 class IncompatibleKeys(NamedTuple):
-    """The keys that :func:`load_state_dict` could not match."""
+    """The keys without a match in :func:`load_state_dict`."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -35,7 +35,7 @@ class IncompatibleKeys(NamedTuple):
 
 
 class StateDict(OrderedDict):
-    """The result of ``state_dict()``: a dict that also tells the version of each module."""
+    """The result of ``state_dict()``: a dict with the version of each module."""
 
     _metadata: OrderedDict
 
@@ -52,7 +52,7 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
         hook(module, prefix, keep_vars)
     for name, tensor in _own(module):
         destination[prefix + name] = tensor if keep_vars else tensor.detach()
-    if _gives(module, "get_extra_state"):
+    if _overrides(module, "get_extra_state"):
         destination[prefix + EXTRA] = module.get_extra_state()
     for name, child in module._modules.items():
         if child is not None:
@@ -65,52 +65,52 @@ def state_dict(module: Module, destination: Any, prefix: str, keep_vars: bool) -
     return destination
 
 
-EXTRA = "_extra_state"  # PyTorch's key, as this:
+EXTRA = "_extra_state"  # PyTorch's keys
 _ASSIGN = "assign_to_params_buffers"
-OVERRIDE = "_load_from_state_dict"
 
 
-def _hooks(module: Module, table: str) -> list:
-    """The hooks of a module's state; the table is there once a hook was registered, for few modules have any."""
+def _hooks(module: Tree, table: str) -> list:
+    """The hooks of a module's state. The table is made with the first hook, because few modules have one."""
     return list(module.__dict__.get(table, {}).values())
 
 
-def _gives(module: Module, method: str) -> bool:
-    """Whether the module's class gives the method itself: that of the base class refuses."""
+def _overrides(module: Module, method: str) -> bool:
+    """True if the module's class overrides the method of ``Module``."""
     return getattr(type(module), method).__module__ != f"{__package__}.module"
 
 
-def _own(module: Module) -> list[tuple[str, Tensor]]:
+def _own(module: Tree) -> list[tuple[str, Tensor]]:
     """A module's own state by name."""
     buffers = [(n, b) for n, b in module._buffers.items() if n not in module._non_persistent_buffers_set]
     return [(name, tensor) for name, tensor in (*module._parameters.items(), *buffers) if tensor is not None]
 
 
+@pins_nothing
 def load_state_dict(module: Module, source: Any, strict: bool, assign: bool) -> IncompatibleKeys:
     """See ``Module.load_state_dict``: first everything is checked, then everything is copied.
 
-    Only where hooks may still forgive missing keys is the copying before that check. What raises after it is code of the
-    user's: where there is any, all is put back.
+    Hooks may remove missing keys from the list. If there are such hooks, keys are checked after copying. User code that runs
+    after copying may raise; then everything is restored.
     """
     if not hasattr(source, "items"):
         raise ArgumentTypeError(f"Expected state_dict to be dict-like, got {type(source)}.")
     owners = list(module.named_modules(remove_duplicate=False))
     hooks = [_hooks(owner, f"_load_state_dict_{when}_hooks") for _, owner in owners for when in ("pre", "post")]
-    given = [_gives(owner, method) for _, owner in owners for method in ("set_extra_state", OVERRIDE)]
-    if not any(hooks) and not any(given):
-        return _load_all(module, owners, source, strict, assign, _undivided)
+    own = [_overrides(owner, method) for _, owner in owners for method in ("set_extra_state", "_load_from_state_dict")]
+    if not any(hooks) and not any(own):
+        return _load_all(module, owners, source, strict, assign, _load_uninterrupted)
     with all_or_nothing(*module.modules()), _values_as_before(module):
         return _load_all(module, owners, source, strict, assign, _call)
 
 
 @context
 def _values_as_before(module: Module) -> Iterator[None]:
-    """Give the tensors of ``module`` the values that they had, where the block raises."""
+    """If the block raises, restore the values of the tensors of ``module``."""
     before = [(tensor.detach(), tensor.detach().clone()) for tensor in (*module.parameters(), *module.buffers())]
     try:
         yield
     except BaseException:
-        surely(_call, [partial(convert.copy_, tensor, kept) for tensor, kept in before])
+        cleanup(_call, [partial(convert.copy_, tensor, kept) for tensor, kept in before])
         raise
 
 
@@ -120,65 +120,67 @@ def _call(steps: Iterable[Callable[[], object]]) -> None:
             step()
 
 
-_undivided = undivided(_call)
+_load_uninterrupted = uninterruptible(_call)
 
 
-def planned(
+def loading_steps(
     owner: Module, source: Any, prefix: str, metadata: Any, assign: bool, missing: list[str], errors: list[str]
-) -> list[Callable[[], None]]:
+) -> list[Callable[[], object]]:
     """The steps that load the values of one module."""
-    plan: list[Callable[[], None]] = []
+    steps: list[Callable[[], object]] = []
     for name, tensor in _own(owner):
         key = prefix + name
         if key in source:
             value, problem = _fitting(key, tensor, source[key])
             if problem:
                 errors.append(problem)
-            elif assign or not _copies_nothing(name, tensor, value):
-                plan.append(partial(_load, owner, name, tensor, value, assign))
-        elif not _counts_no_batches(owner, name, metadata.get("version")):
+            elif assign:
+                steps.append(partial(_assign, owner, name, tensor, value))
+            elif not _copies_nothing(name, tensor, value):
+                steps.append(_copying(tensor, value.detach()))
+        elif not _missing_in_old_files(owner, name, metadata.get("version")):
             missing.append(key)
-    if _gives(owner, "set_extra_state"):
+    if _overrides(owner, "set_extra_state"):
         if prefix + EXTRA in source:
-            plan.append(partial(owner.set_extra_state, source[prefix + EXTRA]))
+            steps.append(partial(owner.set_extra_state, source[prefix + EXTRA]))
         else:
             missing.append(prefix + EXTRA)
-    return plan
+    return steps
 
 
 def load_own(owner: Module, source: Any, prefix: str, metadata: Any, missing: list[str], errors: list[str]) -> None:
-    """Load the values of one module at once, for its own ``_load_from_state_dict``."""
-    _call(planned(owner, source, prefix, metadata, metadata.get(_ASSIGN, False), missing, errors))
+    """Load the values of one module, for its ``_load_from_state_dict``."""
+    _call(loading_steps(owner, source, prefix, metadata, metadata.get(_ASSIGN, False), missing, errors))
 
 
 def _load_all(
     module: Module, owners: list[tuple[str, Module]], source: Any, strict: bool, assign: bool, run: Callable[..., None]
 ) -> IncompatibleKeys:
     versions = getattr(source, "_metadata", None) or {}
-    source = OrderedDict(source)  # hooks may write into it
+    source = OrderedDict(source)  # a copy: hooks may write into it
     missing: list[str] = []
     unexpected: list[str] = []
     errors: list[str] = []
-    plan: list[Callable[[], None]] = []
+    steps: list[Callable[[], object]] = []
     expected: set[str] = set()
     for path, owner in owners:
         prefix, metadata = f"{path}." if path else "", versions.get(path, {})
         for hook, with_module in _hooks(owner, "_load_state_dict_pre_hooks"):
             hook(*([owner] if with_module else []), source, prefix, metadata, True, missing, unexpected, errors)
         expected.update(prefix + name for name, _ in _own(owner))
-        if _gives(owner, "set_extra_state"):
+        if _overrides(owner, "set_extra_state"):
             expected.add(prefix + EXTRA)
-        if not _gives(owner, OVERRIDE):
-            plan += planned(owner, source, prefix, metadata, assign, missing, errors)
+        if not _overrides(owner, "_load_from_state_dict"):
+            steps += loading_steps(owner, source, prefix, metadata, assign, missing, errors)
             continue
-        told = {**metadata, _ASSIGN: True} if assign else dict(metadata)
-        owner._load_from_state_dict(source, prefix, told, True, missing, unexpected, errors)
+        given = {**metadata, _ASSIGN: True} if assign else dict(metadata)
+        owner._load_from_state_dict(source, prefix, given, True, missing, unexpected, errors)
     unexpected += [key for key in source if key not in expected]
     found = IncompatibleKeys(missing, unexpected)
     hooked = [(owner, hook) for _, owner in reversed(owners) for hook in _hooks(owner, "_load_state_dict_post_hooks")]
     _refuse(module, errors, found, strict and not hooked)
-    run(plan)
-    for owner, hook in hooked:  # children first; what is missing may be theirs to forgive
+    run(steps)
+    for owner, hook in hooked:  # children first; a hook may accept missing keys
         if hook(owner, found) is not None:
             raise AssertionError(
                 "Hooks registered with ``register_load_state_dict_post_hook`` are not expected to return new values, "
@@ -189,15 +191,15 @@ def _load_all(
 
 
 def _refuse(module: Module, errors: list[str], found: IncompatibleKeys, strict: bool) -> None:
-    """Raise all that does not fit, at once."""
+    """Raise one error with everything that does not fit."""
     listing = [("Missing", found.missing_keys), ("Unexpected", found.unexpected_keys)] if strict else []
     lines = [f"{kind} key(s) in state_dict: {_quoted(keys)}. " for kind, keys in listing if keys] + errors
     if lines:
         raise StateDictError("Error(s) in loading state_dict for {}:\n\t{}".format(type(module).__name__, "\n\t".join(lines)))
 
 
-def _counts_no_batches(owner: Module, name: str, version: int | None) -> bool:
-    """State of old PyTorch files counts no batches: batch norms take them as they are."""
+def _missing_in_old_files(owner: Module, name: str, version: int | None) -> bool:
+    """True for a count of batches, which files of old PyTorch versions do not have."""
     return name == "num_batches_tracked" and (version is None or version < 2) and owner._version >= 2
 
 
@@ -206,7 +208,7 @@ def _quoted(keys: list[str]) -> str:
 
 
 def _fitting(key: str, tensor: Tensor, value: Any) -> tuple[Any, str]:
-    """The value in the tensor's shape, or what is wrong with it."""
+    """The value in the tensor's shape, or a text that says why it does not fit."""
     if not isinstance(value, Tensor) and hasattr(value, "__array__"):  # NumPy's array, PyTorch's tensor
         value = creation.as_tensor(on_host(value.detach().cpu() if hasattr(value, "detach") else value))
     if not isinstance(value, Tensor):
@@ -229,16 +231,21 @@ def _copies_nothing(name: str, tensor: Tensor, value: Tensor) -> bool:
         warnings.warn(
             f"for {name}: copying from a non-meta parameter in the checkpoint to a meta parameter in the current model, "
             "which is a no-op. (Did you mean to pass `assign=True` or to call to_empty() first?)",
-            stacklevel=6,
+            stacklevel=7,
         )
         return True
     return False
 
 
-def _load(owner: Module, name: str, tensor: Tensor, value: Tensor, assign: bool) -> None:
-    if not assign:
-        convert.copy_(tensor, value.detach())
-    elif name in owner._parameters:
+def _copying(tensor: Tensor, value: Tensor) -> Callable[[], object]:
+    """A step that copies ``value``. Its memory is allocated now, so that the step cannot run out of memory halfway."""
+    if value.device.type == "cpu" and tensor.device.type == "cuda" and tensor.is_contiguous():
+        return partial(apply_, Upload, tensor, values=value.numpy())
+    return partial(convert.copy_, tensor, convert.to(value, device=tensor.device))
+
+
+def _assign(owner: Module, name: str, tensor: Tensor, value: Tensor) -> None:
+    if name in owner._parameters:
         if not isinstance(value, Parameter):
             value = Parameter(value.detach(), requires_grad=tensor.requires_grad)
         owner._parameters[name] = value.requires_grad_(tensor.requires_grad)  # type: ignore[assignment]

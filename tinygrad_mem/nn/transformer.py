@@ -1,6 +1,6 @@
 """Encoder and decoder of the transformer, with PyTorch's names.
 
-Attention is asked for no weights here, so its memory is linear in the tokens.
+Attention returns no weights here, so its memory is linear in the number of tokens.
 
 Source: Vaswani et al., *Attention is all you need*, 2017.
 """
@@ -22,6 +22,8 @@ from .module import Module
 from .multihead import MultiheadAttention
 from .norm import LayerNorm
 
+__all__ = ("Transformer", "TransformerDecoder", "TransformerDecoderLayer", "TransformerEncoder", "TransformerEncoderLayer")
+
 
 def _activation(name: str | Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     if callable(name):
@@ -35,22 +37,14 @@ def _clones(layer: Module, count: int) -> ModuleList:
     return ModuleList([copy.deepcopy(layer) for _ in range(count)])
 
 
-def _triangle(size: int, device: Any = None, dtype: Any = None) -> Tensor:
-    """(size, size): 0 on and below the diagonal, -inf above."""
-    return creation.full((size, size), float("-inf"), device=device, dtype=dtype).triu(1)
+class _TransformerLayer(Module):
+    """The base of both layers: attentions and a small network, each with a residual connection, a norm and a dropout.
 
-
-class TransformerEncoderLayer(Module):
-    """Self-attention and a small network, each beside a shortcut and with a norm: (T, N, d_model) -> the same.
-
-    Args:
-        activation: "relu", "gelu" or a function.
-        batch_first: tensors are (N, T, d_model).
-        norm_first: norms stand before attention and network, else behind the shortcuts.
-
-    Raises:
-        RuntimeError: another name of an activation.
+    Saves what its parts save. Attention saves its three projections, its result and one number per head and token, never the
+    scores.
     """
+
+    attentions: tuple[str, ...]
 
     def __init__(
         self,
@@ -68,16 +62,39 @@ class TransformerEncoderLayer(Module):
     ) -> None:
         super().__init__()
         made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
+        for name in self.attentions:
+            setattr(self, name, MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made))
         self.linear1 = Linear(d_model, dim_feedforward, **made)
         self.dropout = Dropout(dropout)
         self.linear2 = Linear(dim_feedforward, d_model, **made)
         self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **made)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **made)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
+        parts = range(1, len(self.attentions) + 2)  # the attentions and the network
+        for i in parts:
+            setattr(self, f"norm{i}", LayerNorm(d_model, eps=layer_norm_eps, **made))
+        for i in parts:
+            setattr(self, f"dropout{i}", Dropout(dropout))
         self.activation = _activation(activation)
+
+    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
+        return self.dropout1(self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
+
+    def _network(self, x: Tensor) -> Tensor:
+        return self.linear2(self.dropout(self.activation(self.linear1(x))))
+
+
+class TransformerEncoderLayer(_TransformerLayer):
+    """Self-attention and a small network, each with a residual connection and a norm: (T, N, d_model) -> the same.
+
+    Args:
+        activation: "relu", "gelu" or a function.
+        batch_first: tensors are (N, T, d_model).
+        norm_first: norms come before attention and network, else after the residual sums.
+
+    Raises:
+        RuntimeError: another name of an activation.
+    """
+
+    attentions = ("self_attn",)
 
     def forward(
         self,
@@ -98,20 +115,16 @@ class TransformerEncoderLayer(Module):
         x = self.norm1(x + self._sa_block(x, src_mask, src_key_padding_mask, is_causal))
         return self.norm2(x + self._ff_block(x))
 
-    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
-        x = self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0]
-        return self.dropout1(x)
-
     def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return self.dropout2(self._network(x))
 
 
 class TransformerEncoder(Module):
-    """Copies of an encoder layer, one behind the other.
+    """Copies of an encoder layer, one after another.
 
     Args:
-        norm: a module behind the last, or ``None``.
-        enable_nested_tensor, mask_check: taken, without effect: :func:`nn.attention.varlen.varlen_attn` computes no padding.
+        norm: a module after the last layer, or ``None``.
+        enable_nested_tensor, mask_check: no effect. :func:`nn.attention.varlen.varlen_attn` avoids computing padding.
     """
 
     def __init__(
@@ -135,53 +148,19 @@ class TransformerEncoder(Module):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool | None = None,
     ) -> Tensor:
-        """Masks as in :class:`MultiheadAttention`; whether ``mask`` is the triangle, ``is_causal`` says, not its values."""
+        """Masks as in :class:`MultiheadAttention`. ``is_causal`` says that ``mask`` is the triangle: values are not read."""
         for layer in self.layers:
             src = layer(src, mask, src_key_padding_mask, bool(is_causal))
         return src if self.norm is None else self.norm(src)
 
 
-class TransformerDecoderLayer(Module):
-    """Self-attention, attention to the encoder's result, a small network: tgt (T, N, d_model), memory (S, N, d_model) -> tgt's.
+class TransformerDecoderLayer(_TransformerLayer):
+    """Self-attention, attention to the encoder's result, a small network: (T, N, d_model), (S, N, d_model) -> (T, N, d_model).
 
-    Args:
-        activation: "relu", "gelu" or a function.
-        batch_first: tensors are (N, T, d_model).
-        norm_first: norms stand before attention and network, else behind the shortcuts.
-
-    Raises:
-        RuntimeError: another name of an activation.
+    Arguments as :class:`TransformerEncoderLayer`.
     """
 
-    def __init__(
-        self,
-        d_model: int,
-        nhead: int,
-        dim_feedforward: int = 2048,
-        dropout: float = 0.1,
-        activation: str | Callable[[Tensor], Tensor] = F.relu,
-        layer_norm_eps: float = 1e-5,
-        batch_first: bool = False,
-        norm_first: bool = False,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        super().__init__()
-        made: dict[str, Any] = {"bias": bias, "device": device, "dtype": dtype}
-        self.self_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
-        self.multihead_attn = MultiheadAttention(d_model, nhead, dropout=dropout, batch_first=batch_first, **made)
-        self.linear1 = Linear(d_model, dim_feedforward, **made)
-        self.dropout = Dropout(dropout)
-        self.linear2 = Linear(dim_feedforward, d_model, **made)
-        self.norm_first = norm_first
-        self.norm1 = LayerNorm(d_model, eps=layer_norm_eps, **made)
-        self.norm2 = LayerNorm(d_model, eps=layer_norm_eps, **made)
-        self.norm3 = LayerNorm(d_model, eps=layer_norm_eps, **made)
-        self.dropout1 = Dropout(dropout)
-        self.dropout2 = Dropout(dropout)
-        self.dropout3 = Dropout(dropout)
-        self.activation = _activation(activation)
+    attentions = ("self_attn", "multihead_attn")
 
     def forward(
         self,
@@ -209,23 +188,20 @@ class TransformerDecoderLayer(Module):
         x = self.norm2(x + self._mha_block(x, memory, *other))
         return self.norm3(x + self._ff_block(x))
 
-    def _sa_block(self, x: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool) -> Tensor:
-        return self.dropout1(self.self_attn(x, x, x, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
-
     def _mha_block(
         self, x: Tensor, mem: Tensor, attn_mask: Tensor | None, key_padding_mask: Tensor | None, is_causal: bool
     ) -> Tensor:
         return self.dropout2(self.multihead_attn(x, mem, mem, key_padding_mask, False, attn_mask, is_causal=is_causal)[0])
 
     def _ff_block(self, x: Tensor) -> Tensor:
-        return self.dropout3(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+        return self.dropout3(self._network(x))
 
 
 class TransformerDecoder(Module):
-    """Copies of a decoder layer, one behind the other.
+    """Copies of a decoder layer, one after another.
 
     Args:
-        norm: a module behind the last, or ``None``.
+        norm: a module after the last layer, or ``None``.
     """
 
     def __init__(self, decoder_layer: TransformerDecoderLayer, num_layers: int, norm: Module | None = None) -> None:
@@ -245,7 +221,7 @@ class TransformerDecoder(Module):
         tgt_is_causal: bool | None = None,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Masks as in :class:`MultiheadAttention`; whether a mask is the triangle is asked of the hints, not of its values."""
+        """Masks as in :class:`MultiheadAttention`. The hints say that a mask is the triangle; its values are not checked."""
         masks = (tgt_mask, memory_mask, tgt_key_padding_mask, memory_key_padding_mask)
         for layer in self.layers:
             tgt = layer(tgt, memory, *masks, bool(tgt_is_causal), memory_is_causal)
@@ -256,7 +232,7 @@ class Transformer(Module):
     """Encoder and decoder: src (S, N, d_model), tgt (T, N, d_model) -> (T, N, d_model).
 
     Args:
-        custom_encoder, custom_decoder: used instead of those that the other arguments describe.
+        custom_encoder, custom_decoder: used instead of the encoder and decoder of the other arguments.
 
     Raises:
         RuntimeError: another name of an activation.
@@ -300,7 +276,7 @@ class Transformer(Module):
         self.d_model, self.nhead, self.batch_first = d_model, nhead, batch_first
 
     def _reset_parameters(self) -> None:
-        """Draw the first values of all matrices again."""
+        """Initialize all matrices again."""
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 init.xavier_uniform_(parameter)
@@ -322,7 +298,7 @@ class Transformer(Module):
         """Masks as in :class:`MultiheadAttention`.
 
         Raises:
-            RuntimeError: src and tgt of different batches, or of another width than ``d_model``.
+            RuntimeError: src and tgt have different batch sizes, or another width than ``d_model``.
         """
         axis = 0 if self.batch_first else 1
         if src.dim() == tgt.dim() == 3 and src.size(axis) != tgt.size(axis):
@@ -346,5 +322,5 @@ class Transformer(Module):
 
     @staticmethod
     def generate_square_subsequent_mask(sz: int, device: Any = None, dtype: Any = None) -> Tensor:
-        """(sz, sz): 0 on and below the diagonal, -inf above, which hides what comes later."""
-        return _triangle(sz, device, dtype)
+        """(sz, sz): 0 on and below the diagonal, -inf above it, which hides later tokens."""
+        return creation.full((sz, sz), float("-inf"), device=device, dtype=dtype).triu(1)

@@ -1,16 +1,15 @@
-"""The tree that a module is: names, parameters, buffers, children, and the ways through it."""
+"""A module as a tree: its parameters, buffers and children by name, and walks through them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from ..autograd.tensor import Tensor
 from . import einops
 from .parameter import Buffer, Parameter, report_role, report_role_ended
 
-if TYPE_CHECKING:
-    from .module import Module
+Module = Any  # defined in module.py, which builds on this file
 
 
 class Tree:
@@ -42,7 +41,7 @@ class Tree:
         )
 
     def __getattr__(self, name: str) -> Any:
-        found = self.__dict__  # written out, not looped: this is on the way of every forward
+        found = self.__dict__  # without a loop: every forward runs this
         if (table := found.get("_parameters")) is not None and name in table:
             return table[name]
         if (table := found.get("_modules")) is not None and name in table:
@@ -93,7 +92,7 @@ class Tree:
             raise TypeError(f"cannot assign '{type(value).__name__}' as {kind} '{name}' (nn.{expected} or None expected)")
 
     def _forget(self, name: str, keep: str) -> None:
-        """Take ``name`` away wherever it is, except in the table where it keeps its place."""
+        """Remove ``name`` from every table but the one in which it stays."""
         found = self.__dict__
         found.pop(name, None)
         for table in ("_parameters", "_buffers", "_modules"):
@@ -116,8 +115,7 @@ class Tree:
         return sorted({name for name in names if not name[:1].isdigit()})
 
     def _check_name(self, kind: str, name: Any, table: str) -> None:
-        if "_parameters" not in self.__dict__:
-            raise AttributeError(f"cannot assign {kind} before Module.__init__() call")
+        self._ready(kind)
         if not isinstance(name, str):
             raise TypeError(f"{kind} name should be a string. Got {type(name).__name__}")
         if "." in name:
@@ -128,7 +126,7 @@ class Tree:
             raise KeyError(f"attribute '{name}' already exists")
 
     def register_parameter(self, name: str, param: Parameter | None) -> None:
-        """Make ``param`` a parameter of this module; ``None`` keeps the name and holds nothing.
+        """Make ``param`` a parameter of this module; ``None`` registers the name without a parameter.
 
         Raises:
             KeyError: the name is empty, has a dot, or is taken by something else.
@@ -147,7 +145,7 @@ class Tree:
         self._parameters[name] = param
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Set a copy's or a pickle's state; listeners hear what the tensors are, as when they are set."""
+        """Set the state of a copy or a pickle, and report its parameters and buffers to listeners."""
         self.__dict__.update(state)
         for role, table in (("PARAMETER", self._parameters), ("BUFFER", self._buffers)):
             for tensor in table.values():
@@ -155,7 +153,7 @@ class Tree:
                     report_role(tensor, role)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
-        """Make ``tensor`` part of this module's state without being a parameter.
+        """Make ``tensor`` a buffer: part of this module's state, and not a parameter.
 
         Args:
             persistent: whether it is part of the state dict.
@@ -192,20 +190,20 @@ class Tree:
         Raises:
             AttributeError: there is none.
         """
-        module: Any = self  # a Module: this class is only its half
+        module: Module = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
                 raise AttributeError(f"{type(module).__name__} has no attribute `{name}`")
             module = getattr(module, name)
             if not isinstance(module, Tree):
                 raise AttributeError(f"`{name}` is not an nn.Module")
-        return module  # type: ignore[return-value]
+        return module
 
     def set_submodule(self, target: str, module: Module, strict: bool = False) -> None:
-        """Put ``module`` in the place that a dotted path names.
+        """Put ``module`` at a dotted path.
 
         Args:
-            strict: only where there is a module already.
+            strict: raise if there is no module at that path.
 
         Raises:
             ValueError: the path is empty.
@@ -257,8 +255,8 @@ class Tree:
             return
         if remove_duplicate:
             memo.add(self)
-        yield prefix, self  # type: ignore[misc]
-        for name, module in self._modules.copy().items():  # another thread's track may walk what this one builds
+        yield prefix, self
+        for name, module in self._modules.copy().items():  # another thread's track may walk a module under construction
             if module is not None:
                 yield from module.named_modules(memo, f"{prefix}.{name}" if prefix else name, remove_duplicate)
 
@@ -317,5 +315,5 @@ class Tree:
         """Call ``fn`` on every module below, children before parents, then on this one."""
         for module in self.children():
             module.apply(fn)
-        fn(self)  # type: ignore[arg-type]
+        fn(self)
         return self

@@ -10,12 +10,12 @@ from .unary import Unary
 
 
 def _of_dtype(x, number):
-    """A number that an op of one tensor is given: for integers, as in PyTorch, what is left of it before the point."""
+    """``number`` for an op on ``x``: without its decimals where x has integers, as in PyTorch."""
     return number if is_floating(x.dtype) else int(number)
 
 
 class ReLU(Op):
-    """max(x, 0). Saves y: y > 0 is the mask."""
+    """max(x, 0); the gradient is gy where y > 0, else 0. Saves y: y > 0 is the mask."""
 
     saves = ("y",)
 
@@ -36,7 +36,7 @@ class ReLU(Op):
 
 
 class LeakyReLU(Op):
-    """x where x > 0, else slope * x. Saves y if ``slope > 0``, x if ``slope <= 0``."""
+    """x where x > 0, else slope * x; the derivative is 1 or slope. Saves y if ``slope > 0``, x if ``slope <= 0``."""
 
     saves = ("x", "y")
 
@@ -59,12 +59,10 @@ class LeakyReLU(Op):
         return gx
 
 
-class _Curve(Op):
-    """An activation by kernel name, with numbers for parameters. Saves x."""
+class Activation(Unary):
+    """The base of activations that are computed from x and a few numbers, and refuse integers. Saves x."""
 
     saves = ("x",)
-    outputs = ()
-    kernel = ""
 
     @classmethod
     def forward(cls, ctx, x, **numbers):
@@ -83,50 +81,36 @@ class _Curve(Op):
         return gx
 
 
-class ELU(_Curve):
+class ELU(Activation):
     """scale * (x where x > 0, else alpha * (e**(inner * x) - 1)); ELU, SELU and CELU by their numbers. Saves x."""
 
-    kernel = "elu"
 
-
-class GELU(_Curve):
+class GELU(Activation):
     """x * Phi(x), exactly or by tanh. Saves x. Source: Hendrycks and Gimpel, *Gaussian error linear units*, 2016."""
 
-    kernel = "gelu"
+
+class SiLU(Activation):
+    """x * s, s = sigmoid(x); the derivative is s * (1 + x * (1 - s)). Saves x."""
 
 
-class SiLU(_Curve):
-    """x * sigmoid(x). Saves x."""
-
-    kernel = "silu"
+class Softplus(Activation):
+    """ln(1 + e**(beta * x)) / beta, x itself above the threshold; the derivative is sigmoid(beta * x). Saves x."""
 
 
-class Softplus(_Curve):
-    """ln(1 + e**(beta * x)) / beta, x itself above the threshold. Saves x."""
-
-    kernel = "softplus"
-
-
-class Mish(_Curve):
+class Mish(Activation):
     """x * tanh(softplus(x)). Saves x."""
 
-    kernel = "mish"
+
+class Softsign(Activation):
+    """x / (1 + abs(x)); the derivative is 1 / (1 + abs(x))**2. Saves x."""
 
 
-class Softsign(_Curve):
-    """x / (1 + |x|). Saves x."""
-
-    kernel = "softsign"
-
-
-class Hardswish(_Curve):
+class Hardswish(Activation):
     """x * min(max(x + 3, 0), 6) / 6. Saves x."""
-
-    kernel = "hardswish"
 
 
 class LogSigmoid(Unary):
-    """-ln(1 + e**-x). Saves x."""
+    """-ln(1 + e**-x); the derivative is sigmoid(-x). Saves x."""
 
     saves = ("x",)
 
@@ -190,7 +174,7 @@ class Shrink(Op):
 
 
 class Threshold(Op):
-    """x where x > limit, else value. Saves x."""
+    """x where x > limit, else value; the gradient is gy where x > limit, else 0. Saves x."""
 
     saves = ("x",)
     outputs = ()
@@ -215,7 +199,7 @@ class Threshold(Op):
 
 
 class PReLU(Op):
-    """x where x > 0, else weight * x, a weight for all or one a channel. Saves x, and weight if x needs a gradient."""
+    """x where x > 0, else weight * x, a weight for all or one per channel. Saves x, and weight if x needs a gradient."""
 
     saves = ("x", "weight")
     outputs = ()
@@ -228,10 +212,7 @@ class PReLU(Op):
             raise ShapeError(f"prelu: expected 1 weight or one for each of {channels} channels, found {weight.size}")
         y = ctx.output_like(x)
         ctx.weights = weight.size
-        if any(ctx.needs):
-            ctx.save(x=x)
-        if ctx.needs[0]:
-            ctx.save(weight=weight)
+        ctx.save(x=x if any(ctx.needs) else None, weight=weight if ctx.needs[0] else None)
         ctx.kernels.prelu(x, _per_channel(weight, x.ndim), out=y)
         return y
 

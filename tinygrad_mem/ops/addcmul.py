@@ -1,4 +1,4 @@
-"""Three operands in one pass, whose result is rounded once: to a tensor is added a product, a quotient, a part of a way."""
+"""Ops of three operands in one pass, rounded once: a tensor plus a product or a quotient, and linear interpolation."""
 
 from __future__ import annotations
 

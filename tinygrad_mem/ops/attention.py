@@ -1,18 +1,17 @@
-"""Attention without the matrix of scores: two ops, of a batch and of sequences one behind the other.
+"""Attention without the matrix of scores: two ops, of a batch and of concatenated sequences.
 
-Both save what the scores can be made of again, and one number a row. Results and gradients lie in memory as the inputs that
+Both save what the scores can be made of again, and one number per row. Results and gradients lie in memory as the inputs that
 they belong to do (heads before or behind tokens), so that what follows needs no copy: the projection behind attention
 saves the same memory as attention does.
 """
 
 from __future__ import annotations
 
-from ..dtypes import is_floating
+from ..dtypes import arithmetic, is_floating
 from ..errors import DTypeError, ShapeError
 from .base import Op
-from .cross_entropy import wide_dtype
 
-MOST = 8192  # numbers a head: what the kernels' tiles are made for
+MOST = 8192  # numbers per head: what the kernels' tiles are made for
 
 
 def _readable(ctx, x):
@@ -31,8 +30,8 @@ def _laid_out_as(ctx, x, shape):
     return out if order == list(range(x.ndim)) else out.transpose([order.index(axis) for axis in range(x.ndim)])
 
 
-def _check(q, k, v, heads, name):
-    """Dtypes, sizes, and heads that are shared evenly."""
+def _check(q, k, v, name):
+    """Raise for dtypes or sizes that do not fit, or heads that cannot be shared evenly; heads are axis 1."""
     if not q.dtype == k.dtype == v.dtype:
         raise DTypeError(
             f"{name}: Expected query, key, and value to have the same dtype, but got query.dtype: {q.dtype} "
@@ -46,7 +45,7 @@ def _check(q, k, v, heads, name):
         )
     if max(q.shape[-1], v.shape[-1]) > MOST:
         raise ShapeError(f"{name}: {MOST} numbers a head at most, found {_all(q, k, v)}; use softmax(q @ k.mT) @ v")
-    if k.shape[heads] != v.shape[heads] or q.shape[heads] % max(k.shape[heads], 1):
+    if k.shape[1] != v.shape[1] or q.shape[1] % max(k.shape[1], 1):
         raise ShapeError(
             f"{name}: key and value have one number of heads, by which that of query can be divided: {_all(q, k, v)}"
         )
@@ -64,7 +63,7 @@ def _workspace(ctx, q_shape, k_shape, v_shape, dtype, backward):
 def _keep(ctx, q, k, v, y, lse, **others):
     """Save what the wanted gradients need; the scores' need v and y."""
     if any(ctx.needs):
-        ctx.save(q=q, k=k, lse=lse, **{name: x for name, x in others.items() if x is not None})
+        ctx.save(q=q, k=k, lse=lse, **others)
         if ctx.scored:
             ctx.save(v=v, y=y)
 
@@ -78,7 +77,7 @@ class Attention(Op):
 
     Saves q, k, mask if given, lse (``math.prod(y.shape[:3]) * max(4, y.itemsize)`` bytes), v if
     ``needs["q"] or needs["k"] or needs["mask"]``, and y if ``needs["q"] or needs["k"] or needs["mask"]``; lse is the logarithm
-    of the sum of e**score, a number a row.
+    of the sum of e**score, a number per row.
 
     Source: Dao, *FlashAttention-2*, 2023; Rabe and Staats, *Self-attention does not need O(n^2) memory*, 2021.
     """
@@ -87,13 +86,13 @@ class Attention(Op):
 
     @staticmethod
     def forward(ctx, q, k, v, mask, *, scale, window, p, ticket):
-        _check(q, k, v, 1, "scaled_dot_product_attention")
+        _check(q, k, v, "scaled_dot_product_attention")
         ctx.settings = (scale, window, p, ticket)
         ctx.scored = ctx.needs[0] or ctx.needs[1] or ctx.needs[3]
         ctx.value_shape = v.shape
         batch, heads, rows, _ = q.shape
         y = _laid_out_as(ctx, q, (batch, heads, rows, v.shape[3]))
-        lse = ctx.empty((batch, heads, rows), wide_dtype(q))
+        lse = ctx.empty((batch, heads, rows), arithmetic(q.dtype))
         _keep(ctx, q, k, v, y, lse, mask=mask)
         if y.size == 0:
             return y
@@ -104,14 +103,11 @@ class Attention(Op):
     @staticmethod
     def backward(ctx, gy):
         q, k, lse = ctx.take("q"), ctx.take("k"), ctx.take("lse")
-        v, y = (ctx.take(name) if name in ctx.saved else None for name in ("v", "y"))
+        v, y = ctx.take("v"), ctx.take("y")
         gq, gk = (_laid_out_as(ctx, x, x.shape) if need else None for x, need in zip((q, k), ctx.needs, strict=False))
         gv = _laid_out_as(ctx, k if v is None else v, ctx.value_shape) if ctx.needs[2] else None
-        mask = gmask = None
-        if "mask" in ctx.saved:
-            mask = ctx.take("mask")
-            if ctx.needs[3]:
-                gmask = ctx.zeros((*mask.shape[:2], q.shape[2], k.shape[2]), lse.dtype)
+        mask = ctx.take("mask")
+        gmask = ctx.zeros((*mask.shape[:2], q.shape[2], k.shape[2]), lse.dtype) if ctx.needs[3] else None
         parts = [x if x is None else _readable(ctx, x) for x in (gy, q, k, v)]
         if gy.size == 0:
             for g in (gq, gk, gv):
@@ -138,11 +134,9 @@ class SelfAttention(Op):
             raise ShapeError(f"attention: floating numbers, {MOST} a head at most, found {x.dtype} {list(x.shape)}")
         ctx.settings = (scale, window, p, ticket)
         shape = (batch, heads, rows, depth)
-        y, lse = _laid_out_as(ctx, x[:, 0], shape), ctx.empty(shape[:3], wide_dtype(x))
+        y, lse = _laid_out_as(ctx, x[:, 0], shape), ctx.empty(shape[:3], arithmetic(x.dtype))
         if ctx.needs[0]:
-            ctx.save(x=x, y=y, lse=lse)
-            if mask is not None:
-                ctx.save(mask=mask)
+            ctx.save(x=x, y=y, lse=lse, mask=mask)
         if y.size:
             parts = _thirds(_readable(ctx, x))
             ctx.kernels.attention(*parts, mask, *ctx.settings, _workspace(ctx, shape, shape, shape, x.dtype, False), y, lse)
@@ -150,8 +144,7 @@ class SelfAttention(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        x, y, lse = ctx.take("x"), ctx.take("y"), ctx.take("lse")
-        mask = ctx.take("mask") if "mask" in ctx.saved else None
+        x, y, lse, mask = (ctx.take(name) for name in ("x", "y", "lse", "mask"))
         gx = _laid_out_as(ctx, x, x.shape)
         if gy.size:
             work, parts = _workspace(ctx, y.shape, y.shape, y.shape, x.dtype, True), _thirds(_readable(ctx, x))
@@ -165,7 +158,7 @@ def _thirds(x):
 
 
 class VarlenAttention(Op):
-    """:class:`Attention` of sequences one behind the other: q (T, heads, E), k (S, key heads, E), v (S, key heads, Ev).
+    """:class:`Attention` of concatenated sequences: q (T, heads, E), k (S, key heads, E), v (S, key heads, Ev).
 
     ``cu_q`` and ``cu_k``, int32, say where the sequences begin, and where the last ends. The last row of a sequence is at its
     last column. Nothing is padded: a sequence of n tokens costs n rows of memory, and its own n * n scores of time.
@@ -180,14 +173,14 @@ class VarlenAttention(Op):
 
     @staticmethod
     def forward(ctx, q, k, v, cu_q, cu_k, *, longest, scale, window, p, ticket):
-        _check(q, k, v, 1, "varlen_attn")
+        _check(q, k, v, "varlen_attn")
         ctx.settings = (scale, window, p, ticket)
         ctx.longest, ctx.value_shape = longest, v.shape
         ctx.scored = ctx.needs[0] or ctx.needs[1]
         for name, cu, x, most in (("cu_seq_q", cu_q, q, longest[0]), ("cu_seq_k", cu_k, k, longest[1])):
             ctx.kernels.check_offsets(name, cu, x.shape[0], most)
         y = ctx.empty((*q.shape[:2], v.shape[2]), q.dtype)
-        lse = ctx.empty((q.shape[1], q.shape[0]), wide_dtype(q))
+        lse = ctx.empty((q.shape[1], q.shape[0]), arithmetic(q.dtype))
         _keep(ctx, q, k, v, y, lse, cu_q=cu_q, cu_k=cu_k)
         if y.size:
             parts = [_readable(ctx, x) for x in (q, k, v)]
@@ -198,7 +191,7 @@ class VarlenAttention(Op):
     @staticmethod
     def backward(ctx, gy):
         q, k, lse, cu_q, cu_k = (ctx.take(name) for name in ("q", "k", "lse", "cu_q", "cu_k"))
-        v, y = (ctx.take(name) if name in ctx.saved else None for name in ("v", "y"))
+        v, y = ctx.take("v"), ctx.take("y")
         shapes = (q.shape, k.shape, ctx.value_shape)
         grads = [ctx.empty(shape, q.dtype) if need else None for shape, need in zip(shapes, ctx.needs, strict=False)]
         if gy.size == 0:

@@ -1,14 +1,14 @@
 """The base of all ops: one class with ``forward`` above ``backward``, on raw arrays.
 
-``forward(ctx, *inputs, **params)`` checks, allocates, calls kernels, names what it saves. ``backward(ctx, *grads)`` gets
-one gradient an output (``None`` for an output that was not used, where there are several) and returns one gradient an
-input (or ``None``), of the *broadcast* shape: the engine reduces it to the input's shape and casts it to the input's dtype.
+``forward(ctx, *inputs, **params)`` checks, allocates, calls kernels, and saves arrays by name. ``backward(ctx, *grads)`` gets
+one gradient per output (``None`` for an unused output, if there are several) and returns one gradient per input (or ``None``),
+of the *broadcast* shape: the engine reduces it to the input's shape and casts it to the input's dtype.
 
-Rules, each held by ``tests/test_op_contract.py``:
+Rules, each checked by ``tests/ops/test_contract.py``:
 
 - Memory is taken through ``ctx`` only, and kernels allocate nothing.
-- ``ctx.save(x=x)`` keeps an input, an output or a buffer that this op allocated, never a view of one. Save under
-  ``ctx.needs[i]`` what only the gradient of input ``i`` wants, so that nothing is kept for a branch that needs none.
+- ``ctx.save(x=x)`` keeps an input, an output or a buffer that this op allocated, never a view of one. If only the gradient of
+  input ``i`` needs an array, save it under ``if ctx.needs[i]``, so that nothing is kept for a branch without gradients.
 - ``backward`` returns its incoming gradient, a view of it, or buffers that it allocated; never a saved array. It writes
   into the incoming gradient only when ``ctx.owns_grad``.
 - No array is kept on ``ctx`` by assignment; shapes, axes and numbers may be.
@@ -25,14 +25,22 @@ from ..dtypes import bool as bool_
 from ..dtypes import category, is_floating
 from ..errors import ArgumentTypeError, DTypeError, ShapeError
 
-Array = Any  # numpy.ndarray or cupy.ndarray: the two agree on all that ops use
+Array = Any  # numpy.ndarray or cupy.ndarray: ops use only what both have
+
+
+def root_of(array: Any) -> Any:
+    """The array that owns ``array``'s memory: itself, or its base."""
+    base = array.base
+    while base is not None and type(base) is type(array):
+        array, base = base, base.base
+    return array
 
 
 class RowsGradient:
-    """A gradient of a few rows of a table: row ``index[i]`` of ``shape`` gets ``values[i]``; of equal entries the sum counts.
+    """A gradient of a few rows of a table: row ``index[i]`` of ``shape`` gets ``values[i]``; equal entries are summed.
 
     Attributes:
-        index: (n) int64, an array of its own.
+        index: (n) int64, an array that nothing else uses.
         values: (n, features).
     """
 
@@ -47,7 +55,7 @@ class RowsGradient:
 
 
 class SliceGradient:
-    """A gradient of ``shape`` that is ``values`` in ``array[key]`` and 0 elsewhere: added in place to what is there already."""
+    """A gradient of ``shape`` that is ``values`` in ``array[key]`` and 0 elsewhere. It is added in place to other gradients."""
 
     __slots__ = ("key", "shape", "values")
 
@@ -60,15 +68,15 @@ class SliceGradient:
 
 
 class Context:
-    """The context of one run of an op: what it may use, and where it keeps what its backward needs.
+    """The context of one run of an op: its device, its kernels, and the arrays that it saves for backward.
 
     Attributes:
         device, kernels: where the run happens.
-        needs: one bool an input, whether its gradient is wanted.
+        needs: one bool per input: True if its gradient is needed.
         saved: name -> array, filled by :meth:`save`, emptied when backward has run.
-        owns_grad: True in ``backward`` when the incoming gradient belongs to nobody else and may be overwritten.
+        owns_grad: True in ``backward`` if nothing else uses the incoming gradient, so that it may be overwritten.
         target: the array to write into when the op runs in place, else ``None``.
-        packed: True where a saved-tensor hook has what was saved: what it gives back may be somebody's, and is not written.
+        packed: True if a saved-tensor hook packed the arrays. Unpacked arrays may be in use elsewhere, so they are not written.
     """
 
     owns_grad = False
@@ -93,7 +101,7 @@ class Context:
         return self.device.empty(x.shape, x.dtype)
 
     def workspace(self, size: int) -> Array:
-        """``size`` bytes that a kernel wants for itself while it runs; ``None`` for 0."""
+        """``size`` bytes that a kernel needs while it runs; ``None`` for 0."""
         return self.device.workspace(size)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
@@ -123,44 +131,70 @@ class Context:
         """:meth:`output` of ``x``'s shape and dtype."""
         return self.output(x.shape, x.dtype)
 
-    def contiguous(self, x: Array) -> Array:
-        """``x`` itself where it is C-contiguous, else a copy."""
-        if x.flags.c_contiguous:
-            return x
-        out = self.device.empty(x.shape, x.dtype)
+    def output_copy(self, x: Array) -> Array:
+        """:meth:`output_like` ``x``, with its values."""
+        out = self.output(x.shape, x.dtype)
+        if out is not x:
+            self.kernels.copy(x, out=out)
+        return out
+
+    def copy(self, x: Array, dtype: np.dtype | None = None) -> Array:
+        """A new contiguous array with the values of ``x``, in ``dtype`` if given."""
+        out = self.device.empty(x.shape, x.dtype if dtype is None else dtype)
         self.kernels.copy(x, out=out)
         return out
 
+    def cast(self, x: Array | None, dtype: np.dtype) -> Array:
+        """``x`` itself if it is C-contiguous and of ``dtype``, else such a copy; ``None`` stays."""
+        return x if x is None or (x.dtype == dtype and x.flags.c_contiguous) else self.copy(x, dtype)
+
+    def contiguous(self, x: Array | None) -> Array:
+        """``x`` itself if it is C-contiguous, else a copy; ``None`` stays."""
+        return x if x is None or x.flags.c_contiguous else self.copy(x)
+
     def grad_buffer(self, grad: Array) -> Array:
-        """An array for a gradient of ``grad``'s shape: ``grad`` itself when it is ours, else a new buffer."""
+        """An array for a gradient of ``grad``'s shape: ``grad`` itself if the engine owns it, else a new buffer."""
         return grad if self.owns_grad else self.device.empty(grad.shape, grad.dtype)
+
+    def grad_copy(self, grad: Array) -> Array:
+        """:meth:`grad_buffer` of ``grad``, with its values."""
+        return grad if self.owns_grad else self.copy(grad)
+
+    def grad_zeros(self, grad: Array) -> Array:
+        """:meth:`grad_buffer` of ``grad``, with zeros."""
+        out = self.grad_buffer(grad)
+        self.kernels.fill(0, out=out)
+        return out
 
     def broadcast(self, x: Array, shape: tuple[int, ...]) -> Array:
         """A view of ``x`` with ``shape``: repeated axes take no memory, and must not be written."""
         return x if x.shape == shape else self.device.xp.broadcast_to(x, shape)
 
-    def save(self, **arrays: Array) -> None:
-        """Keep ``arrays`` for backward. What an in-place op is about to overwrite is kept as a copy."""
-        if self.target is not None:
-            for name, array in arrays.items():
-                if array is self.target and name not in self.op.outputs:
-                    arrays[name] = copy = self.empty_like(array)
-                    self.kernels.copy(array, out=copy)
-        self.saved.update(arrays)
+    def save(self, **arrays: Array | None) -> None:
+        """Keep ``arrays`` for backward, except ``None``. An array that an in-place op is about to overwrite is copied."""
+        for name, array in arrays.items():
+            if array is not None:
+                overwritten = array is self.target and name not in self.op.outputs
+                self.saved[name] = self.copy(array) if overwritten else array
 
     def take(self, name: str) -> Array:
-        """A saved array that backward needs no longer after this use: forgotten here, unless the graph is retained."""
-        return self.saved[name] if self.keeps_graph else self.saved.pop(name)
+        """A saved array, for its last use in backward: it is dropped from ``saved``, unless the graph is retained.
+
+        ``None`` if it was not saved.
+        """
+        if self.keeps_graph or name not in self.saved:
+            return self.saved.get(name)
+        return self.saved.pop(name)
 
 
 class Op:
-    """A differentiable rule. Subclasses give ``forward`` and ``backward``, both static.
+    """A differentiable rule. Subclasses define ``forward`` and ``backward``, both static.
 
     Attributes:
         saves: the names that ``forward`` may save, for listings and for the contract test.
         outputs: those of them that are outputs of the op (they stay valid when the op runs in place).
         view: the result shares its first input's memory.
-        differentiable: False for ops whose results carry no gradient (comparisons, argmax, rounding to integers).
+        differentiable: False for ops whose results have no gradient (comparisons, argmax, rounding to integers).
     """
 
     saves: ClassVar[tuple[str, ...]] = ()
@@ -184,10 +218,10 @@ class Op:
 
 
 def want_floating(name: str, *arrays: Array | None) -> None:
-    """Raise where an array is of integers or bools, before anything is allocated: all devices then refuse alike.
+    """Check that arrays are floating, before anything is allocated, so that all devices raise the same error.
 
     Raises:
-        DTypeError: there is one.
+        DTypeError: an array is not floating.
     """
     for x in arrays:
         if x is not None and not is_floating(x.dtype):
@@ -195,13 +229,13 @@ def want_floating(name: str, *arrays: Array | None) -> None:
 
 
 def refuse_bools(name: str, x: Array) -> None:
-    """Raise for an array of bools. Raises: DTypeError: it is one."""
+    """Raise DTypeError for an array of bools."""
     if x.dtype == bool_:
         raise DTypeError(f"{name}: expected numbers, found {x.dtype}: convert it with .float()")
 
 
 def want_numbers(name: str, **numbers: Any) -> None:
-    """Raise where a number is none: on a device that computes nothing, nothing else would find it.
+    """Check that arguments are numbers. On ``meta``, which computes nothing, no kernel would raise.
 
     Raises:
         ArgumentTypeError: text, ``None`` or a sequence.

@@ -6,11 +6,10 @@ from .. import dtypes
 from ..dtypes import result_type
 from ..errors import DTypeError
 from .base import Op, broadcast
-from .unary import no_gradient
 
 
 class Clamp(Op):
-    """x within [low, high], numbers or None. Saves x."""
+    """x within [low, high], numbers or None; the gradient is gy where x is inside, else 0. Saves x."""
 
     saves = ("x",)
     outputs = ()
@@ -33,7 +32,7 @@ class Clamp(Op):
 
 
 class Where(Op):
-    """x where condition, else y. Saves the condition: one byte an element."""
+    """x where condition, else y; each gets gy where it was taken, else 0. Saves the condition: one byte per element."""
 
     saves = ("condition",)
     outputs = ()
@@ -57,15 +56,13 @@ class Where(Op):
             gx = ctx.zeros(gy.shape, gy.dtype)
             ctx.kernels.masked_copy(gy, condition, out=gx)
         if ctx.needs[2]:
-            gz = ctx.grad_buffer(gy)
-            if gz is not gy:
-                ctx.kernels.copy(gy, out=gz)
+            gz = ctx.grad_copy(gy)
             ctx.kernels.masked_fill(0, condition, out=gz)
         return None, gx, gz
 
 
 class MaskedFill(Op):
-    """x with ``value`` where mask. Saves the mask: one byte an element."""
+    """x with ``value`` where mask; the gradient is gy, 0 where mask. Saves the mask: one byte per element."""
 
     saves = ("mask",)
     outputs = ()
@@ -85,9 +82,7 @@ class MaskedFill(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        if gx is not gy:
-            ctx.kernels.copy(gy, out=gx)
+        gx = ctx.grad_copy(gy)
         ctx.kernels.masked_fill(0, ctx.take("mask"), out=gx)
         return gx, None
 
@@ -128,4 +123,4 @@ class Fill(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        return no_gradient(ctx, gy)
+        return ctx.grad_zeros(gy)

@@ -1,4 +1,4 @@
-"""Convolutions of one to three spatial axes, their transposes, and the copying of windows.
+"""Convolutions over one to three spatial axes, their transposes, and windows as columns.
 
 One workspace is taken for the time of one kernel. Its size depends on shapes only: at most 1.75 MiB for few channels, whatever
 the batch; where there are many, two slabs of up to 4 MiB and the weight once more, in another form (see the kernels).
@@ -11,7 +11,8 @@ from ..errors import DTypeError, ShapeError
 from .base import Op
 
 
-def _same_dtype(name, x, w, bias):
+def _check(name, x, w, bias, channels, groups, out):
+    """Raise for other dtypes than x's, channels of x that w does not want, and a result ``out`` without elements."""
     if not is_floating(x.dtype):
         raise DTypeError(f"{name}: expected a floating input, found {x.dtype}: convert it with .float()")
     for what, a in (("weight", w), ("bias", bias)):
@@ -19,10 +20,6 @@ def _same_dtype(name, x, w, bias):
             raise DTypeError(
                 f"{name}: Input type ({x.dtype}) and {what} type ({a.dtype}) should be the same: convert one with .to(dtype)"
             )
-
-
-def _fits(name, x, w, bias, channels, groups, out):
-    """Raise unless x has the channels that w wants, the bias fits, and something is left of the spatial axes."""
     sizes = f"input {list(x.shape)}, weight {list(w.shape)}, groups {groups}"
     if x.shape[1] != channels:
         raise ShapeError(f"{name}: expected input to have {channels} channels, but got {x.shape[1]} channels instead ({sizes})")
@@ -34,20 +31,20 @@ def _fits(name, x, w, bias, channels, groups, out):
         raise ShapeError(
             f"{name}: Calculated output size {list(out[2:])} is too small: the kernel is larger than the padded input ({sizes})"
         )
+    if w.shape[0] % groups:
+        raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(w.shape)}")
 
 
 def _workspace(ctx, kind, x, w, y, dtype):
-    """The buffer that a kernel of ``kind`` wants for a convolution from shape x to shape y."""
-    size = ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype)
-    return ctx.workspace(size)
+    """The workspace of a kernel of ``kind`` for a convolution from shape x to shape y."""
+    return ctx.workspace(ctx.kernels.conv_workspace(kind, x, w, y, *ctx.settings, dtype))
 
 
 def _backward_weight(ctx, x, gy, shape):
     """The weight's gradient of a convolution that reads x and whose output's gradient is gy."""
     gw = ctx.empty(shape, gy.dtype)
-    ctx.kernels.conv_backward_weight(
-        gy, x, *ctx.settings, _workspace(ctx, "weight", x.shape, shape, gy.shape, gy.dtype), out=gw
-    )
+    work = _workspace(ctx, "weight", x.shape, shape, gy.shape, gy.dtype)
+    ctx.kernels.conv_backward_weight(gy, x, *ctx.settings, work, out=gw)
     return gw
 
 
@@ -66,24 +63,18 @@ class Conv(Op):
     @staticmethod
     def forward(ctx, x, weight, bias, *, stride, padding, dilation, groups):
         name = f"conv{x.ndim - 2}d"
-        _same_dtype(name, x, weight, bias)
         spatial = tuple(
             (n + low + high - d * (k - 1) - 1) // s + 1
             for n, k, s, (low, high), d in zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
         )
         shape = (x.shape[0], weight.shape[0], *spatial)
-        _fits(name, x, weight, bias, weight.shape[1] * groups, groups, shape)
-        if weight.shape[0] % groups:
-            raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(weight.shape)}")
+        _check(name, x, weight, bias, weight.shape[1] * groups, groups, shape)
         ctx.settings = (stride, tuple(low for low, _ in padding), dilation, groups)
         ctx.x_shape, ctx.w_shape = x.shape, weight.shape
         y = ctx.output(shape, x.dtype)
-        if ctx.needs[1]:
-            ctx.save(x=x)
-        if ctx.needs[0]:
-            ctx.save(weight=weight)
+        ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
         work = _workspace(ctx, "forward", x.shape, weight.shape, shape, x.dtype)
-        bias = None if bias is None else ctx.contiguous(bias)
+        bias = ctx.contiguous(bias)
         ctx.kernels.conv_forward(x, ctx.contiguous(weight), bias, *ctx.settings, work, out=y)
         return y
 
@@ -112,7 +103,6 @@ class ConvTranspose(Op):
     @staticmethod
     def forward(ctx, x, weight, bias, *, stride, padding, output_padding, groups, dilation):
         name = f"conv_transpose{x.ndim - 2}d"
-        _same_dtype(name, x, weight, bias)
         spatial = tuple(
             (n - 1) * s - 2 * p + d * (k - 1) + 1 + extra
             for n, k, s, p, extra, d in zip(
@@ -120,18 +110,13 @@ class ConvTranspose(Op):
             )
         )
         shape = (x.shape[0], weight.shape[1] * groups, *spatial)
-        _fits(name, x, weight, bias, weight.shape[0], groups, shape)
-        if weight.shape[0] % groups:
-            raise ShapeError(f"{name}: expected weight.shape[0] divisible by groups {groups}, found {list(weight.shape)}")
+        _check(name, x, weight, bias, weight.shape[0], groups, shape)
         ctx.settings = (stride, padding, dilation, groups)
         ctx.x_shape, ctx.w_shape = x.shape, weight.shape
         y = ctx.output(shape, x.dtype)
-        if ctx.needs[1]:
-            ctx.save(x=x)
-        if ctx.needs[0]:
-            ctx.save(weight=weight)
+        ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
         work = _workspace(ctx, "input", shape, weight.shape, x.shape, x.dtype)
-        x, weight, bias = ctx.contiguous(x), ctx.contiguous(weight), None if bias is None else ctx.contiguous(bias)
+        x, weight, bias = ctx.contiguous(x), ctx.contiguous(weight), ctx.contiguous(bias)
         ctx.kernels.conv_backward_input(x, weight, bias, *ctx.settings, work, out=y)
         return y
 

@@ -11,9 +11,7 @@ class Clone(Op):
 
     @staticmethod
     def forward(ctx, x):
-        y = ctx.empty_like(x)
-        ctx.kernels.copy(x, out=y)
-        return y
+        return ctx.copy(x)
 
     @staticmethod
     def backward(ctx, gy):
@@ -25,9 +23,7 @@ class Cast(Op):
 
     @staticmethod
     def forward(ctx, x, *, dtype):
-        y = ctx.empty(x.shape, dtype)
-        ctx.kernels.copy(x, out=y)
-        return y
+        return ctx.copy(x, dtype)
 
     @staticmethod
     def backward(ctx, gy):
@@ -35,7 +31,7 @@ class Cast(Op):
 
 
 class Copy(Op):
-    """The second input, broadcast and cast, in place of the first. Saves nothing."""
+    """The second input, broadcast and cast to the first, which it replaces. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, source):

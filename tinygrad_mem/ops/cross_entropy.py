@@ -8,13 +8,12 @@ from __future__ import annotations
 import math
 from itertools import pairwise
 
-import numpy as np
-
+from ..dtypes import arithmetic
 from .base import Op
 
 
 def joins(x, axes):
-    """Whether consecutive ``axes`` of ``x`` can be seen as one without a copy."""
+    """True if consecutive ``axes`` of ``x`` can be seen as one without a copy."""
     axes = [a for a in axes if x.shape[a] != 1]
     return x.size == 0 or all(x.strides[a] == x.strides[b] * x.shape[b] for a, b in pairwise(axes))
 
@@ -25,7 +24,7 @@ def class_view(ctx, x):
         return x.reshape(1, x.shape[0], 1)
     if not joins(x, range(2, x.ndim)):
         x = ctx.contiguous(x)
-    return x.reshape(x.shape[0], x.shape[1], int(np.prod(x.shape[2:])))
+    return x.reshape(x.shape[0], x.shape[1], math.prod(x.shape[2:]))
 
 
 def line_view(ctx, target, shape):
@@ -35,31 +34,17 @@ def line_view(ctx, target, shape):
     return target.reshape(shape[0], shape[2])
 
 
-def wide_dtype(x):
-    """The dtype of sums over classes: float32, or float64 for float64."""
-    return np.dtype(np.float64 if x.dtype == np.float64 else np.float32)
-
-
-def widened(ctx, x, dtype):
-    """``x`` itself, or a contiguous copy in ``dtype``; ``None`` stays."""
-    if x is None or (x.dtype == dtype and x.flags.c_contiguous):
-        return x
-    out = ctx.empty(x.shape, dtype)
-    ctx.kernels.copy(x, out=out)
-    return out
-
-
 def without_classes(ctx, smoothing, *lines):
     """The sums over no class, ``lines`` = 0: every target is one to ignore, or was refused. A share of no class is nan."""
     for each in lines:
         ctx.kernels.fill(math.nan if smoothing else 0, out=each)
 
 
-def weight_of_targets(ctx, goal, scores, heavy, ignore):
+def weight_of_targets(ctx, goal, scores, weights, ignore):
     """A new 0-d array: the sum of the weights of the targets that are not ignored."""
-    norm = ctx.empty((), wide_dtype(scores))
+    norm = ctx.empty((), arithmetic(scores.dtype))
     if scores.shape[1]:
-        ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+        ctx.kernels.target_weight(goal, weights, ignore, out=norm)
     else:
         without_classes(ctx, 0, norm)
     return norm
@@ -68,11 +53,8 @@ def weight_of_targets(ctx, goal, scores, heavy, ignore):
 def reduced(ctx, rows, dtype, shape, reduction, norm):
     """The result of the losses of all lines: themselves, their sum, or their sum over ``norm`` (an array, or a number)."""
     if reduction == "none":
-        if rows.dtype == dtype:
-            return rows.reshape(shape)
-        out = ctx.empty(shape, dtype)
-        ctx.kernels.copy(rows.reshape(shape), out=out)
-        return out
+        rows = rows.reshape(shape)
+        return rows if rows.dtype == dtype else ctx.copy(rows, dtype)
     out = ctx.empty((), dtype)
     ctx.kernels.scaled_sum(rows, norm if reduction == "mean" else None, out=out)
     return out
@@ -90,23 +72,20 @@ class CrossEntropy(Op):
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, smoothing, reduction):
-        wide = wide_dtype(x)
+        wide = arithmetic(x.dtype)
         scores = class_view(ctx, x)
         goal = line_view(ctx, target, scores.shape)
         ctx.kernels.check_target(goal, scores.shape[1], ignore)
         lse = ctx.empty(goal.shape, wide)
         rows = ctx.empty(goal.shape, wide)
-        heavy = widened(ctx, weight, wide)
+        weights = ctx.cast(weight, wide)
         if scores.size:
-            ctx.kernels.cross_entropy(scores, goal, heavy, ignore, smoothing, lse, rows)
+            ctx.kernels.cross_entropy(scores, goal, weights, ignore, smoothing, lse, rows)
         else:
             without_classes(ctx, smoothing, lse, rows)
-        norm = None
-        if reduction == "mean":
-            norm = weight_of_targets(ctx, goal, scores, heavy, ignore)
+        norm = weight_of_targets(ctx, goal, scores, weights, ignore) if reduction == "mean" else None
         if ctx.needs[0]:
-            kept = {"weight": weight, "norm": norm}
-            ctx.save(x=x, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
+            ctx.save(x=x, target=target, lse=lse, weight=weight, norm=norm)
         ctx.options = ignore, smoothing
         return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
@@ -116,8 +95,8 @@ class CrossEntropy(Op):
         scores = class_view(ctx, x)
         goal = line_view(ctx, ctx.take("target"), scores.shape)
         lse = ctx.take("lse")
-        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
-        norm = ctx.take("norm") if "norm" in ctx.saved else None
+        weight = ctx.cast(ctx.take("weight"), lse.dtype)
+        norm = ctx.take("norm")
         gx = ctx.empty(x.shape, x.dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
         if gx.size:
@@ -137,19 +116,19 @@ class CrossEntropyProbabilities(Op):
 
     @staticmethod
     def forward(ctx, x, target, weight, *, smoothing, reduction):
-        wide = wide_dtype(x)
+        wide = arithmetic(x.dtype)
         scores, goal = class_view(ctx, x), class_view(ctx, target)
         outer, _, inner = scores.shape
         lse = ctx.empty((outer, inner), wide)
         rows = ctx.empty((outer, inner), wide)
-        heavy = widened(ctx, weight, wide)
+        weights = ctx.cast(weight, wide)
         if scores.size:
             ctx.kernels.log_sum_exp(scores, lse)
-            ctx.kernels.soft_cross_entropy(scores, goal, heavy, smoothing, lse, rows)
+            ctx.kernels.soft_cross_entropy(scores, goal, weights, smoothing, lse, rows)
         else:
             without_classes(ctx, 0, lse, rows)
         if any(ctx.needs):
-            ctx.save(x=x, target=target, lse=lse, **({} if weight is None else {"weight": weight}))
+            ctx.save(x=x, target=target, lse=lse, weight=weight)
         ctx.count = outer * inner if reduction == "mean" else 1
         ctx.smoothing = smoothing
         lines = outer * inner if scores.shape[1] else 0  # as PyTorch counts them: elements by classes
@@ -159,7 +138,7 @@ class CrossEntropyProbabilities(Op):
     def backward(ctx, gy):
         x, target, lse = ctx.take("x"), ctx.take("target"), ctx.take("lse")
         scores, goal = class_view(ctx, x), class_view(ctx, target)
-        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, lse.dtype)
+        weight = ctx.cast(ctx.take("weight"), lse.dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, scores.shape)
         grads = []
         for need, like, kernel in (
@@ -184,22 +163,19 @@ class NLLLoss(Op):
 
     @staticmethod
     def forward(ctx, x, target, weight, *, ignore, reduction):
-        wide = wide_dtype(x)
+        wide = arithmetic(x.dtype)
         scores = class_view(ctx, x)
         goal = line_view(ctx, target, scores.shape)
         ctx.kernels.check_target(goal, scores.shape[1], ignore)
-        heavy = widened(ctx, weight, wide)
+        weights = ctx.cast(weight, wide)
         rows = ctx.empty(goal.shape, wide)
         if scores.size:
-            ctx.kernels.nll_loss(scores, goal, heavy, ignore, out=rows)
+            ctx.kernels.nll_loss(scores, goal, weights, ignore, out=rows)
         else:
             without_classes(ctx, 0, rows)
-        norm = None
-        if reduction == "mean":
-            norm = weight_of_targets(ctx, goal, scores, heavy, ignore)
+        norm = weight_of_targets(ctx, goal, scores, weights, ignore) if reduction == "mean" else None
         if ctx.needs[0]:
-            kept = {"weight": weight, "norm": norm}
-            ctx.save(target=target, **{name: a for name, a in kept.items() if a is not None})
+            ctx.save(target=target, weight=weight, norm=norm)
         ctx.like = x.shape, x.dtype, scores.shape, ignore
         return reduced(ctx, rows, x.dtype, target.shape if x.ndim > 1 else (), reduction, norm)
 
@@ -207,9 +183,8 @@ class NLLLoss(Op):
     def backward(ctx, gy):
         shape, dtype, lines, ignore = ctx.like
         goal = line_view(ctx, ctx.take("target"), lines)
-        wide = np.dtype(np.float64 if dtype == np.float64 else np.float32)
-        weight = widened(ctx, ctx.take("weight") if "weight" in ctx.saved else None, wide)
-        norm = ctx.take("norm") if "norm" in ctx.saved else None
+        weight = ctx.cast(ctx.take("weight"), arithmetic(dtype))
+        norm = ctx.take("norm")
         gx = ctx.zeros(shape, dtype)
         seed = gy if gy.ndim == 0 else line_view(ctx, gy, lines)
         if gx.size:

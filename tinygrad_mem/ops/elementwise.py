@@ -33,7 +33,7 @@ def _shape_and_dtype(name: str, x: Any, y: Any) -> tuple[tuple, Any]:
 
 
 class Add(Op):
-    """x + y. Saves nothing."""
+    """x + y; both gradients are gy. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, y):
@@ -47,7 +47,7 @@ class Add(Op):
 
 
 class Sub(Op):
-    """x - y. Saves nothing."""
+    """x - y; the gradients are gy and -gy. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, y):
@@ -67,7 +67,7 @@ class Sub(Op):
 
 
 class Mul(Op):
-    """x * y. Saves x if y needs a gradient, and y if x does."""
+    """x * y; the gradients are gy * y and gy * x. Saves x if y needs a gradient, and y if x does."""
 
     saves = ("x", "y")
     outputs = ()
@@ -111,7 +111,7 @@ def factor(ctx, name):
 
 
 class Div(Op):
-    """x / y. Saves y, and x if y needs a gradient."""
+    """x / y; the gradients are gy / y and -gy * x / y**2. Saves y, and x if y needs a gradient."""
 
     saves = ("x", "y")
     outputs = ()
@@ -140,7 +140,7 @@ class Div(Op):
 
 
 class Pow(Op):
-    """x ** y. Saves x, y, and out if y needs a gradient."""
+    """out = x**y; the gradients are gy * y * x**(y - 1) and gy * out * ln(x). Saves x, y, and out if y needs a gradient."""
 
     saves = ("x", "y", "out")
     outputs = ("out",)
@@ -213,7 +213,10 @@ class Minimum(_Extremum):
 
 
 class Atan2(Op):
-    """The angle of the point (y, x), from -pi to pi. Saves y and x."""
+    """The angle of the point (y, x), from -pi to pi. Saves y and x.
+
+    The gradients are gy * x / r and -gy * y / r, where r = x**2 + y**2.
+    """
 
     saves = ("y", "x")
     outputs = ()
@@ -243,10 +246,10 @@ class Atan2(Op):
 
 
 def divided(ctx, name, x, y):
-    """The output of x divided by y in some way that leaves integers integers, which nothing can be when y is 0.
+    """The output of a division that gives integers for integers, which cannot be divided by 0.
 
     Raises:
-        DivisionError: integers are divided by 0: by that number on every device; by one in an array, where it can be read.
+        DivisionError: integers are divided by 0: by the number 0 on every device, by a 0 in an array where values can be read.
     """
     out = binary_output(ctx, name, x, y)
     if not is_floating(out.dtype):
@@ -303,6 +306,5 @@ class DivRound(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        zero = ctx.grad_buffer(gy)
-        ctx.kernels.fill(0, out=zero)
+        zero = ctx.grad_zeros(gy)
         return (zero if ctx.needs[0] else None), (ctx.zeros(gy.shape, gy.dtype) if ctx.needs[1] else None)

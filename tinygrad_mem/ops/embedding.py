@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-from ..dtypes import arithmetic
+from ..dtypes import arithmetic, float32, int32, int64
 from .base import Op, RowsGradient, want_floating
 
 
 class Embedding(Op):
-    """The rows of a table at an index of any shape. Saves the index: 8 bytes an entry (4 of int32); not the table.
+    """The rows of a table at an index of any shape. Saves the index: 8 bytes per entry (4 of int32); not the table.
 
-    The gradient of the table is a dense array of its size or, if ``sparse``, rows: 8 bytes an entry and its values.
+    The gradient of the table is a dense array of its size or, if ``sparse``, rows: 8 bytes per entry and its values.
     """
 
     saves = ("index",)
@@ -21,7 +21,7 @@ class Embedding(Op):
     def forward(ctx, index, weight, *, padding, by_frequency, sparse=False):
         ctx.kernels.check_rows(index, weight.shape[0])
         out = ctx.empty((*index.shape, weight.shape[1]), weight.dtype)
-        flat = ctx.contiguous(index).reshape(index.size)
+        flat = _flat(ctx, index)
         ctx.kernels.embedding(ctx.contiguous(weight), flat, out=out.reshape(index.size, weight.shape[1]))
         if ctx.needs[1]:
             ctx.save(index=index)
@@ -33,24 +33,16 @@ class Embedding(Op):
         padding, by_frequency = ctx.options
         if ctx.sparse:
             return None, _rows(ctx, ctx.take("index"), gy, padding)
-        index = ctx.contiguous(ctx.take("index"))
-        gw = ctx.zeros(ctx.table, gy.dtype)
-        counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
-        rows = ctx.contiguous(gy).reshape(index.size, ctx.table[1])
-        size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
-        work = ctx.workspace(size)
-        ctx.kernels.embedding_backward(rows, index.reshape(index.size), padding, counts, None, None, work, out=gw)
-        return None, gw
+        index = _flat(ctx, ctx.take("index"))
+        return None, _table(ctx, gy, index, padding, by_frequency)
 
 
 def _rows(ctx, index, gy, padding):
     """The gradient as rows: gy itself where it is ours or is as it should be, with 0 where the padding was looked up."""
-    own = ctx.empty((index.size,), np.dtype(np.int64))
-    ctx.kernels.copy(index, out=own.reshape(index.shape))
+    own = ctx.copy(index, int64).reshape(index.size)
     values = gy
     if not gy.flags.c_contiguous or (padding is not None and not ctx.owns_grad):
-        values = ctx.empty(gy.shape, gy.dtype)
-        ctx.kernels.copy(gy, out=values)
+        values = ctx.copy(gy)
     values = values.reshape(index.size, ctx.table[1])
     if padding is not None:
         ctx.kernels.clear_rows(own, padding, out=values)
@@ -62,7 +54,7 @@ class EmbeddingBag(Op):
     shares if weight needs a gradient, and weight if shares does.
 
     Bags are the rows of a 2-D index, or cut out of a flat one by offsets. The gradient of the table is a dense array of its
-    size or, if ``sparse``, rows: 8 bytes an index and its values. Backward takes 4 bytes an index, and for means and shares
+    size or, if ``sparse``, rows: 8 bytes per index and its values. Backward takes 4 bytes per index, and for means and shares
     4 more (8 of float64).
     """
 
@@ -76,30 +68,29 @@ class EmbeddingBag(Op):
         if offsets is not None:
             ctx.kernels.check_bags(offsets, index.size)
         y = ctx.empty((bags, weight.shape[1]), weight.dtype)
-        arrays = (_flat(ctx, index), _optional(ctx, offsets), _optional(ctx, shares))
+        arrays = (_flat(ctx, index), _flat(ctx, offsets), _flat(ctx, shares))
         ctx.kernels.embedding_bag(ctx.contiguous(weight), *arrays, mean, padding, out=y)
-        ctx.save(index=index)
-        if offsets is not None:
-            ctx.save(offsets=offsets)
-        if ctx.needs[1] and shares is not None:
-            ctx.save(shares=shares)
-        if ctx.needs[3]:
-            ctx.save(weight=weight)
+        ctx.save(index=index, offsets=offsets)
+        ctx.save(shares=shares if ctx.needs[1] else None, weight=weight if ctx.needs[3] else None)
         ctx.table, ctx.shape, ctx.mean, ctx.options = weight.shape, index.shape, mean, (padding, by_frequency, sparse)
         return y
 
     @staticmethod
     def backward(ctx, gy):
         index = _flat(ctx, ctx.take("index"))
-        offsets, shares = (_optional(ctx, ctx.take(name) if name in ctx.saved else None) for name in ("offsets", "shares"))
-        bags, parts = ctx.empty((index.size,), np.dtype(np.int32)), None
+        offsets, shares = _flat(ctx, ctx.take("offsets")), _flat(ctx, ctx.take("shares"))
+        bags, parts = ctx.empty((index.size,), int32), None
         if shares is not None or ctx.mean:
             parts = ctx.empty((index.size,), arithmetic(gy.dtype))
         ctx.kernels.bag_parts(index, offsets, len(gy), shares, ctx.options[0], bags, parts)
         gy = ctx.contiguous(gy)
         gw = gs = None
         if ctx.needs[1]:
-            gw = (_bag_rows if ctx.options[2] else _bag_table)(ctx, gy, index, bags, parts)
+            padding, by_frequency, sparse = ctx.options
+            if sparse:
+                gw = _bag_rows(ctx, gy, index, bags, parts)
+            else:
+                gw = _table(ctx, gy, index, padding, by_frequency, bags, parts)
         if ctx.needs[3]:
             gs = ctx.empty(ctx.shape, gy.dtype)
             weight = ctx.contiguous(ctx.take("weight"))
@@ -107,29 +98,27 @@ class EmbeddingBag(Op):
         return None, gw, None, gs
 
 
-def _flat(ctx, x):
-    return ctx.contiguous(x).reshape(x.size)
+def _flat(ctx, x) -> Any:
+    """``x`` as a contiguous line; ``None`` stays."""
+    return None if x is None else ctx.contiguous(x).reshape(x.size)
 
 
-def _optional(ctx, x):
-    return None if x is None else _flat(ctx, x)
+def _table(ctx, gy, index, padding, by_frequency, bags=None, parts=None):
+    """The gradient as an array of the table's size.
 
-
-def _bag_table(ctx, gy, index, bags, parts):
-    """The gradient as an array of the table's size."""
-    padding, by_frequency, _ = ctx.options
+    Row ``index[i]`` gets row i of gy; where there are bags, row ``bags[i]`` of gy times ``parts[i]``.
+    """
     gw = ctx.zeros(ctx.table, gy.dtype)
-    counts = ctx.empty(ctx.table[:1], np.dtype(np.float32)) if by_frequency else None
-    size = ctx.kernels.embedding_backward_workspace(index.size, gy.dtype)
-    work = ctx.workspace(size)
-    ctx.kernels.embedding_backward(gy, index, padding, counts, bags, parts, work, out=gw)
+    counts = ctx.empty(ctx.table[:1], float32) if by_frequency else None
+    rows = ctx.contiguous(gy).reshape(index.size if bags is None else len(gy), ctx.table[1])
+    work = ctx.workspace(ctx.kernels.embedding_backward_workspace(index.size, gy.dtype))
+    ctx.kernels.embedding_backward(rows, index, padding, counts, bags, parts, work, out=gw)
     return gw
 
 
 def _bag_rows(ctx, gy, index, bags, parts):
     """The gradient as rows, with 0 where the padding was looked up."""
-    own, values = ctx.empty(index.shape, np.dtype(np.int64)), ctx.empty((index.size, ctx.table[1]), gy.dtype)
-    ctx.kernels.copy(index, out=own)
+    own, values = ctx.copy(index, int64), ctx.empty((index.size, ctx.table[1]), gy.dtype)
     ctx.kernels.embedding_bag_rows(gy, bags, parts, out=values)
     if ctx.options[0] is not None:
         ctx.kernels.clear_rows(own, ctx.options[0], out=values)
@@ -153,8 +142,8 @@ class EmbeddingBagMax(Op):
         if offsets is not None:
             ctx.kernels.check_bags(offsets, index.size)
         y = ctx.empty((bags, weight.shape[1]), weight.dtype)
-        places = ctx.empty(y.shape, np.dtype(np.int32 if len(weight) < 2**31 else np.int64))
-        arrays = (_flat(ctx, index), _optional(ctx, offsets))
+        places = ctx.empty(y.shape, int32 if len(weight) < 2**31 else int64)
+        arrays = (_flat(ctx, index), _flat(ctx, offsets))
         ctx.kernels.embedding_bag_max(ctx.contiguous(weight), *arrays, padding, out=y, places=places)
         if ctx.needs[1]:
             ctx.save(places=places)
@@ -177,8 +166,6 @@ class EmbeddingRenorm(Op):
     @staticmethod
     def forward(ctx, weight, index, *, max_norm, norm_type):
         ctx.kernels.check_rows(index, weight.shape[0])
-        out = ctx.output_like(weight)
-        if out is not weight:
-            ctx.kernels.copy(weight, out=out)
-        ctx.kernels.embedding_renorm(out, ctx.contiguous(index).reshape(index.size), max_norm, norm_type)
+        out = ctx.output_copy(weight)
+        ctx.kernels.embedding_renorm(out, _flat(ctx, index), max_norm, norm_type)
         return out

@@ -11,7 +11,7 @@ from .base import Op, want_numbers
 
 
 class Take(Op):
-    """Rows of x (axis 0) by an index of any shape. Saves the index: 8 bytes an entry."""
+    """Rows of x (axis 0) by an index of any shape. The gradient is gy, added up per row. Saves the index: 8 bytes per entry."""
 
     saves = ("index",)
     outputs = ()
@@ -51,9 +51,7 @@ class IndexPut(Op):
                 f"shape mismatch: value tensor of shape {list(value.shape)} cannot be broadcast to indexing result of shape "
                 f"{list(shape)}"
             ) from None
-        y = ctx.output_like(x)
-        if y is not x:
-            ctx.kernels.copy(x, out=y)
+        y = ctx.output_copy(x)
         if any(ctx.needs):
             ctx.save(**{f"index{i}": index for i, index in enumerate(indices)})
         ctx.key, ctx.accumulate, ctx.shape = key, accumulate, shape
@@ -71,15 +69,13 @@ class IndexPut(Op):
         if ctx.needs[0]:
             gx = gy
             if not ctx.accumulate:
-                gx = ctx.grad_buffer(gy)
-                if gx is not gy:
-                    ctx.kernels.copy(gy, out=gx)
+                gx = ctx.grad_copy(gy)
                 _put(ctx, 0, full, False, gx)
         return (gx, gv, *[None] * len(indices))
 
 
 def _put(ctx, value, key, accumulate, out):
-    """``index_put`` with the workspace that it wants."""
+    """``index_put`` with its workspace."""
     size = ctx.kernels.index_put_workspace(out, accumulate)
     ctx.kernels.index_put(value, key, accumulate, ctx.workspace(size), out=out)
 
@@ -106,8 +102,24 @@ def _selected_shape(shape, key):
     return (*before, *common, *after)
 
 
+def gathered(ctx, x, axis, index):
+    """The values of x at ``index`` along an axis."""
+    out = ctx.empty(index.shape, x.dtype)
+    ctx.kernels.gather(x, axis, index, out=out)
+    return out
+
+
+def in_corner(ctx, x, shape):
+    """x in the first corner of an array of zeros, or x itself where it has that shape."""
+    if x.shape == shape:
+        return x
+    whole = ctx.zeros(shape, x.dtype)
+    ctx.kernels.copy(x, out=whole[tuple(slice(0, n) for n in x.shape)])
+    return whole
+
+
 class Gather(Op):
-    """x at ``index`` along an axis. Saves the index: 8 bytes an entry."""
+    """x at ``index`` along an axis. Saves the index: 8 bytes per entry."""
 
     saves = ("index",)
     outputs = ()
@@ -115,11 +127,9 @@ class Gather(Op):
     @staticmethod
     def forward(ctx, x, index, *, axis):
         ctx.shape, ctx.axis = x.shape, axis
-        out = ctx.empty(index.shape, x.dtype)
         if ctx.needs[0]:
             ctx.save(index=index)
-        ctx.kernels.gather(x, axis, index, out=out)
-        return out
+        return gathered(ctx, x, axis, index)
 
     @staticmethod
     def backward(ctx, gy):
@@ -140,9 +150,7 @@ class Scatter(Op):
             want_numbers("scatter", src=source)
         elif source.dtype != x.dtype:
             raise DTypeError(f"scatter(): Expected self.dtype to be equal to src.dtype, found {x.dtype} and {source.dtype}")
-        y = ctx.output_like(x)
-        if y is not x:
-            ctx.kernels.copy(x, out=y)
+        y = ctx.output_copy(x)
         ctx.axis, ctx.add = axis, add
         ctx.source_shape = getattr(source, "shape", None)
         if any(ctx.needs):
@@ -155,17 +163,10 @@ class Scatter(Op):
         index = ctx.take("index")
         gx = gs = None
         if ctx.needs[2]:
-            gs = ctx.empty(index.shape, gy.dtype)
-            ctx.kernels.gather(gy, ctx.axis, index, out=gs)
-            if ctx.source_shape != index.shape:
-                whole = ctx.zeros(ctx.source_shape, gy.dtype)
-                ctx.kernels.copy(gs, out=whole[tuple(slice(0, n) for n in index.shape)])
-                gs = whole
+            gs = in_corner(ctx, gathered(ctx, gy, ctx.axis, index), ctx.source_shape)
         if ctx.needs[0]:
             gx = gy
             if not ctx.add:
-                gx = ctx.grad_buffer(gy)
-                if gx is not gy:
-                    ctx.kernels.copy(gy, out=gx)
+                gx = ctx.grad_copy(gy)
                 ctx.kernels.scatter(0, ctx.axis, index, out=gx)
         return gx, None, gs

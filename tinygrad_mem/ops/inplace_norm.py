@@ -1,12 +1,10 @@
-"""Batch norm and its activation as one op that needs its output alone."""
+"""Batch norm and leaky ReLU as one op that saves only its output, not its input."""
 
 from __future__ import annotations
 
-import math
-
 from ..dtypes import arithmetic
-from ..errors import ShapeError
-from .base import Op, want_floating
+from .base import Op
+from .norm import channels_apart
 
 
 class InPlaceABN(Op):
@@ -23,11 +21,7 @@ class InPlaceABN(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps, slope):
-        want_floating("inplace_abn", x)
-        n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-        for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
-            if v is not None and v.shape != (channels,):
-                raise ShapeError(f"inplace_abn: {name} should contain {channels} elements not {v.size}")
+        n, channels, _ = ctx.shape = channels_apart("inplace_abn", x, weight, bias, running_mean, running_var)
         wide = arithmetic(x.dtype)
         ctx.options = slope, training, eps
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
@@ -47,15 +41,12 @@ class InPlaceABN(Op):
         if flat is not y:
             ctx.kernels.copy(flat, out=y)
         if any(ctx.needs):
-            kept = {"weight": weight, "bias": bias}
-            ctx.save(y=y, rstd=rstd, **{name: a for name, a in kept.items() if a is not None})
+            ctx.save(y=y, rstd=rstd, weight=weight, bias=bias)
         return y
 
     @staticmethod
     def backward(ctx, gy):
-        y, rstd = ctx.take("y"), ctx.take("rstd")
-        weight = ctx.take("weight") if "weight" in ctx.saved else None
-        bias = ctx.take("bias") if "bias" in ctx.saved else None
+        y, rstd, weight, bias = (ctx.take(name) for name in ("y", "rstd", "weight", "bias"))
         slope, training, eps = ctx.options
         n, channels, _ = ctx.shape
         gz = ctx.contiguous(gy)

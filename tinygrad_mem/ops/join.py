@@ -10,7 +10,7 @@ from .base import Op
 
 
 class Cat(Op):
-    """Inputs one behind the other along an axis. Saves nothing; the gradients are views of gy."""
+    """Inputs concatenated along an axis. Saves nothing; the gradients are views of gy."""
 
     @staticmethod
     def forward(ctx, *xs, axis):
@@ -34,14 +34,13 @@ class Cat(Op):
         if sum(ctx.needs) == 1:  # alone, a view would keep all of gy alive: a copy of its part does not
             parts = _parts(gy, ctx.axis, ctx.sizes)
             only = ctx.needs.index(True)
-            part = ctx.empty_like(parts[only])
-            ctx.kernels.copy(parts[only], out=part)
+            part = ctx.copy(parts[only])
             return tuple(part if i == only else None for i in range(len(parts)))
         return tuple(_parts(gy, ctx.axis, ctx.sizes))
 
 
 def _parts(whole, axis, sizes):
-    """Views of ``whole``, one behind the other along ``axis``; for ``None`` an empty line."""
+    """Consecutive views of ``whole`` along ``axis``; for ``None`` an empty line."""
     parts, start = [], 0
     for size in sizes:
         if size is None:

@@ -11,14 +11,14 @@ from .base import Op, broadcast, want_numbers
 
 def _product(ctx, a, b, out):
     """out = a @ b through BLAS, with the workspace that the kernel asks for."""
-    size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
-    ctx.kernels.matmul(a, b, ctx.workspace(size), out=out)
+    work = ctx.workspace(ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype))
+    ctx.kernels.matmul(a, b, work, out=out)
 
 
 def _half_sum(ctx, a, b, addend, alpha, beta, out):
     """out = alpha * (a @ b) + beta * addend of halves, rounded once."""
-    size = ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype)
-    ctx.kernels.matmul_add(a, b, addend, alpha, beta, ctx.workspace(size), out=out)
+    work = ctx.workspace(ctx.kernels.matmul_workspace(a.shape, b.shape, a.dtype))
+    ctx.kernels.matmul_add(a, b, addend, alpha, beta, work, out=out)
 
 
 def _blas_ready(ctx, x):
@@ -29,13 +29,14 @@ def _blas_ready(ctx, x):
     (rows, columns), (down, right) = x.shape[-2:], x.strides[-2:]
     if (right == size and down >= columns * size) or (down == size and right >= rows * size):
         return x
-    out = ctx.empty(x.shape, x.dtype)
-    ctx.kernels.copy(x, out=out)
-    return out
+    return ctx.copy(x)
 
 
 class MatMul(Op):
-    """x @ y of matrices or batches of them (at least 2-d each). Saves x if y needs a gradient, and y if x does."""
+    """x @ y of matrices or batches of them (at least 2-d each); the gradients are gy @ y.T and x.T @ gy.
+
+    Saves x if y needs a gradient, and y if x does.
+    """
 
     saves = ("x", "y")
     outputs = ()
@@ -51,10 +52,7 @@ class MatMul(Op):
             )
         batch = broadcast("matmul", x.shape[:-2], y.shape[:-2]) if x.ndim > 2 or y.ndim > 2 else ()
         out = ctx.empty((*batch, x.shape[-2], y.shape[-1]), x.dtype)
-        if ctx.needs[0]:
-            ctx.save(y=y)
-        if ctx.needs[1]:
-            ctx.save(x=x)
+        ctx.save(y=y if ctx.needs[0] else None, x=x if ctx.needs[1] else None)
         _product(ctx, _blas_ready(ctx, x), _blas_ready(ctx, y), out)
         return out
 
@@ -83,8 +81,91 @@ def _swap(x):
     return x.transpose((*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
+class GroupedMatMul(Op):
+    """Rows of x, cut in groups that end before the rows ``ends``, each group times its own matrix of y.
+
+    The gradients are the same products with gy: of gy's rows with y.T, and of x.T with gy within each group.
+
+    Saves x if y needs a gradient, y if x does, and ends if ``needs["x"] or needs["y"]``.
+    """
+
+    saves = ("x", "y", "ends")
+    outputs = ()
+
+    @staticmethod
+    def forward(ctx, x, y, ends):
+        out = ctx.empty((x.shape[0], y.shape[2]), x.dtype)
+        ctx.save(y=y if ctx.needs[0] else None, x=x if ctx.needs[1] else None, ends=ends)
+        _grouped(ctx, x, y, ends, out)
+        return out
+
+    @staticmethod
+    def backward(ctx, gy):
+        gx = gw = None
+        gy, ends = _blas_ready(ctx, gy), ctx.take("ends")
+        if ctx.needs[1]:
+            x = ctx.take("x")
+            gw = ctx.empty((ends.shape[0], x.shape[1], gy.shape[1]), gy.dtype)
+            _grouped(ctx, x, gy, ends, gw)
+            del x
+        if ctx.needs[0]:
+            y = ctx.take("y")
+            gx = ctx.empty((gy.shape[0], y.shape[1]), gy.dtype)
+            _grouped(ctx, gy, _swap(y), ends, gx)
+        return gx, gw, None
+
+
+def _grouped(ctx, x, y, ends, out):
+    """The products of all groups, with the workspace of the largest that there could be."""
+    x, y = _blas_ready(ctx, x), _blas_ready(ctx, y)
+    shapes = (x.shape, y.shape[1:]) if out.ndim == 2 else (x.shape[::-1], y.shape)
+    work = ctx.workspace(ctx.kernels.matmul_workspace(*shapes, x.dtype))
+    ctx.kernels.grouped_matmul(x, y, ctx.contiguous(ends), work, out=out)
+
+
+class SolveTriangular(Op):
+    """The x for which a @ x is b, where a is triangular: the rest of a is not read.
+
+    Where ``unit``, its diagonal counts as ones.
+
+    The gradient of b is what a.T takes to gy; that of a is minus its product with x.T, in a's triangle.
+
+    Saves a, and y if a needs a gradient.
+    """
+
+    saves = ("a", "y")
+    outputs = ("y",)
+
+    @staticmethod
+    def forward(ctx, a, b, *, upper, unit):
+        y = ctx.empty((*broadcast("linalg.solve_triangular", a.shape[:-2], b.shape[:-2]), *b.shape[-2:]), b.dtype)
+        ctx.save(a=a, y=y if ctx.needs[0] else None)
+        ctx.upper, ctx.unit = upper, unit
+        _solve(ctx, a, b, upper, y)
+        return y
+
+    @staticmethod
+    def backward(ctx, gy):
+        ga, gb = None, ctx.empty(gy.shape, gy.dtype)
+        _solve(ctx, _swap(ctx.take("a")), gy, not ctx.upper, gb)
+        if ctx.needs[0]:
+            y = ctx.take("y")
+            ga = ctx.empty((*gy.shape[:-1], gy.shape[-2]), gy.dtype)
+            _product(ctx, gb, _swap(y), ga)
+            ctx.kernels.negative(ga, out=ga)
+            ctx.kernels.triangle(ga, (1 if ctx.upper else -1) if ctx.unit else 0, not ctx.upper, out=ga)
+        return ga, gb if ctx.needs[1] else None
+
+
+def _solve(ctx, a, b, upper, out):
+    work = ctx.workspace(ctx.kernels.solve_triangular_workspace(out.shape, out.dtype))
+    ctx.kernels.solve_triangular(a, b, upper, ctx.unit, work, out=out)
+
+
 class Linear(Op):
     """x @ weight.T + bias, for any leading dimensions, as one op.
+
+    The gradients are gy @ weight, gy.T @ x, and the sum of gy over all rows.
 
     Saves x if weight needs a gradient, and weight if x does; the gradient of the bias needs nothing.
     """
@@ -105,10 +186,7 @@ class Linear(Op):
             raise DTypeError(f"mat1 and mat2 must have the same dtype, but got {x.dtype} and {weight.dtype}")
         ctx.lead, ctx.weight_shape = x.shape[:-1], weight.shape
         out = ctx.empty((*x.shape[:-1], weight.shape[0]), x.dtype)
-        if ctx.needs[1]:
-            ctx.save(x=x)
-        if ctx.needs[0]:
-            ctx.save(weight=weight)
+        ctx.save(x=x if ctx.needs[1] else None, weight=weight if ctx.needs[0] else None)
         rows = out if x.ndim == 2 else out.reshape(math.prod(ctx.lead), weight.shape[0])
         if bias is not None and is_half(x.dtype):
             _half_sum(ctx, _rows(ctx, x), _blas_ready(ctx, weight).T, bias, 1, 1, rows)
@@ -164,10 +242,7 @@ class AddMM(Op):
             )
         out = ctx.output(shape, x.dtype)
         ctx.beta, ctx.alpha = beta, alpha
-        if ctx.needs[1]:
-            ctx.save(b=b)
-        if ctx.needs[2]:
-            ctx.save(a=a)
+        ctx.save(b=b if ctx.needs[1] else None, a=a if ctx.needs[2] else None)
         fresh = out is not x and out.flags.c_contiguous
         if is_half(x.dtype) and beta != 0 and out.flags.c_contiguous:
             _half_sum(ctx, _blas_ready(ctx, a), _blas_ready(ctx, b), x, alpha, beta, out)

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from ..dtypes import arithmetic
 from .base import Op
-from .cross_entropy import reduced, wide_dtype, widened
+from .cross_entropy import reduced
 
 
 class LinearCrossEntropy(Op):
@@ -26,24 +27,23 @@ class LinearCrossEntropy(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, target, class_weight, *, ignore, smoothing, reduction, rows, classes):
-        wide, goal = wide_dtype(x), target.reshape(-1, 1)
+        wide, goal = arithmetic(x.dtype), target.reshape(-1, 1)
         every = weight.shape[0]
         ctx.kernels.check_target(goal, every, ignore)
         ctx.options, ctx.tile, ctx.like = (ignore, smoothing), (rows, classes), (weight.shape, weight.dtype)
         lse, losses = ctx.empty(goal.shape, wide), ctx.zeros(goal.shape, wide)
         ctx.kernels.fill(-np.inf, out=lse)
-        heavy = widened(ctx, class_weight, wide)
+        weights = ctx.cast(class_weight, wide)
         for part, r, c, _, _ in _score_tiles(ctx, x, weight, bias, wide):
             scores = part.reshape(*part.shape, 1)
-            ctx.kernels.fold_scores(scores, c.start, goal[r], heavy, ignore, smoothing, every, lse[r], losses[r])
-        ctx.kernels.finish_scores(goal, heavy, ignore, smoothing, every, lse, losses)
+            ctx.kernels.fold_scores(scores, c.start, goal[r], weights, ignore, smoothing, every, lse[r], losses[r])
+        ctx.kernels.finish_scores(goal, weights, ignore, smoothing, every, lse, losses)
         norm = None
         if reduction == "mean":
             norm = ctx.empty((), wide)
-            ctx.kernels.target_weight(goal, heavy, ignore, out=norm)
+            ctx.kernels.target_weight(goal, weights, ignore, out=norm)
         if any(ctx.needs):
-            kept = {"bias": bias, "class_weight": class_weight, "norm": norm}
-            ctx.save(x=x, weight=weight, target=target, lse=lse, **{name: a for name, a in kept.items() if a is not None})
+            ctx.save(x=x, weight=weight, target=target, lse=lse, bias=bias, class_weight=class_weight, norm=norm)
         return reduced(ctx, losses, x.dtype, target.shape, reduction, norm)
 
     @staticmethod
@@ -51,8 +51,8 @@ class LinearCrossEntropy(Op):
         saved = {name: ctx.take(name) for name in tuple(ctx.saved)}
         x, weight, bias, lse = saved["x"], saved["weight"], saved.get("bias"), saved["lse"]
         goal, wide, every = saved["target"].reshape(-1, 1), lse.dtype, weight.shape[0]
-        heavy = widened(ctx, saved.get("class_weight"), wide)
-        seed: Any = widened(ctx, gy if gy.ndim == 0 else ctx.contiguous(gy).reshape(-1, 1), wide)
+        weights = ctx.cast(saved.get("class_weight"), wide)
+        seed: Any = ctx.cast(gy if gy.ndim == 0 else ctx.contiguous(gy).reshape(-1, 1), wide)
         gx = ctx.zeros(x.shape, wide) if ctx.needs[0] else None
         gw = ctx.empty(weight.shape, weight.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, every), wide) if ctx.needs[2] else None
@@ -61,7 +61,7 @@ class LinearCrossEntropy(Op):
         sums = ctx.empty((min(ctx.tile[1], every), x.shape[1]), wide) if half else None  # of gw, for the classes of a tile
         for part, r, c, lines, columns in _score_tiles(ctx, x, weight, bias, wide):
             scores, own = part.reshape(*part.shape, 1), seed if seed.ndim == 0 else seed[r]
-            options = (lse[r], goal[r], heavy, *ctx.options, saved.get("norm"))
+            options = (lse[r], goal[r], weights, *ctx.options, saved.get("norm"))
             ctx.kernels.cross_entropy_backward(own, scores, *options, out=scores, first=c.start, classes=every)
             if gx is not None:
                 ctx.kernels.add_matmul(part, columns, out=gx[r])

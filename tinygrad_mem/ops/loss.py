@@ -10,7 +10,7 @@ from .base import Op, broadcast
 
 
 class _Pair(Op):
-    """A loss of x and y by kernel name; ``scale`` is what a sum is multiplied by, ``None`` for a loss an element.
+    """A loss of x and y by kernel name; ``scale`` is what a sum is multiplied by, ``None`` for a loss per element.
 
     Further inputs are weights of the elements, ``None`` for none: they broadcast, and get no gradient. Saves x, y, and weights.
     """
@@ -31,7 +31,7 @@ class _Pair(Op):
         shape = broadcast(cls.kernel, x.shape, y.shape, *[w.shape for w in given])
         out = ctx.empty(shape if scale is None else (), dtype)
         if ctx.needs[0] or ctx.needs[1]:
-            ctx.save(x=x, y=y, **{n: w for n, w in zip(cls.weights, weights, strict=True) if w is not None})
+            ctx.save(x=x, y=y, **dict(zip(cls.weights, weights, strict=True)))
         ctx.options = shape, numbers, scale
         getattr(ctx.kernels, cls.kernel)(*_spread(ctx, shape, x, y, *weights), *numbers, scale, out=out)
         return out
@@ -39,8 +39,7 @@ class _Pair(Op):
     @classmethod
     def backward(cls, ctx, gy):
         shape, numbers, scale = ctx.options
-        saved = [ctx.take(name) if name in ctx.saved else None for name in ("x", "y", *cls.weights)]
-        arrays = _spread(ctx, shape, *saved)
+        arrays = _spread(ctx, shape, *[ctx.take(name) for name in ("x", "y", *cls.weights)])
         factor = 1.0 if scale is None else scale
         gx = gz = None
         if ctx.needs[1]:
@@ -61,13 +60,13 @@ def _spread(ctx, shape, *arrays):
 
 
 class MSELoss(_Pair):
-    """(x - y)**2. Saves x and y."""
+    """(x - y)**2; the gradients are gy * 2 (x - y) and its negative. Saves x and y."""
 
     kernel = "mse_loss"
 
 
 class L1Loss(_Pair):
-    """|x - y|. Saves x and y."""
+    """abs(x - y); the gradients are gy * sign(x - y) and its negative. Saves x and y."""
 
     kernel, negated = "l1_loss", True
 

@@ -9,6 +9,20 @@ from ..errors import ShapeError
 from .base import Op, want_floating
 
 
+def channels_apart(name, x, weight, bias, running_mean, running_var):
+    """The shape of x as (N, channels, the rest in one).
+
+    Raises:
+        DTypeError: x is not floating.
+        ShapeError: a parameter or a statistic does not have one number per channel.
+    """
+    want_floating(name, x)
+    for which, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
+        if v is not None and v.shape != (x.shape[1],):
+            raise ShapeError(f"{name}: {which} should contain {x.shape[1]} elements not {v.size}")
+    return (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
+
+
 class BatchNorm(Op):
     """Per channel (axis 1): (x - mean) / sqrt(variance + eps) * weight + bias, over all other axes.
 
@@ -24,11 +38,7 @@ class BatchNorm(Op):
 
     @staticmethod
     def forward(ctx, x, weight, bias, *, running_mean, running_var, training, momentum, eps):
-        want_floating("batch_norm", x)
-        n, channels, _ = ctx.shape = (x.shape[0], x.shape[1], math.prod(x.shape[2:]))
-        for name, v in (("weight", weight), ("bias", bias), ("running_mean", running_mean), ("running_var", running_var)):
-            if v is not None and v.shape != (channels,):
-                raise ShapeError(f"batch_norm: {name} should contain {channels} elements not {v.size}")
+        n, channels, _ = ctx.shape = channels_apart("batch_norm", x, weight, bias, running_mean, running_var)
         x3 = ctx.contiguous(x).reshape(ctx.shape)
         wide = arithmetic(x.dtype)
         mean, rstd = ctx.empty((channels,), wide), ctx.empty((channels,), wide)
@@ -42,16 +52,13 @@ class BatchNorm(Op):
             ctx.kernels.given_statistics(running_mean, running_var, eps, mean, rstd)
         ctx.training = training
         if any(ctx.needs):
-            ctx.save(x=x, mean=mean, rstd=rstd)
-            if weight is not None and ctx.needs[0]:
-                ctx.save(weight=weight)
+            ctx.save(x=x, mean=mean, rstd=rstd, weight=weight if ctx.needs[0] else None)
         ctx.kernels.batch_norm(x3, mean, rstd, weight, bias, lines, out=out.reshape(ctx.shape))
         return out
 
     @staticmethod
     def backward(ctx, gy):
-        x, mean, rstd = ctx.take("x"), ctx.take("mean"), ctx.take("rstd")
-        weight = ctx.take("weight") if "weight" in ctx.saved else None
+        x, mean, rstd, weight = (ctx.take(name) for name in ("x", "mean", "rstd", "weight"))
         n, channels, _ = ctx.shape
         contiguous = ctx.contiguous(gy)
         gx = None
@@ -69,7 +76,7 @@ class BatchNorm(Op):
             partial,
             lines,
             sums,
-            out=None if gx is None else gx.reshape(ctx.shape),
+            out=_shaped(ctx, gx, ctx.shape),
         )
         return gx, sums[1] if ctx.needs[1] else None, sums[0] if ctx.needs[2] else None
 
@@ -90,28 +97,22 @@ class SampleNorm(Op):
     @staticmethod
     def forward(ctx, x, weight, bias, *, layout, affine, eps, centre):
         want_floating("norm", x)
-        ctx.layout, ctx.affine, ctx.centre = layout, affine, centre
+        ctx.layout, ctx.affine = layout, affine
         ctx.parameter_shapes = [None if p is None else p.shape for p in (weight, bias)]
         wide = arithmetic(x.dtype)
         mean = ctx.empty(layout[:2], wide) if centre else None
         rstd = ctx.empty(layout[:2], wide)
         out = ctx.output(x.shape, x.dtype)
-        w = None if weight is None else ctx.contiguous(weight).reshape(affine)
-        b = None if bias is None else ctx.contiguous(bias).reshape(affine)
+        w, b = _shaped(ctx, weight, affine), _shaped(ctx, bias, affine)
         ctx.kernels.sample_norm(ctx.contiguous(x).reshape(layout), w, b, eps, centre, mean, rstd, out=out.reshape(layout))
         if any(ctx.needs):
-            ctx.save(x=x, rstd=rstd)
-            if centre:
-                ctx.save(mean=mean)
-            if weight is not None and ctx.needs[0]:
-                ctx.save(weight=weight)
+            ctx.save(x=x, rstd=rstd, mean=mean, weight=weight if ctx.needs[0] else None)
         return out
 
     @staticmethod
     def backward(ctx, gy):
-        x, rstd = ctx.take("x"), ctx.take("rstd")
-        mean = ctx.take("mean") if ctx.centre else None
-        weight = ctx.contiguous(ctx.take("weight")).reshape(ctx.affine) if "weight" in ctx.saved else None
+        x, rstd, mean = ctx.take("x"), ctx.take("rstd"), ctx.take("mean")
+        weight = _shaped(ctx, ctx.take("weight"), ctx.affine)
         gy = ctx.contiguous(gy)
         gw = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[1] else None
         gb = ctx.empty((1, *ctx.affine), rstd.dtype) if ctx.needs[2] else None
@@ -126,7 +127,12 @@ class SampleNorm(Op):
             stat,
             gw,
             gb,
-            out=None if gx is None else gx.reshape(ctx.layout),
+            out=_shaped(ctx, gx, ctx.layout),
         )
-        shapes = ctx.parameter_shapes
-        return gx, None if gw is None else gw.reshape(shapes[0]), None if gb is None else gb.reshape(shapes[1])
+        weight_shape, bias_shape = ctx.parameter_shapes
+        return gx, _shaped(ctx, gw, weight_shape), _shaped(ctx, gb, bias_shape)
+
+
+def _shaped(ctx, x, shape):
+    """``x``, contiguous, in ``shape``; ``None`` stays."""
+    return None if x is None else ctx.contiguous(x).reshape(shape)

@@ -47,7 +47,7 @@ class MaxPool(Op):
 
 
 class AvgPool(Op):
-    """The mean of each window. Saves nothing."""
+    """The mean of each window; each of its elements gets an equal share of gy. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, outs, geometry, count_include_pad, divisor):
@@ -67,7 +67,7 @@ class AvgPool(Op):
 
 
 class AdaptiveAvgPool(Op):
-    """The mean of each of the cells into which the input is cut. Saves nothing."""
+    """The mean of each cell; the cells divide the input. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, outs):

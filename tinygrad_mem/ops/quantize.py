@@ -6,15 +6,10 @@ from ..dtypes import arithmetic, uint8
 from .base import Op
 
 
-def groups_of(size, group):
-    """The number of groups of at most ``group`` elements."""
-    return -(-size // group)
-
-
 class Quantize(Op):
     """x in ``bits`` of each element: codes, and of each ``group`` of neighbours the smallest value and the step. Saves nothing.
 
-    The results take ``x.size * bits / 8`` bytes and twice ``max(4, x.itemsize)`` bytes a group. Rounding goes up or down by
+    The results take ``x.size * bits / 8`` bytes and twice ``max(4, x.itemsize)`` bytes per group. Rounding goes up or down by
     chance (of the ticket), so that each value is right on average; it is wrong by less than a step: its group's range over
     ``2**bits - 1``.
     """
@@ -25,7 +20,7 @@ class Quantize(Op):
     def forward(ctx, x, *, bits, group, ticket):
         wide = arithmetic(x.dtype)
         codes = ctx.empty((-(-x.size * bits // 8),), uint8)
-        scales = ctx.empty((groups_of(x.size, group), 2), wide)
+        scales = ctx.empty((-(-x.size // group), 2), wide)  # rounded up
         ctx.kernels.quantize(ctx.contiguous(x).reshape(-1), ticket, bits, codes, scales, group)
         return codes, scales
 

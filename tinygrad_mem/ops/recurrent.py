@@ -3,7 +3,7 @@
 Rows are packed as :class:`~tinygrad_mem.nn.utils.rnn.PackedSequence` packs them: all sequences' first steps, then all second
 steps, so that steps beyond a sequence's end do not exist; where all are of one length that is (T, N, ...) as it lies in memory.
 
-Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one a step, and its share
+Steps go in chunks of 512 rows. A chunk's input product is one product, its recurrent products are one per step, and its share
 of the weights' gradients is one product again. Beside what is kept, backward needs the workspace of one chunk. While one
 thread goes through the steps of a chunk, another makes the large products of the next chunk, or of those that came before.
 """
@@ -15,9 +15,9 @@ from itertools import zip_longest
 from typing import ClassVar
 
 from ..errors import DTypeError, ShapeError
-from .base import Op
+from .base import Op, want_floating
 from .recurrent_backward import Backward
-from .recurrent_run import RecurrentSteps, bias_row, cast, fill, named, project
+from .recurrent_run import RecurrentSteps, bias_row, fill, named, project
 
 
 class Recurrent(Op):
@@ -66,9 +66,9 @@ class Recurrent(Op):
         kept, last = {}, []
         for way, weights in enumerate(ways):
             gates = ctx.empty((len(x), run.columns), x.dtype) if cls.keeps and records and not remake else None
-            marks = ctx.empty((len(run.chunks), *run.states), run.wide) if cls.cell and records else None
-            last.append(_direction(ctx, run, way, x, (h0, c0), weights, gates, marks, y))
-            kept.update({named("gates", way): gates, named("cells", way): marks})
+            cells = ctx.empty((len(run.chunks), *run.states), run.wide) if cls.cell and records else None
+            last.append(_direction(ctx, run, way, x, (h0, c0), weights, gates, cells, y))
+            kept.update({named("gates", way): gates, named("cells", way): cells})
         if records:
             _keep(ctx, cls, x, h0, y, ways, kept, remake)
         return (y, *(_stacked(ctx, run, states) for states in zip(*last, strict=True)))
@@ -113,6 +113,7 @@ def _check(cls, x, h0, c0, ways, sizes):
                 f"{cls.__name__}: input and parameters must have the same dtype, found an input of {x.dtype} and "
                 f"{', '.join(map(str, sorted(found, key=str)))}; cast the input or the layer with to()"
             )
+    want_floating(cls.__name__, x)
     for state, name in ((h0, "hidden"), (c0, "cell")):
         if state is not None and state.shape != (len(ways), sizes[0], width):
             raise ShapeError(
@@ -120,11 +121,11 @@ def _check(cls, x, h0, c0, ways, sizes):
             )
 
 
-def _direction(ctx, run, way, x, first, weights, gates, marks, y):
+def _direction(ctx, run, way, x, first, weights, gates, cells, y):
     """One direction's chunks, in its order; its last states."""
     kind, kernels = run.kind, ctx.kernels
     x = ctx.contiguous(x)
-    w_ih, w_hh = (cast(ctx, w, run.wide) for w in weights[:2])
+    w_ih, w_hh = (ctx.cast(w, run.wide) for w in weights[:2])
     bias = bias_row(ctx, run, weights)
     states = [ctx.empty(run.states, run.wide) for _ in range(1 + kind.cell)]
     for given, state in zip(first, states, strict=False):
@@ -135,24 +136,24 @@ def _direction(ctx, run, way, x, first, weights, gates, marks, y):
 
     def place(chunk):
         start, stop, _ = run.chunks[chunk]
-        return (run.half(y, way) if gates is None else gates)[start:stop] if work is None else work[: stop - start]
+        return (run.direction(y, way) if gates is None else gates)[start:stop] if work is None else work[: stop - start]
 
     def share(chunk):
-        rows = cast(ctx, x[slice(*run.chunks[chunk][:2])], run.wide)
+        rows = ctx.cast(x[slice(*run.chunks[chunk][:2])], run.wide)
         return partial(project, ctx, run, rows, w_ih, bias, place(chunk)), len(rows)
 
     order, later = run.order(way), kernels.beside(run.numbers)
     try:
         for chunk, after in zip_longest(order, order[1:]):
             start, stop, sizes = run.chunks[chunk]
-            if marks is not None:
-                kernels.copy(states[1], out=marks[chunk])
+            if cells is not None:
+                kernels.copy(states[1], out=cells[chunk])
             if chunk == order[0] or work is not None:
                 task, rows = share(chunk)
                 task(0, rows)
             if after is not None and work is None:  # needs no memory: it is made beside these steps
                 kernels.hand_over(later, [share(after)])
-            kind.steps(kernels, place(chunk), w_hh, sizes, bool(way), states, run.half(y, way)[start:stop], run)
+            kind.steps(kernels, place(chunk), w_hh, sizes, bool(way), states, run.direction(y, way)[start:stop], run)
             kernels.finish(later)
             if work is not None and gates is not None:
                 kernels.copy(work[: stop - start], out=gates[start:stop])
@@ -172,7 +173,7 @@ def _stacked(ctx, run, states):
 
 
 def _keep(ctx, cls, x, h0, y, ways, kept, remake):
-    """Save what backward wants, and not what only a gradient wants that nobody asked for."""
+    """Save the arrays for backward, without those for gradients that are not needed."""
     parameters = any(ctx.needs[3:])
     if remake or parameters:
         kept["x"] = x
@@ -184,7 +185,7 @@ def _keep(ctx, cls, x, h0, y, ways, kept, remake):
             kept[named("w_ih", way)] = w_ih
         if remake:
             kept.update({named("b_ih", way): b_ih, named("b_hh", way): b_hh})
-    ctx.save(**{name: array for name, array in kept.items() if array is not None})
+    ctx.save(**kept)
 
 
 class RNN(Recurrent):

@@ -1,15 +1,15 @@
-"""The way back through the steps of a recurrent layer, one direction of it."""
+"""Backward through the steps of one direction of a recurrent layer."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import Any
 
-from .recurrent_run import bias_row, cast, copied, fill, named, project
+from .recurrent_run import bias_row, fill, named, project
 
 
 class Backward:
-    """One direction's way back: its chunks from the last to the first."""
+    """Backward of one direction: its chunks from the last to the first."""
 
     def __init__(self, ctx, run, way, x, gy, gx, states):
         self.ctx, self.run, self.way, self.kind = ctx, run, way, run.kind
@@ -29,13 +29,11 @@ class Backward:
         finally:
             ctx.kernels.finish(self.later)
         for name in ("gates", "cells"):
-            if named(name, way) in ctx.saved:
-                ctx.take(named(name, way))
+            ctx.take(named(name, way))
 
     def saved(self, name):
         """A weight, in the dtype of the arithmetic; ``None`` where it was not saved."""
-        array: Any = self.ctx.saved.get(named(name, self.way))
-        return None if array is None else cast(self.ctx, array, self.run.wide)
+        return self.ctx.cast(self.ctx.saved.get(named(name, self.way)), self.run.wide)
 
     def weights(self):
         """The gradients of w_ih, w_hh, b_ih and b_hh, of those that are wanted."""
@@ -47,12 +45,12 @@ class Backward:
         start, stop, sizes = run.chunks[chunk]
         gates, inside = self.gates(chunk), self.inside(chunk)
         before = ctx.empty((stop - start, run.width), run.wide) if kind.cell or inside is None else inside
-        gy = None if self.gy is None else rows_of(ctx, run.half(self.gy, self.way)[start:stop], run.wide)
+        gy = None if self.gy is None else rows_of(ctx, run.direction(self.gy, self.way)[start:stop], run.wide)
         if kind.reads_previous and inside is None:
             self.fill_previous(chunk, before)
         states = [self.cell(chunk), before] if kind.cell else [before]
         y = ctx.saved.get("y")
-        y = None if y is None or y.dtype != run.wide else run.half(y, self.way)[start:stop]
+        y = None if y is None or y.dtype != run.wide else run.direction(y, self.way)[start:stop]
         kind.steps_backward(kernels, gates, self.w_hh, sizes, bool(self.way), run, states, y, gy, self.grads)
         del gy, states
         if inside is None and self.needs[1] and not kind.reads_previous:
@@ -67,14 +65,14 @@ class Backward:
             kernels.finish(self.later)
 
     def inside(self, chunk):
-        """The states before each row's step where they lie in the output one behind the other, else ``None``."""
+        """The states before each row's step, if they are contiguous in the output; else ``None``."""
         run, (start, stop, _) = self.run, self.run.chunks[chunk]
         y = self.ctx.saved.get("y")
         count = run.edges[self.way][chunk]
         if y is None or y.dtype != run.wide or not (run.whole and count) or (self.kind.reads_previous and run.ways > 1):
             return None
         shift = count if self.way else -count
-        return run.half(y, self.way)[start + shift : stop + shift]
+        return run.direction(y, self.way)[start + shift : stop + shift]
 
     def gates(self, chunk):
         """The gates of a chunk in a buffer that may be written: as they were saved, or made again."""
@@ -87,10 +85,10 @@ class Backward:
         if saved is not None:
             ctx.kernels.copy(saved[start:stop], out=part)
         elif not kind.keeps:
-            ctx.kernels.copy(run.half(ctx.saved["y"], self.way)[start:stop], out=part)
+            ctx.kernels.copy(run.direction(ctx.saved["y"], self.way)[start:stop], out=part)
         else:
             weights = [self.w_ih, self.w_hh, *(self.saved(name) for name in ("b_ih", "b_hh"))]
-            x = cast(ctx, self.x[start:stop], run.wide)
+            x = ctx.cast(self.x[start:stop], run.wide)
             project(ctx, run, x, self.w_ih, bias_row(ctx, run, weights), part, 0, len(x))
             states = [self.state(chunk), *([self.cell(chunk)] if kind.cell else [])]
             kind.steps(ctx.kernels, part, self.w_hh, sizes, bool(self.way), states, None, run)
@@ -104,19 +102,19 @@ class Backward:
         fill(ctx, None if h0 is None else h0[self.way], state)
         count, (start, stop, _) = run.edges[self.way][chunk], run.chunks[chunk]
         if count:
-            y = run.half(ctx.saved["y"], self.way)
+            y = run.direction(ctx.saved["y"], self.way)
             first = stop if self.way else start - count
             ctx.kernels.copy(y[first : first + count], out=state[:count])
         return state
 
     def cell(self, chunk):
         """A copy of the cell before a chunk."""
-        return copied(self.ctx, self.ctx.saved[named("cells", self.way)][chunk])
+        return self.ctx.copy(self.ctx.saved[named("cells", self.way)][chunk])
 
     def fill_previous(self, chunk, before):
         """before = the state before each row's step."""
         start, stop, sizes = self.run.chunks[chunk]
-        y = self.run.half(self.ctx.saved["y"], self.way)[start:stop]
+        y = self.run.direction(self.ctx.saved["y"], self.way)[start:stop]
         self.ctx.kernels.previous_states(y, sizes, bool(self.way), self.state(chunk), out=before)
 
     def tasks(self, gates, before, start, stop):
@@ -128,7 +126,7 @@ class Backward:
             found.append((partial(_add_rows, kernels, state, before, w_hh), len(w_hh)))
         if b_hh is not None:
             found.append((partial(_add_sums, kernels, state, b_hh), len(b_hh)))
-        x = None if w_ih is None else cast(self.ctx, self.x[start:stop], run.wide)
+        x = None if w_ih is None else self.ctx.cast(self.x[start:stop], run.wide)
         for first, last, row in kind.inputs:
             part, rows = run.block(gates, first, last), slice(row * run.width, (row + last - first) * run.width)
             if w_ih is not None:
@@ -172,4 +170,4 @@ def _add_sums(kernels, gates, out, first, last):
 
 def rows_of(ctx, x, dtype):
     """``x`` where its rows are contiguous and of the dtype, else a copy."""
-    return x if x.dtype == dtype and x.strides[1] == x.itemsize else copied(ctx, x, dtype)
+    return x if x.dtype == dtype and x.strides[1] == x.itemsize else ctx.copy(x, dtype)

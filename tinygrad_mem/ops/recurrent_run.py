@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-import numpy as np
+from ..dtypes import arithmetic
 
 _ROWS = 512  # of a chunk: enough for a product to be fast
 
@@ -12,25 +12,6 @@ _ROWS = 512  # of a chunk: enough for a product to be fast
 def chunk_steps(sizes):
     """The number of steps in a chunk, unless given: of 512 rows or one step."""
     return max(_ROWS // max(sizes[0], 1), 1)
-
-
-def wide_dtype(dtype):
-    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
-
-
-def cast(ctx, x, dtype):
-    """``x`` itself where it is contiguous and of the dtype, else a copy that is."""
-    if x.dtype == dtype and x.flags.c_contiguous:
-        return x
-    out = ctx.empty(x.shape, dtype)
-    ctx.kernels.copy(x, out=out)
-    return out
-
-
-def copied(ctx, x, dtype=None):
-    out = ctx.empty(x.shape, x.dtype if dtype is None else dtype)
-    ctx.kernels.copy(x, out=out)
-    return out
 
 
 def named(name, way):
@@ -50,7 +31,7 @@ class RecurrentSteps:
 
     def __init__(self, kind, x_shape, width, ways, sizes, steps, dtype, relu):
         self.kind, self.x_shape, self.width, self.ways, self.dtype, self.relu = kind, x_shape, width, ways, dtype, relu
-        self.columns, self.states, self.wide = kind.blocks * width, (sizes[0], width), wide_dtype(dtype)
+        self.columns, self.states, self.wide = kind.blocks * width, (sizes[0], width), arithmetic(dtype)
         self.numbers = sizes[0] * self.columns  # of the first step, which no other exceeds
         self.whole = sizes[0] == sizes[-1]  # all sequences are of one length
         starts = [0, *itertools.accumulate(sizes)]
@@ -65,7 +46,7 @@ class RecurrentSteps:
         """Numbers of the chunks in the order in which they are computed."""
         return range(len(self.chunks))[:: -1 if way else 1]
 
-    def half(self, y, way):
+    def direction(self, y, way):
         """The columns of ``y`` that are this direction's."""
         return y[:, way * self.width : (way + 1) * self.width]
 

@@ -8,7 +8,7 @@ from .. import dtypes
 from ..dtypes import is_floating, is_half
 from ..errors import DTypeError, ShapeError
 from .base import Op
-from .sort import along, line_shape, spread
+from .sort import Ranks, along, line_shape
 
 
 def kept_shape(shape, axes):
@@ -16,15 +16,11 @@ def kept_shape(shape, axes):
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
-def reduced_shape(shape, axes, keepdim):
-    """``shape`` after the reduction."""
-    return kept_shape(shape, axes) if keepdim else tuple(n for i, n in enumerate(shape) if i not in axes)
-
-
 def reduced_output(ctx, x, axes, keepdim, dtype):
     """The output, and the view of it that keeps the reduced axes."""
-    out = ctx.output(reduced_shape(x.shape, axes, keepdim), dtype)
-    return out, out.reshape(kept_shape(x.shape, axes))
+    kept = kept_shape(x.shape, axes)
+    out = ctx.output(kept if keepdim else tuple(n for i, n in enumerate(x.shape) if i not in axes), dtype)
+    return out, out.reshape(kept)
 
 
 def refuse_empty(name, x, axes):
@@ -34,7 +30,7 @@ def refuse_empty(name, x, axes):
 
 
 class Sum(Op):
-    """Sum over axes, integers and bools in int64. Saves nothing; the gradient is a broadcast view, which takes no memory."""
+    """Sum over axes, integers and bools in int64. Saves nothing; the gradient is a view of gy, which takes no memory."""
 
     @staticmethod
     def forward(ctx, x, *, axes, keepdim, dtype=None):
@@ -73,7 +69,7 @@ class Mean(Op):
 
 
 class Prod(Op):
-    """Product over axes. Saves x and y."""
+    """Product over axes; the gradient is gy * y / x, and what the other factors give where x is 0. Saves x and y."""
 
     saves = ("x", "y")
 
@@ -127,17 +123,14 @@ class Var(Op):
             ctx.kernels.copy(wide, out=kept)
         ctx.axes, ctx.count, ctx.divisor = axes, count, divisor
         if ctx.needs[0]:
-            ctx.save(x=x, mean=mean)
-            if root:
-                ctx.save(y=out)
+            ctx.save(x=x, mean=mean, y=out if root else None)
         return (out, mean) if with_mean else out
 
     @staticmethod
     def backward(ctx, gy, gmean=None):
         x = ctx.take("x")
         kept = kept_shape(x.shape, ctx.axes)
-        mean, y = ctx.take("mean").reshape(kept), ctx.take("y").reshape(kept) if "y" in ctx.saved else None
-        gy, gmean = [None if g is None else g.reshape(kept) for g in (gy, gmean)]
+        mean, y, gy, gmean = [None if g is None else g.reshape(kept) for g in (ctx.take("mean"), ctx.take("y"), gy, gmean)]
         gx = ctx.empty_like(x)
         factor = 2.0 / ctx.divisor if ctx.divisor else math.nan
         ctx.kernels.variance_backward(gy, gmean, x, mean, y, factor, 1.0 / max(ctx.count, 1), out=gx)
@@ -181,11 +174,8 @@ class Extremum(Op):
         return gx
 
 
-class ExtremumAlong(Op):
+class ExtremumAlong(Ranks):
     """(values, indices) of the first largest or smallest along one axis. Saves the index: 8 bytes each."""
-
-    saves = ("index",)
-    outputs = ("index",)
 
     @staticmethod
     def forward(ctx, x, *, axis, keepdim, low):
@@ -201,10 +191,6 @@ class ExtremumAlong(Op):
         if ctx.needs[0]:
             ctx.save(index=index)
         return values, index
-
-    @staticmethod
-    def backward(ctx, gy, _):
-        return spread(ctx, gy, ctx.take("index")) if gy is not None else None
 
 
 def first_extremum(ctx, x, axis, low, out):
@@ -254,7 +240,7 @@ class Truth(Op):
 
 
 class LogSumExp(Op):
-    """ln of the sum of e**x over axes. Saves x and y."""
+    """ln of the sum of e**x over axes; the gradient is gy * e**(x - y). Saves x and y."""
 
     saves = ("x", "y")
 
@@ -300,9 +286,7 @@ class Norm(Op):
         if wide is not kept:
             ctx.kernels.copy(wide, out=kept)
         if ctx.needs[0] and p != 0:
-            ctx.save(x=x)
-            if p != 1:
-                ctx.save(y=out)
+            ctx.save(x=x, y=out if p != 1 else None)
         return out
 
     @staticmethod

@@ -26,10 +26,8 @@ class GridSample(Op):
         out = ctx.empty((*x.shape[:2], *grid.shape[1:-1]), x.dtype)
         ctx.kernels.grid_sample(x, grid, mode, padding, align, out=out)
         ctx.options, ctx.shape = (mode, padding, align), x.shape
-        if ctx.needs[0] or ctx.needs[1]:
-            ctx.save(grid=grid)
-        if ctx.needs[1]:
-            ctx.save(x=x)
+        if any(ctx.needs):
+            ctx.save(grid=grid, x=x if ctx.needs[1] else None)
         return out
 
     @staticmethod

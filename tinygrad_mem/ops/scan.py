@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from .. import dtypes
 from ..dtypes import is_floating
 from .base import Op
@@ -9,7 +11,7 @@ from .sort import along
 
 
 class CumSum(Op):
-    """Running sums along ``axis``, integers and bools in int64. Saves nothing."""
+    """Running sums along ``axis``, integers and bools in int64; the gradient is the running sum from the end. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, axis, dtype=None):
@@ -27,28 +29,42 @@ class CumSum(Op):
         return gx
 
 
-class CumProd(Op):
-    """Running products along ``axis``. Saves x and y."""
+class _FromBoth(Op):
+    """The base of running functions whose gradient is computed from x and y: ``kernel`` and ``kernel_backward``."""
 
     saves = ("x", "y")
+    kernel: ClassVar[str]
 
-    @staticmethod
-    def forward(ctx, x, *, axis, dtype=None):
+    @classmethod
+    def forward(cls, ctx, x, *, axis, dtype=None):
         out = ctx.empty(x.shape, dtype or (x.dtype if is_floating(x.dtype) else dtypes.int64))
         ctx.axis = axis
         line, axis = along(x, axis)
-        ctx.kernels.cumprod(line, axis, out=out.reshape(line.shape))
+        getattr(ctx.kernels, cls.kernel)(line, axis, out=out.reshape(line.shape))
         if ctx.needs[0]:
             ctx.save(x=x, y=out)
         return out
 
-    @staticmethod
-    def backward(ctx, gy):
+    @classmethod
+    def backward(cls, ctx, gy):
         x, y = along(ctx.take("x"), 0)[0], along(ctx.take("y"), 0)[0]
         gx, work = ctx.empty_like(gy), ctx.empty_like(gy)
         line, axis = along(gy, ctx.axis)
-        ctx.kernels.cumprod_backward(line, x, y, axis, work.reshape(line.shape), out=gx.reshape(line.shape))
+        backward = getattr(ctx.kernels, cls.kernel + "_backward")
+        backward(line, x, y, axis, work.reshape(line.shape), out=gx.reshape(line.shape))
         return gx
+
+
+class CumProd(_FromBoth):
+    """Running products along ``axis``, integers and bools in int64. Saves x and y."""
+
+    kernel = "cumprod"
+
+
+class LogCumSumExp(_FromBoth):
+    """ln of the running sums of e**x along ``axis``. Saves x and y."""
+
+    kernel = "logcumsumexp"
 
 
 class CumExtremum(Op):
@@ -74,28 +90,4 @@ class CumExtremum(Op):
         gx = ctx.zeros(gy.shape, gy.dtype)
         line, axis = along(ctx.contiguous(gy), ctx.axis)
         ctx.kernels.add_along(line, axis, ctx.take("index").reshape(line.shape), out=gx.reshape(line.shape))
-        return gx
-
-
-class LogCumSumExp(Op):
-    """ln of the running sums of e**x along ``axis``. Saves x and y."""
-
-    saves = ("x", "y")
-
-    @staticmethod
-    def forward(ctx, x, *, axis):
-        out = ctx.empty_like(x)
-        ctx.axis = axis
-        line, axis = along(x, axis)
-        ctx.kernels.logcumsumexp(line, axis, out=out.reshape(line.shape))
-        if ctx.needs[0]:
-            ctx.save(x=x, y=out)
-        return out
-
-    @staticmethod
-    def backward(ctx, gy):
-        x, y = along(ctx.take("x"), 0)[0], along(ctx.take("y"), 0)[0]
-        gx, work = ctx.empty_like(gy), ctx.empty_like(gy)
-        line, axis = along(gy, ctx.axis)
-        ctx.kernels.logcumsumexp_backward(line, x, y, axis, work.reshape(line.shape), out=gx.reshape(line.shape))
         return gx

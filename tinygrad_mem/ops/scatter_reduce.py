@@ -1,4 +1,4 @@
-"""Numbers that come together at a place: summed, multiplied, averaged, or the largest or smallest of them."""
+"""Scatter with a reduction: values that go to the same place are summed, multiplied, averaged, or compared."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .. import dtypes
 from ..dtypes import is_floating
 from ..errors import DTypeError
 from .base import Op
+from .index import gathered, in_corner
 
 
 class ScatterReduce(Op):
@@ -46,22 +47,16 @@ class ScatterReduce(Op):
         if not ctx.needs[0]:
             gx = None
         elif not ctx.include_self:
-            if gx is gy and not ctx.owns_grad:
-                gx = ctx.empty_like(gy)
-                ctx.kernels.copy(gy, out=gx)
+            gx = ctx.grad_copy(gy) if gx is gy else gx
             ctx.kernels.scatter(0, ctx.axis, index, out=gx)
-        if gs is not None and ctx.source_shape != index.shape:
-            whole = ctx.zeros(ctx.source_shape, gy.dtype)
-            ctx.kernels.copy(gs, out=whole[tuple(slice(0, n) for n in index.shape)])
-            gs = whole
-        return gx, None, gs
+        return gx, None, None if gs is None else in_corner(ctx, gs, ctx.source_shape)
 
 
 def combine(ctx, index, source, y):
     """y at index = y and source together, by ``ctx.reduce``; without y itself where ``ctx.include_self`` is False."""
     kernels, axis, reduce = ctx.kernels, ctx.axis, ctx.reduce
     if not ctx.include_self:
-        kernels.scatter(_nothing(reduce, y.dtype), axis, index, out=y)
+        kernels.scatter(_neutral(reduce, y.dtype), axis, index, out=y)
     if reduce not in ("sum", "mean"):
         kernels.scatter_reduce(source, axis, index, reduce, out=y)
         return
@@ -70,8 +65,8 @@ def combine(ctx, index, source, y):
         (kernels.divide if is_floating(y.dtype) else kernels.floor_divide)(y, _counts(ctx, y, index), out=y)
 
 
-def _nothing(reduce, dtype):
-    """The number that changes nothing when it is combined with another."""
+def _neutral(reduce, dtype):
+    """The neutral element of a reduction: combined with a number, it leaves that number."""
     if reduce in ("sum", "mean", "prod"):
         return 1 if reduce == "prod" else 0
     if is_floating(dtype):
@@ -91,11 +86,7 @@ def _counts(ctx, like, index):
 
 
 def _sum_gradients(ctx, gy, index):
-    gs = None
-    if ctx.needs[2]:
-        gs = ctx.empty(index.shape, gy.dtype)
-        ctx.kernels.gather(gy, ctx.axis, index, out=gs)
-    return gy, gs
+    return gy, gathered(ctx, gy, ctx.axis, index) if ctx.needs[2] else None
 
 
 def _mean_gradients(ctx, gy, index):
@@ -104,32 +95,24 @@ def _mean_gradients(ctx, gy, index):
     return _sum_gradients(ctx, share, index)
 
 
-def _gathered(ctx, array, index):
-    out = ctx.empty(index.shape, array.dtype)
-    ctx.kernels.gather(array, ctx.axis, index, out=out)
-    return out
-
-
 def _is_equal(ctx, x, y, dtype):
     """1 where equal, else 0, as numbers."""
-    flag, out = ctx.empty(x.shape, dtypes.bool), ctx.empty(x.shape, dtype)
+    flag = ctx.empty(x.shape, dtypes.bool)
     ctx.kernels.equal(x, y, out=flag)
-    ctx.kernels.copy(flag, out=out)
-    return out
+    return ctx.copy(flag, dtype)
 
 
 def _extremum_gradients(ctx, gy, index):
     """All that equal the result share its gradient evenly."""
     y, source = ctx.take("y"), ctx.take("source")[tuple(slice(0, n) for n in index.shape)]
-    gs = _is_equal(ctx, source, _gathered(ctx, y, index), gy.dtype)
+    gs = _is_equal(ctx, source, gathered(ctx, y, ctx.axis, index), gy.dtype)
     gx = _is_equal(ctx, ctx.take("x"), y, gy.dtype)
-    share = ctx.empty_like(gx)
-    ctx.kernels.copy(gx, out=share)
+    share = ctx.copy(gx)
     ctx.kernels.scatter_add(gs, ctx.axis, index, out=share)
     ctx.kernels.divide(gy, share, out=share)
     ctx.kernels.multiply(gx, share, out=gx)
     if ctx.needs[2]:
-        ctx.kernels.multiply(gs, _gathered(ctx, share, index), out=gs)
+        ctx.kernels.multiply(gs, gathered(ctx, share, ctx.axis, index), out=gs)
     return gx, gs if ctx.needs[2] else None
 
 
@@ -139,8 +122,7 @@ def _product_gradients(ctx, gy, index):
     gx = gs = None
     if ctx.needs[0]:
         factor = _without_zeros(ctx, x)
-        gx = ctx.empty_like(factor)
-        ctx.kernels.copy(factor, out=gx)
+        gx = ctx.copy(factor)
         combine(ctx, index, source, gx)
         ctx.kernels.divide(gx, factor, out=gx)
         ctx.kernels.multiply(gx, gy, out=gx)
@@ -148,8 +130,7 @@ def _product_gradients(ctx, gy, index):
         gs = _product_without(ctx, gy, index, x, source)
         ctx.kernels.divide(gs, _without_zeros(ctx, source), out=gs)
         lone = _lone_zeros(ctx, gy, index, source)
-        others = ctx.empty(index.shape, gy.dtype)
-        ctx.kernels.copy(source, out=others)
+        others = ctx.copy(source, gy.dtype)
         ctx.kernels.masked_fill(1, lone, out=others)
         ctx.kernels.masked_copy(_product_without(ctx, gy, index, x, others), lone, out=gs)
     return gx, gs
@@ -157,11 +138,10 @@ def _product_gradients(ctx, gy, index):
 
 def _product_without(ctx, gy, index, x, others):
     """The products of x and others, times the gradient, gathered for each entry of source."""
-    product = ctx.empty_like(x)
-    ctx.kernels.copy(x, out=product)
+    product = ctx.copy(x)
     combine(ctx, index, others, product)
     ctx.kernels.multiply(product, gy, out=product)
-    return _gathered(ctx, product, index)
+    return gathered(ctx, product, ctx.axis, index)
 
 
 def _lone_zeros(ctx, gy, index, source):
@@ -169,7 +149,7 @@ def _lone_zeros(ctx, gy, index, source):
     zero, count = _is_equal(ctx, source, 0, gy.dtype), ctx.zeros(gy.shape, gy.dtype)
     ctx.kernels.scatter_add(zero, ctx.axis, index, out=count)
     lone, flag = ctx.empty(index.shape, dtypes.bool), ctx.empty(index.shape, dtypes.bool)
-    ctx.kernels.equal(_gathered(ctx, count, index), 1, out=lone)
+    ctx.kernels.equal(gathered(ctx, count, ctx.axis, index), 1, out=lone)
     ctx.kernels.equal(source, 0, out=flag)
     ctx.kernels.logical_and(lone, flag, out=lone)
     return lone

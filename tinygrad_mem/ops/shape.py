@@ -43,7 +43,7 @@ def _reshaped(x, shape):
 
 
 def _regroups(old, strides, new):
-    """Whether runs of axes that lie behind one another in memory can be cut into ``new``: then a reshape is a view."""
+    """True if runs of axes that lie behind one another in memory can be cut into ``new``: then a reshape is a view."""
     if 0 in old:
         return True
     axes = [(n, s) for n, s in zip(old, strides, strict=True) if n != 1]
@@ -191,8 +191,8 @@ class Windows(Op):
 class AsStrided(Op):
     """Any shape and strides over the memory that x shares, ``offset`` elements from x's first. Saves nothing.
 
-    The gradient is a buffer of x's shape, into which elements that are shown several times add up: so x has to be contiguous,
-    and to hold all that is shown, where a gradient is wanted.
+    The gradient is a buffer that lies as x does, into which elements that are shown several times add up: so x has to be dense,
+    in any order of its axes, and to hold all that is shown, where a gradient is wanted.
     """
 
     view = True
@@ -200,15 +200,17 @@ class AsStrided(Op):
     @staticmethod
     def forward(ctx, x, *, size, stride, offset):
         span = 1 + sum((n - 1) * s for n, s in zip(size, stride, strict=True)) if 0 not in size else 0
-        whole = x.flags.c_contiguous and offset >= 0 and offset + span <= x.size
+        axes = sorted(range(x.ndim), key=lambda a: -x.strides[a])  # as they lie in memory
+        dense = x.transpose(axes)
+        whole = dense.flags.c_contiguous and offset >= 0 and offset + span <= x.size
         if ctx.needs[0] and not whole:
             raise GraphError(
-                "as_strided: a gradient needs a contiguous tensor that holds all that is shown; give it .contiguous(), or "
-                f"detach() it. Found shape {list(x.shape)}, contiguous {bool(x.flags.c_contiguous)}, and {span} elements from "
+                "as_strided: a gradient needs a dense tensor that holds all that is shown; give it .contiguous(), or "
+                f"detach() it. Found shape {list(x.shape)}, dense {bool(dense.flags.c_contiguous)}, and {span} elements from "
                 f"{offset} on"
             )
-        ctx.shape, ctx.layout = x.shape, (size, stride, offset)
-        line = x.reshape(-1)[offset:] if whole else _memory(ctx, x, offset)
+        ctx.shape, ctx.axes, ctx.layout = dense.shape, axes, (size, stride, offset)
+        line = dense.reshape(-1)[offset:] if whole else _memory(ctx, x, offset)
         return strided(ctx, line, size, tuple(s * x.itemsize for s in stride))
 
     @staticmethod
@@ -226,11 +228,7 @@ class AsStrided(Op):
             for i, a in zip(at, rest, strict=True):
                 key[a] = i
             ctx.kernels.add(part, gy[(*key, ...)], out=part)
-        if wide == gy.dtype:
-            return gx
-        rounded = ctx.empty(ctx.shape, gy.dtype)
-        ctx.kernels.copy(gx, out=rounded)
-        return rounded
+        return ctx.cast(gx, gy.dtype).transpose(sorted(range(len(ctx.axes)), key=ctx.axes.__getitem__))
 
 
 def _memory(ctx, x, offset):

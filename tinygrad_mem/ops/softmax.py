@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import ClassVar
 
 from .base import Op
 from .cross_entropy import joins
@@ -17,49 +18,37 @@ def line_view(ctx, x, axis):
     return x.reshape(prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :]))
 
 
-def _backward(ctx, gy, kernel):
-    """A gradient from gy and y, written over gy where it is ours and its strides allow."""
-    y = line_view(ctx, ctx.take("y"), ctx.axis)
-    gx = ctx.grad_buffer(gy) if gy.flags.c_contiguous else ctx.empty_like(gy)
-    kernel(line_view(ctx, gy, ctx.axis), y, out=gx.reshape(y.shape))
-    return gx
-
-
-class Softmax(Op):
-    """e**x over its sum along ``axis``. Saves y."""
+class _OfLines(Op):
+    """The base of both: ``kernel(lines, out=)`` and ``kernel_backward(gy, y, out=)``. Saves y."""
 
     saves = ("y",)
+    kernel: ClassVar[str]
 
-    @staticmethod
-    def forward(ctx, x, *, axis):
+    @classmethod
+    def forward(cls, ctx, x, *, axis):
         y = ctx.empty_like(x)
         ctx.axis = axis
         lines = line_view(ctx, x, axis)
-        ctx.kernels.softmax(lines, out=y.reshape(lines.shape))
+        getattr(ctx.kernels, cls.kernel)(lines, out=y.reshape(lines.shape))
         if ctx.needs[0]:
             ctx.save(y=y)
         return y
 
-    @staticmethod
-    def backward(ctx, gy):
-        return _backward(ctx, gy, ctx.kernels.softmax_backward)
+    @classmethod
+    def backward(cls, ctx, gy):
+        y = line_view(ctx, ctx.take("y"), ctx.axis)
+        gx = ctx.grad_buffer(gy) if gy.flags.c_contiguous else ctx.empty_like(gy)  # written over gy where it is ours
+        getattr(ctx.kernels, cls.kernel + "_backward")(line_view(ctx, gy, ctx.axis), y, out=gx.reshape(y.shape))
+        return gx
 
 
-class LogSoftmax(Op):
-    """x less the logarithm of the sum of e**x along ``axis``. Saves y."""
+class Softmax(_OfLines):
+    """e**x over its sum along ``axis``; the gradient is y * (gy - the sum of gy * y). Saves y."""
 
-    saves = ("y",)
+    kernel = "softmax"
 
-    @staticmethod
-    def forward(ctx, x, *, axis):
-        y = ctx.empty_like(x)
-        ctx.axis = axis
-        lines = line_view(ctx, x, axis)
-        ctx.kernels.log_softmax(lines, out=y.reshape(lines.shape))
-        if ctx.needs[0]:
-            ctx.save(y=y)
-        return y
 
-    @staticmethod
-    def backward(ctx, gy):
-        return _backward(ctx, gy, ctx.kernels.log_softmax_backward)
+class LogSoftmax(_OfLines):
+    """x less the logarithm of the sum of e**x along ``axis``; the gradient is gy - e**y * the sum of gy. Saves y."""
+
+    kernel = "log_softmax"

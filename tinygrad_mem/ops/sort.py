@@ -39,15 +39,14 @@ def fill_order(ctx, x, axis, start, stop, descending, out):
     ctx.kernels.order(x, axis, start, stop, descending, ctx.workspace(size), out=out)
 
 
-class Sort(Op):
-    """Values and indices in order along ``axis``; ties stay in order, nan is the largest. Saves the index: 8 bytes each."""
+class Ranks(Op):
+    """The base of ops that give values and int64 indices of some ranks along ``axis``. Saves the index: 8 bytes each.
+
+    The gradient is gy where the values stood, 0 elsewhere.
+    """
 
     saves = ("index",)
     outputs = ("index",)
-
-    @staticmethod
-    def forward(ctx, x, *, axis, descending):
-        return ranks(ctx, x, axis, 0, x.shape[axis] if x.ndim else 1, descending, True)
 
     @staticmethod
     def backward(ctx, gy, _):
@@ -71,48 +70,47 @@ def ranks(ctx, x, axis, start, stop, descending, keepdim, *, nan_first=False):
     return values, index
 
 
-def _to_nan(ctx, x, axis, places, top):
-    """The place of the nan in each line that has one; ``top`` is a buffer."""
-    first = ctx.empty(places.shape, dtypes.int64)
-    fill_order(ctx, x, axis, x.shape[axis] - 1, x.shape[axis], False, first)
-    ctx.kernels.take_along(x, axis, first, out=top)
-    flag = ctx.empty(places.shape, dtypes.bool)
-    ctx.kernels.isnan(top, out=flag)
-    ctx.kernels.where(flag, first, places, out=places)
+class Sort(Ranks):
+    """Values and indices in order along ``axis``; ties stay in order, nan is the largest. Saves the index: 8 bytes each."""
+
+    @staticmethod
+    def forward(ctx, x, *, axis, descending):
+        return ranks(ctx, x, axis, 0, x.shape[axis] if x.ndim else 1, descending, True)
 
 
-class TopK(Sort):
+class TopK(Ranks):
     """The ``k`` largest (or smallest) along ``axis``, in order. Saves the index: 8 bytes each."""
-
-    saves = ("index",)
-    outputs = ("index",)
 
     @staticmethod
     def forward(ctx, x, *, k, axis, largest):
         return ranks(ctx, x, axis, 0, k, largest, True)
 
 
-class KthValue(Sort):
+class KthValue(Ranks):
     """The element of one rank along ``axis``. Saves the index: 8 bytes each."""
-
-    saves = ("index",)
-    outputs = ("index",)
 
     @staticmethod
     def forward(ctx, x, *, k, axis, keepdim):
         return ranks(ctx, x, axis, k - 1, k, False, keepdim)
 
 
-class Median(Sort):
+class Median(Ranks):
     """The lower median along ``axis``; nan where there is one. Saves the index: 8 bytes each."""
-
-    saves = ("index",)
-    outputs = ("index",)
 
     @staticmethod
     def forward(ctx, x, *, axis, keepdim):
         middle = (x.shape[axis] - 1) // 2 if x.ndim else 0
         return ranks(ctx, x, axis, middle, middle + 1, False, keepdim, nan_first=True)
+
+
+def _to_nan(ctx, x, axis, places, top):
+    """The place of the first nan in each line that has one; ``top`` is a buffer."""
+    first = ctx.empty(places.shape, dtypes.int64)
+    fill_order(ctx, x, axis, 0, 1, True, first)
+    ctx.kernels.take_along(x, axis, first, out=top)
+    flag = ctx.empty(places.shape, dtypes.bool)
+    ctx.kernels.isnan(top, out=flag)
+    ctx.kernels.where(flag, first, places, out=places)
 
 
 class MedianOfAll(Op):

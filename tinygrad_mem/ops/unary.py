@@ -11,13 +11,19 @@ from .base import Op
 
 
 class Unary(Op):
-    """A function of one tensor; ``saves`` says whether its derivative is computed from x or from y.
+    """The base of functions of one tensor: ``saves`` is ``("x",)`` or ``("y",)``, what the gradient is computed from.
 
-    Integer input gives the default dtype where ``floating``; the kernel's name is the class's unless given.
+    The kernels are ``KERNEL(x, out=y)`` and ``KERNEL_backward(gy, x or y, out=gx)``; ``kernel`` is the name of the class in
+    lower case unless given. Integers give the default dtype where ``floating``.
     """
 
-    kernel: ClassVar[str] = ""
+    kernel: ClassVar[str]
     floating: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "kernel" not in vars(cls):
+            cls.kernel = cls.__name__.lower()
 
     @classmethod
     def forward(cls, ctx, x):
@@ -28,7 +34,7 @@ class Unary(Op):
         if x.dtype != dtype:  # NumPy would compute bools and bytes in half precision
             ctx.kernels.copy(x, out=y)
             x = y
-        getattr(ctx.kernels, cls.kernel or cls.__name__.lower())(x, out=y)
+        getattr(ctx.kernels, cls.kernel)(x, out=y)
         if cls.saves == ("y",) and ctx.needs[0]:
             ctx.save(y=y)
         return y
@@ -36,7 +42,7 @@ class Unary(Op):
     @classmethod
     def backward(cls, ctx, gy):
         gx = ctx.grad_buffer(gy)
-        getattr(ctx.kernels, (cls.kernel or cls.__name__.lower()) + "_backward")(gy, ctx.take(cls.saves[0]), out=gx)
+        getattr(ctx.kernels, cls.kernel + "_backward")(gy, ctx.take(cls.saves[0]), out=gx)
         return gx
 
 
@@ -59,13 +65,13 @@ class Neg(Op):
 
 
 class Abs(Unary):
-    """|x|. Saves x."""
+    """abs(x); the derivative is sign(x). Saves x."""
 
     saves, kernel, floating = ("x",), "absolute", False
 
 
 class Exp(Unary):
-    """e**x. Saves y."""
+    """e**x; the derivative is y. Saves y."""
 
     saves = ("y",)
 
@@ -77,7 +83,7 @@ class Exp(Unary):
 
 
 class Log(Unary):
-    """ln(x). Saves x."""
+    """ln(x); the derivative is 1 / x. Saves x."""
 
     saves = ("x",)
 
@@ -88,39 +94,40 @@ class Log(Unary):
         return gx
 
 
-def _unary(name: str, saved: str, formula: str, kernel: str = "") -> type[Unary]:
-    members = {"__doc__": f"{formula}. Saves {saved}.", "saves": (saved,), "kernel": kernel, "__module__": __name__}
-    return type(name, (Unary,), members)
+def _unary(name: str, saved: str, formula: str, derivative: str, kernel: str = "") -> type[Unary]:
+    """A class of this name, whose kernel is called so too unless ``kernel`` is given."""
+    text = f"{formula}; the derivative is {derivative}. Saves {saved}."
+    return type(name, (Unary,), {"__doc__": text, "saves": (saved,), "kernel": kernel or name.lower(), "__module__": __name__})
 
 
-Exp2 = _unary("Exp2", "y", "2**x")
-Expm1 = _unary("Expm1", "y", "e**x - 1")
-Log1p = _unary("Log1p", "x", "ln(1 + x)")
-Log2 = _unary("Log2", "x", "log2(x)")
-Log10 = _unary("Log10", "x", "log10(x)")
-Sqrt = _unary("Sqrt", "y", "the square root of x")
-Rsqrt = _unary("Rsqrt", "y", "1 / sqrt(x)")
-Reciprocal = _unary("Reciprocal", "y", "1 / x")
-Sin = _unary("Sin", "x", "sin(x)")
-Cos = _unary("Cos", "x", "cos(x)")
-Tan = _unary("Tan", "y", "tan(x)")
-Asin = _unary("Asin", "x", "asin(x)", "arcsin")
-Acos = _unary("Acos", "x", "acos(x)", "arccos")
-Atan = _unary("Atan", "x", "atan(x)", "arctan")
-Sinh = _unary("Sinh", "x", "sinh(x)")
-Cosh = _unary("Cosh", "x", "cosh(x)")
-Tanh = _unary("Tanh", "y", "tanh(x)")
-Asinh = _unary("Asinh", "x", "asinh(x)", "arcsinh")
-Acosh = _unary("Acosh", "x", "acosh(x)", "arccosh")
-Atanh = _unary("Atanh", "x", "atanh(x)", "arctanh")
-Sigmoid = _unary("Sigmoid", "y", "1 / (1 + e**-x)")
-Erf = _unary("Erf", "x", "the error function")
-Erfc = _unary("Erfc", "x", "1 - erf(x)")
-Erfinv = _unary("Erfinv", "y", "the inverse of the error function")
+Exp2 = _unary("Exp2", "y", "2**x", "y ln 2")
+Expm1 = _unary("Expm1", "y", "e**x - 1", "y + 1")
+Log1p = _unary("Log1p", "x", "ln(1 + x)", "1 / (1 + x)")
+Log2 = _unary("Log2", "x", "log2(x)", "1 / (x ln 2)")
+Log10 = _unary("Log10", "x", "log10(x)", "1 / (x ln 10)")
+Sqrt = _unary("Sqrt", "y", "The square root of x", "1 / (2 y)")
+Rsqrt = _unary("Rsqrt", "y", "1 / sqrt(x)", "-y**3 / 2")
+Reciprocal = _unary("Reciprocal", "y", "1 / x", "-y**2")
+Sin = _unary("Sin", "x", "sin(x)", "cos(x)")
+Cos = _unary("Cos", "x", "cos(x)", "-sin(x)")
+Tan = _unary("Tan", "y", "tan(x)", "1 + y**2")
+Asin = _unary("Asin", "x", "asin(x)", "1 / sqrt(1 - x**2)", "arcsin")
+Acos = _unary("Acos", "x", "acos(x)", "-1 / sqrt(1 - x**2)", "arccos")
+Atan = _unary("Atan", "x", "atan(x)", "1 / (1 + x**2)", "arctan")
+Sinh = _unary("Sinh", "x", "sinh(x)", "cosh(x)")
+Cosh = _unary("Cosh", "x", "cosh(x)", "sinh(x)")
+Tanh = _unary("Tanh", "y", "tanh(x)", "1 - y**2")
+Asinh = _unary("Asinh", "x", "asinh(x)", "1 / sqrt(x**2 + 1)", "arcsinh")
+Acosh = _unary("Acosh", "x", "acosh(x)", "1 / sqrt(x**2 - 1)", "arccosh")
+Atanh = _unary("Atanh", "x", "atanh(x)", "1 / (1 - x**2)", "arctanh")
+Sigmoid = _unary("Sigmoid", "y", "1 / (1 + e**-x)", "y (1 - y)")
+Erf = _unary("Erf", "x", "The error function", "2 e**-x**2 / sqrt(pi)")
+Erfc = _unary("Erfc", "x", "1 - erf(x)", "-2 e**-x**2 / sqrt(pi)")
+Erfinv = _unary("Erfinv", "y", "The inverse of the error function", "sqrt(pi) e**y**2 / 2")
 
 
 class Square(Unary):
-    """x**2, of bools in int64. Saves x."""
+    """x**2, of bools in int64; the derivative is 2 x. Saves x."""
 
     saves, floating = ("x",), False
 
@@ -147,14 +154,7 @@ class Round(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        return no_gradient(ctx, gy)
-
-
-def no_gradient(ctx, gy):
-    """Zeros: the function is flat almost everywhere."""
-    gx = ctx.grad_buffer(gy)
-    ctx.kernels.fill(0, out=gx)
-    return gx
+        return ctx.grad_zeros(gy)
 
 
 class Sign(Op):
@@ -168,4 +168,4 @@ class Sign(Op):
 
     @staticmethod
     def backward(ctx, gy):
-        return no_gradient(ctx, gy)
+        return ctx.grad_zeros(gy)

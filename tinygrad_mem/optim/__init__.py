@@ -1,10 +1,11 @@
 """Optimizers and learning-rate schedules, with PyTorch's names, arguments and state dicts.
 
-What an optimizer keeps, in bytes a parameter, of a large float32 matrix of n rows and m columns; that of small parameters is in
-the classes' own words. A float16 or bfloat16 parameter has the same, and 4 bytes more with ``master_weights=True``; moments in
-bfloat16 take what float16 ones do.
+The table shows the bytes of state per parameter, for a large float32 matrix of n rows and m columns. For small parameters see
+the docstring of the class. For float16 and bfloat16 parameters the moments have the parameter's dtype, as in PyTorch: half of
+the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weights=True``, which takes 4 bytes more.
+8-bit state and Adafactor's are as large for every dtype. ``state_dtype=bfloat16`` takes the bytes of ``state_dtype=float16``.
 
-| optimizer | bytes a parameter |
+| optimizer | bytes per parameter |
 |---|---|
 | `SGD` | 0 |
 | `SGD(momentum=0.9)`, `Adagrad`, `RMSprop` | 4 |
@@ -19,20 +20,11 @@ bfloat16 take what float16 ones do.
 
 from .. import absent as _absent
 from . import lr_scheduler as lr_scheduler
-from .adafactor import Adafactor as Adafactor
-from .adam import Adam as Adam
-from .adam import Adamax as Adamax
-from .adam import AdamW as AdamW
-from .adam import NAdam as NAdam
-from .adam import RAdam as RAdam
-from .adam import SparseAdam as SparseAdam
-from .adaptive import Adadelta as Adadelta
-from .adaptive import Adagrad as Adagrad
-from .adaptive import RMSprop as RMSprop
-from .eight_bit import Adam8bit as Adam8bit
-from .eight_bit import AdamW8bit as AdamW8bit
-from .eight_bit import SGD8bit as SGD8bit
-from .optimizer import Optimizer as Optimizer
-from .sgd import SGD as SGD
+from .adafactor import *
+from .adam import *
+from .adaptive import *
+from .eight_bit import *
+from .optimizer import *
+from .sgd import *
 
 __getattr__ = _absent.refuses("optim")

@@ -8,27 +8,31 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..devices import device as Device
 from ..dtypes import arithmetic
 from .optimizer import Optimizer, options, tick
 from .state import StateArray
 
+__all__ = ("Adafactor",)
+
 
 class Adafactor(Optimizer):
-    """Steps scaled by mean squares of the gradient, of which a matrix keeps those of its rows and of its columns; no momentum.
+    """Scales the gradient by its mean squares. For a matrix it keeps only the means of rows and of columns; no momentum.
 
-    Memory: ``4 * (n + m)`` bytes a float32 matrix of n rows and m columns (``row_var``, ``col_var``), for each of those along
-    the axes before the last two; as much as itself for a vector (``variance``). 4096 x 4096: 32 KiB, where Adam has 128 MiB.
-    A step wants a workspace of 8 bytes a matrix of the largest parameter, and 8 KiB.
+    Memory: ``4 * (n + m)`` bytes for a float32 matrix of n rows and m columns (``row_var``, ``col_var``); a parameter of more
+    axes is a stack of matrices, along the axes before the last two. A vector needs as much as itself (``variance``). A
+    4096 x 4096 matrix needs 32 KiB; with Adam it needs 128 MiB. Half precision takes as many bytes; PyTorch's takes half. A
+    step takes a workspace of 8 KiB, and 8 bytes for each matrix of the largest parameter.
 
-    Price: several passes over each gradient, one of them for the means of its rows and columns. It is another rule than Adam's.
+    Price: several passes over each gradient. The steps are not Adam's.
 
-    Do not use when: most parameters are vectors, of which it keeps as much as RMSprop; or a rate tuned for Adam must hold.
+    Do not use when: most parameters are vectors, for which it keeps as much as RMSprop; or a rate tuned for Adam must stay.
 
     Args:
         params: parameters or groups.
-        lr, beta2_decay, eps, d, weight_decay, maximize: as in PyTorch, whose numbers these are. ``lr`` is the largest step
-            relative to the parameter's own size; where ``eps[0]`` is ``None``, it is that of the dtype of the arithmetic.
-        foreach: accepted and stored; the update is the same in any case.
+        lr, beta2_decay, eps, d, weight_decay, maximize: as in PyTorch, with the same results. ``lr`` is the largest step
+            relative to the parameter's own size. If ``eps[0]`` is ``None``, it is the eps of the dtype of the arithmetic.
+        foreach: accepted and stored; it changes nothing.
         master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
     Raises:
@@ -53,8 +57,7 @@ class Adafactor(Optimizer):
         _check(lr, beta2_decay, eps, d, weight_decay)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("row_var", "col_var", "variance")  # of a parameter either the first two or the last
+    arrays = ("row_var", "col_var", "variance")  # a matrix keeps the first two, a vector the last
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         shape, dtype = p.array.shape, arithmetic(p.dtype)
@@ -62,29 +65,18 @@ class Adafactor(Optimizer):
             return {"variance": StateArray(shape, dtype)}
         return {"row_var": StateArray((*shape[:-1], 1), dtype), "col_var": StateArray((*shape[:-2], 1, shape[-1]), dtype)}
 
-    def workspace(self, kernels: Any, group: dict[str, Any], p: Tensor) -> int:
-        return kernels.adafactor_workspace(p.array.shape, arithmetic(p.dtype))
+    def workspace(self, device: Device, group: dict[str, Any], p: Tensor) -> int:
+        return device.kernels.adafactor_workspace(p.array.shape, arithmetic(p.dtype))
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t, lr = tick(state), float(group["lr"])
         eps1, eps2 = group["eps"]
         if eps1 is None:
             eps1 = float(np.finfo(arithmetic(p.dtype)).eps)
-        row, col, variance = (state[name].array if name in state else None for name in ("row_var", "col_var", "variance"))
-        kernels.adafactor_step(
-            p,
-            g,
-            row,
-            col,
-            variance,
-            self.work,
-            min(lr, 1 / sqrt(t)),
-            t ** group["beta2_decay"],
-            eps1,
-            eps2,
-            group["d"],
-            1 - lr * group["weight_decay"],
-            group["maximize"],
+        row, col, variance = (state[name].array if name in state else None for name in self.arrays)
+        step, share, shrink = min(lr, 1 / sqrt(t)), t ** group["beta2_decay"], 1 - lr * group["weight_decay"]
+        device.kernels.adafactor_step(
+            p, g, row, col, variance, self.work, step, share, eps1, eps2, group["d"], shrink, group["maximize"]
         )
 
 

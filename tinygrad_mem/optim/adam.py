@@ -5,14 +5,17 @@ from __future__ import annotations
 from math import sqrt
 from typing import Any
 
+from ..devices import device as Device
 from ..errors import ArgumentError
 from .optimizer import Optimizer, options, tick
 from .rows import RowWise
-from .state import check_rates
+from .state import check_rates, not_negative
+
+__all__ = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
 
 
 def decay_of(group: dict[str, Any]) -> tuple[float, float]:
-    """Weight decay as (what is added to the gradient, what the parameter is multiplied by)."""
+    """Weight decay as (factor of the parameter to add to the gradient, factor to multiply the parameter by)."""
     if group["decoupled_weight_decay"]:
         return 0, 1 - float(group["lr"]) * group["weight_decay"]
     return group["weight_decay"], 1
@@ -22,19 +25,21 @@ class Adam(Optimizer):
     """Steps scaled by running means of the gradient and of its square.
 
     Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``), 12 with ``amsgrad`` (``max_exp_avg_sq``); half of that
-    with ``state_dtype=float16``; 4 more for the copy of a float16 parameter with ``master_weights``.
+    for half-precision parameters, and with ``state_dtype=float16``. With ``master_weights`` a half-precision parameter takes
+    what a float32 one does, and 4 more for its copy.
 
     Args:
         params: parameters or groups.
         lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay: as in PyTorch.
         foreach, capturable, fused: accepted and stored; the update is one fused pass here in any case.
         master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
-        state_dtype: keep the moments in this dtype: ``float16`` halves them. They are computed in float32, rounded to nearest;
-            mean squares are kept as their roots, which have the gradient's range. What moves a moment by less than half of its
-            last digit (a change of 1 in 2,048 at most) is lost: ``exp_avg_sq`` follows a gradient that changes its size, and
-            stays within a factor of 2 of one that does not. ``bfloat16`` has float32's range, and keeps them as they are, in 8
-            bits: with ``betas[1] = 0.999`` a step takes away less than half of the last, so ``exp_avg_sq`` never falls, and
-            stays at a quarter of the square of a gradient that does not change. ``float16`` is the better one.
+        state_dtype: keep the moments in this dtype, by default the parameter's (float32 with ``master_weights``); ``float16``
+            halves those of float32. They are computed in float32, rounded to nearest; in ``float16`` mean squares are kept as
+            their roots, which have the gradient's range. Changes of a moment by less than half of its
+            last digit (at most 1 in 2,048) are lost: ``exp_avg_sq`` still follows a gradient that changes its size, and stays
+            within a factor of 2 for one that does not. ``bfloat16`` has float32's range and only 8 bits: with ``betas[1] =
+            0.999`` a step takes away less than half of the last bit, so ``exp_avg_sq`` never falls, and stays at a quarter of
+            the square of a constant gradient. So ``float16`` is the better choice.
 
     Raises:
         ValueError: a rate outside of its range.
@@ -69,29 +74,17 @@ class Adam(Optimizer):
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         return ("exp_avg", "exp_avg_sq", "max_exp_avg_sq") if group["amsgrad"] else ("exp_avg", "exp_avg_sq")
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
-        decay, shrink = decay_of(group)
-        kernels.adam_step(
-            p,
-            g,
-            state["exp_avg"].array,
-            state["exp_avg_sq"].array,
-            state["max_exp_avg_sq"].array if group["amsgrad"] else None,
-            float(group["lr"]) / (1 - beta1**t),
-            beta1,
-            beta2,
-            group["eps"],
-            sqrt(1 - beta2**t),
-            decay,
-            shrink,
-            group["maximize"],
-        )
+        m, v = state["exp_avg"].array, state["exp_avg_sq"].array
+        top = state["max_exp_avg_sq"].array if group["amsgrad"] else None
+        rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
+        device.kernels.adam_step(p, g, m, v, top, rate, beta1, beta2, group["eps"], root, *decay_of(group), group["maximize"])
 
 
 class SparseAdam(RowWise, Optimizer):
-    """Adam for sparse gradients: rows that no index named keep their values and their running means.
+    """Adam for sparse gradients: rows without a gradient keep their values and their running means.
 
     Memory: as :class:`Adam`, and in a step a workspace of the gradient's size.
 
@@ -119,20 +112,19 @@ class SparseAdam(RowWise, Optimizer):
         check_rates(lr, eps, 0, betas)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+    arrays, squares = ("exp_avg", "exp_avg_sq"), ("exp_avg_sq",)
 
     def _step(self, due: list) -> None:
         if any(not p.grad.is_sparse for _, p in due):
             raise ArgumentError("SparseAdam does not support dense gradients, please consider Adam instead")
         super()._step(due)
 
-    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+    def update_rows(self, device: Device, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
         size = float(group["lr"]) * sqrt(1 - beta2**t) / (1 - beta1**t)
         m, v = state["exp_avg"].array, state["exp_avg_sq"].array
-        kernels.sparse_adam_step(p, first, g, m, v, size, beta1, beta2, group["eps"], group["maximize"])
+        device.kernels.sparse_adam_step(p, first, g, m, v, size, beta1, beta2, group["eps"], group["maximize"])
 
 
 class AdamW(Adam):
@@ -188,15 +180,14 @@ class Adamax(Optimizer):
         check_rates(lr, eps, weight_decay, betas)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_inf")
+    arrays = ("exp_avg", "exp_inf")
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
         rate = float(group["lr"]) / (1 - beta1**t)
         m, top = state["exp_avg"].array, state["exp_inf"].array
-        kernels.adamax_step(p, g, m, top, rate, beta1, beta2, group["eps"], group["weight_decay"], group["maximize"])
+        device.kernels.adamax_step(p, g, m, top, rate, beta1, beta2, group["eps"], group["weight_decay"], group["maximize"])
 
 
 class NAdam(Optimizer):
@@ -226,35 +217,20 @@ class NAdam(Optimizer):
         master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay, betas)
-        if not momentum_decay >= 0.0:
-            raise ValueError(f"Invalid momentum_decay value: {momentum_decay}")
+        not_negative(momentum_decay=momentum_decay)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+    arrays, squares = ("exp_avg", "exp_avg_sq"), ("exp_avg_sq",)
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
         lr = float(group["lr"])
         mu, after = (beta1 * (1.0 - 0.5 * 0.96 ** (n * group["momentum_decay"])) for n in (t, t + 1))
         product = state["mu_product"] = state.get("mu_product", 1.0) * mu
-        decay, shrink = decay_of(group)
-        kernels.nadam_step(
-            p,
-            g,
-            state["exp_avg"].array,
-            state["exp_avg_sq"].array,
-            lr * (1 - mu) / (1 - product),
-            lr * after / (1 - product * after),
-            beta1,
-            beta2,
-            group["eps"],
-            sqrt(1 - beta2**t),
-            decay,
-            shrink,
-            group["maximize"],
-        )
+        m, v = state["exp_avg"].array, state["exp_avg_sq"].array
+        rates, root = (lr * (1 - mu) / (1 - product), lr * after / (1 - product * after)), sqrt(1 - beta2**t)
+        device.kernels.nadam_step(p, g, m, v, *rates, beta1, beta2, group["eps"], root, *decay_of(group), group["maximize"])
 
 
 class RAdam(Optimizer):
@@ -287,10 +263,9 @@ class RAdam(Optimizer):
         check_rates(lr, eps, weight_decay, betas)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+    arrays, squares = ("exp_avg", "exp_avg_sq"), ("exp_avg_sq",)
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         beta1, beta2 = group["betas"]
         most = 2 / (1 - beta2) - 1
@@ -299,18 +274,5 @@ class RAdam(Optimizer):
         rectified = length > 5.0
         if rectified:
             rate *= sqrt((length - 4) * (length - 2) * most / ((most - 4) * (most - 2) * length)) * sqrt(1 - beta2**t)
-        decay, shrink = decay_of(group)
-        kernels.radam_step(
-            p,
-            g,
-            state["exp_avg"].array,
-            state["exp_avg_sq"].array,
-            rate,
-            rectified,
-            beta1,
-            beta2,
-            group["eps"],
-            decay,
-            shrink,
-            group["maximize"],
-        )
+        m, v = state["exp_avg"].array, state["exp_avg_sq"].array
+        device.kernels.radam_step(p, g, m, v, rate, rectified, beta1, beta2, group["eps"], *decay_of(group), group["maximize"])

@@ -1,16 +1,19 @@
-"""RMSprop, Adagrad and Adadelta: steps scaled by what the gradients were."""
+"""RMSprop, Adagrad and Adadelta: steps scaled by the size of past gradients."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from ..devices import device as Device
 from .optimizer import Optimizer, options, tick
 from .rows import RowWise
-from .state import check_rates
+from .state import check_rates, not_negative
+
+__all__ = ("Adadelta", "Adagrad", "RMSprop")
 
 
 class RMSprop(Optimizer):
-    """Steps over the root of the running mean of squared gradients.
+    """Divides the gradient by the root of the running mean of its square.
 
     Memory: 4 bytes a float32 parameter (``square_avg``), 4 more with momentum, 4 more when centered.
 
@@ -41,35 +44,27 @@ class RMSprop(Optimizer):
         master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay)
-        if not momentum >= 0.0:
-            raise ValueError(f"Invalid momentum value: {momentum}")
-        if not alpha >= 0.0:
-            raise ValueError(f"Invalid alpha value: {alpha}")
+        not_negative(momentum=momentum, alpha=alpha)
         super().__init__(params, options(locals()))
+
+    squares = ("square_avg",)
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         momentum = ("momentum_buffer",) if group["momentum"] > 0 else ()
         return ("square_avg", *momentum, *(("grad_avg",) if group["centered"] else ()))
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         tick(state)
-        kernels.rmsprop_step(
-            p,
-            g,
-            state["square_avg"].array,
-            state["momentum_buffer"].array if group["momentum"] > 0 else None,
-            state["grad_avg"].array if group["centered"] else None,
-            float(group["lr"]),
-            group["alpha"],
-            group["eps"],
-            group["momentum"],
-            group["weight_decay"],
-            group["maximize"],
+        buf = state["momentum_buffer"].array if group["momentum"] > 0 else None
+        mean = state["grad_avg"].array if group["centered"] else None
+        lr, alpha, eps, momentum, decay = (group[name] for name in ("lr", "alpha", "eps", "momentum", "weight_decay"))
+        device.kernels.rmsprop_step(
+            p, g, state["square_avg"].array, buf, mean, float(lr), alpha, eps, momentum, decay, group["maximize"]
         )
 
 
 class Adagrad(RowWise, Optimizer):
-    """Steps over the root of the sum of all squared gradients.
+    """Divides the gradient by the root of the sum of all its squares so far.
 
     Memory: 4 bytes a float32 parameter (``sum``), made at the first step.
 
@@ -101,14 +96,10 @@ class Adagrad(RowWise, Optimizer):
         master_weights: bool = False,
     ) -> None:
         check_rates(lr, eps, weight_decay)
-        if not lr_decay >= 0.0:
-            raise ValueError(f"Invalid lr_decay value: {lr_decay}")
-        if not initial_accumulator_value >= 0.0:
-            raise ValueError(f"Invalid initial_accumulator_value value: {initial_accumulator_value}")
+        not_negative(lr_decay=lr_decay, initial_accumulator_value=initial_accumulator_value)
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("sum",)
+    arrays = squares = ("sum",)
 
     def initial(self, group: dict[str, Any]) -> float:
         return group["initial_accumulator_value"]
@@ -116,19 +107,19 @@ class Adagrad(RowWise, Optimizer):
     def refuse_rows(self, group: dict[str, Any]) -> str:
         return "weight_decay option is not compatible with sparse gradients" if group["weight_decay"] else ""
 
-    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+    def update_rows(self, device: Device, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
         t = tick(state)
         rate = float(group["lr"]) / (1 + (t - 1) * group["lr_decay"])
-        kernels.sparse_adagrad_step(p, first, g, state["sum"].array, rate, group["eps"], group["maximize"])
+        device.kernels.sparse_adagrad_step(p, first, g, state["sum"].array, rate, group["eps"], group["maximize"])
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         t = tick(state)
         rate = float(group["lr"]) / (1 + (t - 1) * group["lr_decay"])
-        kernels.adagrad_step(p, g, state["sum"].array, rate, group["eps"], group["weight_decay"], group["maximize"])
+        device.kernels.adagrad_step(p, g, state["sum"].array, rate, group["eps"], group["weight_decay"], group["maximize"])
 
 
 class Adadelta(Optimizer):
-    """Steps scaled by the running mean of squared steps over that of squared gradients.
+    """Scales each gradient by the running root mean square of past steps over that of past gradients.
 
     Memory: 8 bytes a float32 parameter (``square_avg``, ``acc_delta``).
 
@@ -163,11 +154,10 @@ class Adadelta(Optimizer):
             raise ValueError(f"Invalid rho value: {rho}")
         super().__init__(params, options(locals()))
 
-    def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return ("square_avg", "acc_delta")
+    arrays = squares = ("square_avg", "acc_delta")
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         tick(state)
         square, moved = state["square_avg"].array, state["acc_delta"].array
         rates = float(group["lr"]), group["rho"], group["eps"]
-        kernels.adadelta_step(p, g, square, moved, *rates, group["weight_decay"], group["maximize"])
+        device.kernels.adadelta_step(p, g, square, moved, *rates, group["weight_decay"], group["maximize"])

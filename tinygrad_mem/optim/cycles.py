@@ -11,7 +11,7 @@ from .schedule import LRScheduler, check_optimizer, per_group
 
 
 def _open_momentum(optimizer: Optimizer, low: Any, high: Any, fresh: bool) -> bool:
-    """Write the momentum's bounds into the groups, and its first value; True where the momentum is Adam's first beta.
+    """Write the bounds and the first value of the momentum into the groups. Returns whether the momentum is Adam's first beta.
 
     Raises:
         ValueError: the optimizer has neither.
@@ -35,7 +35,8 @@ def _set_momentum(group: dict[str, Any], value: float, use_beta1: bool) -> None:
 
 
 class CosineAnnealingWarmRestarts(LRScheduler):
-    """Half a cosine down to ``eta_min`` over ``T_0`` epochs, then again from the top over ``T_mult`` times as many.
+    """Lowers the rate to ``eta_min`` along half a cosine over ``T_0`` epochs, then restarts; each cycle is ``T_mult`` times
+    longer.
 
     Raises:
         ValueError: ``T_0`` or ``T_mult`` is not a positive integer.
@@ -79,7 +80,9 @@ class CosineAnnealingWarmRestarts(LRScheduler):
 
 
 class OneCycleLR(LRScheduler):
-    """Up from ``max_lr / div_factor`` to ``max_lr``, then down to that over ``final_div_factor``; momentum the other way.
+    """Raises the rate from ``max_lr / div_factor`` to ``max_lr``, then lowers it to the first rate over ``final_div_factor``.
+
+    The momentum falls while the rate rises, and rises while it falls.
 
     Raises:
         ValueError: no number of steps, ``pct_start`` outside of [0, 1], an unknown strategy, an optimizer without
@@ -171,7 +174,9 @@ def _total_steps(total_steps: int | None, epochs: int | None, steps_per_epoch: i
 
 
 class CyclicLR(LRScheduler):
-    """Triangles between ``base_lr`` and ``max_lr``, whose height ``mode`` (or ``scale_fn``) changes; momentum the other way.
+    """Moves the rate up and down between ``base_lr`` and ``max_lr``; ``mode`` or ``scale_fn`` scales the height of each cycle.
+
+    The momentum falls while the rate rises, and rises while it falls.
 
     Raises:
         ValueError: an unknown mode without ``scale_fn``, or an optimizer without momentum.
@@ -217,7 +222,7 @@ class CyclicLR(LRScheduler):
         self.base_lrs = base_lrs
 
     def scale_fn(self, x: float) -> float:
-        """The height of a cycle (or of an iteration)."""
+        """The factor of the height of a cycle, or of an iteration."""
         if self._scale_fn_custom is not None:
             return self._scale_fn_custom(x)
         return {"triangular": 1.0, "triangular2": 1 / 2.0 ** (x - 1), "exp_range": self.gamma**x}[self.mode]

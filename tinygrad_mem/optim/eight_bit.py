@@ -1,4 +1,4 @@
-"""Adam and SGD whose moments are bytes: block-wise 8-bit optimizers."""
+"""Adam and SGD with moments of one byte per number: block-wise 8-bit optimizers."""
 
 from __future__ import annotations
 
@@ -8,29 +8,32 @@ from typing import Any
 import numpy as np
 
 from ..autograd.tensor import Tensor
+from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import NotOfferedError
 from .adam import Adam, decay_of
 from .optimizer import Optimizer, options, tick
-from .sgd import SGD, check_sgd
+from .sgd import SGD, check_sgd, rates_of
 from .state import StateArray, check_rates
 
+__all__ = ("Adam8bit", "AdamW8bit", "SGD8bit")
+
 BLOCK = 2048
-"""Numbers that share a scale: the paper's. bitsandbytes has 256 today; 64 to 16,384 are taken."""
+"""How many numbers share a scale: the paper's number. bitsandbytes has 256 today; 64 to 16,384 are accepted."""
 
 
 class _Bytes(Optimizer):
-    """The base of the 8-bit optimizers: which parameters have their moments in bytes, and what these take."""
+    """The base of the 8-bit optimizers: which parameters have 8-bit moments, and the arrays of these."""
 
-    moments: tuple[str, ...] = ()  # of the rule in 32 bits, in the order of state1 and state2
+    moments: tuple[str, ...] = ()  # their names in 32 bits, in the order of state1 and state2
 
     def in_bytes(self, group: dict[str, Any], p: Tensor) -> bool:
-        """Whether the moments of ``p`` are kept in bytes: not those of small parameters, nor where the group has 32 bits."""
+        """True if ``p`` has 8-bit moments: it is not small, and its group does not ask for 32 bits."""
         return group["optim_bits"] == 8 and p.array.size >= group["min_8bit_size"]
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
         packed = [name for i in range(len(self.moments)) for name in (f"state{i + 1}", f"absmax{i + 1}")]
-        return (*packed, *self.moments)  # of a parameter either the first or the last
+        return (*packed, *self.moments)  # a parameter has either the packed arrays or the moments
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         if not self.in_bytes(group, p):
@@ -53,27 +56,28 @@ def _check(optim_bits: int, min_8bit_size: int, block_size: int) -> None:
 
 
 class Adam8bit(_Bytes, Adam):
-    """Adam whose moments are a byte a number: block by block, the nearest of 256 numbers times the block's largest size.
+    """Adam with moments of one byte per number: an index into 256 values, which are scaled by the largest number of each block.
 
-    The numbers are unpacked, updated in float32 and packed again in tiles. ``exp_avg`` is ``state1`` (a byte a number) and
-    ``absmax1`` (a float32 a block), ``exp_avg_sq`` is ``state2`` and ``absmax2``: bitsandbytes' names.
+    A step unpacks the moments tile by tile, updates them in float32 and packs them again. ``exp_avg`` is kept as ``state1``
+    (one byte per number) and ``absmax1`` (one float32 per block), ``exp_avg_sq`` as ``state2`` and ``absmax2``: bitsandbytes'
+    names.
 
-    Memory: ``2 * n + 8 * ceil(n / block_size)`` bytes for n parameters, whatever their dtype: 2.004 each, where Adam has 8.
-    Parameters below ``min_8bit_size`` elements (biases, norms) have float32 moments, as :class:`Adam`.
+    Memory: ``2 * n + 8 * ceil(n / block_size)`` bytes for n parameters, whatever their dtype: 2.004 each, and 8 with Adam.
+    Parameters of fewer than ``min_8bit_size`` elements (biases, norms) have float32 moments, as in :class:`Adam`.
 
-    Price: each step unpacks and packs the moments. Each is stored to 8 bits, so the updates are noisier than Adam's.
+    Price: each step unpacks and packs the moments. The updates are noisier than Adam's, because each moment has 8 bits.
 
     Do not use when: most parameters are embeddings, unless they have a group of their own (next paragraph).
 
-    The stable-embedding rule: rows of an embedding see gradients now and then, of very different sizes, and 8 bits hurt
-    there. Give its weight a group of its own with ``"optim_bits": 32``, and put a layer norm behind it.
+    The stable-embedding rule: rows of an embedding get gradients only now and then, and of very different sizes. 8 bits are too
+    few for that. Put its weight into a group of its own with ``"optim_bits": 32``, and put a layer norm behind the embedding.
 
     Args:
         params: parameters or groups.
         lr, betas, eps, weight_decay, maximize: as :class:`Adam`.
         optim_bits: 8, or 32 for float32 moments (a group's option).
         min_8bit_size: parameters with fewer elements have float32 moments.
-        block_size: numbers that share a scale, 64 to 16384; 2048 is the paper's, 256 bitsandbytes'.
+        block_size: how many numbers share a scale, 64 to 16384; the paper has 2048, bitsandbytes 256.
         amsgrad: not offered.
         master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
 
@@ -108,28 +112,16 @@ class Adam8bit(_Bytes, Adam):
         _check(optim_bits, min_8bit_size, block_size)
         Optimizer.__init__(self, params, options(locals()))
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         if "state1" not in state:
-            super().update(kernels, group, p, g, state, first)
+            super().update(device, group, p, g, state, first)
             return
         t = tick(state)
         beta1, beta2 = group["betas"]
-        decay, shrink = decay_of(group)
-        packed = [state[name].array for name in ("state1", "absmax1", "state2", "absmax2")]
-        kernels.adam8bit_step(
-            p,
-            g,
-            *packed,
-            group["block_size"],
-            float(group["lr"]) / (1 - beta1**t),
-            beta1,
-            beta2,
-            group["eps"],
-            sqrt(1 - beta2**t),
-            decay,
-            shrink,
-            group["maximize"],
-        )
+        m, m_top, v, v_top = (state[name].array for name in ("state1", "absmax1", "state2", "absmax2"))
+        rate, root = float(group["lr"]) / (1 - beta1**t), sqrt(1 - beta2**t)
+        rates = rate, beta1, beta2, group["eps"], root, *decay_of(group)
+        device.kernels.adam8bit_step(p, g, m, m_top, v, v_top, group["block_size"], *rates, group["maximize"])
 
 
 class AdamW8bit(Adam8bit):
@@ -157,9 +149,9 @@ class AdamW8bit(Adam8bit):
 
 
 class SGD8bit(_Bytes, SGD):
-    """SGD with momentum whose momentum is a byte a number, as in :class:`Adam8bit` (``state1``, ``absmax1``).
+    """SGD with a momentum of one byte per number, as in :class:`Adam8bit` (``state1``, ``absmax1``).
 
-    Memory: ``n + 4 * ceil(n / block_size)`` bytes for n parameters: 1.002 each, where SGD with momentum has 4.
+    Memory: ``n + 4 * ceil(n / block_size)`` bytes for n parameters: 1.002 each, and 4 with SGD.
 
     Price: each step unpacks and packs the momentum, which is stored to 8 bits.
 
@@ -198,20 +190,9 @@ class SGD8bit(_Bytes, SGD):
         _check(optim_bits, min_8bit_size, block_size)
         Optimizer.__init__(self, params, options(locals()))
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         if "state1" not in state:
-            super().update(kernels, group, p, g, state, first)
+            super().update(device, group, p, g, state, first)
             return
-        kernels.sgd8bit_step(
-            p,
-            g,
-            state["state1"].array,
-            state["absmax1"].array,
-            group["block_size"],
-            float(group["lr"]),
-            group["momentum"],
-            0 if first else group["dampening"],  # the first gradient enters whole
-            group["weight_decay"],
-            group["nesterov"],
-            group["maximize"],
-        )
+        packed = state["state1"].array, state["absmax1"].array
+        device.kernels.sgd8bit_step(p, g, *packed, group["block_size"], *rates_of(group, first))

@@ -1,4 +1,4 @@
-"""Checks of a state dict before anything of it is taken: its values must be of the kinds that are there already."""
+"""Checks of a state dict before it is loaded: its values must have the types of those that they replace."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def mapping(what: str, found: Any, keys: Iterable[str] = ()) -> None:
 
 
 def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
-    """Refuse what is of another kind than ``mine``: no number for a number, no list for a list, ...
+    """Check that ``found`` has the type of ``mine``: a number for a number, a list for a list, and so on.
 
-    ``None`` of mine may be anything, in a list ``None`` or a number; a bool may be ``None``.
+    If ``mine`` is ``None``, anything is accepted; in a list, ``None`` or a number. For a bool, ``None`` is accepted too.
 
     Raises:
-        ArgumentTypeError: another kind.
-        ArgumentError: a list of another length.
+        ArgumentTypeError: the type is another.
+        ArgumentError: a list has another length.
     """
     if isinstance(mine, Sequence) and not isinstance(mine, str):
         if not isinstance(found, Sequence) or isinstance(found, str):
@@ -54,7 +54,7 @@ def like(what: str, found: Any, mine: Any, same_length: bool = True) -> None:
 
 
 def is_number(x: Any) -> bool:
-    """Whether ``x`` is a real number, or an array or tensor of one."""
+    """True if ``x`` is a real number, or an array or tensor of one."""
     if isinstance(x, Number):
         return not isinstance(x, (complex, np.complexfloating))
     return hasattr(x, "item") and getattr(x, "ndim", 1) == 0
@@ -65,10 +65,10 @@ def _other(what: str, kind: str, found: Any) -> ArgumentTypeError:
 
 
 def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defaults: dict[str, Any]) -> None:
-    """Refuse a state dict that is not of an optimizer with groups like these, and with options of the kinds of ``defaults``.
+    """Check the state dict of an optimizer against its groups, and against the types of its options in ``defaults``.
 
     Raises:
-        ArgumentTypeError: something is of another kind than it should be.
+        ArgumentTypeError: something has a wrong type.
         ArgumentError: a key is missing, or the groups do not match.
     """
     mapping(f"{rule}.load_state_dict", state_dict, ("state", "param_groups"))
@@ -97,11 +97,11 @@ def of_optimizer(rule: str, state_dict: Any, groups: list[dict[str, Any]], defau
 
 
 def of_schedule(rule: str, state_dict: Any, mine: dict[str, Any]) -> None:
-    """Refuse a state dict with a value of another kind than a schedule's own, which ``mine`` are.
+    """Check the state dict of a schedule against ``mine``, the schedule's own values.
 
     Raises:
-        ArgumentTypeError: it is no dict, or a value is of another kind.
-        ArgumentError: a list has another length; those of milestones may.
+        ArgumentTypeError: it is not a dict, or a value has another type.
+        ArgumentError: a list has another length; lists of milestones may.
     """
     mapping(f"{rule}.load_state_dict", state_dict)
     for key in state_dict.keys() & mine.keys() - {"_schedulers", "default_min_lr"}:  # None in PyTorch, and never read

@@ -22,7 +22,7 @@ from .schedule import SequentialLR as SequentialLR
 
 
 class StepLR(LRScheduler):
-    """Times ``gamma`` every ``step_size`` epochs."""
+    """Multiplies the rate by ``gamma`` every ``step_size`` epochs."""
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.step_size, self.gamma = step_size, gamma
@@ -37,7 +37,7 @@ class StepLR(LRScheduler):
 
 
 class MultiStepLR(LRScheduler):
-    """Times ``gamma`` at each of ``milestones``."""
+    """Multiplies the rate by ``gamma`` at each of ``milestones``."""
 
     def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1, last_epoch: int = -1) -> None:
         self.milestones, self.gamma = Counter(milestones), gamma
@@ -52,7 +52,7 @@ class MultiStepLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """Times ``factor`` for the first ``total_iters`` epochs.
+    """Multiplies the rate by ``factor`` for the first ``total_iters`` epochs.
 
     Raises:
         ValueError: ``factor`` is outside of [0, 1].
@@ -76,7 +76,7 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """From ``start_factor`` to ``end_factor`` times the rate, in a straight line over ``total_iters`` epochs.
+    """Changes the rate linearly from ``start_factor`` to ``end_factor`` times its value, over ``total_iters`` epochs.
 
     Raises:
         ValueError: a factor is out of range.
@@ -113,7 +113,7 @@ class LinearLR(LRScheduler):
 
 
 class ExponentialLR(LRScheduler):
-    """Times ``gamma`` every epoch."""
+    """Multiplies the rate by ``gamma`` every epoch."""
 
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
@@ -127,7 +127,7 @@ class ExponentialLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """Down to 0 over ``total_iters`` epochs, by ``(1 - epoch / total_iters) ** power``."""
+    """Lowers the rate to 0 over ``total_iters`` epochs, by the factor ``(1 - epoch / total_iters) ** power``."""
 
     def __init__(self, optimizer: Optimizer, total_iters: int = 5, power: float = 1.0, last_epoch: int = -1) -> None:
         self.total_iters, self.power = total_iters, power
@@ -145,7 +145,7 @@ class PolynomialLR(LRScheduler):
 
 
 class CosineAnnealingLR(LRScheduler):
-    """Along half a cosine from the rate to ``eta_min`` over ``T_max`` epochs, and back.
+    """Lowers the rate to ``eta_min`` along half a cosine over ``T_max`` epochs, and raises it again.
 
     Source: Loshchilov and Hutter, *SGDR: stochastic gradient descent with warm restarts*, 2017.
     """
@@ -160,7 +160,7 @@ class CosineAnnealingLR(LRScheduler):
             return self._rates()
         if self._step_count == 1 and epoch > 0:
             return self._get_closed_form_lr()
-        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # the way up begins, where the ratio below is 0 / 0
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:  # the rate begins to rise, and the ratio below would be 0 / 0
             rise = (1 - math.cos(math.pi / self.T_max)) / 2
             return [rate + (base - low) * rise for rate, base in zip(self._rates(), self.base_lrs, strict=True)]
         ratio = (1 + math.cos(math.pi * epoch / self.T_max)) / (1 + math.cos(math.pi * (epoch - 1) / self.T_max))
@@ -172,10 +172,10 @@ class CosineAnnealingLR(LRScheduler):
 
 
 class LambdaLR(LRScheduler):
-    """The first rate times ``lr_lambda(epoch)``, one function for all groups or one each.
+    """Sets the rate to the first rate times ``lr_lambda(epoch)``; one function for all groups, or one for each.
 
     Raises:
-        ValueError: not one function a group.
+        ValueError: the number of functions is not that of the groups.
     """
 
     def __init__(self, optimizer: Optimizer, lr_lambda: Callable | list[Callable], last_epoch: int = -1) -> None:
@@ -189,7 +189,7 @@ class LambdaLR(LRScheduler):
         return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything but the optimizer and plain functions; callable objects give their attributes."""
+        """Everything but the optimizer and plain functions; of callable objects, the attributes."""
         state = {key: value for key, value in self.__dict__.items() if key not in ("optimizer", "lr_lambdas")}
         state["lr_lambdas"] = [None if _is_function(f) else dict(f.__dict__) for f in self.lr_lambdas]
         return state
@@ -216,7 +216,7 @@ def _is_function(f: Any) -> bool:
 
 
 class MultiplicativeLR(LambdaLR):
-    """The rate before times ``lr_lambda(epoch)``, one function for all groups or one each."""
+    """Multiplies the rate by ``lr_lambda(epoch)`` each epoch; one function for all groups, or one for each."""
 
     def get_lr(self) -> list[float]:
         if self.last_epoch <= 0:

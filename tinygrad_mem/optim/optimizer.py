@@ -1,4 +1,4 @@
-"""The base of every optimizer: parameter groups, state, and a step that happens wholly or not at all."""
+"""The base of every optimizer: parameter groups, state, and a step that is made as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ import numpy as np
 
 from .. import scope
 from ..autograd.grad_mode import enable_grad
+from ..autograd.gradients import SparseTensor
 from ..autograd.hooks import RemovableHandle
-from ..autograd.sparse import SparseTensor
 from ..autograd.tensor import Tensor
+from ..devices import device as Device
 from ..dtypes import arithmetic, as_dtype
-from ..errors import GraphError, NotOfferedError
-from ..interrupts import Living, whole
+from ..errors import GraphError, NotOfferedError, pins_nothing
+from ..interrupts import LiveObjects, uninterrupted
 from . import loading, rows
 from . import state as states
 from .state import MASTER, OURS, StateArray, has_master
+
+__all__ = ("Optimizer",)
 
 
 class _Required:
@@ -35,25 +38,27 @@ required = _Required()
 class Optimizer:
     """Holds parameters in groups and updates them from their gradients.
 
-    A subclass says which arrays of a parameter's size it keeps (:meth:`state_names`) and how one parameter is updated
-    (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype (float32 for half precision,
-    which squares of gradients and small changes would leave); an update makes no temporaries of a parameter's size.
+    A subclass defines which arrays it keeps for each parameter (``arrays`` or :meth:`state_names`) and how it updates one
+    parameter (:meth:`update`). State is made at the first step of a parameter, in the parameter's dtype, as PyTorch's. That of
+    half-precision parameters is computed in float32 and rounded to nearest; in float16 the roots of mean squares are kept,
+    because the square of a small gradient is 0 there. ``master_weights``, and ``state_dtype=float32`` where it is offered, keep
+    float32. An update makes no temporaries of a parameter's size.
 
-    **Master weights.** A group with ``master_weights=True`` (of any optimizer; apex's name) keeps a float32 copy of each of its
-    half-precision parameters in its state, under ``"master_weight"``: 4 bytes a parameter. A step updates the copy, in float32,
-    and rounds it once into the parameter: what is below half an ulp of that adds up instead of vanishing. The parameter
-    is the truth and the copy its finer digits: where somebody wrote the parameter since (``load_state_dict``, a clamp), the
-    copy takes over what was written, element by element, before the next update. Float32 and wider parameters have no copy.
-    Gradients are the parameter's dtype, or float32 where ``parameter.grad_dtype`` says so.
-    Memory: what the rule keeps (see each subclass), and 4 bytes for each parameter that has a master weight.
-    Price: one rounding of each parameter a step. Do not use when: parameters are float32: they have no copy.
+    **Master weights.** A group with ``master_weights=True`` (apex's name; any optimizer takes it) keeps a float32 copy of each
+    of its half-precision parameters in its state, under ``"master_weight"``: 4 bytes per parameter. A step updates the copy in
+    float32 and rounds it once into the parameter. So updates below half an ulp of the parameter add up instead of vanishing. If
+    the parameter was written since the last step (``load_state_dict``, a clamp), the elements that changed are copied into the
+    master first. Float32 and wider parameters have no copy. Gradients have the parameter's dtype, or float32 if
+    ``parameter.grad_dtype`` says so.
+    Memory: the state of the optimizer (see each subclass), and 4 bytes for each parameter that has a master weight.
+    Price: one rounding of each parameter per step. Do not use when: parameters are float32: they have no copy.
 
     Args:
         params: tensors, ``(name, tensor)`` pairs, or dicts with ``"params"`` and options of their own.
-        defaults: option -> value for groups that do not set it.
+        defaults: option -> value, for groups that do not set the option.
 
     Attributes:
-        param_groups: dicts of ``"params"`` and options; change options between steps at will.
+        param_groups: dicts of ``"params"`` and options. Options may be changed between steps.
         state: parameter -> dict of its state.
 
     Raises:
@@ -62,12 +67,13 @@ class Optimizer:
     """
 
     half_state = False  # whether ``state_dtype`` is offered
-    work: Any = None  # the workspace on the device of the parameter that is being updated
-    squares: tuple[str, ...] = ()  # which state arrays are means of squares: kept in float16, they are kept as roots
-    _moves = 0  # steps that have moved parameters
-    _opt_called = False  # PyTorch's name: whether a step was made, which schedules ask
+    work: Any = None  # during a step: the workspace on the device of the parameter that is being updated
+    arrays: tuple[str, ...] = ()  # the names of the arrays that the rule keeps of each parameter
+    squares: tuple[str, ...] = ()  # the arrays that are means of squares: in float16 their roots are kept
+    _moves = 0  # the number of steps that have changed parameters
+    _opt_called = False  # PyTorch's name, read by schedules: whether a step was made
     _in_backward: Any = None  # the optimizer_in_backward that updates each parameter as its gradient arrives
-    _living = Living()  # all optimizers, for those who take stock
+    _living = LiveObjects()  # all optimizers; a new track asks them for their state
 
     def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
         if isinstance(params, Tensor):
@@ -94,18 +100,18 @@ class Optimizer:
         self._before: dict[int, Callable] = {}
         self._after: dict[int, Callable] = {}
 
-    # --- what a subclass says -------------------------------------------------------------------------------------------
+    # --- what a subclass defines -----------------------------------------------------------------------------------------
 
     def state_names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The arrays of a parameter's size that the rule keeps under the group's options."""
-        return ()
+        """The names of the arrays that the rule keeps of a parameter, if they depend on the group's options."""
+        return self.arrays
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
-        """Everything that the rule keeps of ``p``: for rules whose arrays are not all like :meth:`state_names` says."""
+        """All state arrays of ``p``, by name. Override it if some of them have another shape, dtype or initial value."""
         names = self.state_names(group)
         if not names:
             return {}
-        dtype = as_dtype(group.get("state_dtype") or arithmetic(p.dtype))
+        dtype = as_dtype(group.get("state_dtype") or (arithmetic(p.dtype) if has_master(group, p) else p.dtype))
         value = self.initial(group)
         return {name: StateArray(p.array.shape, dtype, value, name in self.squares) for name in names}
 
@@ -113,27 +119,26 @@ class Optimizer:
         """The initial values of new state arrays."""
         return 0.0
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
-        """Update the array ``p`` by the gradient ``g``; tensors of ``state`` are arrays of p's size. It allocates nothing."""
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+        """Update the array ``p`` by the gradient ``g``, without allocating; ``first``: whether ``state`` is new."""
         raise NotImplementedError
 
-    def workspace(self, kernels: Any, group: dict[str, Any], p: Tensor) -> int:
-        """Bytes that the update of ``p`` wants for itself, in :attr:`work`; one serves all parameters of a step."""
+    def workspace(self, device: Device, group: dict[str, Any], p: Tensor) -> int:
+        """Bytes of workspace that the update of ``p`` needs, in :attr:`work`. All parameters of a step share one workspace."""
         return 0
 
     # --- a step ---------------------------------------------------------------------------------------------------------
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update every parameter that has a gradient. Returns what ``closure`` returned, ``None`` without one.
+        """Update every parameter that has a gradient. Returns the result of ``closure``, if given.
 
-        All state that is missing is made before anything is written: when memory runs out, parameters, state and step
-        counts are as they were. A signal (Ctrl-C) that comes while they are written is heard when all are: an interrupt leaves
-        them before the step or after it. An exception that another thread sets in this one (``PyThreadState_SetAsyncExc``) can
-        end a step halfway; a note at the exception says so.
+        Missing state is made before anything is written. So if memory runs out, parameters, state and step counts are
+        unchanged. Ctrl-C during the step is handled when the step is complete. Only an exception that another thread sets in
+        this one (``PyThreadState_SetAsyncExc``) can end a step halfway; then a note on the exception says so.
 
         Raises:
             OutOfMemoryError: there is no room for the state.
-            GraphError: ``optimizer_in_backward`` is on: there are no gradients left to step with.
+            GraphError: ``optimizer_in_backward`` is on, so no gradients are left for a step.
         """
         if self._in_backward is not None:
             self.refuse_in_backward(f"{type(self).__name__}.step()")
@@ -156,7 +161,7 @@ class Optimizer:
         return loss
 
     def refuse_in_backward(self, what: str) -> None:
-        """Raise GraphError while :class:`~tinygrad_mem.techniques.optimizer_in_backward` is on: ``what`` wants gradients."""
+        """Raise GraphError while :class:`~tinygrad_mem.techniques.optimizer_in_backward` is on: ``what`` needs gradients."""
         if self._in_backward is not None:
             raise GraphError(
                 f"{what}: this optimizer updates each parameter in backward and frees its gradient there "
@@ -165,7 +170,7 @@ class Optimizer:
             )
 
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
-        """Update the parameters of ``due``, each with its group and a gradient: all of them, or none when memory runs out."""
+        """Update the parameters in ``due``, given with their groups: all of them, or none if memory runs out."""
         rows.check(self, due)
         local = scope.local
         before = local.op, local.phase
@@ -174,7 +179,7 @@ class Optimizer:
             fresh = self._fresh(due)
             try:
                 rooms = self._workspaces(due)
-                whole(self._write, due, fresh, rooms)
+                uninterrupted(self._write, due, fresh, rooms)
             except BaseException:
                 fresh.clear()  # the exception's traceback holds this frame, and would hold the state that was made
                 raise
@@ -183,7 +188,7 @@ class Optimizer:
             local.op, local.phase = before
 
     def _write(self, due: list[tuple[dict[str, Any], Tensor]], fresh: dict[Any, Any], rooms: dict[Any, Any]) -> None:
-        """Write the step, which may not end halfway: nothing is allocated here, and no signal's handler runs before its end."""
+        """Write the step. Nothing is allocated here, and signals are handled afterwards, so that it does not end halfway."""
         written = 0
         try:
             for p, made in fresh.items():
@@ -196,8 +201,8 @@ class Optimizer:
             self._moves += 1
         except BaseException as error:
             error.add_note(
-                f"{scope.local.op} was ended after {written} of {len(due)} parameters: these have moved, the next may have in "
-                "part. Go on from a checkpoint."
+                f"{scope.local.op} was ended after {written} of {len(due)} parameters: these are updated, the next one perhaps "
+                "in part. Go on from a checkpoint."
             )
             raise
 
@@ -205,14 +210,14 @@ class Optimizer:
         """The workspace of each device, made before anything is written."""
         sizes: dict[Any, int] = {}
         for group, p in due:
-            sizes[p.device] = max(sizes.get(p.device, 0), rows.workspace(p._grad) or self.workspace(p.device.kernels, group, p))
+            sizes[p.device] = max(sizes.get(p.device, 0), rows.workspace(p._grad) or self.workspace(p.device, group, p))
         if not any(sizes.values()):
             return {}
-        before, scope.local.birth = scope.local.birth, "WORKSPACE"
+        before, scope.local.new_role = scope.local.new_role, "WORKSPACE"
         try:
             return {device: device.empty((size,), np.dtype(np.uint8)) for device, size in sizes.items() if size}
         finally:
-            scope.local.birth = before
+            scope.local.new_role = before
 
     def _step_one(self, group: dict[str, Any], p: Tensor, fresh: dict[str, Tensor]) -> None:
         assert p._grad is not None
@@ -232,17 +237,16 @@ class Optimizer:
 
     def _update(self, group: dict[str, Any], p: Tensor, g: Any, state: dict[str, Any], first: bool) -> None:
         """One parameter: :meth:`update` of it, or of its master, which is then rounded into it."""
-        kernels = p.device.kernels
         if not has_master(group, p):
-            self.update(kernels, group, p.array, g, state, first)
+            self.update(p.device, group, p.array, g, state, first)
             return
         master = state[MASTER].array
-        kernels.renew_master(p.array, out=master)
-        self.update(kernels, group, master, g, state, first)
-        kernels.copy(master, out=p.array)  # rounds
+        p.device.kernels.renew_master(p.array, out=master)
+        self.update(p.device, group, master, g, state, first)
+        p.device.kernels.copy(master, out=p.array)  # rounds
 
     def _fresh(self, due: list[tuple[dict[str, Any], Tensor]]) -> dict[Tensor, dict[str, Tensor]]:
-        """The state that is missing, made but not yet kept by anybody else."""
+        """Make the missing state. It is not in :attr:`state` yet."""
         fresh: dict[Tensor, dict[str, Tensor]] = {}
         plain = type(self).kept is Optimizer.kept
         try:
@@ -250,7 +254,7 @@ class Optimizer:
                 present = self.state.get(p, {})
                 missing = [name for name in self.state_names(group) if present.get(name) is None] if plain else True
                 if not missing and not group.get("master_weights"):
-                    continue  # nearly always: all is there
+                    continue  # the usual case: nothing is missing
                 for name, kept in self._kept(group, p).items() if p not in fresh else ():
                     if present.get(name) is None:
                         fresh.setdefault(p, {})[name] = states.made(kept, p, name)
@@ -260,14 +264,14 @@ class Optimizer:
         return fresh
 
     def _kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
-        """The arrays that the rule keeps of ``p``, and its master."""
+        """The state arrays of ``p``, and its master weight."""
         kept = self.kept(group, p)
         if has_master(group, p):
             kept[MASTER] = StateArray(p.array.shape, arithmetic(p.dtype), None)
         return kept
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients (their memory is free at once), or, with ``set_to_none=False``, fill them with zeros."""
+        """Drop the gradients, which frees their memory at once. With ``set_to_none=False``, fill them with zeros instead."""
         for group in self.param_groups:
             for p in group["params"]:
                 if set_to_none:
@@ -281,7 +285,7 @@ class Optimizer:
                     p._grad = grad
 
     def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
-        """Call ``hook(optimizer, args, kwargs)`` before every step; it may answer with other ``(args, kwargs)``."""
+        """Call ``hook(optimizer, args, kwargs)`` before every step; it may return other ``(args, kwargs)``."""
         return RemovableHandle(self._before, hook)
 
     def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
@@ -294,8 +298,8 @@ class Optimizer:
         """Add a group: ``"params"`` and the options that differ from the defaults.
 
         Raises:
-            TypeError, ValueError: as the constructor.
-            GraphError: ``optimizer_in_backward`` is on, which would not know of the new parameters.
+            TypeError, ValueError: as for the constructor.
+            GraphError: ``optimizer_in_backward`` is on; it would not update the new parameters.
         """
         self.refuse_in_backward("add_param_group()")
         if not isinstance(param_group, dict):
@@ -328,7 +332,7 @@ class Optimizer:
     def state_dict(self) -> dict[str, Any]:
         """PyTorch's format: ``"state"`` by parameter number, ``"param_groups"`` with numbers for parameters.
 
-        The tensors in it are the optimizer's own, not copies.
+        The tensors in it are the optimizer's own, not copies; only mean squares whose roots are kept in float16 are float32.
         """
         numbers: dict[int, int] = {}
         groups = []
@@ -338,25 +342,26 @@ class Optimizer:
                 numbers.setdefault(id(p), len(numbers))
             packed["params"] = [numbers[id(p)] for p in group["params"]]
             groups.append(packed)
-        state = {numbers[id(p)] if isinstance(p, Tensor) else p: dict(s) for p, s in self.state.items()}
-        return {"state": state, "param_groups": groups}
+        keys = {p: numbers[id(p)] if isinstance(p, Tensor) else p for p in self.state}
+        return {"state": {keys[p]: states.told(s, self.squares) for p, s in self.state.items()}, "param_groups": groups}
 
+    @pins_nothing
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over options and state; tensors (of any framework) are copied to each parameter's device.
+        """Load options and state. Tensors of any framework are copied to the device of their parameter.
 
-        A dict without masters loads too: they are made of the parameters at the next step. Mean squares are turned into roots,
-        and back, where the dict was saved under another ``state_dtype``.
+        A dict without master weights can be loaded too: they are made from the parameters at the next step. State is kept in
+        the dtype that a new one would have, whatever the dict's is.
 
         Raises:
-            ValueError: the groups, or the shapes of what is kept, do not match, or a key is missing; nothing was changed then.
-            TypeError: something is of another type than what :meth:`state_dict` gives; nothing was changed.
+            ValueError: the groups or the shapes of the state do not match, or a key is missing; nothing was changed.
+            TypeError: something has another type than in a dict of :meth:`state_dict`; nothing was changed.
         """
-        known = type(self).__module__.startswith(f"{__package__}.")  # others may have options of any kind
+        known = type(self).__module__.startswith(f"{__package__}.")  # classes of others may have options of any kind
         loading.of_optimizer(type(self).__name__, state_dict, self.param_groups, self.defaults if known else {})
         saved = [dict(group) for group in state_dict["param_groups"]]
         numbers = chain.from_iterable(group["params"] for group in saved)
         mine = dict(zip(numbers, chain.from_iterable(group["params"] for group in self.param_groups), strict=True))
-        groups, group_of = [], {}
+        groups, group_of, rooted = [], {}, {}
         for group, new in zip(self.param_groups, saved, strict=True):
             new = {key: copy.deepcopy(value) for key, value in new.items() if key != "params"}
             if "param_names" in group:
@@ -367,14 +372,14 @@ class Optimizer:
             )
             states.check(groups[-1], self.half_state, type(self).__name__)
             group_of.update(dict.fromkeys(group["params"], groups[-1]))
+            rooted.update(dict.fromkeys(group["params"], new.get("state_dtype") == "float16"))
         state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
         for number, values in state_dict["state"].items():
             p = mine.get(number)
             if p is None:
                 state[number] = values
                 continue
-            kept = self._kept(group_of[p], p)
-            state[p] = {name: states.loaded(name, value, p, kept.get(name)) for name, value in values.items()}
+            state[p] = states.all_loaded(values, p, self._kept(group_of[p], p), rooted[p])
         self.state, self.param_groups = state, groups
         for p, values in state.items():
             for name, value in values.items() if isinstance(p, Tensor) else ():
@@ -382,10 +387,8 @@ class Optimizer:
                     states.report_state(value, p, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = dict(self.__dict__)
-        for name in ("_before", "_after", "_in_backward"):  # hooks are the process's, as in PyTorch
-            kept.pop(name, None)
-        return kept
+        hooks = ("_before", "_after", "_in_backward")  # not pickled, as in PyTorch
+        return {name: value for name, value in self.__dict__.items() if name not in hooks}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -402,9 +405,9 @@ class Optimizer:
 
 
 def options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The ``locals()`` of a constructor as a group's options: every argument but the parameters is one.
+    """The options of a group, from the ``locals()`` of a constructor: all arguments but the parameters.
 
-    Options of ours that were left alone are none: groups, and what prints them, are PyTorch's then.
+    Options that PyTorch does not have are left out if they are not set, so that groups print and save as PyTorch's.
     """
     none = ("self", "params", "__class__", *[name for name in OURS if not arguments.get(name)])
     return {name: value for name, value in arguments.items() if name not in none}

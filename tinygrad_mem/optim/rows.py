@@ -1,4 +1,4 @@
-"""Steps by sparse gradients: the rules that have them touch the rows that were looked up, and no others."""
+"""Optimizer steps with sparse gradients: only the rows that were looked up are updated."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import scope
-from ..autograd.sparse import SparseTensor
+from ..autograd.gradients import SparseTensor
+from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import ArgumentError
 from .state import has_master
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
 class RowWise:
     """The base of optimizers that take sparse gradients."""
 
-    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
-        """Update the rows ``first`` of ``p`` that are not -1 by the rows of ``g``, which may be written."""
+    def update_rows(self, device: Device, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        """Update ``p[first[i]]`` by ``g[i]``, except where ``first[i]`` is -1. ``g`` may be overwritten."""
         raise NotImplementedError
 
     def refuse_rows(self, group: dict[str, Any]) -> str:
-        """Why a sparse gradient is refused under the group's options; ``""`` if it is not."""
+        """The reason why a sparse gradient is refused under the group's options; ``""`` if it is accepted."""
         return ""
 
 
 def check(optimizer: Optimizer, due: list[tuple[dict[str, Any], Tensor]]) -> None:
-    """Refuse sparse gradients that the rule, or its options, cannot take: before anything is written."""
+    """Refuse sparse gradients that the optimizer, or its options, cannot handle, before anything is written."""
     kind = type(optimizer).__name__
     for group, p in due:
         if not isinstance(p._grad, SparseTensor):
@@ -47,7 +48,7 @@ def check(optimizer: Optimizer, due: list[tuple[dict[str, Any], Tensor]]) -> Non
 
 
 def workspace(grad: Any) -> int:
-    """Bytes that a step wants for a gradient's rows, equal ones added up: none for a dense one."""
+    """Bytes of workspace for the rows of a sparse gradient, after equal rows are added up; 0 for a dense one."""
     if not isinstance(grad, SparseTensor):
         return 0
     return grad.rows.index.nbytes + grad.rows.values.size * arithmetic(grad.dtype).itemsize
@@ -55,12 +56,12 @@ def workspace(grad: Any) -> int:
 
 def step(optimizer: Any, group: dict[str, Any], p: Tensor, grad: SparseTensor, state: dict[str, Any]) -> None:
     """Update ``p`` by the rows of its gradient."""
-    kernels, rows, size, work = p.device.kernels, grad.rows, grad.rows.index.nbytes, optimizer.work
+    device, rows, size, work = p.device, grad.rows, grad.rows.index.nbytes, optimizer.work
     if not size:
         return
     first = work[:size].view(np.int64)
     g = work[size : workspace(grad)].view(arithmetic(rows.dtype)).reshape(rows.values.shape)
     with p.device.current():
-        scope.run(kernels.sum_rows, rows.index, rows.values, first, g)
-        scope.run(optimizer.update_rows, kernels, group, p.array, first, g, state)
+        scope.run(device.kernels.sum_rows, rows.index, rows.values, first, g)
+        scope.run(optimizer.update_rows, device, group, p.array, first, g, state)
     optimizer.state[p] = state

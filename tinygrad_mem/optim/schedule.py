@@ -9,19 +9,19 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from ..interrupts import all_or_nothing, undivided
+from ..interrupts import all_or_nothing, uninterruptible
 from . import loading
 from .optimizer import Optimizer
 
 
 def check_optimizer(optimizer: Any) -> None:
-    """Schedules drive an :class:`Optimizer`, nothing else."""
+    """Check that ``optimizer`` is an :class:`Optimizer`."""
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
 
 
 def per_group(name: str, optimizer: Optimizer, value: Any) -> list:
-    """One value a parameter group, from a number for all or a list."""
+    """One value for each parameter group, from one number for all of them or from a list."""
     if not isinstance(value, (list, tuple)):
         return [value] * len(optimizer.param_groups)
     if len(value) != len(optimizer.param_groups):
@@ -32,12 +32,12 @@ def per_group(name: str, optimizer: Optimizer, value: Any) -> list:
 class LRScheduler:
     """Sets each group's ``lr`` when it is made and at every :meth:`step`, which comes after the optimizer's.
 
-    A subclass says in :meth:`get_lr` what the rates are at ``last_epoch``, from those before (so that schedules can be
+    A subclass computes in :meth:`get_lr` the rates at ``last_epoch``, either from the rates before (so that schedules can be
     chained) or from ``base_lrs``.
 
     Raises:
-        TypeError: what it was given is no optimizer.
-        KeyError: ``last_epoch`` says that training resumes, but the groups know no ``initial_lr``.
+        TypeError: ``optimizer`` is not an optimizer.
+        KeyError: ``last_epoch`` says that training resumes, but the groups have no ``initial_lr``.
     """
 
     optimizer: Optimizer
@@ -65,7 +65,7 @@ class LRScheduler:
         self._step_count = 0
         self.step()
 
-    @undivided
+    @uninterruptible
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch, or to ``epoch``, and set the rates."""
         optimizer = self.optimizer
@@ -90,7 +90,7 @@ class LRScheduler:
         self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[float]:
-        """The rates at ``last_epoch``, one a group."""
+        """The rates at ``last_epoch``, one for each group."""
         raise NotImplementedError(f"{type(self).__name__} says no rates: define get_lr()")
 
     def get_last_lr(self) -> list[float]:
@@ -105,14 +105,14 @@ class LRScheduler:
         return {key: value for key, value in self.__dict__.items() if key != "optimizer"}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on where another schedule of the same kind stood; the optimizer's rates come with its own state.
+        """Load the state of a schedule of the same class. The rates themselves are in the optimizer's state.
 
         Raises:
-            TypeError: it is no dict, or a value is of another kind than the schedule's; nothing was changed then.
+            TypeError: it is not a dict, or a value has another type than the schedule's; nothing was changed.
             ValueError: a list has another length, or a key of a composed schedule is missing; nothing was changed.
         """
         self._check_state(state_dict)
-        with all_or_nothing(*self._parts()):  # a subclass of the user's may raise
+        with all_or_nothing(*self._parts()):  # a user's subclass may raise
             self._take(state_dict)
 
     def _parts(self) -> list[Any]:
@@ -120,16 +120,16 @@ class LRScheduler:
         return [self]
 
     def _check_state(self, state_dict: Any) -> None:
-        known = type(self).__module__.startswith(f"{__package__}.")  # others may keep what they like
+        known = type(self).__module__.startswith(f"{__package__}.")  # classes of others may keep anything
         loading.of_schedule(type(self).__name__, state_dict, LRScheduler.state_dict(self) if known else {})
 
     def _take(self, state_dict: dict[str, Any]) -> None:
-        for key, value in state_dict.items():  # a file has no Counter, which a table of milestones is
+        for key, value in state_dict.items():  # milestones are a Counter, and a file gives a dict
             self.__dict__[key] = Counter(value) if isinstance(self.__dict__.get(key), Counter) else value
 
 
 class _Composed(LRScheduler):
-    """A schedule made of others, whose states it keeps with its own."""
+    """A schedule made of others. Its state includes theirs."""
 
     _schedulers: Sequence[Any]
 
@@ -174,7 +174,7 @@ class _Composed(LRScheduler):
 
 
 class SequentialLR(_Composed):
-    """One schedule after the other: the next takes over at each milestone, from its own epoch 0.
+    """One schedule after the other: at each milestone the next one begins, at its own epoch 0.
 
     Raises:
         ValueError: no schedulers, of other optimizers, or not one more than milestones.
@@ -193,14 +193,14 @@ class SequentialLR(_Composed):
         self.optimizer = optimizer
         self._schedulers, self._milestones = schedulers, milestones
         self.last_epoch = last_epoch + 1
-        for group in optimizer.param_groups:  # each scheduler set its first rate when it was made: take that back
+        for group in optimizer.param_groups:  # each schedule set its first rate when it was made: take that back
             group["lr"] = group["initial_lr"]
         _undo(self)
         first = schedulers[bisect_right(milestones, 0)]
         first._initial_step()
         self._last_lr = first.get_last_lr()
 
-    @undivided
+    @uninterruptible
     def step(self, epoch: int | None = None) -> None:
         """Go to the next epoch and set the rates."""
         self.last_epoch += 1
@@ -214,7 +214,7 @@ class SequentialLR(_Composed):
 
 
 def _undo(scheduler: Any) -> None:
-    """Take the first step of a schedule, or of all that it is made of, back."""
+    """Take back the first step of a schedule, or of all schedules that it is made of."""
     if isinstance(scheduler, _Composed):
         for each in scheduler._schedulers:
             _undo(each)
@@ -235,7 +235,7 @@ class ChainedScheduler(_Composed):
         self._schedulers = schedulers
         self._last_lr = self._rates()
 
-    @undivided
+    @uninterruptible
     def step(self, epoch: int | None = None) -> None:
         """Step every schedule."""
         for scheduler in self._schedulers:
@@ -285,7 +285,7 @@ class ReduceLROnPlateau(LRScheduler):
 
     @property
     def in_cooldown(self) -> bool:
-        """Whether bad epochs do not count yet after a reduction."""
+        """True if a reduction was so recent that bad epochs are not counted yet."""
         return self.cooldown_counter > 0
 
     def _is_better(self, found: float) -> bool:
@@ -296,9 +296,9 @@ class ReduceLROnPlateau(LRScheduler):
             bound = self.best + sign * self.threshold
         return found > bound if self.mode == "max" else found < bound
 
-    @undivided
+    @uninterruptible
     def step(self, metrics: Any, epoch: int | None = None) -> None:  # type: ignore[override]
-        """Tell it the metric of one more epoch, a number or a tensor of one."""
+        """Give it the metric of one more epoch: a number, or a tensor of one element."""
         found = float(metrics)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         if self._is_better(found):

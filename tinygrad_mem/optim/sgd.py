@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from typing import Any
 
+from ..devices import device as Device
 from .optimizer import Optimizer, options
 from .rows import RowWise
+from .state import not_negative
+
+__all__ = ("SGD",)
 
 
 class SGD(RowWise, Optimizer):
     """Gradient descent, with momentum and Nesterov's variant.
 
-    Memory: nothing without momentum, else 4 bytes a float32 parameter (``momentum_buffer``).
+    Memory: nothing without momentum, else 4 bytes a float32 parameter (``momentum_buffer``), 2 a half-precision one without
+    ``master_weights``.
 
     Args:
         params: parameters or groups.
         lr, momentum, dampening, weight_decay, nesterov, maximize: as in PyTorch.
         foreach, fused: accepted and stored; the update is one fused pass here in any case.
         master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
-        state_dtype: keep the momentum in this dtype: ``float16`` halves it. It is computed in float32, rounded to nearest.
+        state_dtype: keep the momentum in this dtype, by default the parameter's (float32 with ``master_weights``): ``float16``
+            halves it. It is computed in float32, rounded to nearest.
 
     Raises:
         ValueError: a negative rate, or Nesterov without momentum or with dampening.
@@ -56,31 +62,22 @@ class SGD(RowWise, Optimizer):
             f"SGD: {' and '.join(wrong)} reach all rows, a sparse gradient a few: set to 0, or use SparseAdam" if wrong else ""
         )
 
-    def update_rows(self, kernels: Any, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
-        kernels.sparse_sgd_step(p, first, g, float(group["lr"]), group["maximize"])
+    def update_rows(self, device: Device, group: dict[str, Any], p: Any, first: Any, g: Any, state: dict[str, Any]) -> None:
+        device.kernels.sparse_sgd_step(p, first, g, float(group["lr"]), group["maximize"])
 
-    def update(self, kernels: Any, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
+    def update(self, device: Device, group: dict[str, Any], p: Any, g: Any, state: dict[str, Any], first: bool) -> None:
         buf = state["momentum_buffer"].array if group["momentum"] else None
-        kernels.sgd_step(
-            p,
-            g,
-            buf,
-            float(group["lr"]),
-            group["momentum"],
-            0 if first else group["dampening"],  # the first gradient enters whole
-            group["weight_decay"],
-            group["nesterov"],
-            group["maximize"],
-        )
+        device.kernels.sgd_step(p, g, buf, *rates_of(group, first))
+
+
+def rates_of(group: dict[str, Any], first: bool) -> tuple[float, float, float, float, bool, bool]:
+    """The numbers that a step with momentum takes, in the order of the device.kernels."""
+    dampening = 0 if first else group["dampening"]  # the first gradient is taken whole
+    return (float(group["lr"]), group["momentum"], dampening, group["weight_decay"], group["nesterov"], group["maximize"])
 
 
 def check_sgd(lr: float, momentum: float, dampening: float, weight_decay: float, nesterov: bool) -> None:
     """Check SGD's options, in PyTorch's words."""
-    if lr < 0.0:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    if momentum < 0.0:
-        raise ValueError(f"Invalid momentum value: {momentum}")
-    if weight_decay < 0.0:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+    not_negative(lr=lr, momentum=momentum, weight_decay=weight_decay)
     if nesterov and (momentum <= 0 or dampening != 0):
         raise ValueError("Nesterov momentum requires a momentum and zero dampening")

@@ -1,4 +1,4 @@
-"""State of parameters in optimizers: the arrays that there should be, how they are made, and how they are read back."""
+"""The state of parameters in optimizers: its arrays, and how they are made and loaded."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from ..autograd.capsule import on_host
 from ..autograd.tensor import Tensor
 from ..dtypes import arithmetic, as_dtype, is_floating, is_half
 from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError
+from ..functional.refusal import hint_for
 from .loading import like
 
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""
 
 OURS = ("master_weights", "state_dtype")
-"""Options that PyTorch's optimizers have not: a group has them only where they are set, so that state dicts stay PyTorch's."""
+"""Options that PyTorch's optimizers do not have. A group has them only if they are set, so that state dicts stay PyTorch's."""
 
 
 class StateArray(NamedTuple):
-    """An array that is to be kept of a parameter.
+    """The description of a state array of a parameter.
 
     Attributes:
-        value: what it begins with; ``None``: the parameter's own values.
-        root: where it is kept in float16, it is kept as its square root. Means of squares are: the square of a gradient of
-            1e-4 is 0 in float16, its root is 1e-4 again.
+        value: its initial value; ``None``: a copy of the parameter.
+        root: in float16, keep the square root. This is for means of squares: the square of a gradient of 1e-4 is 0 in float16,
+            and its root can be kept.
     """
 
     shape: tuple[int, ...]
@@ -35,18 +36,22 @@ class StateArray(NamedTuple):
     value: float | None = 0.0
     root: bool = False
 
+    def is_root(self) -> bool:
+        """Return whether the array holds roots."""
+        return self.root and self.dtype == np.float16
+
 
 def has_master(group: dict[str, Any], p: Tensor) -> bool:
-    """Whether the group wants a float32 copy of ``p``: one that is float32 or wider is its own."""
+    """True if ``p`` has a float32 copy: its group has ``master_weights``, and ``p`` is of half precision."""
     return bool(group.get("master_weights")) and is_half(p.dtype)
 
 
 def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
-    """Refuse options of ours that make no sense, and write the dtype by its name, which files can hold.
+    """Check ``master_weights`` and ``state_dtype``, and replace the dtype by its name, which files can hold.
 
     Raises:
         DTypeError: ``state_dtype`` is not floating.
-        NotOfferedError: the rule keeps nothing that may be kept in half precision.
+        NotOfferedError: the optimizer does not offer ``state_dtype``.
         ArgumentError: ``master_weights`` is not a bool.
     """
     if not isinstance(group.get("master_weights", False), bool):
@@ -62,28 +67,42 @@ def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
 
 
 def made(kept: StateArray, p: Tensor, name: str) -> Tensor:
-    """A new array of a parameter's state, and the tracker told what it is."""
+    """Make a state array, and report it to the tracker."""
     array = p.device.empty(kept.shape, kept.dtype)
     if kept.value is None:
         p.device.kernels.copy(p.array, out=array)
     else:
-        p.device.kernels.fill(kept.value, out=array)
+        p.device.kernels.fill(kept.value**0.5 if kept.is_root() else kept.value, out=array)
     return report_state(Tensor._wrap(array, p.device), p, name)
 
 
 def report_state(state: Tensor, p: Tensor | None, name: str) -> Tensor:
-    """``state``, once listeners know that it is ``p``'s."""
+    """Report to listeners that ``state`` belongs to ``p``, and return it."""
     for listener in scope.listeners:
         listener.role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
     return state
 
 
-def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None) -> Any:
-    """One entry of a state dict: numbers stay numbers, tensors (of any framework) are copied to where ``p`` lives.
+def told(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
+    """A parameter's state for a state dict: of mean squares whose roots are kept in float16, the squares in float32."""
+    roots = [name for name in squares if isinstance(values.get(name), Tensor) and values[name].dtype == np.float16]
+    return values | {name: values[name].float().square_() for name in roots}
+
+
+def all_loaded(values: dict[str, Any], p: Tensor, kept: dict[str, StateArray], roots: bool) -> dict[str, Any]:
+    """The state of ``p`` from a state dict: see :func:`loaded`."""
+    return {name: loaded(name, value, p, kept.get(name), roots) for name, value in values.items()}
+
+
+def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None, roots: bool) -> Any:
+    """Load one entry of a state dict. Numbers stay numbers; tensors of any framework are copied to the device of ``p``.
+
+    Args:
+        roots: whether the dict's mean squares in float16 are roots, as in older dicts with ``state_dtype``.
 
     Raises:
-        ArgumentError: the array is not of the shape that the rule keeps.
-        ArgumentTypeError: it is no array, or no number.
+        ArgumentError: the array has another shape than the state array.
+        ArgumentTypeError: it should be an array, or a number, and is not.
     """
     if name in ("step", "mu_product"):
         like(f"state[...][{name!r}]", value, 0.0)
@@ -100,23 +119,20 @@ def loaded(name: str, value: Any, p: Tensor, kept: StateArray | None) -> Any:
             f"found {list(value.shape)}"
         )
     array = p.device.empty(kept.shape, kept.dtype)
-    turned = kept.root and _half(value) != (kept.dtype == np.float16)  # a root where a square is wanted, or the reverse
+    given = roots and str(value.dtype).removeprefix("torch.") == "float16"
+    turned = kept.root and given != kept.is_root()  # a root is given and a square needed, or the reverse
     if isinstance(value, Tensor) and value.device is p.device and not turned:
         p.device.kernels.copy(value.array, out=array)
     elif p.device.type != "meta":
         host = on_host(value.detach().cpu() if hasattr(value, "detach") else value)
         if turned:
-            host = np.square(host, dtype=kept.dtype) if _half(value) else np.sqrt(host)
+            host = np.asarray(np.square(host, dtype=kept.dtype) if given else np.sqrt(host))
         p.device.upload(host.astype(array.dtype), array)
     return Tensor._wrap(array, p.device)
 
 
-def _half(value: Any) -> bool:
-    return str(value.dtype).removeprefix("torch.") == "float16"
-
-
 def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
-    """The tensors and their names (none or all) of what a group gives as ``"params"``."""
+    """The tensors in a group's ``"params"``, and their names: of all tensors, or of none."""
     if isinstance(params, set):
         raise TypeError(
             "optimizer parameters need to be organized in ordered collections, but the ordering of tensors in sets will "
@@ -129,20 +145,24 @@ def parameters(params: Any) -> tuple[list[Tensor], list[str]]:
         raise ValueError("all optimizer params should be with/without names. Some param names are missing")
     for p in tensors:
         if not isinstance(p, Tensor):
-            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+            raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}{hint_for(p)}")
         if not (p.is_leaf or p._retains_grad):
             raise ValueError("can't optimize a non-leaf Tensor: give its leaves, or a detach().requires_grad_() of it")
     return tensors, names
 
 
 def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, float] = (0.0, 0.0)) -> None:
-    """Check the options of the adaptive rules, in PyTorch's words."""
-    if not lr >= 0.0:
-        raise ValueError(f"Invalid learning rate: {lr}")
-    if not eps >= 0.0:
-        raise ValueError(f"Invalid epsilon value: {eps}")
+    """Check the options of adaptive optimizers; the messages are PyTorch's."""
+    not_negative(lr=lr, eps=eps)
     for index, beta in enumerate(betas):
         if not 0.0 <= beta < 1.0:
             raise ValueError(f"Invalid beta parameter at index {index}: {beta}")
-    if not weight_decay >= 0.0:
-        raise ValueError(f"Invalid weight_decay value: {weight_decay}")
+    not_negative(weight_decay=weight_decay)
+
+
+def not_negative(**rates: float) -> None:
+    """Refuse a negative or nan rate; the messages are PyTorch's."""
+    for name, value in rates.items():
+        if not value >= 0.0:
+            words = {"lr": "learning rate", "eps": "epsilon value"}.get(name, f"{name} value")
+            raise ValueError(f"Invalid {words}: {value}")

@@ -1,4 +1,4 @@
-"""Activations that may write over their input: found in a step that runs on ``meta``."""
+"""Finds the activations that may overwrite their input, in a step on ``meta``."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from functools import partial
 from typing import Any
 
 from .. import scope
-from ..autograd.shape import root_of
 from ..autograd.tensor import Tensor
 from ..nn import Module
+from ..ops.base import root_of
 
 
 class Writable(scope.Listener):
-    """Hears a step, and says afterwards which modules with ``inplace=False`` could have ``inplace=True`` and give the same.
+    """Observes a step, and finds the modules with ``inplace=False`` that could have ``inplace=True`` with the same result.
 
-    Each input of theirs must be an op's own result, which no op has saved for backward and no op reads after the module.
-    Memory is known by the array that it belongs to, as long as that lives.
+    The input must be the result of an op, not saved for backward, and not read by any op after the module. Memory is identified
+    by the array that owns it, as long as that is alive.
     """
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Writable(scope.Listener):
         self._by: dict[int, str] = {}  # and by which module
 
     def watch(self, model: Module) -> None:
-        """Before the step: these are the modules."""
+        """Register the modules, before the step."""
         for path, module in model.named_modules():
             if getattr(module, "inplace", None) is False:
                 module.register_forward_hook(partial(self._ran, path))
@@ -57,5 +57,5 @@ class Writable(scope.Listener):
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Of the modules that may."""
+        """The paths of the modules that may overwrite their input."""
         return tuple(path for path, may in self._found.items() if may)

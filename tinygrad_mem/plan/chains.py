@@ -1,4 +1,4 @@
-"""The chains of modules in a model that recomputation can choose from, and what their stages cost."""
+"""The chains of modules in a model, and the ways to recompute their stages."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from ..recompute.profile import profile
 from .techniques import Recompute
 from .times import OpCall, Times
 
-MOST = 12  # ways to run one chain that are looked at, and as many in one bracket
-WIDTH = 400  # combinations of the chains so far that are kept
+MOST = 12  # most ways to run one chain, and most inside one bracket
+WIDTH = 400  # most combinations of chains that are kept while they are combined
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Way:
 
     Attributes:
         items: see ``Recompute``.
-        kept: bytes that lie until its backward.
-        peak: most bytes during its forward, or its backward; what was there before apart.
-        time: of what it recomputes.
+        kept: bytes that are kept until its backward.
+        peak: most bytes during its forward or backward, without what existed before.
+        time: the time of the recomputation.
     """
 
     items: tuple[Any, ...]
@@ -43,7 +43,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Found:
-    """A chain in a model: where it is, and what it (of a ``ModuleList`` its first module) is called with."""
+    """A chain in a model: its path, and the arguments of its call (of a ``ModuleList``: those of its first module)."""
 
     path: str
     module: Module
@@ -53,21 +53,21 @@ class Found:
 
     @property
     def usable(self) -> bool:
-        """Whether it can be run again: its first input (a ``Sequential``'s only one) is a tensor, not written since."""
+        """True if it can run again: its first input is a tensor that was not written since (a ``Sequential`` has no others)."""
         x = self.inputs[0] if self.inputs else None
         alone = len(self.inputs) == 1 and not self.named
         return isinstance(x, Tensor) and x._version == self.version and (alone or isinstance(self.module, ModuleList))
 
 
 class _Block(Module):
-    """A module with all but the first of its arguments; of several results, the first."""
+    """A module with fixed arguments after the first; of several results it returns the first."""
 
     def __init__(self, block: Module, rest: tuple[Any, ...], named: tuple[tuple[str, Any], ...]) -> None:
         super().__init__()
         self.block, self.rest, self.named = block, rest, dict(named)
         for i, each in enumerate((*rest, *self.named.values())):
             if isinstance(each, Tensor):
-                self.register_buffer(f"given{i}", each)  # so that it is copied to where the block is
+                self.register_buffer(f"given{i}", each)  # so that it is copied with the block
 
     def forward(self, x: Any) -> Any:
         found = self.block(x, *self.rest, **self.named)
@@ -75,7 +75,7 @@ class _Block(Module):
 
 
 def watch(model: Module, seen: list[Found]) -> None:
-    """Let ``seen`` be told of the chains of ``model`` when it runs.
+    """Append each chain of ``model`` to ``seen`` when it runs.
 
     A ``Sequential`` is a chain, with all that is in it; so are the modules of a ``ModuleList``, one by one.
     """
@@ -95,7 +95,7 @@ def _chains(module: Module, path: str) -> Iterator[tuple[str, Module]]:
 
 
 def _alike(listed: ModuleList) -> bool:
-    """Whether the modules are one block several times, such as a transformer's."""
+    """True if the modules are one block several times, such as a transformer's."""
     kinds = {(type(child), tuple(tuple(p.shape) for p in child.parameters())) for child in listed}
     return len(kinds) == 1 and not isinstance(listed[0], Sequential) and any(True for _ in listed[0].children())
 
@@ -114,10 +114,10 @@ def _cut(x: Any) -> Any:
 
 
 def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str) -> tuple[tuple[int, ...], list[Way]] | None:
-    """(modules of each stage, ways to run the chain), the plain one first; ``None``: they pass on other than one tensor.
+    """(modules of each stage, ways to run the chain, the plain one first); ``None`` if a stage returns more than one tensor.
 
     Args:
-        ops: what ran in each module's path in a plain step.
+        ops: the ops of a plain step, by the path of their module.
         root: the class of the model, with which paths begin.
     """
     chain: Any = found.module
@@ -136,7 +136,7 @@ def ways(found: Found, ops: Counter[tuple[str, OpCall]], times: Times, root: str
 def _spent(found: Found, sizes: tuple[int, ...], ops: Counter, times: Times, root: str) -> list[tuple[float, float]]:
     """Seconds of each stage's forward, when it is recomputed, and backward."""
     modules = list(found.module._modules.items())
-    first = {id(module): name for name, module in reversed(modules)}  # by which name all runs of a module are known
+    first = {id(module): name for name, module in reversed(modules)}  # a repeated module has the path of its first name
     stages_of: dict[str, list[int]] = {}
     for k, (a, b) in enumerate(_cuts(sizes)):
         for _, module in modules[a:b]:
@@ -158,7 +158,7 @@ def _cuts(sizes: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def _by_schedule(stages: tuple[Stage, ...]) -> list[Way]:
-    """Schedules of least time for each peak, as they are and as one bracket around them."""
+    """The fastest schedules for each peak, plain and with a bracket around the whole chain."""
     everything = Schedule(range(len(stages)), stages)
     chain = Chain(stages)
     front = chain.fronts[0, len(stages) - 1]
@@ -178,7 +178,7 @@ def _last(item: Any) -> int:
 
 
 def _one_by_one(found: Found, one: Stage, ops: Counter, times: Times, root: str) -> tuple[tuple[int, ...], list[Way]]:
-    """The first so many modules of a list recomputed, each by itself: the last ones' backward comes at once."""
+    """Ways to recompute the first modules of a list, each by itself; the backward of the last ones comes first."""
     listed: Any = found.module
     n, sizes = len(listed), (1,) * len(listed)
     spent = _spent(found, sizes, ops, times, root)
@@ -193,9 +193,9 @@ def _one_by_one(found: Found, one: Stage, ops: Counter, times: Times, root: str)
 
 
 def combined(chains: list[tuple[str, tuple[int, ...], list[Way]]]) -> list[tuple[int, float, tuple[Recompute, ...]]]:
-    """(peak, time, what is recomputed) of the ways to run all chains of a step, none beaten by another in both.
+    """The best ways to run all chains of a step: (peak, time, recomputed parts), none beaten by another in both.
 
-    The chains run one after another; what those before have kept lies below what each takes.
+    The chains run one after another, and each adds to what the chains before it have kept.
     """
     fronts: list[tuple[int, int, float, tuple]] = [(0, 0, 0.0, ())]  # kept so far, peak so far, time, ways
     for path, sizes, found in chains:

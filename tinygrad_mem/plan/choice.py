@@ -19,7 +19,7 @@ from .techniques import KINDS, LEVELS, Accumulation, Applied, Recompute, reason_
 
 @dataclass(frozen=True)
 class Choice:
-    """Techniques for a training step; without any, a plain one.
+    """A set of techniques for a training step; the empty set is the plain step.
 
     Raises:
         ArgumentError: two of them cannot be used together, or one is there twice.
@@ -37,22 +37,22 @@ class Choice:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of what is used, each once."""
+        """The names of the techniques, each once."""
         used = {technique.name for technique in self.techniques}
         return tuple(kind.name for kind in KINDS if kind.name in used)
 
     @property
     def numbers(self) -> str:
-        """The effect on numbers: see :class:`Applied`."""
+        """The level of the numbers compared with a plain step: see :class:`Applied`."""
         return max((technique.numbers for technique in self.techniques), key=LEVELS.index, default=LEVELS[0])
 
     @property
     def parts(self) -> int:
-        """Into how many the batch is split."""
+        """The number of parts that the batch is split into."""
         return next((technique.parts for technique in self.techniques if isinstance(technique, Accumulation)), 1)
 
     def without(self, name: str) -> Choice:
-        """The others."""
+        """The same choice without the technique ``name``."""
         return Choice(tuple(technique for technique in self.techniques if technique.name != name))
 
     def __str__(self) -> str:
@@ -68,13 +68,13 @@ Loss = Callable[[Any, Tensor], Tensor]
 class TrainingStep:
     """``step(inputs, targets)`` trains ``model`` on a batch, and returns its loss, 0-d, without a graph.
 
-    Gradients are freed when they have been used: while a forward runs there are none.
+    Gradients are freed after the optimizer's step: during the forward there are none.
 
     Args:
-        inputs: a tensor; or a tuple or dict of what the model is called with.
+        inputs: a tensor; or a tuple or dict of the model's arguments.
 
     Attributes:
-        parts, scaler, in_backward: what techniques set.
+        parts, scaler, in_backward: set by techniques.
     """
 
     def __init__(self, choice: Choice, model: Module, optimizer: Optimizer, loss: Loss) -> None:
@@ -114,7 +114,7 @@ class TrainingStep:
 
 
 def called(model: Module, inputs: Any) -> Any:
-    """The output of ``model`` for ``inputs``: its one argument, a tuple of them, or a dict of named ones."""
+    """The output of ``model`` for ``inputs``: one argument, a tuple of arguments, or a dict of named arguments."""
     if isinstance(inputs, dict):
         return model(**inputs)
     return model(*inputs) if isinstance(inputs, tuple) else model(inputs)

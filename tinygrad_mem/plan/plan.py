@@ -1,8 +1,7 @@
-"""``plan``: a budget in bytes, and the cheapest training step that stays inside it."""
+"""``plan``: the fastest training step that fits a budget of bytes."""
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -15,8 +14,9 @@ from ..errors import ArgumentError, ArgumentTypeError, BudgetError
 from ..memory.predict import dry_run, predict
 from ..memory.sizes import bytes_text, parse_bytes
 from ..memory.stats import where
-from ..nn import Module, Parameter
+from ..nn import Module
 from ..optim.optimizer import Optimizer
+from ..recompute.profile import copy_of, uninitialised
 from .choice import Choice, Loss, TrainingStep
 from .runs import Point, Recipe
 from .search import Search
@@ -25,18 +25,18 @@ from .times import Times
 
 T = TypeVar("T")
 NAMES = tuple(kind.name for kind in KINDS)
-"""Of all techniques that can be allowed."""
+"""The names of all techniques that can be allowed."""
 
 
 @dataclass
 class Plan:
-    """The cheapest training step that fits a budget.
+    """The fastest training step that fits a budget.
 
     Attributes:
-        budget: bytes; ``None`` where none was given, and the plan is the plain step.
+        budget: bytes; ``None`` if none was given: then the plan is the plain step.
         point: the techniques, and what the step needs with them.
-        plain: what it needs without any.
-        device: where it is to run; ``measured`` says whether times are of this device, or modelled.
+        plain: what the step needs without techniques.
+        device: the device for which the plan was made; ``measured`` says whether times were measured on it, or modelled.
     """
 
     budget: int | None
@@ -51,7 +51,7 @@ class Plan:
 
     @property
     def peak(self) -> int:
-        """Most bytes in use in a step, and while all of it is made."""
+        """Most bytes in use, from the construction of the model on."""
         return self.point.peak
 
     @property
@@ -61,11 +61,11 @@ class Plan:
 
     @property
     def measured(self) -> bool:
-        """Whether times are seconds of the device; else they are modelled, and only their ratios mean something."""
+        """True if times are seconds on the device; else they are modelled, and only their ratios have a meaning."""
         return self.search.times.measured
 
     def within(self, budget: int | str) -> Plan:
-        """The plan of the same step for another budget; what has been tried is not tried again.
+        """The plan of the same step for another budget. Runs that were made already are not repeated.
 
         Raises:
             BudgetError, ValueError: as :func:`plan`.
@@ -78,23 +78,24 @@ class Plan:
 
     @cached_property
     def front(self) -> list[Point]:
-        """Memory against time: choices that no other beats in both, the fastest first. The plan's own is among the runs."""
+        """The best trade-offs of memory and time, the fastest first: no other choice is better in both."""
         return self.search.front()
 
     def apply(self, model: Module, optimizer: Optimizer, loss: Loss | None = None) -> TrainingStep:
         """The training step: ``step(inputs, targets)`` trains ``model`` and returns the loss.
 
         Args:
-            model, optimizer: such as the plan was made for; the model's chains run by the plan from now on.
-            loss: of (output, targets); what the plan was made with, unless given.
+            model, optimizer: like those that the plan was made for. The model is changed: its chains run by the plan from now
+            on.
+            loss: a function of (output, targets); by default the plan's.
 
         Raises:
-            ArgumentError: the model is another one.
+            ArgumentError: the plan was made for another model.
         """
         return TrainingStep(self.choice, model, optimizer, loss or self.search.recipe.loss)
 
     def table(self) -> str:
-        """The front, as a table to print, the plan's own row marked.
+        """The front as a table to print, with the plan's row marked.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.
@@ -104,7 +105,7 @@ class Plan:
         return table(self)
 
     def plot(self, path: Path | str) -> None:
-        """The front as a picture (png, svg or pdf by the ending of ``path``): peak against time, the budget as a line.
+        """Draw the front: peak against time, with the budget as a line. The ending of ``path`` is .png, .svg or .pdf.
 
         Raises:
             ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
@@ -134,30 +135,30 @@ def plan(
     times: Times | None = None,
     tell: Callable[[str], None] = lambda what: None,
 ) -> Plan:
-    """The cheapest training step within ``budget``: which techniques, and where.
+    """Find the fastest training step within ``budget``: which techniques, and where.
 
-    Nothing is computed and no memory is taken but for the times of single ops: every choice runs on ``meta``, where bytes are
-    exact, and the one that is returned has run there inside the budget. Choices that leave the numbers bit for bit are searched
-    first; others only where none of these fits.
+    Only single ops are computed, to measure their times. Every choice of techniques runs on ``meta``, where bytes are exact;
+    the choice that is returned has run there within the budget. Choices that keep the numbers bit for bit are searched first,
+    others only if none of these fits.
 
     Args:
-        model: a network, or a function that makes it. A network is looked at and left as it is.
+        model: a network, or a function that makes it. A network is not changed.
         input: a batch: ``(inputs, targets)``, or inputs alone; or a function that makes the pair. Inputs are a tensor, or a
-            tuple or dict of what the model is called with: such a batch is not split.
-        loss: of (output, targets), or of the output alone where there are no targets; one number, a mean over samples.
-        optimizer: an optimizer of the model's parameters, looked at and left as it is; or a function of a list of parameters.
-        budget: bytes, or text such as ``"8 GiB"``, for all that the pool takes, as under ``memory.limit``; without, the plan
-            is the plain step, and its ``front`` says what there is to choose from.
-        device: where it is to run, the default device unless given. What is not here is predicted: workspaces as its kernels
-            want them, times modelled.
-        allow: ``"identical"``; ``"close"``, also what differs by rounding: splitting the batch; ``"approximate"``, also half
-            precision and compressed activations; or names of techniques (``plan.NAMES``).
+            tuple or dict of the model's arguments; a batch of these is never split.
+        loss: a function of (output, targets), or of the output alone if there are no targets. It returns a mean over samples.
+        optimizer: an optimizer of the model's parameters, which is not changed; or a function of a list of parameters.
+        budget: bytes, or text such as ``"8 GiB"``, for all that the pool reserves, as under ``memory.limit``. Without a budget
+            the plan is the plain step; its ``front`` shows the choices.
+        device: the device to plan for; by default the default device. If it is not here, its workspaces are predicted and times
+            are modelled.
+        allow: ``"identical"``; ``"close"``, also other rounding: splitting the batch; ``"approximate"``, also half precision
+            and compressed activations; or names of techniques (``plan.NAMES``).
         times: measured times of ops, to share between plans.
-        tell: called with a few words about each choice that is tried.
+        tell: called with a short text about each choice that is tried.
 
     Raises:
-        BudgetError: nothing that is allowed fits; the message says what the closest needs, and for what.
-        ArgumentError: a technique that is not known; a batch that is none. ValueError: ``budget`` is no size.
+        BudgetError: no allowed choice fits; the message says what the closest one needs, and for what.
+        ArgumentError: an unknown technique, or something that is not a batch. ValueError: ``budget`` is not a size.
     """
     if budget is not None:
         parse_bytes(budget)
@@ -174,7 +175,7 @@ def plan(
 
 
 def cache_folder() -> Path | None:
-    """The folder of measured times: ``TINYGRAD_MEM_CACHE``, else the user's cache folder; ``None`` if that is set empty."""
+    """The folder of measured times: ``TINYGRAD_MEM_CACHE``, or the user's cache folder; ``None`` if the variable is empty."""
     named = os.environ.get("TINYGRAD_MEM_CACHE")
     if named is not None:
         return Path(named) if named else None
@@ -182,7 +183,7 @@ def cache_folder() -> Path | None:
 
 
 def largest(build: Callable[[int], T], most: int = 1 << 20) -> tuple[int, T]:
-    """The largest ``n`` for which ``build(n)`` raises no ``BudgetError``, and what it returned: the question asked backwards.
+    """The largest ``n`` for which ``build(n)`` raises no ``BudgetError``, and its result: for the largest batch that fits.
 
     >>> n, found = largest(lambda n: plan(model, (tm.empty(n, 3, 32, 32), tm.zeros(n, dtype=tm.int64)), loss, sgd, "1 GiB"))
 
@@ -209,10 +210,10 @@ def _tried(build: Callable[[int], T], n: int) -> T | None:
 
 
 def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, ...]:
-    """The names that are meant, less those that are of no use here.
+    """The allowed names, without techniques that cannot save anything here.
 
     Raises:
-        ArgumentError: one is not known; or it is of no use, and was named.
+        ArgumentError: a name is unknown, or was given for a technique that cannot save anything here.
     """
     if isinstance(allow, str) and allow in LEVELS:
         return tuple(name for name in names(allow) if name not in useless)
@@ -226,12 +227,14 @@ def _allowed(allow: str | Iterable[str], useless: dict[str, str]) -> tuple[str, 
 
 
 def _useless(recipe: Recipe, like: str) -> dict[str, str]:
-    """Techniques that cannot save anything here, and why."""
+    """Technique -> the reason why it cannot save anything here."""
     found = {} if like == "cuda" else {Offload.name: "on the cpu, the host's memory is the same memory"}
     with dry_run():
         inputs, _ = recipe.batch()
     if not isinstance(inputs, Tensor):
-        found[Accumulation.name] = "inputs that are not one tensor cannot be split: who knows which of them go by samples?"
+        found[Accumulation.name] = (
+            "inputs that are not one tensor cannot be split: it is not known which of them have a dimension of samples"
+        )
     return found
 
 
@@ -239,14 +242,7 @@ def _makes_model(model: Module | Callable[[], Module]) -> Callable[[], Module]:
     if not isinstance(model, Module):
         return model
 
-    def twin() -> Module:
-        memo: dict[int, Any] = {}
-        for tensor in (*model.parameters(), *model.buffers()):
-            like = _twin(tensor)
-            memo[id(tensor)] = Parameter(like, tensor.requires_grad) if isinstance(tensor, Parameter) else like
-        return copy.deepcopy(model, memo)
-
-    return twin
+    return lambda: copy_of(model, where())
 
 
 def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], tuple[Any, Tensor]], Loss]:
@@ -263,27 +259,22 @@ def _makes_batch(input: Any, loss: Callable[..., Tensor]) -> tuple[Callable[[], 
 
     def batch() -> tuple[Any, Tensor]:
         made = _rebuilt(inputs)
-        return made, _twin(targets[0]) if targets else _tensors(made)[0]
+        return made, uninitialised(targets[0], where()) if targets else _tensors(made)[0]
 
     return batch, loss if targets else lambda output, _: loss(output)
 
 
 def _tensors(inputs: Any) -> list[Any]:
-    """Those in a batch's inputs, or what is there instead."""
+    """The tensors in the inputs of a batch; other objects too, so that the caller can refuse them."""
     each = inputs.values() if isinstance(inputs, dict) else inputs if isinstance(inputs, tuple) else (inputs,)
     return list(each)
 
 
 def _rebuilt(inputs: Any) -> Any:
+    """The same nesting, of uninitialised tensors on the default device."""
     if isinstance(inputs, dict):
-        return {name: _twin(x) for name, x in inputs.items()}
-    return tuple(map(_twin, inputs)) if isinstance(inputs, tuple) else _twin(inputs)
-
-
-def _twin(x: Tensor) -> Tensor:
-    """Another tensor of its shape and dtype, on the default device, of no particular values."""
-    device = where()
-    return Tensor._wrap(device.empty(tuple(x.shape), x.dtype), device)
+        return {name: uninitialised(x, where()) for name, x in inputs.items()}
+    return tuple(uninitialised(x, where()) for x in inputs) if isinstance(inputs, tuple) else uninitialised(inputs, where())
 
 
 def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
@@ -306,7 +297,7 @@ def _makes_optimizer(optimizer: Any, model: Any) -> Callable[[list], Optimizer]:
 
 
 def _nothing_fits(search: Search, budget: int) -> str:
-    """The error that says what the closest choice needs, and which part is the floor."""
+    """The message of the error: what the closest choice needs, and which part of that is the largest."""
     closest = search.smallest()
     track = predict(lambda: search.train(closest.choice), like=search.like)
     parts = sorted(track.by_category("peak").items(), key=lambda item: -item[1])

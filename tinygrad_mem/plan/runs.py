@@ -13,9 +13,9 @@ from ..memory.predict import dry_run
 from ..nn import Module
 from ..optim.optimizer import Optimizer
 from .choice import Choice, Loss, TrainingStep
-from .times import Heard, Times
+from .times import OpCounts, Times
 
-STEPS = 16  # that a run takes at most, until the pool is as it was before one of them
+STEPS = 16  # most steps of a run; it ends when the pool is as before an earlier step
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,12 @@ class Point:
 
     Attributes:
         choice: the techniques.
-        peak: most bytes in use, each block rounded up to 512, from the model's making on, in any number of steps.
-        reserved: most bytes that the pool has taken, where nothing limits it: inside a budget it gives back what lies unused.
+        peak: most bytes in use, each block rounded up to 512, from the construction of the model on, in any number of steps.
+        reserved: most bytes that the pool reserves without a limit. Within a budget it gives unused segments back.
         kept: bytes in use between steps: parameters, optimizer state, buffers, the batch.
-        host: most bytes of the host's memory that are in use for what is offloaded.
-        time: of a step's ops and copies to the host and back, in seconds of the device that was asked for.
-        forwards: forwards of ops in a step over those of a plain one.
+        host: most bytes of host memory in use for offloaded arrays.
+        time: seconds on the device for the ops of a step, and for copies to the host and back.
+        forwards: the number of op forwards in a step, relative to a plain step.
     """
 
     choice: Choice
@@ -57,13 +57,13 @@ class Point:
 
 
 class Ran(NamedTuple):
-    """A run: what was heard of its second step; most bytes in use and reserved, those in use after it, most on the host.
+    """A run: the ops of its second step, its peaks in use and reserved, bytes in use after it, and the peak on the host.
 
     Attributes:
-        hooked: parameters that were updated in backward.
+        hooked: the number of parameters that were updated in backward.
     """
 
-    heard: Heard
+    counts: OpCounts
     peak: int
     reserved: int
     kept: int
@@ -75,31 +75,31 @@ class Runs:
     """Runs of one recipe on ``meta``, each made once.
 
     Args:
-        like: whose workspaces kernels want, ``"cpu"`` or ``"cuda"``.
-        tell: called with a few words about each run.
+        like: whose kernels' workspaces are counted, ``"cpu"`` or ``"cuda"``.
+        tell: called with a short text about each run.
     """
 
     def __init__(self, recipe: Recipe, times: Times, like: str, tell: Callable[[str], None]) -> None:
         self.recipe, self.times, self.like, self.tell = recipe, times, like, tell
         self.points: dict[Choice, Point] = {}
-        self._too_small: dict[Choice, int] = {}  # the largest budget that was
+        self._too_small: dict[Choice, int] = {}  # the largest budget that was too small
         self._enough: set[tuple[Choice, int]] = set()
 
     def run(self, choice: Choice, limit: int = 0) -> Ran:
-        """Steps until they repeat.
+        """Run steps until they repeat.
 
-        Under a limit the pool gives back what lies unused and takes other pieces, and a later step may find none that is large
-        enough. So steps are made until the pool is as one of them has left it before: from then on they repeat.
+        Under a limit the pool gives unused segments back and takes others, so that a later step may find no piece that is large
+        enough. So steps run until the pool is as after an earlier step: from then on they repeat.
 
         Raises:
-            OutOfMemoryError: the pool would take more than ``limit``; or it never repeats, and nobody knows.
+            OutOfMemoryError: the pool would reserve more than ``limit``; or the steps do not repeat, so that it is not known.
         """
         with dry_run(self.like) as meta:
             meta.pool.set_limit(limit)
             step, batch = self._begin(choice)
             step(*batch)
-            heard, seen = Heard(), {meta.pool.holes()}
-            with scope.listening(heard):
+            counts, seen = OpCounts(), {meta.pool.holes()}
+            with scope.listening(counts):
                 step(*batch)
             while (holes := meta.pool.holes()) not in seen and len(seen) < STEPS:
                 seen.add(holes)
@@ -108,7 +108,7 @@ class Runs:
                 sizes = meta.pool.used_bytes(), meta.pool.total_bytes(), limit
                 raise OutOfMemoryError("meta", 0, *sizes, report=f"No two of {STEPS} steps left the pool alike.")
             pool = meta.pool
-            return Ran(heard, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked)
+            return Ran(counts, pool.peak_used, pool.peak_total, pool.used_bytes(), pool.host().peak_used, step.hooked)
 
     def _begin(self, choice: Choice, watch: Callable[[Module], None] = lambda model: None) -> tuple[TrainingStep, tuple]:
         model = self.recipe.model()
@@ -118,13 +118,13 @@ class Runs:
         return TrainingStep(choice, model, optimizer, self.recipe.loss), batch
 
     def train(self, choice: Choice, steps: int = 2) -> None:
-        """Make all and take steps, on the default device."""
+        """Make the model and the optimizer, and run steps, on the default device."""
         step, batch = self._begin(choice)
         for _ in range(steps):
             step(*batch)
 
     def look(self, choice: Choice, watch: Callable[[Module], None], listener: scope.Listener) -> str:
-        """One step with a listener, of a model that ``watch`` has been given; says with what its modules' paths begin."""
+        """Run one step with a listener; ``watch`` is called with the model. Returns the name with which module paths begin."""
         with dry_run(self.like):
             step, batch = self._begin(choice, watch)
             with scope.listening(listener):
@@ -135,16 +135,16 @@ class Runs:
         """The needs of the step with ``choice``."""
         if choice not in self.points:
             self.tell(str(choice))
-            heard, peak, reserved, kept, host, hooked = self.run(choice)
-            forwards = (heard.ran.total() + heard.again.total()) / heard.ran.total()
-            time = heard.time(self.times) + hooked * self.times.python[1]
+            counts, peak, reserved, kept, host, hooked = self.run(choice)
+            forwards = (counts.ran.total() + counts.again.total()) / counts.ran.total()
+            time = counts.time(self.times) + hooked * self.times.python[1]
             self.points[choice] = Point(choice, peak, reserved, kept, host, time, forwards)
         return self.points[choice]
 
     def fits(self, choice: Choice, budget: int) -> bool:
-        """Whether the pool gets along with ``budget`` bytes; between used and reserved it is tried, once.
+        """True if the step fits into ``budget`` bytes. Between the peaks in use and reserved, it is tried, once.
 
-        A larger budget is tried too where a smaller one was enough: pieces are given back at other times, and lie elsewhere.
+        It is tried for a larger budget too if a smaller one was enough, because segments are given back at other times.
         """
         point = self.point(choice)
         if budget <= self._too_small.get(choice, point.peak - 1):
@@ -162,5 +162,5 @@ class Runs:
         return True
 
     def known_to_fit(self, choice: Choice, budget: int) -> bool:
-        """Whether it fits, by what has been tried."""
+        """True if earlier runs show that it fits."""
         return budget >= self.points[choice].reserved or (choice, budget) in self._enough

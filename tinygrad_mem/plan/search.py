@@ -1,4 +1,4 @@
-"""The search: the cheapest choice of techniques that fits, by running choices on ``meta``."""
+"""The search for the fastest choice of techniques that fits: choices run on ``meta``."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from .techniques import (
     Recompute,
     reason_against,
 )
-from .times import Heard, OpCall, Times
+from .times import OpCall, OpCounts, Times
 
 POINTS = 12  # of the front
-FEW = 8  # choices that are all looked at
-SECOND_LOOKS = 3  # choices before the one that bisection found
-NEAR = 1.1  # times a budget: from a smallest peak beyond it on, nothing else is tried
-ALIKE = 0.998  # of a peak: what saves less is not worth a row
+FEW = 8  # of so few choices, all are tried
+SECOND_LOOKS = 3  # choices to try before the one that bisection found
+NEAR = 1.1  # times a budget: if the smallest peak is larger, no other choice is tried
+ALIKE = 0.998  # of a peak: a choice that saves less is not shown
 PARTS = (2, 4, 8, 16, 32, 64, 128)
 BITS = (8, 4, 2)
 Series = list[tuple[Applied, ...]]
 
 
 class Search(Runs):
-    """Runs of one recipe, and what they say.
+    """The search over choices for one recipe.
 
-    Techniques that take no time are used wherever they can be, and left out of what was found where it fits without them.
-    Around each set of the others, recompute is searched. Sets come in series, whose later ones save more and change more.
+    Techniques that take no time are tried first everywhere, and removed from the result if it fits without them. For each set
+    of the other techniques, recompute is searched. Sets are ordered in series; later sets save more and change more.
 
     Args:
         allow: names of the techniques that may be used.
@@ -63,7 +63,7 @@ class Search(Runs):
 
     @cached_property
     def series(self) -> list[Series]:
-        """The techniques used beside recompute and the free ones, those first that change numbers least."""
+        """The sets of techniques to combine with recompute and the free ones; those that change numbers least come first."""
         parts = [Accumulation(n) for n in PARTS if n <= self._samples()] if Accumulation.name in self.allow else []
         bits = [Compression(n) for n in BITS] if Compression.name in self.allow else []
         offload = [Offload()] if Offload.name in self.allow else []
@@ -79,14 +79,14 @@ class Search(Runs):
             return len(self.recipe.batch()[1])
 
     def choices(self, base: tuple[Applied, ...]) -> list[Choice]:
-        """All ways to recompute, with ``base`` and what is free with it, the cheapest first."""
+        """All ways to recompute, combined with ``base`` and the free techniques; the fastest first."""
         free = [each for each in self.free if not any(reason_against(each, other) for other in base)]
         return [Choice((*recompute, *free, *base)) for _, _, recompute in self._recomputing(base)]
 
     def _recomputing(self, base: tuple[Applied, ...]) -> list[tuple[int, float, tuple[Recompute, ...]]]:
-        """Ways to recompute, the cheapest first, each with a lower peak than those before by the chains' own costs.
+        """Ways to recompute, the fastest first, each with a lower peak than those before it (by the costs of the chains).
 
-        They depend on the batch's size. What else there is in ``base`` makes all that is kept smaller alike.
+        They depend on the batch size. The other techniques in ``base`` shrink everything that is kept alike.
         """
         if Recompute.name not in self.allow:
             return [(0, 0.0, ())]
@@ -98,19 +98,19 @@ class Search(Runs):
         return self._ways[parts]
 
     def _chains(self, choice: Choice) -> list[tuple[int, float, tuple[Recompute, ...]]]:
-        heard, found = Heard(), list[chains.Found]()
-        root = self.look(choice, lambda model: chains.watch(model, found), heard)
+        counts, found = OpCounts(), list[chains.Found]()
+        root = self.look(choice, lambda model: chains.watch(model, found), counts)
         calls = Counter(each.path for each in found)
         once = [each for each in found if calls[each.path] == choice.parts]
         first = list({each.path: each for each in reversed(once)}.values())[::-1]
-        per_part: Counter[tuple[str, OpCall]] = Counter({key: max(n // choice.parts, 1) for key, n in heard.ran.items()})
+        per_part: Counter[tuple[str, OpCall]] = Counter({key: max(n // choice.parts, 1) for key, n in counts.ran.items()})
         ways = [(c.path, chains.ways(c, per_part, self.times, root)) for c in first if c.usable]
         return chains.combined([(path, *each) for path, each in ways if each is not None])
 
     def cheapest(self, budget: int) -> Choice | None:
-        """The choice of least time that fits; of equal ones that with the fewest techniques. ``None`` where nothing fits.
+        """The fastest choice that fits; among equal ones that with the fewest techniques. ``None`` if nothing fits.
 
-        What changes numbers more is searched only where nothing else fits.
+        Techniques that change numbers more are searched only if nothing else fits.
         """
         if self.fits(Choice(), budget):
             return Choice()
@@ -130,7 +130,7 @@ class Search(Runs):
         return None if best is None else self._simplest(best, budget)
 
     def _from_less(self, best: Choice | None, budget: int) -> Choice | None:
-        """``best``, or a faster one that was enough for a smaller budget: bisection may have passed it by in this one."""
+        """``best``, or a faster choice that fitted a smaller budget: bisection may have missed it for this one."""
         known = {choice for choice, size in self._enough if size < budget}
         for choice in sorted(known, key=lambda choice: self.point(choice).time):
             if best is not None and self.point(choice).time >= self.point(best).time:
@@ -141,7 +141,7 @@ class Search(Runs):
         return best
 
     def _shrinking(self, series: Series) -> Iterator[tuple[Applied, ...]]:
-        """The sets of a series, until one needs no less than the one before it."""
+        """The sets of a series, until one saves nothing over the set before it."""
         least = float("inf")
         for base in series:
             yield base
@@ -151,7 +151,7 @@ class Search(Runs):
             least = peak
 
     def _simplest(self, best: Choice, budget: int) -> Choice:
-        """``best`` or one that is as fast, fits, changes numbers no more and uses fewer techniques."""
+        """``best``, or a choice that is as fast, fits, changes numbers no more and uses fewer techniques."""
         for technique in reversed(self.free):
             fewer = best.without(technique.name)
             if fewer != best and self.fits(fewer, budget):
@@ -161,7 +161,7 @@ class Search(Runs):
         return min(fitting, key=lambda c: (round(self.point(c).time / self.plain.time, 3), len(c.names)))
 
     def _fitting(self, base: tuple[Applied, ...], budget: int, best: Choice | None) -> Choice | None:
-        """The cheapest way to recompute with ``base`` that fits; ``None`` where none does, or ``best`` is as fast."""
+        """The fastest way to recompute with ``base`` that fits; ``None`` if none does, or if ``best`` is as fast."""
         ordered = self.choices(base)
         if _packs(base):
             fitting = [choice for choice in _some(ordered) if self.fits(choice, budget)]
@@ -174,7 +174,7 @@ class Search(Runs):
         return None if slower else found
 
     def _with_less(self, ordered: list[Choice], budget: int) -> Choice | None:
-        """The first that fits without something that is free: memory lies in other pieces then, and they may be better ones."""
+        """The first that fits without one of the free techniques: the pool's pieces differ then, and may be better."""
         for technique in self.free:
             fewer = list(dict.fromkeys(choice.without(technique.name) for choice in ordered))
             if fewer != ordered and (found := self._first_fit(fewer, budget)) is not None:
@@ -182,7 +182,7 @@ class Search(Runs):
         return None
 
     def _first_fit(self, ordered: list[Choice], budget: int) -> Choice | None:
-        """The first that fits; of many by bisection: later ones mostly need less. Where memory is in pieces they may not."""
+        """The first that fits. Of many it is found by bisection, because later ones mostly need less memory."""
         low, high = 0, len(ordered) - 1
         if high < FEW:
             return next((choice for choice in ordered if self.fits(choice, budget)), None)
@@ -200,7 +200,7 @@ class Search(Runs):
         return next((ordered[i] for i in earlier if self.fits(ordered[i], budget)), ordered[high])
 
     def front(self) -> list[Point]:
-        """Peak against time: points that no other beats in both, from the fastest to the smallest."""
+        """The best trade-offs of peak and time, from the fastest to the smallest."""
         for series in self.series:
             for base in self._shrinking(series):
                 ordered = self.choices(base)
@@ -213,7 +213,7 @@ class Search(Runs):
         return undominated(self.points.values())
 
     def smallest(self) -> Point:
-        """The least that was found."""
+        """The choice with the lowest peak."""
         for series in self.series:
             for base in self._shrinking(series):
                 for choice in self.choices(base)[-1 if base else -3 :]:
@@ -222,7 +222,7 @@ class Search(Runs):
 
 
 def _packs(base: tuple[Applied, ...]) -> bool:
-    """Whether what is kept is elsewhere or small: what is recomputed lies here, whole, and recomputing more may need more."""
+    """True if kept arrays are offloaded or compressed; recomputed ones are not, so recomputing more may need more."""
     return any(isinstance(each, (Offload, Compression)) for each in base)
 
 
@@ -242,7 +242,7 @@ def _spread(peaks: list[int], points: int) -> list[int]:
 
 
 def undominated(points: Iterable[Point]) -> list[Point]:
-    """Those that no other beats in both peak and time; of those that are alike, the one with the fewest techniques."""
+    """The points that no other beats in both peak and time; of similar ones, the one with the fewest techniques."""
     found: list[Point] = []
     for point in sorted(points, key=lambda p: (p.time, len(p.choice.names), p.peak)):
         if not found or point.peak < ALIKE * found[-1].peak:

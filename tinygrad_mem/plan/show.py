@@ -16,7 +16,7 @@ MARKERS = "osD^vP*X<>"
 
 
 def table(plan: Plan) -> str:
-    """A row a choice, from the fastest to the smallest."""
+    """One row for each choice, from the fastest to the smallest."""
     needs("rich", "a table")
     from rich.table import Table
     from rich.text import Text
@@ -70,7 +70,7 @@ def plot(plan: Plan, path: Path | str) -> None:
 
 
 def _name(axes: Any, points: list[tuple[float, float, tuple[str, ...]]]) -> None:
-    """Marks for the points of each set of techniques, named in the legend."""
+    """Draw a mark for each point, and name its set of techniques in the legend."""
     sets = dict.fromkeys(names for _, _, names in points)
     for i, names in enumerate(sets):
         times, peaks = zip(*[(time, peak) for time, peak, mine in points if mine == names], strict=True)

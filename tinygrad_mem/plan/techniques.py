@@ -1,4 +1,4 @@
-"""Application of each technique to a training step, for the planner. What a technique costs stands in the catalogue."""
+"""The application of each technique to a training step, by the planner. The catalogue says what a technique costs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class Applied:
     """A technique as it is applied to one training step. A subclass overrides what it needs; the base changes nothing.
 
     Attributes:
-        rows: the rows of the catalogue (``techniques.TABLE``) that it stands for; ``name`` is the first.
-        numbers: how near the numbers are to those of a plain step: the worst of its rows.
+        rows: its rows in the catalogue (``techniques.TABLE``); ``name`` is the first.
+        numbers: how near the numbers are to those of a plain step: the level of its worst row.
     """
 
     rows: ClassVar[tuple[str, ...]]
@@ -39,7 +39,7 @@ class Applied:
         """Change the step before its first run."""
 
     def region(self) -> AbstractContextManager[Any]:
-        """Return the block that forward and loss run in, entered in each step."""
+        """Return the context in which forward and loss run; it is entered in each step."""
         return nullcontext()
 
 
@@ -48,9 +48,10 @@ class Recompute(Applied):
     """Parts of one chain of modules are recomputed.
 
     Attributes:
-        path: of the ``Sequential`` (a module of another chain is recomputed or not: its items are single) in the model.
+        path: the path of the ``Sequential`` or ``ModuleList`` in the model. Modules of a ``ModuleList`` are recomputed one by
+        one.
         items: its stages, with tuples around those that are recomputed; see ``recompute.Schedule``.
-        sizes: how many modules each stage has.
+        sizes: the number of modules in each stage.
     """
 
     path: str
@@ -59,7 +60,7 @@ class Recompute(Applied):
     rows = ("recompute",)
 
     def prepare(self, step: TrainingStep) -> None:
-        """Let the chain run by its schedule from now on; it is the same object with the same modules."""
+        """Run the chain by its schedule from now on. It stays the same object, with the same modules."""
         where = self.path or "itself"
         chain: Any = _part(step.model, self.path, f"{sum(self.sizes)} modules in {where!r}")
         if not isinstance(chain, (Sequential, ModuleList)) or len(chain) != sum(self.sizes):
@@ -79,10 +80,10 @@ class Recompute(Applied):
 
 @dataclass(frozen=True)
 class InPlace(Applied):
-    """Activations write over their input, where nobody else wants it: one array of their size less while they run.
+    """Activations overwrite their input if nothing else needs it: one array of their size less while they run.
 
     Attributes:
-        paths: of the modules that do so from now on.
+        paths: the paths of these modules.
     """
 
     paths: tuple[str, ...]
@@ -114,7 +115,7 @@ class InBackward(Applied):
 
 @dataclass(frozen=True)
 class Offload(Applied):
-    """Keeps what is saved for backward in the host's memory."""
+    """Tensors saved for backward are kept in host memory."""
 
     rows = ("offload",)
 
@@ -127,7 +128,7 @@ class Offload(Applied):
 
 @dataclass(frozen=True)
 class Accumulation(Applied):
-    """The batch is split into ``parts``, one after another."""
+    """The batch is split into ``parts``, which run one after another."""
 
     parts: int
     rows = ("accumulation",)
@@ -141,7 +142,7 @@ class Accumulation(Applied):
 
 @dataclass(frozen=True)
 class Autocast(Applied):
-    """Products in float16, and the loss scaled, on ``device``."""
+    """Products run in float16, and the loss is scaled, on ``device``."""
 
     device: str
     rows = ("autocast", "loss_scaling")
@@ -158,7 +159,7 @@ class Autocast(Applied):
 
 @dataclass(frozen=True)
 class Compression(Applied):
-    """Keeps what is saved for backward in ``bits`` an element."""
+    """Tensors saved for backward take ``bits`` per element."""
 
     bits: int
     rows = ("compression",)
@@ -174,7 +175,7 @@ KINDS: tuple[type[Applied], ...] = (Recompute, InPlace, InBackward, Offload, Acc
 
 
 def names(level: str) -> tuple[str, ...]:
-    """Return the techniques whose numbers are as near to a plain step's as ``level``, or nearer."""
+    """Return the techniques that keep the numbers at ``level`` or better."""
     return tuple(kind.name for kind in KINDS if LEVELS.index(kind.numbers) <= LEVELS.index(level))
 
 

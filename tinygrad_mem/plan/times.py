@@ -1,7 +1,7 @@
-"""The time of a step: the sum over its ops, each measured once on the device, alone.
+"""The time of a step: the sum over its ops, each measured alone on the device.
 
-Seconds on a shared machine are noise; what a plan needs is their order, and for that the sum over ops is good enough
-(``python -m tests.benchmarks.planner`` correlates it with what steps really take).
+Times on a shared machine are noisy. A plan needs only their order, for which the sum over ops is good enough
+(``python -m tests.benchmarks.planner`` compares it with measured steps).
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from ..optim import SGD
 from ..recompute import checkpoint
 from ..techniques import optimizer_in_backward
 
-SECONDS = 0.01  # of one op, at least, in all its runs
-TURNS = 3  # of one op, at least
-FINE = get_clock_info("process_time").resolution <= 1e-6  # else it stands still during short ops
-COPIED = 1 << 24  # bytes that are copied to the host and back to see how long it takes
-BUS = 25e9  # bytes a second between a GPU and its host, where that is modelled
+SECONDS = 0.01  # least time for measuring one op
+TURNS = 3  # least number of runs of one op
+FINE = get_clock_info("process_time").resolution <= 1e-6  # a coarse clock does not advance during short ops
+COPIED = 1 << 24  # bytes in the measured copies to the host and back
+BUS = 25e9  # modelled bytes per second between a GPU and its host
 SETTINGS = ("TINYGRAD_MEM_THREADS", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_CORETYPE")
 _PYTHON = "a small step for each op that is recomputed", "a small step for each parameter that is updated in backward"
 _COPY = "to the host, and back"
-_NOT_LOOKED_AT = ("ticket",)  # parameters that differ at each call and change no time
+_NOT_LOOKED_AT = ("ticket",)  # parameters that differ in each call and do not affect the time
 
 
 class Spec(NamedTuple):
@@ -59,7 +59,7 @@ class Spec(NamedTuple):
 
 
 class HashableSlice(NamedTuple):
-    """A slice, which could not be looked up in a dict."""
+    """A slice in a form that can be a key of a dict."""
 
     start: int | None
     stop: int | None
@@ -67,7 +67,7 @@ class HashableSlice(NamedTuple):
 
 
 class OpCall(NamedTuple):
-    """An op with the shapes that it ran on: calls that are equal take the same time."""
+    """An op with the shapes of its arguments. Equal calls are taken to need the same time."""
 
     op: str
     inputs: tuple
@@ -93,8 +93,8 @@ def _plain(value: Any) -> Any:
     return value if kept else str(value)
 
 
-class Heard(scope.Listener):
-    """Counts what runs, by module and phase, and what goes to the host."""
+class OpCounts(scope.Listener):
+    """Counts the ops of a step by module and phase, and the bytes of copies to the host."""
 
     def __init__(self) -> None:
         self.ran: Counter[tuple[str, OpCall]] = Counter()
@@ -113,22 +113,21 @@ class Heard(scope.Listener):
             self.offloaded.append(requested)
 
     def time(self, times: Times) -> float:
-        """Of all that was heard: forwards, their backwards, forwards again and what goes with them, copies."""
+        """Seconds for all of it: forwards, backwards, recomputed forwards with their overhead, copies."""
         spent = sum(sum(times.of(call)) * count for (_, call), count in self.ran.items())
         spent += sum((times.of(call)[0] + times.python[0]) * count for call, count in self.again.items())
         return spent + sum(map(times.there_and_back, self.offloaded))
 
 
 class Times:
-    """Seconds of forward and backward of ops on a device, measured when they are asked for the first time.
+    """Seconds of forward and backward of ops on a device. Each op is measured when its time is first needed.
 
     Args:
-        device: where the step will run. Where it is not here (``cuda`` on a machine without), or ``meta``, times are modelled.
-        cache: a folder that keeps what was measured, for this device and these versions; ``None`` keeps nothing.
+        device: the device of the step. If it is missing (``cuda`` without a GPU), or ``meta``, times are modelled.
+        cache: a folder for measured times of this device and these versions; ``None`` for no cache.
 
     Attributes:
-        measured: False where times are modelled, from bytes and multiplications of a card whose speed does not matter: their
-            order is what counts.
+        measured: whether times are measured. Modelled times come from bytes and multiplications; only their order counts.
     """
 
     def __init__(self, device: Any = "cpu", cache: Path | None = None) -> None:
@@ -138,7 +137,7 @@ class Times:
         self._written: dict[str, tuple[float, float]] = self._read()
 
     def _fingerprint(self) -> str:
-        """Of what times depend on beside the op: the machine, its cores, how they are used, the libraries."""
+        """A hash of everything that times depend on, besides the op: the machine, its cores, settings, libraries."""
         here = [str(self.device), platform.processor() or platform.machine(), str(os.cpu_count())]
         parts = [*here, np.__version__, *(os.environ.get(name, "") for name in SETTINGS)]
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:12]
@@ -151,10 +150,10 @@ class Times:
             times = {str(key): (float(f), float(b)) for key, (f, b) in found.items()}
             return {key: pair for key, pair in times.items() if all(0 <= seconds < inf for seconds in pair)}
         except (OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            return {}  # none yet, or damaged: they are measured again
+            return {}  # no file, or a damaged one: times are measured again
 
     def save(self) -> None:
-        """Keep what was measured; a folder that cannot be written keeps nothing."""
+        """Write the measured times to the cache folder, if that is possible."""
         if self._file is None:
             return
         with suppress(OSError):
@@ -163,7 +162,7 @@ class Times:
                 file.write(json.dumps(self._written).encode())
 
     def of(self, call: OpCall) -> tuple[float, float]:
-        """(forward, backward) in seconds; the backward of what needs no gradient is 0."""
+        """(forward, backward) in seconds; backward is 0 if no input needs a gradient."""
         if call not in self._known:
             key = repr(call)
             if key not in self._written:
@@ -172,7 +171,7 @@ class Times:
         return self._known[call]
 
     def again(self) -> None:
-        """Measure once more what is known, and keep the least: what disturbs one pass may spare the next."""
+        """Measure all known calls once more, and keep the smaller times: noise only makes times longer."""
         if not self.measured:
             return
         for call, before in self._known.items():
@@ -181,7 +180,7 @@ class Times:
             self._written[key] = _less(self._written.get(key, now), now)
 
     def there_and_back(self, size: int) -> float:
-        """Seconds to copy so many bytes to the host's memory and to bring them back."""
+        """Seconds to copy ``size`` bytes to host memory and back."""
         if not self.measured:
             return 2 * (5e-6 + size / BUS)
         if _COPY not in self._written:
@@ -190,9 +189,9 @@ class Times:
 
     @property
     def python(self) -> tuple[float, ...]:
-        """Seconds beside what ops take: of an op that is recomputed, of a parameter that is updated in backward.
+        """Seconds of Python overhead: for each recomputed op, and for each parameter that is updated in backward.
 
-        Modelled times have none.
+        Modelled times have no overhead.
         """
         if not self.measured:
             return 0.0, 0.0
@@ -205,7 +204,7 @@ class Times:
             try:
                 return measure(call, self.device)
             except (TinygradMemError, TypeError, ValueError, MemoryError, IndexError, KeyError):
-                pass  # an op that does not run alone, on values of no meaning, is modelled
+                pass  # the op does not run alone, or not on these values: it is modelled
         return model(call)
 
 
@@ -214,13 +213,13 @@ def _less(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]
 
 
 def _here(device: Any) -> tuple[Any, bool]:
-    """The device, and whether it is here to be measured; a GPU that is not is modelled."""
+    """The device, and whether times can be measured on it; for a missing GPU they are modelled."""
     found = Device("meta" if str(device).startswith("cuda") and cuda_problem() else device)
     return found, found.type != "meta"
 
 
 def model(call: OpCall) -> tuple[float, float]:
-    """Seconds by counting: bytes read and written at 1 TB/s, products at 10 T/s (of float16 at 20), 5 µs for the call."""
+    """Modelled seconds: bytes at 1 TB/s, multiplications at 10 T/s (20 in float16), and 5 µs for the call."""
     arrays = [spec for spec in call.inputs if isinstance(spec, Spec)]
     moved = sum(spec.bytes for spec in arrays) * 2
     wide = as_dtype(arrays[0].dtype).itemsize / 4 if arrays else 1  # half as wide is twice as fast
@@ -246,7 +245,7 @@ def _multiplications(op: str, shapes: list[tuple[int, ...]], params: dict[str, A
 
 
 def measure(call: OpCall, device: Any) -> tuple[float, float]:
-    """Run an op alone on ``device``, forward and backward, until it is known how long that takes."""
+    """Measure an op alone on ``device``, forward and backward."""
     op = Op.registry[call.op]
     inputs = [_made(value, device, need) for value, need in zip(call.inputs, call.needs, strict=True)]
     params = {name: _raw(value, device) for name, value in call.params}
@@ -266,10 +265,10 @@ def measure_copies(device: Any) -> tuple[float, float]:
 
 
 def measure_python(times: Times) -> dict[str, tuple[float, float]]:
-    """(plain, with it) seconds of a small step, for each op that is recomputed, for each parameter updated in backward.
+    """Seconds of a small step, (plain, with the technique), per recomputed op and per parameter that is updated in backward.
 
-    Small blocks run as they are, each in a checkpoint, and with the optimizer in backward. Arrays are so small that Python is
-    what takes time; the modules are such as draw no random numbers. Forwards that run again are taken off: hooks remain.
+    Small blocks run plainly, each in a checkpoint, and with the optimizer in backward. The arrays are so small that only Python
+    takes time, and the modules draw no random numbers. The time of forwards that run again is subtracted: hooks remain.
     """
     device, shape = times.device, (2, 2, 2, 2)
     with device:
@@ -295,13 +294,13 @@ def measure_python(times: Times) -> dict[str, tuple[float, float]]:
         partial(step, blocks, checkpoint, update),
         partial(step, others, _called, int),
     ]
-    heard = Heard()
+    counts = OpCounts()
     with optimizer_in_backward(other):
-        with scope.listening(heard):
+        with scope.listening(counts):
             steps[1]()
         plain, recomputed, in_backward = _seconds(steps, device, 10 * SECONDS)
-    forwards = sum(times.of(call)[0] * n for call, n in heard.again.items())
-    ops, parameters = heard.again.total(), sum(len(group["params"]) for group in other.param_groups)
+    forwards = sum(times.of(call)[0] * n for call, n in counts.again.items())
+    ops, parameters = counts.again.total(), sum(len(group["params"]) for group in other.param_groups)
     pairs = (plain / ops, (recomputed - forwards) / ops), (plain / parameters, in_backward / parameters)
     return dict(zip(_PYTHON, pairs, strict=True))
 
@@ -316,7 +315,7 @@ def _parameters(op: type[Op]) -> tuple[str, ...]:
 
 
 def _both(op: type[Op], inputs: list, params: dict[str, Any], device: Any) -> tuple[float, float]:
-    """Seconds of an op's forward and of its backward, in turns; the gradient is the engine's own, as in the midst of a walk."""
+    """Seconds of an op's forward and backward, measured in turns. The engine owns the gradient, as in a real backward."""
     made: list[Any] = []
     roots: list[tuple] = []
 
@@ -345,7 +344,7 @@ def _filled(shape: tuple[int, ...], dtype: Any, device: Any, value: float) -> Te
 
 
 def _made(value: Any, device: Any, need: bool) -> Any:
-    """A tensor of a spec's shape: a half everywhere, whole numbers and truth values are 0."""
+    """A tensor of a spec's shape, filled with 0.5; integers and bools are 0."""
     if not isinstance(value, Spec):
         return value
     tensor = _filled(value.shape, value.dtype, device, 0.5 if is_floating(as_dtype(value.dtype)) else 0)
@@ -354,7 +353,7 @@ def _made(value: Any, device: Any, need: bool) -> Any:
 
 
 def _raw(value: Any, device: Any) -> Any:
-    """A parameter as the op gets it."""
+    """A parameter in the form that the op takes."""
     if isinstance(value, Spec):
         return _made(value, device, False).array
     if isinstance(value, HashableSlice):
@@ -363,7 +362,7 @@ def _raw(value: Any, device: Any) -> Any:
 
 
 def _seconds(parts: list[Callable[[], Any]], device: Any, whole: float | None = None) -> tuple[float, ...]:
-    """The least time of each part, which take turns: what else the machine does makes it longer, never shorter."""
+    """The least time of each part. Parts are measured in turns; other load only makes times longer."""
     for part in parts:
         part()
     device.synchronize()
@@ -377,7 +376,7 @@ def _seconds(parts: list[Callable[[], Any]], device: Any, whole: float | None = 
 
 
 def _spent(run: Callable[[], Any], device: Any) -> float:
-    """Seconds on the clock; on the cpu less what the core did for others meanwhile."""
+    """Seconds of wall time; on the cpu, of processor time if that is less."""
     start, own = perf_counter(), process_time()
     run()
     device.synchronize()

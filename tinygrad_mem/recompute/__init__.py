@@ -1,4 +1,4 @@
-"""Recomputation: activations that are not kept, but computed again in backward."""
+"""Recomputation: activations are not kept for backward, but computed again."""
 
 from .blocks import checkpoint_blocks as checkpoint_blocks
 from .chain import chain as chain

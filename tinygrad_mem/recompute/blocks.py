@@ -11,14 +11,15 @@ from .scheduled import apply
 
 
 def checkpoint_blocks(model: Module, how: str | int = "sqrt") -> Module:
-    """Let every chain of blocks inside ``model`` be recomputed in segments, and return the model.
+    """Recompute every chain of blocks inside ``model`` in segments, and return the model.
 
-    A chain is a Sequential that is inside no other chain, or a ModuleList whose modules are of one class, which the model is
-    taken to call one after another. A module that works in place belongs to the block before it. Parameters stay; those of a
-    ModuleList get names by segment.
+    A chain is a Sequential that is not inside another chain, or a ModuleList whose modules have one class and are called one
+    after another. An in-place module belongs to the block before it. Parameters stay; those of a ModuleList are renamed by
+    segment.
 
     Args:
-        how: segments of each chain: ``"sqrt"`` of its blocks, a number (at most one a block), or ``"every-block"``.
+        how: the number of segments of each chain: ``"sqrt"`` of its blocks, a number (at most one per block), or
+            ``"every-block"``.
 
     Raises:
         ArgumentError: ``how`` is none of these, or there is no chain of two blocks.
@@ -35,7 +36,7 @@ def checkpoint_blocks(model: Module, how: str | int = "sqrt") -> Module:
 
 
 def _replace(parent: Module, how: str | int) -> bool:
-    """Put scheduled chains in the places of chains; whether there was one."""
+    """Replace the chains by scheduled ones. Returns whether there was one."""
     found = False
     for name, child in list(parent.named_children()):
         if _is_chain(child):

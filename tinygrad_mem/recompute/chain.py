@@ -1,8 +1,8 @@
-"""The cheapest schedule of a chain that fits into a budget, whatever its stages cost: exact, by dynamic programming.
+"""The cheapest schedule of a chain that fits into a budget, found by dynamic programming.
 
 Source: Beaumont et al., *Optimal checkpointing for heterogeneous chains: how to train deep neural networks with limited
-memory*, 2019 ("Rotor"): the best of all schedules that keep what they have stored until it is used. There memory is cut into
-slots; here each part of the chain has its whole front of memory against time, so that every byte counts.
+memory*, 2019 ("Rotor"): the best of all schedules that keep what they have stored until it is used. The paper divides memory
+into slots; here each part of the chain has its exact front of memory against time, to the byte.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from .schedule import Items, Schedule, Stage, sweep
 
 
 class Front(NamedTuple):
-    """With ``memory[i]`` or more, up to ``memory[i + 1]``, the least time is ``time[i]``: the one ascends, the other falls."""
+    """The least time is ``time[i]`` with ``memory[i]`` up to ``memory[i + 1]``. Memory ascends, time descends."""
 
     memory: np.ndarray
     time: np.ndarray
 
     def at(self, memory: np.ndarray) -> np.ndarray:
-        """The least times with so much memory, none of it below ``self.memory[0]``."""
+        """The least times for these amounts of memory, each at least ``self.memory[0]``."""
         return self.time[np.searchsorted(self.memory, memory, "right") - 1]
 
 
 class Chain:
     """The fronts of all parts of a chain.
 
-    A part from stage ``s`` to ``t`` is a forward and its backward. Either stage ``s`` is recorded and the rest follows; or the
-    stages before some ``j`` are run and keep nothing but their input, the rest follows, and when its backward is done, the
-    stages before ``j`` are a part of their own.
+    A part from stage ``s`` to ``t`` is a forward and its backward. There are two ways to run it. Either stage ``s`` is
+    recorded, and the rest follows. Or the stages before some ``j`` run and keep only their input, and the rest follows; after
+    its backward, the stages before ``j`` are run as a part of their own.
     """
 
     def __init__(self, stages: Sequence[Stage]) -> None:
@@ -50,18 +50,18 @@ class Chain:
                 self.fronts[s, s + length - 1] = self._front(s, s + length - 1)
 
     def _arriving(self, t: int) -> int:
-        """The time of the gradient that waits for a part that ends with ``t``; the last stage's comes after its forward."""
+        """Bytes of the gradient that waits while a part that ends with ``t`` runs; 0 for the last stage."""
         return self.stages[t].gradient if t < len(self.stages) - 1 else 0  # type: ignore[return-value]
 
     def _recorded(self, s: int, t: int) -> tuple[int, int, float]:
-        """Stage ``s`` recorded: least memory, what the rest of the part has to do without, time apart from it."""
+        """Stage ``s`` recorded: (least memory, memory that the rest of the part cannot use, time without the rest)."""
         stage = self.stages[s]
         behind = self.parameters[t + 1] - self.parameters[s + 1]
         least = max(self._arriving(t) + stage.recorded_peak, behind + stage.backward_peak)  # type: ignore[operator]
         return least, stage.saved, stage.forward + stage.backward
 
     def _split(self, s: int, j: int, t: int) -> tuple[int, int, int, float]:
-        """Stages before ``j`` run and keep nothing: least memory, what the two parts do without, time of the run."""
+        """Stages before ``j`` run and keep nothing: (least memory, memory that each of the two parts cannot use, time)."""
         least = self._arriving(t) + self.sweeps[s][j - 1 - s]
         behind = self.parameters[t + 1] - self.parameters[j]
         return least, self.stages[j - 1].output, behind, self.forward[j] - self.forward[s]
@@ -99,7 +99,7 @@ class Chain:
         return (*found, s)
 
     def _choice(self, s: int, t: int, budget: int) -> int | None:
-        """The place where the part is split; ``None``: its first stage is recorded."""
+        """The stage at which the part is split; ``None`` if its first stage is recorded."""
         least, saved, time = self._recorded(s, t)
         best, choice = _time(self.fronts[s + 1, t], budget - saved) + time if budget >= least else np.inf, None
         for j in range(s + 1, t + 1):
@@ -112,7 +112,7 @@ class Chain:
 
 
 def sweep_of(stages: Sequence[Stage], s: int, i: int) -> int:
-    """The memory while stage ``i`` runs in a run from ``s`` on that keeps nothing."""
+    """The memory that stage ``i`` needs in a run that starts at ``s`` and keeps nothing."""
     return sweep(stages[i : i + 1]) + (stages[i - 1].output if i > s else 0)
 
 
@@ -122,7 +122,7 @@ def _time(front: Front, budget: int) -> float:
 
 
 def _pareto(memory: np.ndarray, time: np.ndarray) -> Front:
-    """Those that no other beats in both."""
+    """The pairs that no other pair beats in both memory and time."""
     order = np.lexsort((time, memory))
     memory, time = memory[order], time[order]
     best = np.minimum.accumulate(time)
@@ -131,15 +131,15 @@ def _pareto(memory: np.ndarray, time: np.ndarray) -> Front:
 
 
 def front(stages: Sequence[Stage]) -> list[tuple[int, float]]:
-    """(peak, time) of every schedule of the chain that none beats in both, from the least memory to the least time."""
+    """The best trade-offs of a chain: (peak, time) of each schedule that no other beats in both, least memory first."""
     found = Chain(stages).fronts[0, len(stages) - 1]
     return list(zip(found.memory.tolist(), found.time.tolist(), strict=True))
 
 
 def chain(stages: Sequence[Stage], budget: int) -> Schedule:
-    """The schedule of least time whose peak is at most ``budget``.
+    """The fastest schedule whose peak is at most ``budget``.
 
-    Fifty stages take a second or two; the time grows with the cube of their number.
+    The search takes a second or two for fifty stages, and grows with the cube of their number.
 
     Raises:
         ArgumentError: no schedule fits; the message says what the least one needs.

@@ -1,4 +1,4 @@
-"""``checkpoint``: a function whose activations are not kept, but computed again in backward.
+"""``checkpoint``: the activations of a function are not kept for backward, but computed again.
 
 Source: Chen et al., *Training deep nets with sublinear memory cost*, 2016; Griewank, *Achieving logarithmic growth of temporal
 and spatial complexity in reverse automatic differentiation*, 1992.
@@ -15,7 +15,7 @@ from typing import Any
 from ..autograd.graph import saved_tensors_hooks
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, pins_nothing
-from ..interrupts import covered
+from ..interrupts import signal_safe
 from ..nn import Sequential
 from ..scope import local
 from .frame import Frame
@@ -32,12 +32,12 @@ _override = _Override()
 
 
 def noop_context_fn() -> Contexts:
-    """Two contexts that do nothing: what ``context_fn`` is unless given."""
+    """Return two contexts that do nothing: the default of ``context_fn``."""
     return nullcontext(), nullcontext()
 
 
 class _Overriding(ContextDecorator):
-    """Inside, an override of this thread has a value."""
+    """Sets an override of this thread inside a ``with`` block."""
 
     def __init__(self, name: str, value: bool | None) -> None:
         self.name, self.value = name, value
@@ -46,11 +46,11 @@ class _Overriding(ContextDecorator):
         self.before = getattr(_override, self.name)
         try:
             setattr(_override, self.name, self.value)
-        except BaseException:  # a signal, which is heard after the call
+        except BaseException:  # an interrupt, raised after the call
             setattr(_override, self.name, self.before)
             raise
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -59,12 +59,12 @@ class _Overriding(ContextDecorator):
 
 
 def set_checkpoint_early_stop(enable: bool) -> AbstractContextManager[None]:
-    """``with set_checkpoint_early_stop(False):`` checkpoints called inside recompute to their end, whatever they were told."""
+    """``with set_checkpoint_early_stop(False):`` overrides the argument ``early_stop`` of checkpoints called inside."""
     return _Overriding("early_stop", enable)
 
 
 def set_checkpoint_debug_enabled(enabled: bool | None) -> AbstractContextManager[None]:
-    """``with set_checkpoint_debug_enabled(True):`` checkpoints called inside have ``debug=True``; None: as they were told."""
+    """``with set_checkpoint_debug_enabled(True):`` overrides the argument ``debug`` of checkpoints called inside."""
     return _Overriding("debug", enabled)
 
 
@@ -80,38 +80,39 @@ def checkpoint(
     early_stop: bool = True,
     **kwargs: Any,
 ) -> Any:
-    """Call ``function(*args, **kwargs)`` and keep nothing for its backward but its inputs: backward calls it again.
+    """Call ``function(*args, **kwargs)``, and keep only its inputs for backward, which calls the function again.
 
     Memory: between forward and backward, the tensors among the arguments (also in tuples, lists and dicts), each once. In
-    backward, what the function saves, from when it is recomputed; each array goes when its node has used it.
+    backward, what the function saves, from its recomputation on; each array is freed when its node has used it.
 
     Price: the function's forward once more, up to the last op that saves something.
 
-    Gradients, buffers and generators are bit for bit what they are without it: random numbers are drawn again from the same
-    counters, batch norm moves its statistics in the forward only, and autocast, grad mode, the default device and the module's
-    path are what they were. Checkpoints nest to any depth; every way of walking backward works, also ``autograd.grad`` and
-    ``retain_graph=True``, where every walk recomputes.
+    Gradients, buffers and generators are the same as without it, bit for bit: random numbers are drawn again from the same
+    counters, batch norm updates its statistics in the forward only, and autocast, grad mode, the default device and the
+    module's path are those of the forward. Checkpoints may be nested. ``backward``, ``autograd.grad`` and ``retain_graph=True``
+    work; with ``retain_graph=True`` each backward recomputes.
 
-    Do not use when: the function saves little beside its inputs (print_saved says what), or writes into its inputs in place.
+    Do not use when: the function saves little besides its inputs (see ``memory.print_saved``), or writes into its inputs in
+        place.
 
     Args:
-        use_reentrant: taken, and without effect. PyTorch's re-entrant variant gives these very gradients wherever it works; it
-            loses those of parameters where no input requires one, and takes neither keywords nor ``autograd.grad``.
+        use_reentrant: accepted, and without effect. Where PyTorch's re-entrant variant works, it gives the same gradients. It
+            loses gradients of parameters if no input requires one, and supports neither keywords nor ``autograd.grad``.
         context_fn: returns two contexts, for the forward and for the recomputation: see
             :func:`create_selective_checkpoint_contexts`.
         determinism_check: ``"default"`` compares each saved array's op, name, shape and dtype with the forward's;
             ``"none"`` does not.
-        debug: an error lists all that was saved in both runs, with source lines.
-        preserve_rng_state: False lets the recomputation draw other random numbers than the forward, as in PyTorch.
-        early_stop: False recomputes to the end of the function.
+        debug: errors list everything that both runs saved, with source lines.
+        preserve_rng_state: if False, the recomputation draws other random numbers than the forward, as in PyTorch.
+        early_stop: if False, the recomputation runs to the end of the function.
 
     Returns:
-        What the function returns.
+        The result of the function.
 
     Raises:
         ArgumentError: ``determinism_check`` is neither of the two.
-        CheckpointError: in backward, the function did something else than in the forward; the message says what.
-        GraphError: in backward, an input was overwritten in place since.
+        CheckpointError: in backward, the function did not do the same as in the forward; the message says what differs.
+        GraphError: in backward, an input was written in place since the forward.
     """
     if determinism_check not in ("default", "none"):
         raise ArgumentError(f"determinism_check should be one of ['default', 'none'], found {determinism_check!r}")
@@ -149,18 +150,18 @@ def checkpoint_sequential(
 ) -> Any:
     """Call ``functions`` one after another, in ``segments`` parts of equal length, all but the last of them checkpointed.
 
-    Memory: between forward and backward the inputs of the segments, and what the last segment saves; in backward, what one
-    segment saves. For n alike functions the peak is least near ``sqrt(n)`` segments.
+    Memory: between forward and backward, the inputs of the segments and what the last segment saves; in backward, what one
+    segment saves. For n equal functions the peak is lowest near ``sqrt(n)`` segments.
 
-    Price: all but the last segment's forward once more.
+    Price: the forward of all segments but the last, once more.
 
-    Do not use when: the functions differ much in what they save or in time, and a budget is known: for that there are
-    ``recompute.profile`` and ``recompute.chain``.
+    Do not use when: the functions differ much in what they save or in time. ``recompute.profile`` and ``recompute.chain`` find
+    better segments for a given budget.
 
     Args:
         functions: a Sequential, or modules or functions of one argument.
-        segments: into how many parts; the last one takes what is left over.
-        input: of the first function.
+        segments: the number of parts; the last one gets the remainder.
+        input: the input of the first function.
         use_reentrant, kwargs: as in :func:`checkpoint`.
 
     Raises:
@@ -169,7 +170,7 @@ def checkpoint_sequential(
     """
     if not kwargs.keys() <= {"preserve_rng_state", "context_fn", "determinism_check", "debug", "early_stop"}:
         raise TypeError(f"checkpoint_sequential: unexpected keyword arguments {', '.join(kwargs)}")
-    chain = list(functions)  # not children(), which names a module once that is there twice
+    chain = list(functions)  # not children(), which lists a repeated module once
     if not 1 <= segments <= max(len(chain), 1):
         raise ArgumentError(f"checkpoint_sequential: expected 1 to {len(chain)} segments, found {segments}")
     length = len(chain) // segments

@@ -1,4 +1,4 @@
-"""Whether checkpointing works: which ops ran forward, and which ran again."""
+"""Counts of the ops that ran forward, and of those that ran again in backward."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from .frame import Checkpoint
 class count_ops(scope.Listener):
     """``with count_ops() as ops:`` counts the ops that this thread runs inside, by name.
 
-    ``memory.print_saved`` shows the other half: what is kept, where a checkpoint is one row an input.
+    ``memory.print_saved`` shows what is kept instead; there, a checkpoint has one row for each input.
 
     Attributes:
-        forward: ops that ran, and not in backward, in a recomputation or in an optimizer.
+        forward: ops that ran in the forward.
         recomputed: ops that ran again in backward.
 
     >>> with count_ops() as ops:
@@ -35,7 +35,7 @@ class count_ops(scope.Listener):
             elif local.phase in ("user", "forward"):
                 self.forward[node.op.__name__] += 1
 
-    def spared(self, node: Any) -> None:
+    def skipped(self, node: Any) -> None:
         if scope.program() == self._program:
             self.recomputed[node.op.__name__] -= 1
 

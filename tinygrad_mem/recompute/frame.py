@@ -1,8 +1,8 @@
-"""One call of a checkpointed function: what it was called with, what it did not keep, and how that is made again.
+"""One call of a checkpointed function: its inputs, the arrays that it did not keep, and how they are computed again.
 
-In the forward a pack hook puts a :class:`Wanted` in the place of every array that an op saves, so that the array goes when the
-forward needs it no longer. When backward asks for the first of them, the function runs again, and what its ops save then is
-handed out by number.
+In the forward, a pack hook replaces every array that an op saves by a :class:`Wanted`, so that the array is freed when the
+forward no longer needs it. When backward asks for the first of them, the function runs again. What its ops save then is given
+to backward by number.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, ClassVar, NamedTuple
 from .. import scope
 from ..autograd.core import Node, observed, remember
 from ..autograd.graph import saved_tensors_hooks
-from ..autograd.saved import PackedArray, TrackedSaved
+from ..autograd.node_hooks import PackedArray, TrackedSaved
 from ..autograd.tensor import Tensor
 from ..devices import Draws, noted
 from ..errors import CheckpointError, RecomputationStoppedError
-from ..interrupts import covered
+from ..interrupts import callback_depth, signal_safe
 from ..ops.base import Op
 from ..scope import local
 
@@ -38,7 +38,7 @@ class Checkpoint(Op):
 
 
 class Wanted:
-    """Stands, in the node that saved it, for an array that was not kept; nobody wants the array when this is gone."""
+    """Stands in a node for an array that was not kept. When it is freed, the array is no longer needed."""
 
     __slots__ = ("__weakref__", "index")
 
@@ -47,27 +47,27 @@ class Wanted:
 
 
 class Row(NamedTuple):
-    """A record of what an op saved, to be compared with what it saves when it runs again.
+    """A record of an array that an op saved, to compare with the recomputation.
 
     Attributes:
-        place: which input of the op it is; ``None``: a result, or a buffer of its own.
-        order: of the op, among those that the function recorded. Counted in its thread: others record ops of their own.
+        place: which input of the op it is; ``None`` for a result or a buffer of the op.
+        order: the number of the op among those that the function recorded in its thread.
     """
 
     op: type[Op]
     name: str
     shape: tuple[int, ...]
-    dtype: Any  # NumPy's own: its name takes longer to make than all else here
+    dtype: Any  # NumPy's dtype, not its name, which is slow to make
     line: str
     place: int | None
     order: int
 
     @classmethod
-    def of(cls, tensor: Tensor, debug: bool, start: int) -> Row:
+    def of(cls, tensor: Tensor, debug: bool, order: int) -> Row:
         node, name, place = local.saving
         array = tensor.array
         line = users_line() if debug else ""
-        return cls(node.op, name, array.shape, array.dtype, line, place, local.recorded - start)
+        return cls(node.op, name, array.shape, array.dtype, line, place, order)
 
     def __str__(self) -> str:
         where = f" at {self.line}" if self.line else ""
@@ -75,10 +75,10 @@ class Row(NamedTuple):
 
 
 class Frame:
-    """A call of a checkpointed function, as long as a node wants something of it.
+    """A call of a checkpointed function; it lives as long as a node needs one of its arrays.
 
-    The nodes that it recorded refer to it, and it refers to none of them, nor to what it returned. Its inputs are kept by nodes
-    of their own, so that they are counted, checked for in-place writes, and packed by a checkpoint around this one.
+    The nodes that the call recorded refer to it. It refers to none of them, and not to the result. Nodes of their own keep its
+    inputs, so that these are counted, checked for in-place writes, and packed by an outer checkpoint.
     """
 
     def __init__(
@@ -102,17 +102,18 @@ class Frame:
         self.wanted: list[weakref.ref[Wanted]] = []
         self.inputs = [_keep(tensor) for tensor in tensors]
         self.needs = [tensor.requires_grad for tensor in tensors]
-        self.start = local.recorded
+        self.depth = callback_depth()
+        self.start = local.recorded[self.depth]
 
     def note(self, tensor: Tensor) -> Wanted:
-        """The forward's pack hook: the array is not kept."""
+        """The pack hook of the forward: the array is not kept."""
         wanted = Wanted(len(self.rows))
-        self.rows.append(Row.of(tensor, self.debug, self.start))
+        self.rows.append(Row.of(tensor, self.debug, local.recorded[self.depth] - self.start))
         self.wanted.append(weakref.ref(wanted))
         return wanted
 
     def hand_out(self, wanted: Wanted) -> Tensor:
-        """The forward's unpack hook: the array, which is not kept here any longer."""
+        """The unpack hook of the forward: returns the array, and forgets it."""
         kept = {} if local.walk is None else local.walk.kept
         values = kept.get(self)
         if values is None or wanted.index not in values:
@@ -122,10 +123,10 @@ class Frame:
         return Tensor._wrap(array, device)
 
     def recompute(self) -> dict[int, tuple]:
-        """Run the function again, up to the last array that is still wanted.
+        """Run the function again, up to the last array that is still needed.
 
         Raises:
-            CheckpointError: it did something else than in the forward.
+            CheckpointError: it did not do the same as in the forward.
         """
         run = Rerun(self)
         before = dict(local.__dict__)
@@ -133,7 +134,7 @@ class Frame:
             with ExitStack() as stack:
                 stack.enter_context(scope.switched(self.switches))
                 stack.enter_context(self.draws.again())
-                local.autocast = local.autocast and local.autocast.anew()  # the casts of weights that it keeps go with it
+                local.autocast = local.autocast and local.autocast.anew()  # its cache of casts is freed with it
                 stack.enter_context(scope.phase("recompute"))
                 stack.enter_context(_no_op())
                 args, kwargs = _put_in(self.layout, self._twins())
@@ -143,12 +144,12 @@ class Frame:
                 with suppress(RecomputationStoppedError):
                     self.function(*args, **kwargs)
         finally:
-            scope.put_back(before)  # where an interrupt came between two of the contexts
+            scope.restore_local(before)  # if an interrupt came between two of the contexts
         run.finish()
         return run.values
 
     def _twins(self) -> list[Tensor]:
-        """The inputs, cut off the tape, requiring gradients where they did."""
+        """The inputs, detached, with the same requires_grad."""
         twins = []
         for node, need in zip(self.inputs, self.needs, strict=True):
             node.open(True)
@@ -161,9 +162,9 @@ class Frame:
 
 
 class Rerun(AbstractContextManager):
-    """A recomputation under way: what its ops save is compared with the forward, and kept where it is wanted.
+    """A running recomputation. It compares what ops save with the forward, and keeps the arrays that are needed.
 
-    The op that saves the last array that is wanted does not run where it saves nothing but its inputs: they are there.
+    If the op that saves the last needed array saves only its inputs, it does not run: its inputs exist already.
     """
 
     def __init__(self, frame: Frame) -> None:
@@ -176,7 +177,8 @@ class Rerun(AbstractContextManager):
         final = self.rows[self.last].order if self.last >= 0 else 0
         self.final = next((i for i, row in enumerate(self.rows) if row.order == final), 0)
         self.spares = frame.stop and self.last >= 0 and all(row.place is not None for row in self._finals())
-        self.start = local.recorded
+        self.depth = callback_depth()
+        self.start = local.recorded[self.depth]
 
     def _finals(self) -> list[Row]:
         return self.rows[self.final : self.last + 1]
@@ -185,7 +187,7 @@ class Rerun(AbstractContextManager):
         if self.spares:
             self.run, local.run = local.run, self._between
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -196,15 +198,15 @@ class Rerun(AbstractContextManager):
             del self.run
 
     def _between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        """Run an op, but for the last."""
+        """Run an op, unless it is the last one and need not run."""
         node, row = args[0] if args else None, self.rows[self.last]
         if self.count != self.final or not isinstance(node, Node) or node.op is not row.op:
             return scope.run_by(self.run, function, *args, **params)
-        order = local.recorded + 1 - self.start
-        if order != row.order or node.target is not None or True not in node.needs:
+        order = local.recorded[self.depth] + 1 - self.start
+        if order != row.order or node.target is not None or True not in node.needs or callback_depth() != self.depth:
             return scope.run_by(self.run, function, *args, **params)
         for listener in scope.listeners:
-            listener.spared(node)
+            listener.skipped(node)
         for each in self._finals():
             local.saving = node, each.name, each.place
             try:
@@ -220,7 +222,7 @@ class Rerun(AbstractContextManager):
         node, name, _ = local.saving
         array = tensor.array
         if frame.debug or (frame.check and not self._alike(index, node.op, name, array)):
-            self._compare(index, Row.of(tensor, frame.debug, self.start))
+            self._compare(index, Row.of(tensor, frame.debug, local.recorded[self.depth] - self.start))
         if index < len(frame.wanted) and frame.wanted[index]() is not None:
             self.values[index] = tensor.device, _held(node, name, array)
         if frame.stop and index == self.last:
@@ -229,7 +231,7 @@ class Rerun(AbstractContextManager):
 
     @staticmethod
     def give(tensor: Tensor) -> Tensor:
-        """The unpack hook: the function walks backward itself, inside."""
+        """The unpack hook, if the function itself runs backward."""
         return tensor
 
     def _alike(self, index: int, op: type[Op], name: str, array: Any) -> bool:
@@ -260,17 +262,17 @@ class Rerun(AbstractContextManager):
         raise self.error
 
     def finish(self) -> None:
-        """All that is wanted must be there."""
+        """Check that all needed arrays were found."""
         if self.error is None and (self.count <= self.last or (not self.frame.stop and self.count < len(self.rows))):
             missing = self.rows[self.count]
             with_first = f"the forward saved {len(self.rows)} arrays, the recomputation {self.count}: in the forward {missing}"
             self._differs(with_first)
-        if self.error is not None:  # the function has swallowed it
+        if self.error is not None:  # the function caught it
             raise self.error
 
 
 def _held(node: Node, name: str, array: Any) -> dict:
-    """An array for the node that saved it in the forward; it is reported to the tracker as an activation while it is alive."""
+    """An array for the node that saved it in the forward. The tracker counts it as an activation while it is alive."""
     if not scope.listeners:
         return {name: array}
     held = TrackedSaved({name: array})
@@ -296,7 +298,7 @@ class _Place(NamedTuple):
 
 
 def _take_out(value: Any, tensors: list) -> Any:
-    """``value`` with places instead of tensors, also inside tuples, lists and dicts; a tensor that is there twice has one."""
+    """``value`` with places instead of tensors, also in tuples, lists and dicts. Equal tensors have the same place."""
     if isinstance(value, Tensor):
         for index, tensor in enumerate(tensors):
             if tensor is value:
@@ -324,13 +326,13 @@ def _rebuilt(value: Any, each: Callable[[Any], Any]) -> Any:
 
 
 class _no_op(AbstractContextManager):
-    """Inside, no op is running: backward's own is told again afterwards."""
+    """Inside, no op counts as running. Afterwards the op of backward does again."""
 
     def __enter__(self) -> None:
         self.before = local.op, local.line
         local.op = local.line = ""
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -339,7 +341,7 @@ class _no_op(AbstractContextManager):
 
 
 def users_line() -> str:
-    """``"train.py:12 forward"``: the innermost frame on the stack that is not the engine's."""
+    """``"train.py:12 forward"``: the innermost line on the stack that is not in this library."""
     frame = sys._getframe(1)
     while frame is not None:
         room = frame.f_globals.get("__name__", "").split(".")

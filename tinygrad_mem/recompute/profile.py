@@ -1,4 +1,4 @@
-"""The costs of a chain's stages: a dry run of it on ``meta``."""
+"""The costs of the stages of a chain, from a dry run on ``meta``."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from time import process_time
-from typing import Any
+from typing import Any, TypeVar
 
 from ..autograd import core
 from ..autograd.core import apply
 from ..autograd.shape import root_of
 from ..autograd.tensor import Tensor
-from ..devices import device as Device
 from ..devices import dry_run, round_up
 from ..errors import ArgumentError
 from ..nn import Module, Parameter, Sequential
@@ -25,15 +22,17 @@ from ..scope import local, run_by
 from .checkpoint import checkpoint
 from .schedule import Stage
 
+M = TypeVar("M", bound=Module)
+
 
 @dataclass(frozen=True)
 class Profile:
     """The costs of a Sequential's stages, in bytes as the pool rounds them.
 
     Attributes:
-        stages: of each stage; with a loss, that is the last.
-        sizes: how many modules each stage has: a module that writes into its input, or returns it, goes with the one before it,
-            and so does one whose input nobody keeps for backward, as ReLU after Linear.
+        stages: the costs of each stage; the loss, if given, is the last.
+        sizes: the number of modules in each stage. A module belongs to the stage of the one before it if it writes into its
+            input, if it returns it, or if its input is not kept for backward (as ReLU's after Linear).
     """
 
     stages: tuple[Stage, ...]
@@ -44,62 +43,58 @@ def profile(
     sequential: Sequential,
     input: Tensor,
     loss: Callable[[Any], Tensor] | None = None,
-    time: str = "ops",
 ) -> Profile:
     """The costs of each stage of ``sequential`` when it is called with a tensor such as ``input``.
 
-    Nothing is computed and no memory is taken: a copy of the modules runs on ``meta``, forward and backward, once as it is and
-    once with every stage checkpointed. Bytes are exact for the chain as it ran. A stage's input counts until its backward is
-    done; where it is gone earlier, a schedule's peak is below what :class:`Schedule` says, never above.
+    Nothing is computed and no memory is allocated: a copy of the modules runs on ``meta``, forward and backward, once as it is
+    and once with every stage checkpointed. Bytes are exact for the chain as it ran. A stage's input is counted until its
+    backward is done. If it is freed earlier, the peak of a schedule is below the one that :class:`Schedule` computes, never
+    above.
 
     Args:
-        input: its shape, dtype and whether it requires a gradient are looked at, and its device: a GPU's kernels want other
-            workspaces than the cpu's.
-        loss: what follows the chain, called with its result (on ``meta``): a stage of its own, the last.
-        time: ``"ops"`` counts operations, a backward as twice its forward; ``"measured"`` runs a copy on the cpu, in seconds of
-            processor time.
+        input: an example. Its shape, dtype, device and ``requires_grad`` count; kernels of a GPU need other workspaces.
+        loss: a function that follows the chain, called with its result (on ``meta``). It is the last stage.
+
+    Times are numbers of operations; a backward counts twice its forward.
 
     Raises:
-        ArgumentError: there is no module, or ``time`` is something else.
+        ArgumentError: there is no module.
     """
-    if time not in ("ops", "measured"):
-        raise ArgumentError(f"profile: time is 'ops' or 'measured', found {time!r}")
     if not len(sequential):
         raise ArgumentError("profile: there is no module to run")
     with dry_run(input.device.like) as meta:
-        sizes = _sizes(list(_copy(sequential, meta)), _like(input, meta))
-        plain, checkpointed = (_Run(_copy(sequential, meta), sizes, _like(input, meta), loss) for _ in range(2))
+        sizes = _sizes(list(copy_of(sequential, meta)), uninitialised(input, meta))
+        plain, checkpointed = (_Run(copy_of(sequential, meta), sizes, uninitialised(input, meta), loss) for _ in range(2))
         plain.walk(recomputed=False)
         checkpointed.walk(recomputed=True)
-        found = [
-            {
-                "output": plain.outputs[k],
-                "saved": plain.saved[k],
-                "forward_peak": checkpointed.forward_peaks[k],
-                "recorded_peak": plain.forward_peaks[k],
-                "backward_peak": plain.backward_peaks[k],
-                "gradient": checkpointed.gradients[k],
-                "parameters": plain.parameters[k],
-            }
-            for k in range(len(plain.outputs))
+        stages = [
+            Stage(
+                forward=float(ops),
+                backward=2.0 * ops,
+                output=plain.outputs[k],
+                saved=plain.saved[k],
+                forward_peak=checkpointed.forward_peaks[k],
+                recorded_peak=plain.forward_peaks[k],
+                backward_peak=plain.backward_peaks[k],
+                gradient=checkpointed.gradients[k],
+                parameters=plain.parameters[k],
+            )
+            for k, ops in enumerate(plain.ops)
         ]
-        times = [(ops, 2.0 * ops) for ops in plain.ops]
-    if time == "measured":
-        times = _seconds(sequential, sizes, input, loss)
-    stages = [Stage(*each, **rest) for each, rest in zip(times, found, strict=True)]
     return Profile(tuple(stages), sizes)
 
 
-def _copy(module: Sequential, where: Any) -> Sequential:
-    """The modules on another device, with tensors of the same shapes, of no particular values."""
+def copy_of(module: M, where: Any) -> M:
+    """A copy of ``module`` on another device; its tensors have the same shapes, and uninitialised values."""
     memo: dict[int, Any] = {}
     for tensor in (*module.parameters(), *module.buffers()):
-        twin = _like(tensor, where)
+        twin = uninitialised(tensor, where)
         memo[id(tensor)] = Parameter(twin, tensor.requires_grad) if isinstance(tensor, Parameter) else twin
     return copy.deepcopy(module, memo)
 
 
-def _like(tensor: Tensor, where: Any) -> Tensor:
+def uninitialised(tensor: Tensor, where: Any) -> Tensor:
+    """An uninitialised tensor of the same shape and dtype on another device."""
     twin = Tensor._wrap(where.empty(tuple(tensor.shape), tensor.dtype), where)
     if not isinstance(tensor, Parameter):
         twin._requires_grad = tensor.requires_grad
@@ -109,10 +104,10 @@ def _like(tensor: Tensor, where: Any) -> Tensor:
 def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
     """The number of modules that each stage has.
 
-    A stage ends where its result is memory of its own, which the next module does not write, and which one of the two keeps.
+    A stage ends if its result has its own memory, the next module does not write into it, and one of the two keeps it.
     """
     sizes: list[int] = []
-    begun = False  # whether a module has made memory of its own: before that all are one stage
+    begun = False  # whether a module has allocated its result; before that all modules are one stage
     for module in modules:
         before = _between(x, None)
         version, memory = before._version, root_of(before.array)
@@ -129,7 +124,7 @@ def _sizes(modules: list[Module], x: Any) -> tuple[int, ...]:
 
 
 class Between(Op):
-    """Passes a tensor on between two stages, and says when its gradient comes. Saves nothing."""
+    """Passes a tensor from stage to stage, and calls a function when its gradient comes. Saves nothing."""
 
     @staticmethod
     def forward(ctx: Any, x: Any, *, seen: Any) -> Any:
@@ -150,7 +145,7 @@ def _between(x: Tensor, seen: Callable[[], None] | None) -> Tensor:
 
 
 class _Ops(AbstractContextManager):
-    """Counts the ops that this thread runs. (A listener would have every module look for its path.)"""
+    """Counts the ops that this thread runs. It is no listener, for which every module would look up its path."""
 
     def __enter__(self) -> _Ops:
         self.count, self.run = 0, local.run
@@ -169,7 +164,7 @@ class _Ops(AbstractContextManager):
 class _Run:
     """One forward and backward of a chain, measured between its stages.
 
-    What a stage is called with is held until its backward is done: it is never counted as that stage's.
+    The input of a stage is held until its backward is done; it is counted at the stage before.
     """
 
     def __init__(self, chain: Sequential, sizes: tuple[int, ...], input: Tensor, loss: Any) -> None:
@@ -224,11 +219,11 @@ class _Run:
         return stage(x)
 
     def _behind(self) -> int:
-        """Gradients of the parameters of the stages behind, and the chain's result."""
+        """Bytes of gradients of the parameters of the later stages."""
         return sum(self.parameters[self.at + 1 :])
 
     def _next(self) -> None:
-        """Backward comes to the stage before, whose result is held no longer."""
+        """Backward reaches the stage before. Its result is no longer held."""
         k = self.at
         if k < len(self.stages):
             self.backward_peaks[k] = self.pool.peak_used - self.bases[k] - self._behind()
@@ -241,29 +236,3 @@ class _Run:
 
     def _parameters(self) -> list[Any]:
         return list(dict.fromkeys(p for stage in self.stages if isinstance(stage, Module) for p in stage.parameters()))
-
-
-def _seconds(sequential: Sequential, sizes: tuple[int, ...], input: Tensor, loss: Any) -> list[tuple[float, float]]:
-    """Processor time of each stage's forward and backward, on the cpu."""
-    cpu = Device("cpu")
-    chain = _copy(sequential, cpu)
-    for tensor in (*chain.parameters(), *chain.buffers()):
-        tensor.device.kernels.fill(0, out=tensor.array)
-    modules = iter(chain)
-    stages: list[Any] = [Sequential(*[next(modules) for _ in range(n)]) for n in sizes] + ([] if loss is None else [loss])
-    x: Any = _like(input, cpu)
-    cpu.kernels.fill(0, out=x.array)
-    forward, backward = [], [process_time()]
-    for k, stage in enumerate(stages):
-        start = process_time()
-        x = stage(x)
-        forward.append(process_time() - start)
-        if k < len(stages) - 1:
-            x = _between(x, lambda: backward.append(process_time()))
-    grad = cpu.empty(x.array.shape, x.array.dtype)
-    cpu.kernels.fill(1, out=grad)
-    backward[0] = process_time()
-    core.run([(x.edge(), grad, True)], keep_graph=False)
-    backward.append(process_time())
-    spent = [b - a for a, b in pairwise(backward)][::-1]
-    return list(zip(forward, spent, strict=True))

@@ -1,7 +1,7 @@
 """Schedules: which stages of a chain are recomputed, how often, and what that costs.
 
-A schedule is its stages in order, with brackets around those that keep nothing but their input until backward reaches them,
-and are run again then, as the brackets inside say: ``[0 1 [2 3] 4] 5 6``.
+A schedule lists the stages in order. Stages in brackets keep only their input until backward reaches them; then they run again,
+by the brackets inside: ``[0 1 [2 3] 4] 5 6``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ Items = tuple[Any, ...]  # numbers of stages, and tuples of the same
 class Stage:
     """The costs of one stage of a chain: bytes (or any unit of memory), and times in any unit.
 
-    What a stage is called with belongs to the one before. What is left out follows: nothing is taken in passing.
+    The input of a stage is counted at the stage before. Costs that are not given are those of a stage without temporaries.
 
     Attributes:
         forward, backward: times.
-        output: of its result.
-        saved: alive after a forward that is recorded, the result included.
-        forward_peak: most during a forward that keeps nothing, the result included.
-        recorded_peak: most during a forward that is recorded.
-        backward_peak: most during its backward: what was saved, the gradients that come and go.
-        gradient: of its result: alive while the stage is recomputed.
-        parameters: gradients of its parameters, that stay.
+        output: bytes of its result.
+        saved: bytes alive after a recorded forward, the result included.
+        forward_peak: most bytes during a forward that keeps nothing, the result included.
+        recorded_peak: most bytes during a recorded forward.
+        backward_peak: most bytes during its backward: what was saved, and gradients.
+        gradient: bytes of the gradient of its result, which is alive while the stage is recomputed.
+        parameters: bytes of the gradients of its parameters, which stay.
     """
 
     forward: float = 1.0
@@ -60,14 +60,14 @@ class Stage:
 
 
 class Schedule:
-    """Stages with brackets around what is recomputed.
+    """Stages, with brackets around those that are recomputed.
 
     Attributes:
-        items: numbers of stages from 0 on, each once, in order; tuples of the same are recomputed.
-        stages: what each costs; without, alike stages of one unit each.
-        peak: most memory above what there is before the first forward; the chain's input belongs to the caller.
-        time: of all forwards and backwards.
-        forward_steps: how many times the forward of a stage runs.
+        items: the numbers of the stages, in order; nested tuples of numbers are recomputed.
+        stages: the costs of each stage; by default one unit each.
+        peak: most memory, without what exists before the first forward; the chain's input belongs to the caller.
+        time: the time of all forwards and backwards.
+        forward_steps: how many forwards of stages run.
     """
 
     def __init__(self, items: Sequence[Any], stages: Sequence[Stage] | None = None) -> None:
@@ -123,7 +123,7 @@ def _runs(items: Items, times: int) -> list[int]:
 
 
 def _text(items: Items) -> str:
-    """``[0 1] 2``; what follows on, as ``2-5``."""
+    """The schedule as text, such as ``[0 1] 2-5``."""
     parts: list[str] = []
     start = 0
     while start < len(items):
@@ -140,16 +140,16 @@ def _text(items: Items) -> str:
 
 
 def sweep(stages: Sequence[Stage]) -> int:
-    """The most memory while ``stages`` run one after another and keep nothing, the last result included."""
+    """The peak while ``stages`` run one after another and keep nothing, the last result included."""
     before = [0, *(stage.output for stage in stages)]
     return max(held + stage.forward_peak for held, stage in zip(before, stages, strict=False))  # type: ignore[operator]
 
 
 def _peak(items: Items, stages: Sequence[Stage], again: bool) -> int:
-    """The most memory from the forward of ``items`` to the end of its backward, what it is called with apart.
+    """The peak from the forward of ``items`` to the end of their backward, without their input.
 
     Args:
-        again: this is a recomputation: the gradient of its result is there already.
+        again: whether this is a recomputation, in which the gradient of the result exists already.
     """
     end = max(_flat(items[-1:]))
     arriving: Any = stages[end].gradient if again else 0
@@ -174,10 +174,10 @@ def _peak(items: Items, stages: Sequence[Stage], again: bool) -> int:
 
 
 def uniform(length: int, segments: int, *, last: bool = False) -> Schedule:
-    """``length`` alike stages in ``segments`` parts of nearly equal length, each recomputed as a whole.
+    """``length`` equal stages in ``segments`` parts of nearly equal length, each recomputed as a whole.
 
     Args:
-        last: also the last part is recomputed; else its backward follows at once, as in checkpoint_sequential.
+        last: recompute the last part too; by default its backward follows at once, as in checkpoint_sequential.
 
     Raises:
         ArgumentError: fewer than one part, or more than stages.
@@ -198,7 +198,7 @@ def sqrt(length: int, *, last: bool = False) -> Schedule:
 
 
 def revolve(length: int, slots: int) -> Schedule:
-    """The fewest forward steps for ``length`` alike stages with room for the inputs of ``slots`` of them, the first included.
+    """The fewest forward steps for ``length`` equal stages, with memory for ``slots`` inputs of stages, the first included.
 
     The stages run ``length + t`` times, ``t = r length - C(slots + r, r - 1)`` for the least r with ``C(slots + r, r) >=
     length``.
@@ -214,7 +214,7 @@ def revolve(length: int, slots: int) -> Schedule:
 
 
 def _revolve(start: int, length: int, slots: int) -> Items:
-    """Stages from ``start`` on: each part in brackets has all slots, what is behind it has one less."""
+    """Stages from ``start`` on: each part in brackets has all slots, the stages behind it have one less."""
     items: list[Any] = []
     if slots == 1:
         inner: Items = (start,)

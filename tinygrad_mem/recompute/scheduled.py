@@ -17,11 +17,11 @@ from .schedule import Items, Schedule
 
 
 class Scheduled(Sequential):
-    """The modules of a Sequential (the same objects, under the same names), run as a schedule says.
+    """The modules of a Sequential (the same objects, under the same names), run by a schedule.
 
     Attributes:
-        schedule: its stages, and the brackets around those that are recomputed.
-        sizes: how many modules each stage has.
+        schedule: which stages are recomputed.
+        sizes: the number of modules in each stage.
     """
 
     schedule: Schedule
@@ -40,16 +40,16 @@ class Scheduled(Sequential):
 
 
 def apply(sequential: Sequential, schedule: Schedule, sizes: Sequence[int] | None = None) -> Scheduled:
-    """A module that gives what ``sequential`` gives, bit for bit, and keeps for backward what ``schedule`` says.
+    """A module with the results of ``sequential``, bit for bit, that recomputes by ``schedule``.
 
-    Parameters, buffers, names and state dict are those of ``sequential``, whose modules it shares.
+    It shares the modules of ``sequential``, and has the same parameters, buffers, names and state dict.
 
     Args:
-        schedule: of the Sequential's stages, and perhaps of one more, the loss behind it.
-        sizes: how many modules each stage has (:attr:`Profile.sizes`); without, one each.
+        schedule: for the stages of the Sequential; it may have one stage more, for the loss behind it.
+        sizes: the number of modules in each stage (:attr:`Profile.sizes`); one each by default.
 
     Raises:
-        ArgumentError: the schedule has more stages than there are modules, or fewer.
+        ArgumentError: the number of stages does not fit the modules.
 
     >>> costs = recompute.profile(model, x, loss)
     >>> model = recompute.apply(model, recompute.chain(costs.stages, budget), costs.sizes)
@@ -72,7 +72,7 @@ _END = object()
 
 
 def _steps(items: Items) -> list:
-    """``items`` flat: what is in brackets between the brackets' own items and an end."""
+    """``items`` flattened: a bracket becomes its tuple, its items and an end mark."""
     steps: list = []
     for item in items:
         steps += [item, *_steps(item), _END] if isinstance(item, tuple) else [item]
@@ -82,8 +82,7 @@ def _steps(items: Items) -> list:
 def _run(stages: list[list[Module]], items: Items, x: Any, *rest: Any, **named: Any) -> Any:
     """Run ``items``, each bracket as a checkpoint.
 
-    Not as calls inside calls: a call that is under way would hold the input of its bracket, which the forward of a bracket
-    around it does not keep.
+    A loop, not nested calls: a call would hold the input of its bracket while it runs, which an outer bracket does not keep.
     """
     if not local.grad_enabled:
         items = ()

@@ -1,4 +1,4 @@
-"""Selective recomputation: what some ops gave is kept, the others run again.
+"""Selective recomputation: the results of some ops are kept, the other ops run again.
 
 Source: Korthikanti et al., *Reducing activation recomputation in large transformer models*, 2022.
 """
@@ -12,16 +12,16 @@ from typing import Any
 
 from .. import scope
 from ..autograd.core import Node
-from ..autograd.saved import tell_saved
+from ..autograd.node_hooks import tell_saved
 from ..autograd.shape import root_of
 from ..errors import ArgumentError, CheckpointError, NotOfferedError
-from ..interrupts import covered
+from ..interrupts import callback_depth, signal_safe
 from ..ops.base import Op
 from ..scope import local
 
 
 class CheckpointPolicy(Enum):
-    """The fate of an op's result: kept from the forward, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
+    """The fate of an op's result: it is kept, or computed again. ``MUST`` and ``PREFER`` mean the same here."""
 
     MUST_SAVE = 0
     PREFER_SAVE = 1
@@ -52,21 +52,21 @@ Policy = Callable[..., CheckpointPolicy | bool]
 def create_selective_checkpoint_contexts(
     policy_fn_or_list: Policy | Iterable[str | type[Op]], allow_cache_entry_mutation: bool = False
 ) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    """The two contexts of a checkpoint that keeps what some ops give: ``checkpoint(f, x, context_fn=...)``.
+    """The two contexts of a checkpoint that keeps the results of some ops: ``checkpoint(f, x, context_fn=...)``.
 
-    Memory: the kept ops' results, and what those ops save beside their inputs, from the forward until the op is met in the
-    recomputation. Price: the forward of all other ops. Views and ops in place always run again: they cost no memory.
+    Memory: the results of the kept ops, and what those ops save besides their inputs, until the recomputation reaches the op.
+    Price: the forward of all other ops. Views and in-place ops always run again: they need no memory.
 
     Args:
         policy_fn_or_list: the ops to keep, by the names that reports give them (``"Linear"``, ``"Conv"``, ...), or
             ``policy(ctx, op, *arrays, **params)``, called before each op in both runs: ``op`` is its class, ``arrays`` are its
-            raw inputs; it answers with a :class:`CheckpointPolicy`, or True to keep.
-        allow_cache_entry_mutation: do not mind that an op in place wrote into a kept result. Outside of the function none may.
+            raw inputs. It returns a :class:`CheckpointPolicy`, or True to keep.
+        allow_cache_entry_mutation: allow in-place ops inside the function to write into a kept result.
 
     Raises:
         ArgumentError: there is no such op.
-        CheckpointError: in backward, a kept result was written in place, or the ops came in another order.
-        NotOfferedError: the policy wants an op's result on the cpu.
+        CheckpointError: in backward, a kept result was written in place, or the ops ran in another order.
+        NotOfferedError: the policy asks for offload.
     """
     policy = policy_fn_or_list if callable(policy_fn_or_list) else _named(policy_fn_or_list)
     kept: list[KeptResult | None] = []
@@ -83,7 +83,7 @@ def _named(ops: Iterable[str | type[Op]]) -> Policy:
 
 
 class KeptResult:
-    """One run of an op: what it gave, and where what it saved came from: an input, a result, or a buffer of its own."""
+    """The results of one run of an op, and what each saved array was: an input, a result, or a buffer of the op."""
 
     __slots__ = ("attributes", "node", "op", "outputs", "several", "sources", "writer")
 
@@ -92,7 +92,7 @@ class KeptResult:
         self.outputs = outputs = out if self.several else (out,)
         self.attributes = {name: value for name, value in vars(node).items() if name not in before}
         self.sources = {name: _source(array, arrays, outputs) or ("own", array) for name, array in node.saved.items()}
-        keeper = self.node = Node(node.device, node.needs)  # on no tape: it tells listeners what is kept
+        keeper = self.node = Node(node.device, node.needs)  # on no tape: it reports to listeners what is kept
         keeper.op, keeper.module, keeper.line = node.op, node.module, node.line
         keeper.saved = {f"result {i}": array for i, array in enumerate(outputs)}
         keeper.saved.update({name: array for name, (where, array) in self.sources.items() if where == "own"})
@@ -100,7 +100,7 @@ class KeptResult:
             tell_saved(keeper)
 
     def give(self, node: Node, arrays: tuple) -> Any:
-        """Give the op's kept results; ``node`` is as the op left it."""
+        """Return the kept results, and set up ``node`` as the op did."""
         vars(node).update(self.attributes)
         places = {"input": arrays, "result": self.outputs}
         node.saved = {n: at if where == "own" else places[where][at] for n, (where, at) in self.sources.items()}
@@ -108,7 +108,7 @@ class KeptResult:
 
 
 def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None:
-    """The origin of an array that an op saved, with its number there."""
+    """The number of the input, or of the result, that a saved array is; ``None`` if it is neither."""
     for where, among in (("input", arrays), ("result", outputs)):
         for i, candidate in enumerate(among):
             if candidate is array:
@@ -117,7 +117,7 @@ def _source(array: Any, arrays: tuple, outputs: tuple) -> tuple[str, Any] | None
 
 
 class _Between(AbstractContextManager):
-    """Stands between the tape and the ops that run in this thread."""
+    """Intercepts the ops that run in this thread."""
 
     is_recompute = False
 
@@ -126,10 +126,10 @@ class _Between(AbstractContextManager):
         self.about = SelectiveCheckpointContext(is_recompute=self.is_recompute)
 
     def __enter__(self) -> None:
-        self.run = local.run
+        self.run, self.depth = local.run, callback_depth()
         local.run = self.between
 
-    @covered
+    @signal_safe
     def __exit__(self, *exc: object) -> None:
         try:
             del exc
@@ -138,13 +138,15 @@ class _Between(AbstractContextManager):
         del self.run
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
-        """Run an op's forward on a node and arrays, or something else that the engine runs."""
+        """Run an op's forward on a node and arrays, or another function of the engine."""
         raise NotImplementedError
 
     def keeps(self, args: tuple, params: dict) -> bool:
-        """Whether this is an op whose result is kept."""
+        """True if this is an op whose result is kept."""
         node = args[0] if args else None
         if not isinstance(node, Node) or node.target is not None or node.op.view or not node.op.differentiable:
+            return False
+        if callback_depth() != self.depth:
             return False
         answer = self.policy(self.about, node.op, *args[1:], **params)
         if answer in _OFFLOAD:
@@ -153,7 +155,7 @@ class _Between(AbstractContextManager):
 
 
 class Keeping(_Between):
-    """The forward: keeps what the chosen ops give."""
+    """The forward: keeps the results of the chosen ops."""
 
     def between(self, function: Callable[..., Any], *args: Any, **params: Any) -> Any:
         if not self.keeps(args, params):
@@ -167,7 +169,7 @@ class Keeping(_Between):
         return out
 
     def _written(self, node: Node) -> None:
-        """An op is about to write into its first input: note it on what was kept of that memory."""
+        """An op is about to write into its first input: note that on the kept results in that memory."""
         root = root_of(node.target)
         for entry in self.kept:
             if entry is not None and any(root_of(array) is root for array in entry.outputs):
@@ -175,7 +177,7 @@ class Keeping(_Between):
 
 
 class Giving(_Between):
-    """The recomputation: gives what was kept, in the order in which it was kept, and lets it go unless the graph is kept."""
+    """The recomputation: returns the kept results in order, and frees them unless the graph is kept."""
 
     is_recompute = True
 
@@ -193,12 +195,12 @@ class Giving(_Between):
         node, index = args[0], self.next
         self.next += 1
         entry = self._entry(index, node)
-        if entry is None:  # it was given to an earlier walk, which did not keep the graph
+        if entry is None:  # an earlier backward has used it, and did not keep the graph
             return scope.run_by(self.run, function, *args, **params)
         if local.walk is None or not local.walk.keeps_graph:
             self.kept[index] = None
         for listener in scope.listeners:
-            listener.spared(node)
+            listener.skipped(node)
         return entry.give(node, args[1:])
 
     def _entry(self, index: int, node: Node) -> KeptResult | None:

@@ -12,10 +12,10 @@ M = TypeVar("M", bound=Module)
 
 
 class Checkpointed(Module):
-    """The class of every module that :func:`checkpoint_wrapper` has wrapped, besides its own class.
+    """A base class of every module that :func:`checkpoint_wrapper` has wrapped.
 
     Attributes:
-        checkpoint_options: what :func:`checkpoint` is told.
+        checkpoint_options: the options of :func:`checkpoint`.
     """
 
     checkpoint_options: dict[str, Any]
@@ -25,9 +25,9 @@ class Checkpointed(Module):
 
 
 def checkpoint_wrapper(module: M, **options: Any) -> M:
-    """Let ``module``'s forward be checkpointed from now on, and return it.
+    """Checkpoint the forward of ``module`` from now on, and return ``module``.
 
-    It is the same object: its names, parameters, buffers and state dict stay. Its hooks run around the checkpoint, once.
+    It stays the same object, with its names, parameters, buffers and state dict. Its hooks run once, outside of the checkpoint.
 
     Args:
         options: of :func:`checkpoint`.

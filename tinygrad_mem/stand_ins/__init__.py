@@ -1,8 +1,8 @@
-"""Stand-ins: modules of PyTorch's that published files import, and that have nothing to do here. All of them are in this room.
+"""Stand-ins for modules of PyTorch that published files import, and that have nothing to do here.
 
-``PATHS`` says under which of PyTorch's paths each is imported: ``tinygrad_mem.fx.node`` is ``stand_ins/fx.py``. A path is an
-alias of the whole module, so several paths may be one module: it has the names of all of them. To add a path, add it to the
-table; to add a name, write it into the module.
+``PATHS`` lists the paths under which each can be imported: ``tinygrad_mem.fx.node`` is ``stand_ins/fx.py``. A path is an alias
+of a whole module. Several paths may lead to one module, which has the names of all of them. To add a path, add it to the table;
+to add a name, write it into the module.
 """
 
 from __future__ import annotations
@@ -20,14 +20,19 @@ PATHS = {
     ".backends_cudnn": "backends.cudnn",
     ".backends_mps": "backends.mps",
     ".cuda_amp": "cuda.amp",
-    ".distributed": "distributed",
+    ".cuda_streams": "cuda.streams",
+    ".distributed": "distributed distributed.device_mesh distributed.tensor",
+    ".fft": "fft",
     ".flex_attention": "nn.attention.flex_attention",
+    ".func": "func",
     ".fx": "fx fx.graph fx.graph_module fx.node fx.proxy",
+    ".higher_order_ops": "_higher_order_ops _higher_order_ops.associative_scan",
     ".hub": "hub utils.model_zoo",
     ".jit": "jit jit.annotations",
     ".library": "library",
     ".multiprocessing": "multiprocessing",
     ".onnx": "onnx onnx.symbolic_helper onnx.symbolic_opset11",
+    ".overrides": "overrides",
     ".nn_modules": "nn.modules "
     "nn.modules.activation nn.modules.batchnorm nn.modules.channelshuffle nn.modules.container nn.modules.conv "
     "nn.modules.distance nn.modules.dropout nn.modules.flatten nn.modules.fold nn.modules.instancenorm nn.modules.linear "
@@ -35,16 +40,17 @@ PATHS = {
     "nn.modules.pooling nn.modules.sparse nn.modules.transformer nn.modules.upsampling nn.modules.utils",
     "..utils.data": "utils.data.dataloader utils.data.dataset utils.data.distributed utils.data.sampler",
 }
-"""Module, from this room on -> the paths under ``tinygrad_mem`` at which it is found as well."""
+"""Module, relative to this folder -> its paths under ``tinygrad_mem``."""
 
 
 def install() -> None:
-    """Put each module at its paths. The package calls it once, when all rooms are imported."""
+    """Register each module under its paths. The package calls this once, when everything is imported."""
     root = __name__.rpartition(".")[0]
     for home, paths in PATHS.items():
         module = import_module(home, __name__)
         for path in paths.split():
             place, _, name = f"{root}.{path}".rpartition(".")
             sys.modules[f"{place}.{name}"] = module
-            if place in sys.modules:  # the library runs without some rooms
+            # The library runs without some rooms; a function that has its file's name stays where it is.
+            if place in sys.modules and not callable(vars(sys.modules[place]).get(name)):
                 setattr(sys.modules[place], name, module)

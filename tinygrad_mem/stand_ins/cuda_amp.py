@@ -1,4 +1,4 @@
-"""``torch.cuda.amp``'s names: the older form of ``amp`` for a GPU; each warns, as PyTorch's, what to write today."""
+"""The names of ``torch.cuda.amp``, the older form of ``amp``. Each warns, as PyTorch's do, and names its replacement."""
 
 from __future__ import annotations
 

@@ -40,7 +40,17 @@ class ProcessGroup:
     """A group of processes. There is none, so no object is one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError("distributed.ProcessGroup: one process computes here; ask distributed.is_initialized() first")
+        raise NotOfferedError(
+            f"distributed.{type(self).__name__}: one process computes here; ask distributed.is_initialized() first"
+        )
+
+
+class DeviceMesh(ProcessGroup):
+    """A grid of devices of several processes. There is none."""
+
+
+class DTensor(ProcessGroup):
+    """A tensor in parts on several devices. There is none."""
 
 
 class ReduceOp:
@@ -52,7 +62,7 @@ class ReduceOp:
 _ALONE = "one process computes here: leave it out, or ask distributed.is_initialized() first"
 _TALK = "init_process_group get_rank get_world_size get_backend new_group barrier broadcast broadcast_object_list all_reduce "
 _TALK += "reduce all_gather all_gather_into_tensor all_gather_object gather scatter reduce_scatter reduce_scatter_tensor "
-_TALK += "all_to_all all_to_all_single send recv isend irecv monitored_barrier get_process_group_ranks"
+_TALK += "all_to_all all_to_all_single send recv isend irecv monitored_barrier get_process_group_ranks init_device_mesh"
 
 
 globals().update(refused("distributed", _TALK, _ALONE))

@@ -13,64 +13,53 @@ from ..errors import NotOfferedError
 from ..nn.module import Module
 
 
-def _refused(self: Any, *args: Any, **kwargs: Any) -> None:
-    """Refuse: nothing is traced, so there is no graph.
+class _Traced:
+    """A class of ``torch.fx``. Nothing is traced, so no object of it is ever made."""
 
-    Raises:
-        NotOfferedError: always.
-    """
-    kind = type(self).__name__
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _refuse(type(self).__name__)
+
+
+def _refuse(name: str) -> None:
     raise NotOfferedError(
-        f"fx: {kind} traces a module, or holds what was traced; nothing is traced here: call the module itself"
+        f"fx: {name} traces a module, or holds what was traced; nothing is traced here: call the module itself"
     )
 
 
-class Proxy:
-    """A value while a function is traced. It is never made, so no value is one."""
-
-    __init__ = _refused
+class Proxy(_Traced):
+    """A value while a function is traced."""
 
 
-class Node:
-    """A step of a traced function. It is never made."""
-
-    __init__ = _refused
+class Node(_Traced):
+    """A step of a traced function."""
 
 
-class Graph:
-    """A traced function. It is never made."""
-
-    __init__ = _refused
+class Graph(_Traced):
+    """A traced function."""
 
 
-class TracerBase:
-    """A tracer. It is never made."""
-
-    __init__ = _refused
+class TracerBase(_Traced):
+    """A tracer."""
 
 
 class Tracer(TracerBase):
-    """A tracer of modules. It is never made."""
+    """A tracer of modules."""
 
 
-class Interpreter:
-    """A runner of graphs, step by step. It is never made."""
-
-    __init__ = _refused
+class Interpreter(_Traced):
+    """A runner of graphs, step by step."""
 
 
 class Transformer(Interpreter):
-    """A change of one graph into another. It is never made."""
+    """A change of one graph into another."""
 
 
-class GraphModule(Module):
-    """A module made of a graph. It is never made, so no module is one."""
-
-    __init__ = _refused
+class GraphModule(_Traced, Module):
+    """A module made of a graph."""
 
 
 class _CodeOnlyModule(GraphModule):
-    """A graph without its parameters. It is never made."""
+    """A graph without its parameters."""
 
 
 Target = Callable[..., Any] | str
@@ -81,7 +70,7 @@ _USER_PRESERVED_ATTRIBUTES_KEY = "_user_preserved_attributes"
 
 
 def _copy_attr(from_module: Any, to_module: Any, target: str) -> None:
-    _refused(from_module)
+    _refuse("_copy_attr")
 
 
 def wrap(fn_or_name: str | Callable[..., Any]) -> str | Callable[..., Any]:

@@ -36,7 +36,7 @@ def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
 
 
 def _get_torch_home() -> str:
-    """Return the folder in which published files keep what they download."""
+    """Return the folder for downloaded files."""
     cache = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
     return os.path.join(cache, "tinygrad_mem")
 

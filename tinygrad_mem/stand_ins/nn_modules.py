@@ -13,6 +13,8 @@ from ..nn.loss import _WeightedLoss as _WeightedLoss
 from ..nn.multihead import NonDynamicallyQuantizableLinear as NonDynamicallyQuantizableLinear
 from ..nn.norm import _BatchNorm as _BatchNorm
 from ..nn.norm import _InstanceNorm as _InstanceNorm
+from ..nn.state import IncompatibleKeys as _IncompatibleKeys  # noqa: F401
+from ..nn.transformer import _activation as _get_activation_fn  # noqa: F401
 
 
 def _ntuple(n: int, name: str = "parse") -> Callable[[Any], tuple]:

@@ -13,7 +13,7 @@ def is_in_onnx_export() -> bool:
 
 
 def register_custom_op_symbolic(symbolic_name: str, symbolic_fn: Any, opset_version: int) -> None:
-    """Do nothing: nothing is exported, so nobody asks how."""
+    """Do nothing: nothing is exported."""
 
 
 def parse_args(*arg_descriptors: str) -> Any:

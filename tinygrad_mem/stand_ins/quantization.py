@@ -16,7 +16,7 @@ _WHOLE = "there are no quantized or packed numbers: train the network as it is, 
 
 
 class QuantStub(Module):
-    """The place where numbers are to be quantized. It gives x itself, as PyTorch's does until a network is converted."""
+    """Marks where numbers are to be quantized. It returns x itself, as PyTorch's does until a network is converted."""
 
     def __init__(self, qconfig: Any = None) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class QuantStub(Module):
 
 
 class DeQuantStub(QuantStub):
-    """The place where numbers are to be made floating again. It gives x itself."""
+    """Marks where numbers are to be dequantized. It returns x itself."""
 
 
 class QuantWrapper(Module):
@@ -40,7 +40,7 @@ class QuantWrapper(Module):
         self.quant, self.dequant, self.module = QuantStub(), DeQuantStub(), module
 
     def forward(self, X: Any) -> Any:
-        """Return what the module gives."""
+        """Return the output of the module."""
         return self.dequant(self.module(self.quant(X)))
 
 

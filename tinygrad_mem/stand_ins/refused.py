@@ -25,5 +25,5 @@ class Refused:
 
 
 def refused(place: str, names: str, instead: str) -> dict[str, Refused]:
-    """Return name -> what refuses, for names that are separated by spaces."""
+    """Return name -> an object that refuses to run, for names separated by spaces."""
     return {name: Refused(place, name, instead) for name in names.split()}

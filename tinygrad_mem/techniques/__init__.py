@@ -1,4 +1,4 @@
-"""Techniques that make a training step smaller, a small module each, built from hooks on saved tensors and gradients.
+"""Techniques that lower the memory of a training step. Each is a small module, built from hooks on saved tensors and gradients.
 
 ``TABLE`` is the catalogue: what each technique saves, what it costs, and whether the numbers stay the same.
 """

@@ -19,36 +19,35 @@ from ..optim.optimizer import Optimizer
 
 
 class accumulate:
-    """Windows of ``steps`` micro-batches, each with a backward of its own, and one step of ``optimizer`` a window.
+    """Gradient accumulation: windows of ``steps`` micro-batches, each with its own backward, and one optimizer step per window.
 
     Args:
-        model: whose gradients are accumulated; :meth:`split` calls it.
-        optimizer: stepped once a window, and its gradients freed right after.
-        steps: micro-batches in a window.
-        max_norm: clip the window's gradient to this norm, once, after it was unscaled and averaged.
-        scheduler: stepped once a window, and not when the optimizer was not.
+        model: the model whose gradients are accumulated; :meth:`split` calls it.
+        optimizer: makes one step per window; the gradients are freed after it.
+        steps: the number of micro-batches in a window.
+        max_norm: clip the window's gradient to this norm, once, after it is unscaled and averaged.
+        scheduler: makes one step per window, unless the optimizer skipped its step.
         scaler: a ``GradScaler``: an inf in one micro-batch skips the whole window.
 
     Memory:
-        Parameters, state, *all* gradients, and the activations of one micro-batch: of a batch in ``k`` parts, one ``k``-th. One
-        graph is alive at a time; summing losses first would keep all of them and save nothing. From the second part on the
-        gradients are there while activations are highest: where weights outweigh activations the peak *grows*.
+        Parameters, state, *all* gradients, and the activations of one micro-batch: one ``k``-th of those of a batch in ``k``
+        parts. One graph is alive at a time; summing the losses first would keep all graphs and save nothing. From the second
+        part on, the gradients exist while activations are at their peak: if weights outweigh activations, the peak *grows*.
     Price:
-        More and smaller kernels. Batch norm sees micro-batches: its statistics are theirs, and its running statistics move
-        ``steps`` times a window, so that with it the result is *not* that of the large batch.
+        More and smaller kernels. Batch norm uses the statistics of each micro-batch, and updates its running statistics
+        ``steps`` times per window. So with batch norm the result is *not* that of the large batch.
 
     Do not use when:
-        The network has batch norm and the large batch's numbers are wanted, or weights outweigh activations.
+        The network has batch norm and the result must be that of the large batch, or weights outweigh activations.
 
     What is equal: the window's gradient is ``sum(weight * gradient) / sum(weight)`` over its micro-batches, whose losses are
-    means over ``weight`` samples (or tokens). Gradients are added with the weights relative to the first micro-batch's, and the
-    sum is scaled once at the end. So, bit for bit: a window of one micro-batch is a plain step; micro-batches of one weight are
-    added as plain ``backward()`` calls add them, and scaled by ``1 / k``, which for k a power of 2 is also
-    ``(loss / k).backward()``; a last, partial window is a window of that many steps. The gradient of the large batch differs by
-    the rounding of sums alone.
+    means over ``weight`` samples (or tokens). Weights are taken relative to the first micro-batch's, and the sum is scaled once
+    at the end. So, bit for bit, a window of one micro-batch is a plain step. Micro-batches of equal weight are added as plain
+    ``backward()`` calls add them, and scaled by ``1 / k``; if k is a power of 2, this equals ``(loss / k).backward()``. A last,
+    partial window is a window of fewer steps. The gradient of the large batch differs only by the rounding of sums.
 
-    In a ``with`` block the last, partial window is stepped at the end; elsewhere call :meth:`step`. When something raises, the
-    window's gradients are forgotten and the next micro-batch begins a new one: parameters and state are as they were.
+    In a ``with`` block, the last, partial window ends with a step; elsewhere call :meth:`step`. After an exception the window's
+    gradients are dropped, and the next micro-batch begins a new window: parameters and state are unchanged.
 
     Raises:
         ArgumentError: ``steps`` is not a positive whole number, ``max_norm`` not a positive number.
@@ -92,7 +91,7 @@ class accumulate:
 
     @context
     def _whole(self) -> Iterator[None]:
-        """Inside, an exception makes the window begin anew: half a gradient must never be stepped."""
+        """Inside, an exception starts a new window: the optimizer must never use half a gradient."""
         try:
             yield
         except BaseException:
@@ -102,11 +101,12 @@ class accumulate:
 
     @pins_nothing
     def backward(self, loss: Tensor, weight: float) -> bool:
-        """Add the gradient of ``loss`` to the window's, and step when the window is full.
+        """Add the gradient of ``loss`` to the window's, and make the step if the window is full.
 
         Args:
             loss: one number, a mean over ``weight`` samples or tokens.
-            weight: how many: ``len(x)``, or the targets that count. 0 leaves the micro-batch out: the mean of nothing is nan.
+            weight: their number: ``len(x)``, or the number of targets that count. 0 skips the micro-batch, whose mean would be
+                nan.
 
         Returns:
             Whether the optimizer made a step.
@@ -134,7 +134,7 @@ class accumulate:
 
     @pins_nothing
     def step(self) -> bool:
-        """End the window now, full or not: average, clip, step, free. Says whether the optimizer made a step."""
+        """End the window now, full or not: average, clip, step, free. Returns whether the optimizer made a step."""
         if self._total == 0:
             self._begin()
             return False
@@ -172,17 +172,18 @@ class accumulate:
         weight: Callable[[Tensor, Tensor], float] | None = None,
         region: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> Tensor:
-        """One window from one batch: cut into ``steps`` parts, each forward and backward before the next begins.
+        """One window from one batch, which is split into ``steps`` parts: forward and backward of each before the next begins.
 
         Args:
             inputs: (N, ...); the model is called with parts of at most ``ceil(N / steps)`` samples.
             targets: (N, ...).
-            loss: of the model's output and the targets, a mean; its gradient's weight is the part's samples, unless
-            weight: says otherwise, of a part's inputs and targets: for means over tokens, how many targets count.
-            region: makes what each part's forward and loss run inside, such as ``partial(autocast, "cuda")``.
+            loss: a function of the model's output and the targets; it returns a mean.
+            weight: a function of a part's inputs and targets; it returns how many samples (or tokens) the mean is over. By
+                default the part's number of samples.
+            region: makes a context for the forward and the loss of each part, such as ``partial(autocast, "cuda")``.
 
         Returns:
-            The loss of the batch, 0-d, without a graph: the weighted mean of the parts'.
+            The loss of the batch, 0-d, without a graph: the weighted mean of the parts' losses.
 
         Raises:
             ShapeError: inputs and targets of different lengths, or empty. GraphError: a window of ``backward()`` calls is open.
@@ -204,9 +205,9 @@ class accumulate:
                     found = loss(self.model(x), y)
                 self._add(found, counted)
                 total = total + found.detach() * counted if counted else total
-                del found  # the last of its graph: the next part begins without it
+                del found  # frees its graph before the next part begins
             if self._total:
-                total = total / self._total  # before the step: afterwards nothing may fail any more
+                total = total / self._total  # before the step, after which nothing may fail
             else:
                 total = creation.full((), math.nan, device=inputs.device)
         self.step()

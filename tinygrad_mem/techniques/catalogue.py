@@ -1,16 +1,16 @@
-"""The catalogue of techniques: one row each. The planner, the tips and the tables of the two READMEs are derived from it."""
+"""The catalogue of techniques, one row each. The planner, the tips and the tables of the two READMEs are made from it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 LEVELS = ("identical", "close", "approximate")
-"""How near the numbers are to those of a plain step: the same bits; other rounding; noisier than that."""
+"""Levels of the numbers compared with a plain step: the same bits; other rounding; more noise than that."""
 
 
 @dataclass(frozen=True)
 class Technique:
-    """One way to need less memory.
+    """One way to save memory.
 
     Attributes:
         name: the key in ``TABLE``.
@@ -19,12 +19,12 @@ class Technique:
         memory: what becomes smaller, and by how much.
         price: what it costs.
         numbers: one of ``LEVELS``.
-        equal: how the numbers compare with those of a plain step, in words.
+        equal: the same in words: how the numbers compare with those of a plain step.
         lessons: file names in ``tutorials/``, without ``.py``.
         tips: names of the tips that measure it.
-        pytorch: what PyTorch has for it, from ``torch`` on; "" if it has nothing.
+        pytorch: PyTorch's name for it, from ``torch`` on; "" if there is none.
         tests: the file of its tests, from ``tests/`` on; "" for ``techniques/test_NAME.py``.
-        not_with: name of another technique -> why the two cannot be used together. One of the two rows says so.
+        not_with: name of another technique -> why the two cannot be used together. Only one of the two rows says so.
     """
 
     name: str
@@ -74,14 +74,14 @@ _ROWS = (
         "offload",
         "offload",
         ("autograd.graph.save_on_cpu",),
-        "what is saved for backward lies in the host's memory; the device holds what the running op uses",
+        "tensors saved for backward lie in host memory; the device holds what the running op uses",
         "two copies between device and host",
         "identical",
         "bit for bit",
         (),
         ("offload",),
         pytorch="autograd.graph.save_on_cpu",
-        not_with={"compression": "one of the two, the inner block, gets what is saved"},
+        not_with={"compression": "one of the two, the inner context, receives the saved tensors"},
     ),
     Technique(
         "inplace_activations",
@@ -123,7 +123,7 @@ _ROWS = (
         "selection",
         "labelled positions only",
         ("techniques.select_labelled",),
-        "logits of the positions that have a label instead of all",
+        "logits of labelled positions instead of all",
         "a gather, and a scatter in backward",
         "close",
         "rounding of sums",
@@ -134,7 +134,7 @@ _ROWS = (
         "attention",
         "attention without scores",
         ("nn.functional.scaled_dot_product_attention",),
-        "one number a query row instead of one a pair of positions",
+        "one number per query row instead of one per pair of positions",
         "the scores are computed again in backward",
         "close",
         "rounding of sums",
@@ -147,8 +147,8 @@ _ROWS = (
         "padding",
         "less padding",
         ("utils.data.PadCollate", "utils.data.BucketBatchSampler", "utils.data.TokenBatchSampler"),
-        "activations of the tokens that are there; padding takes as much as tokens",
-        "batches of other shapes; order within an epoch",
+        "activations of padding, which are as large as those of tokens",
+        "batches of different shapes, in another order",
         "close",
         "rounding of sums",
         ("14_padding",),
@@ -160,7 +160,7 @@ _ROWS = (
         "batch norm and activation in place",
         ("techniques.InPlaceABN",),
         "one array instead of two for each pair of batch norm and activation",
-        "a division an element in backward",
+        "a division per element in backward",
         "close",
         "rounding of an inverse: about ulp(y) / abs(weight)",
         ("13_leaner_models",),
@@ -173,7 +173,7 @@ _ROWS = (
         "blocks keep nothing: activations do not grow with depth",
         "one more forward",
         "close",
-        "rounding of the way back, which adds up over depth",
+        "rounding of recomputed inputs, which adds up over depth",
         ("13_leaner_models",),
         ("reversible",),
     ),
@@ -181,8 +181,8 @@ _ROWS = (
         "autocast",
         "autocast",
         ("amp.autocast",),
-        "activations that products save: half; added: a copy in half precision of each weight that a product uses",
-        "a pass over each weight a step, and over each activation that changes its dtype",
+        "half of the activations that products save; added: a half-precision copy of each weight that a product uses",
+        "a pass per step over each weight, and over each activation that changes its dtype",
         "approximate",
         "products in float16 or bfloat16, sums in float32",
         ("07_half_precision_autocast",),
@@ -197,7 +197,7 @@ _ROWS = (
         "nothing by itself: float16 gradients no longer underflow; added: one number",
         "one pass over the gradients; steps whose gradients overflow are skipped",
         "approximate",
-        "powers of two cancel out; skipped steps",
+        "scales cancel out, being powers of two; some steps are skipped",
         ("05_half_precision_loss_scaling",),
         ("static_loss_scale", "dynamic_loss_scale"),
         pytorch="amp.GradScaler",
@@ -207,8 +207,8 @@ _ROWS = (
         "master_weights",
         "float16 with master weights",
         ("optim.Optimizer",),
-        "parameters, gradients and activations: half; added: 4 bytes a parameter for the float32 copy",
-        "a pass that rounds each parameter once",
+        "half of parameters, gradients and activations; added: 4 bytes per parameter for the float32 copy",
+        "one pass per step that rounds each parameter",
         "approximate",
         "forward and backward in float16 or bfloat16, updates in float32",
         ("06_half_precision_master_weights",),
@@ -219,10 +219,10 @@ _ROWS = (
         "light_optimizers",
         "lighter optimizers",
         ("optim.AdamW8bit", "optim.SGD8bit", "optim.Adafactor"),
-        "optimizer state: Adam's 8 bytes a parameter become 2.004; Adafactor keeps a row and a column of each matrix",
-        "quantizing the state in each step",
+        "optimizer state: Adam's 8 bytes per parameter become 2.004; Adafactor keeps a row and a column of each matrix",
+        "the state is quantized in each step",
         "approximate",
-        "another rule, stated in the docstring",
+        "another update rule, see the docstring",
         ("11_optimizers",),
         ("momentum", "sgd", "half_states", "eight_bit", "adafactor"),
         pytorch="optim.Adafactor",
@@ -232,10 +232,10 @@ _ROWS = (
         "compression",
         "compressed activations",
         ("techniques.compressed",),
-        "saved activations in 16, 8, 4 or 2 bits an element, and 8 bytes a group",
+        "saved activations take 16, 8, 4 or 2 bits per element, and 8 bytes per group",
         "a pass over them in forward and one in backward",
         "approximate",
-        "noise in gradients: right on average, within a group's range / (2**bits - 1)",
+        "noise in gradients: right on average; the error is below a group's range / (2**bits - 1)",
         ("17_your_own",),
         ("compression",),
     ),
@@ -244,7 +244,7 @@ TABLE = {row.name: row for row in _ROWS}
 
 
 def reason_against(a: str, b: str) -> str | None:
-    """Why techniques ``a`` and ``b`` cannot be used together; ``None`` if they can."""
+    """The reason for which techniques ``a`` and ``b`` cannot be used together; ``None`` if they can."""
     return TABLE[a].not_with.get(b) or TABLE[b].not_with.get(a)
 
 

@@ -1,4 +1,4 @@
-"""Any function of a batch, some rows at a time."""
+"""A function of a batch, computed for some rows at a time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ..functional import creation, join
 
 @pins_nothing
 def chunked(function: Callable[[Tensor], Tensor], input: Tensor, chunks: int, dim: int = 0) -> Tensor:
-    """``function(input)``, computed for ``chunks`` parts of ``input`` along ``dim``, one after the other.
+    """Compute ``function(input)`` for ``chunks`` parts of ``input`` along ``dim``, one after the other.
 
     Args:
-        function: of a tensor, to a tensor with as many entries along ``dim``; each entry must depend on the same entry of the
-            input alone (no batch norm in training, no softmax over ``dim``).
-        input: cut as ``chunk`` cuts it: parts of ``ceil(size / chunks)``, the last may be smaller.
+        function: takes a tensor and returns one with as many entries along ``dim``. Each entry must depend only on the same
+            entry of the input (no batch norm in training, no softmax over ``dim``).
+        input: split as by ``chunk``: parts of ``ceil(size / chunks)`` entries; the last may be smaller.
 
     Memory:
-        What ``function`` needs only while it runs is needed for one part at a time. What it *saves* for backward is kept for
-        all parts, as much as without: in training put ``checkpoint`` around ``function``, or around a part of it. Where
-        nothing is recorded the results go straight into the output; else they are joined, and for a moment are there twice.
+        Temporaries of ``function`` exist for one part at a time. What it *saves* for backward is kept for all parts, as much as
+        without ``chunked``: in training, put ``checkpoint`` around ``function`` or a part of it. Without gradients, the results
+        are written directly into the output. With gradients they are joined, so that they exist twice for a moment.
     Price:
-        More and smaller kernels; while recording, a copy of the output.
+        More and smaller kernels; with gradients, a copy of the output.
     Do not use when:
         The function's temporaries are no larger than its output: the copy then costs more than they did.
 
     Returns:
-        The results joined along ``dim``: for each row bit for bit what ``function`` makes of its part. A function that draws
+        The results joined along ``dim``. Each is bit for bit the result of ``function`` for its part. A function that draws
         random numbers draws others for parts than for the whole.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Compressed activations: what is saved for backward is kept in 16, 8, 4 or 2 bits an element."""
+"""Compressed activations: tensors saved for backward take 16, 8, 4 or 2 bits per element."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .packing import Once, UnpackedTensor, stays
 
 
 class compressed(saved_tensors_hooks):
-    """Inside, activations that are saved for backward are saved in fewer bits.
+    """Inside, activations are saved for backward in fewer bits.
 
     Args:
-        bits: 16 is float16; 8, 4 and 2 are whole numbers between the smallest and the largest of each group.
-        group: neighbours that share a scale; a multiple of 8, at most 32,768.
-        at_least: elements below which a tensor stays as it is.
-        seed: of the rounding, which draws from a generator of its own: those of the program stand where they stood.
+        bits: 16 is float16; 8, 4 and 2 are integers that divide the range of each group into equal steps.
+        group: how many neighbours share a scale; a multiple of 8, at most 32,768.
+        at_least: tensors of fewer elements are not compressed.
+        seed: the seed of the random rounding, which has its own generator: the program's generators are not changed.
 
     Memory:
-        ``numel * bits / 8`` bytes, and below 16 bits 8 bytes a group (16 of float64), instead of 4 an element: of float32 in
-        8 bits and groups of 256 it is 3.88 times less. Each tensor is compressed once, however many nodes save it. Parameters,
-        leaves that require a gradient, integers, statistics that an op made for itself and small tensors stay. In backward one
-        node's activations at a time are whole again.
+        ``numel * bits / 8`` bytes instead of 4 per element, and below 16 bits also 8 bytes per group (16 for float64). For
+        float32 in 8 bits and groups of 256 this is 3.88 times less. Each tensor is compressed once, however many nodes save it.
+        Parameters, leaves that require a gradient, integers, an op's own statistics and small tensors are not compressed.
+        Backward decompresses the activations of one node at a time.
     Price:
-        A pass over what is saved, and one in backward. Gradients are noisy: in 8 to 2 bits each value is right on average, and
-        wrong by less than its group's range over ``2**bits - 1``; in 16 bits by 2**-11 of itself, and above 65,504 infinite.
-        What is not finite makes its group nan.
+        A pass over each saved tensor in forward, and one in backward. Gradients are noisy. In 8 to 2 bits each value is right
+        on average, with an error below its group's range over ``2**bits - 1``. In 16 bits the error is at most 2**-11 of the
+        value, and values above 65,504 become infinite. A value that is not finite makes its whole group nan.
     Do not use when:
-        Signs matter more than values: ReLU and its kin save their result, whose smallest values may round to 0.
+        Signs matter more than values: ReLU and similar functions save their result, whose smallest values may round to 0.
 
     Raises:
         ArgumentError: ``bits`` or ``group`` is none of these.
@@ -64,7 +64,7 @@ class _Press:
 
     def pack(self, tensor: Tensor) -> Any:
         array = tensor.array
-        own = tensor._storage is None  # an op's buffer, such as the statistics of a norm: few, and every digit counts
+        own = tensor._storage is None  # an op's buffer, such as the statistics of a norm: it is small, and needs all its digits
         if (
             own
             or not is_floating(array.dtype)
@@ -98,6 +98,6 @@ class _Press:
 
 
 class Pressed(list):
-    """The tensors that stand for one, and its shape and dtype; a list, so that listeners find them in it."""
+    """The compressed form of a tensor, with its shape and dtype. It is a list, so that listeners find the tensors in it."""
 
     like: tuple

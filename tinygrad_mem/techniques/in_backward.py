@@ -1,4 +1,4 @@
-"""Optimizer in backward: each parameter is updated the moment its gradient is complete, and the gradient is freed at once."""
+"""Optimizer in backward: each parameter is updated as soon as its gradient is complete, and the gradient is freed at once."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from functools import partial
 from .. import scope
 from ..autograd.tensor import Tensor
 from ..errors import GraphError
-from ..interrupts import whole
+from ..interrupts import uninterrupted
 from ..optim.optimizer import Optimizer
 
 
 class optimizer_in_backward:
-    """From here on ``loss.backward()`` is the step: no call of ``optimizer.step()``, and nothing for ``zero_grad()`` to free.
+    """From here on ``loss.backward()`` makes the optimizer's step; ``optimizer.step()`` and ``zero_grad()`` are not needed.
 
     Memory:
-        One gradient at a time instead of all: a step's peak falls by up to the bytes of the parameters, less their largest. How
-        much it falls depends on where the peak was: where activations are highest no gradient has been made yet.
+        One gradient exists at a time instead of all: a step's peak falls by up to the bytes of the parameters, less the largest
+        of them. It falls less if the peak is where activations are highest, because no gradient exists there yet.
     Price:
-        A call of the optimizer for each parameter: tens of microseconds. Else none; the same updates in another order.
-        Parameters, state and losses are bit for bit those of a plain step, for every optimizer whose update of a parameter
-        looks at that parameter alone (all of ``tinygrad_mem.optim``).
+        A call of the optimizer for each parameter: tens of microseconds. The updates are the same, in another order.
+        Parameters, state and losses are bit for bit those of a plain step, for every optimizer that updates a parameter from
+        that parameter's gradient alone (all of ``tinygrad_mem.optim``).
     Do not use when:
-        Gradients are wanted after backward: to clip by the norm of all, to accumulate over micro-batches, to unscale
-        (``GradScaler``), to look at. ``optimizer.step()``, ``clip_grad_norm_``, ``clip_grad_value_``, ``accumulate`` and
-        ``GradScaler.scale`` raise while it is on. There is no way back either: when backward fails half-way, the parameters
-        whose gradients had arrived have been updated.
+        Gradients are needed after backward: to clip by their common norm, to accumulate over micro-batches, to unscale
+        (``GradScaler``), or to inspect. ``optimizer.step()``, ``clip_grad_norm_``, ``clip_grad_value_``, ``accumulate`` and
+        ``GradScaler.scale`` raise while it is on. Nor can a step be undone: if backward fails halfway, the parameters whose
+        gradients had arrived are updated.
 
-    It lasts until ``remove()``, or until a ``with`` block around it ends. Keep what it returns, or the optimizer, as long as
-    gradients are to be taken: when both are gone, the next backward raises, and from then on gradients are kept.
+    It lasts until ``remove()``, or until the end of a ``with`` block. Keep the returned object or the optimizer while you
+    train: if both are freed, the next backward raises, and later ones keep their gradients.
 
     Raises:
-        GraphError: the optimizer steps in backward already; a parameter has a gradient from before, or another such optimizer.
-            In backward: the optimizer is gone.
+        GraphError: the optimizer steps in backward already; a parameter has a gradient, or another such optimizer. In backward:
+            the optimizer was freed.
 
     Source: Lv et al., *Full parameter fine-tuning for large language models with limited resources* (LOMO), 2023.
 
@@ -64,7 +64,7 @@ class optimizer_in_backward:
         return len(self._steps.hooked)
 
     def remove(self) -> None:
-        """Steps are made by ``optimizer.step()`` again; a second time does nothing."""
+        """Switch back to ``optimizer.step()``. A second call does nothing."""
         self._steps.end()
         if self._optimizer is not None and self._optimizer._in_backward is self._steps:
             self._optimizer._in_backward = None
@@ -80,7 +80,7 @@ class optimizer_in_backward:
 class _Steps:
     """The hooks on an optimizer's parameters.
 
-    It refers to both weakly: the optimizer refers to its parameters, which refer to their hooks, which refer to this.
+    Its references are weak: otherwise the optimizer, its parameters and their hooks would be a reference cycle.
     """
 
     def __init__(self, optimizer: Optimizer, chosen: list[tuple[int, Tensor]]) -> None:
@@ -93,7 +93,7 @@ class _Steps:
         scope.stepping_in_backward.add(self)
 
     def end(self) -> None:
-        """Take the hooks away."""
+        """Remove the hooks."""
         for reference, key in self.hooked:
             parameter = reference()
             if parameter is not None:
@@ -103,7 +103,7 @@ class _Steps:
         scope.stepping_in_backward.discard(self)
 
     def leave_to_another(self, parameter: Tensor) -> None:
-        """Another optimizer wants to step one of the parameters: it may when this one's is gone."""
+        """Give up the hooks for another optimizer, if this one's optimizer was freed; else raise."""
         if self.optimizer() is not None:
             raise GraphError(
                 f"optimizer_in_backward: a parameter of shape {list(parameter.shape)} is updated in backward by another "
@@ -122,16 +122,16 @@ class _Steps:
                 "end. From the next backward on gradients are kept."
             )
         local = scope.local
-        before = local.module, local.line  # of the op whose backward is running: the update is nobody's but the optimizer's
+        before = local.module, local.line  # of the op whose backward is running; the update belongs to the optimizer
         local.module = local.line = ""
         try:
-            whole(self._update, optimizer, optimizer.param_groups[group], parameter)
+            uninterrupted(self._update, optimizer, optimizer.param_groups[group], parameter)
         finally:
             local.module, local.line = before
 
     @staticmethod
     def _update(optimizer: Optimizer, group: dict, parameter: Tensor) -> None:
-        """Both or neither: the next backward would add to a gradient that was used already."""
+        """Update and free the gradient, both or neither: else the next backward would add to a gradient that was used."""
         optimizer._step([(group, parameter)])
         optimizer._opt_called = True
         parameter.grad = None

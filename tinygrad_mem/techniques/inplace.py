@@ -1,4 +1,4 @@
-"""In-place activated batch norm: the pair of batch norm and leaky ReLU keeps its output and nothing of its input."""
+"""In-place activated batch norm: the pair of batch norm and leaky ReLU keeps its output, and not its input."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ def inplace_abn(
     """``leaky_relu(batch_norm(input, ...), negative_slope)``, written over ``input``, which it returns.
 
     Args:
-        input: (N, C, ...), floating; nobody may need its values in backward. What made it must not have saved it: a
-            convolution, a linear layer or a sum has not.
-        weight: where its absolute value is below ``eps``, ``eps`` with its sign is used, for the inverse divides by it.
-        negative_slope: above 0: what is 0 everywhere cannot be inverted.
+        input: (N, C, ...), floating. The op that made it must not have saved it for backward: a convolution, a linear layer or
+            a sum does not.
+        weight: if its absolute value is below ``eps``, ``eps`` with its sign is used, because the inverse divides by it.
+        negative_slope: above 0, so that the function can be inverted.
 
     Saves: the result, 1 number a channel, the weight and the bias: instead of the input and the result.
 
     Raises:
         ArgumentError: ``negative_slope`` is not above 0; one value a channel in training.
-        GraphError: the input is a leaf that requires grad; in backward: somebody had saved the values that were written over.
+        GraphError: the input is a leaf that requires grad; in backward: an op had saved the values that were overwritten.
     """
     if not negative_slope > 0:
         raise ArgumentError(
@@ -55,11 +55,11 @@ class InPlaceABN(_BatchNorm):
         negative_slope: of the activation.
 
     Memory:
-        One array of the input's size instead of two: what is saved is the result, which the next layer saves too. Of a residual
-        block with three such pairs 3 arrays are kept instead of 6.
+        One array of the input's size instead of two: only the result is saved, which the next layer saves too. A residual block
+        with three such pairs keeps 3 arrays instead of 6.
     Price:
-        A division for each element in backward. The numbers differ from the pair's in the last digits of gradients, by about
-        ``ulp(y) / abs(weight)``: small weights make the inverse rough.
+        A division for each element in backward. Gradients differ from the pair's in the last digits, by about ``ulp(y) /
+        abs(weight)``: small weights make the inverse less accurate.
     Do not use when:
         The activation must be a ReLU, or weights are near 0.
 

@@ -1,4 +1,4 @@
-"""Offload: what is saved for backward waits in host memory."""
+"""Offload: tensors saved for backward are kept in host memory."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from .packing import Once, UnpackedTensor, stays
 
 
 class save_on_cpu(graph.saved_tensors_hooks):
-    """Inside, what is saved for backward is copied to host memory, and back when backward wants it.
+    """Inside, tensors that are saved for backward are copied to host memory, and back when backward needs them.
 
     Args:
-        pin_memory: to memory that the GPU writes and reads by itself, and in backward the storage that was saved before is on
-            its way back while the one that is needed is used.
-        device_type: taken for PyTorch's sake; each tensor goes back to the device that it came from.
+        pin_memory: use pinned memory, which the GPU reads and writes directly. In backward, the storage that will be needed
+            next is copied back while the current one is used.
+        device_type: accepted for compatibility; each tensor goes back to its own device.
 
     Memory:
-        The device holds what the running op uses; with ``pin_memory`` one storage more. The host (``device.pool.host()``) holds
-        each storage once, whole, however many views and nodes save it. Parameters, leaves that require a gradient and views of
-        them stay: they are not freed by a copy. Nor is anything that the user still refers to. On ``cpu`` and ``meta`` the host
-        is a second pool beside the first, so that the bytes can be told: nothing of the machine's own memory is saved there.
+        The device holds what the running op uses, and with ``pin_memory`` one storage more. The host (``device.pool.host()``)
+        holds each storage once, as a whole, however many views and nodes save it. Parameters, leaves that require a gradient
+        and views of them are not copied, because a copy would not free them; nor would it free tensors that the user still
+        refers to. On ``cpu`` and ``meta`` the host is a second pool beside the first: the bytes can be counted, but the machine
+        saves nothing.
     Price:
-        Two copies of what is saved over the bus to the GPU. Without pinned memory the host waits for each of them.
+        Two copies of each saved tensor over the bus to the GPU. Without pinned memory the host waits for each copy.
     Do not use when:
-        Recompute costs less than the copies: pointwise ops are made again faster than they travel. Or the memory is taken by
-        parameters, gradients and optimizer state, which this does not touch.
+        Recompute costs less than the copies: pointwise ops run faster than their results can be copied. Or parameters,
+        gradients and optimizer state take the memory, which offload does not touch.
 
-    Values are copied bit for bit. The copies have not been run on a GPU by those who wrote them.
+    Values are copied bit for bit. The copies have not run on a real GPU yet.
 
     Source: Rhu et al., *vDNN*, 2016; the name and the arguments are PyTorch's.
 
@@ -53,12 +54,12 @@ class _Store:
     def __init__(self, pinned: bool) -> None:
         self.pinned = pinned
         self._once = Once()
-        self._order: list[weakref.ref[Parked]] = []  # as saved: backward comes by in the opposite order
+        self._order: list[weakref.ref[Parked]] = []  # in the order of saving; backward needs them in the opposite order
 
     def pack(self, tensor: Tensor) -> Any:
-        """Park the storage of ``tensor``, once, and note what to show of it."""
+        """Copy the storage of ``tensor`` to the host, once, and note which part of it the tensor shows."""
         place = None if stays(tensor) else tensor.device.block(tensor.array)
-        if place is None:  # memory that is not the pool's is not freed by a copy
+        if place is None:  # memory of other libraries would not be freed by a copy
             return UnpackedTensor(tensor)
         block, offset = place
         parked = self._once.find(tensor)
@@ -71,7 +72,7 @@ class _Store:
         return parked, offset, _Layout(tensor.array)
 
     def unpack(self, packed: Any) -> Tensor:
-        """The tensor over its storage, which is brought back unless somebody has it still."""
+        """The tensor over its storage, which is copied back unless it is still on the device."""
         if isinstance(packed, UnpackedTensor):
             return packed.get()
         parked, offset, layout = packed
@@ -95,7 +96,7 @@ class _Layout:
 
 
 class Parked:
-    """A storage in host memory: its bytes, and its place on the device while somebody there uses it."""
+    """A storage in host memory, and its copy on the device while that is in use."""
 
     def __init__(self, device: Device, block: Any, pinned: bool, index: int) -> None:
         self.device, self.index = device, index
@@ -105,7 +106,7 @@ class Parked:
         device.to_host(block, self.bytes)
 
     def show(self, offset: int, layout: _Layout) -> Any:
-        """An array over the block on the device: the one that is in use, the one that was fetched ahead, or a new copy."""
+        """An array over the block on the device: a block in use, one that was fetched ahead, or a new copy."""
         block = self._in_use()
         if block is None:
             if self._ahead is None:
@@ -119,20 +120,20 @@ class Parked:
         return window
 
     def _in_use(self) -> Any:
-        """The block, if anybody on the device shows it; else ``None``."""
+        """The block on the device, if an array still shows it; else ``None``."""
         self._here = [reference for reference in self._here if reference() is not None]
         shown = self._here[0]() if self._here else None
         place = None if shown is None else self.device.block(shown)
         return None if place is None else place[0]
 
     def fetch_ahead(self) -> None:
-        """Begin to bring it back, unless it is there."""
+        """Start to copy it back, unless it is on the device."""
         if self._ahead is None and self._in_use() is None:
             block = self.device.empty(self.bytes.shape, uint8)
             self._ahead = block, self.device.from_host(self.bytes, block, ahead=True)
 
     def __del__(self) -> None:
-        if getattr(self, "_ahead", None) is not None:  # nobody came for it: its memory is free when the copy is done
+        if getattr(self, "_ahead", None) is not None:  # it was not used: its memory is free when the copy is done
             self.device.wait(self._ahead[1])  # type: ignore[index]
 
 

@@ -1,4 +1,4 @@
-"""The common part of offloading and compression: which saved tensors stay where they are; each is packed once."""
+"""The common part of offload and compression: which saved tensors are left alone, and that each is packed once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from ..nn.parameter import Parameter
 
 
 def stays(tensor: Tensor) -> bool:
-    """Whether somebody keeps ``tensor`` anyway, so that a packed copy would only add to it: parameters (frozen ones too),
-    leaves that require a gradient, and views of them."""
+    """True if ``tensor`` stays alive anyway, so that a packed copy would only add to it: a parameter (frozen or not), a leaf
+    that
+    requires a gradient, or a view of one."""
     root = tensor if tensor._view is None else tensor._view.base
     return root.is_leaf and (root.requires_grad or isinstance(root, Parameter))
 
 
 class UnpackedTensor(list):
-    """A tensor that stays, and the version at which it was saved; a list, so that listeners find the tensor in it."""
+    """A tensor that is not packed, and its version when it was saved; a list, so that listeners find the tensor in it."""
 
     __slots__ = ("version",)
 
@@ -45,19 +46,19 @@ class UnpackedTensor(list):
 
 
 class Once:
-    """Remembers what was made of a storage, as long as anybody keeps it: two nodes that save one tensor share one copy."""
+    """Remembers the packed copy of a storage while it is alive, so that two nodes that save one tensor share one copy."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakKeyDictionary[Storage, tuple] = weakref.WeakKeyDictionary()
 
     def find(self, tensor: Tensor, part: Any = None) -> Any:
-        """The result for this version of ``tensor``'s storage (and this ``part`` of it), or ``None``."""
+        """The copy for this version of ``tensor``'s storage (and this ``part`` of it), or ``None``."""
         version, made = self._made.get(tensor.storage, (None, {}))
         reference = made.get(part) if version == tensor._version else None
         return None if reference is None else reference()
 
     def note(self, tensor: Tensor, made: Any, part: Any = None) -> None:
-        """``made`` was made of it. A buffer that an op made for itself has a storage that nobody will ask for again."""
+        """Remember that ``made`` is the copy of ``tensor``'s storage, or of a ``part`` of it."""
         version, present = self._made.get(tensor.storage, (None, {}))
         if version != tensor._version:
             present = {}

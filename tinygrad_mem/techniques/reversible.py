@@ -1,4 +1,4 @@
-"""Reversible residual blocks: backward computes each block's input again from its output, so that no block keeps any."""
+"""Reversible residual blocks: backward computes the input of each block from its output, so that no block keeps anything."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ..nn.module import Module
 class ReversibleBlock(Module):
     """(x1, x2) -> (x1 + f(x2), x2 + g(x1 + f(x2))): a residual block that can be computed backwards.
 
-    Called by itself it is an ordinary module on one tensor, whose halves along ``dim`` are x1 and x2; in a
+    Called alone it is an ordinary module of one tensor, whose halves along ``dim`` are x1 and x2. In a
     :class:`ReversibleSequential` it keeps nothing.
 
     Args:
-        f, g: modules whose output has their input's shape; anything in them, batch norm and dropout too.
+        f, g: modules whose output has the shape of their input; they may contain batch norm and dropout.
     """
 
     def __init__(self, f: Module, g: Module, dim: int = 1) -> None:
@@ -38,26 +38,26 @@ class ReversibleBlock(Module):
 
 
 class ReversibleSequential(Module):
-    """Reversible blocks one after another, of which backward needs the last one's output alone.
+    """Reversible blocks one after another. Backward needs only the output of the last one.
 
     Args:
         blocks: :class:`ReversibleBlock`, all with the same ``dim``.
 
     Memory:
-        The input, the output and what one ``f`` or ``g`` needs for its own backward, however many blocks there are: the peak's
-        slope over depth is that of parameters and their gradients. (All gradients of the blocks' parameters are there before
-        the first is delivered: ``optimizer_in_backward`` saves nothing inside.)
+        The input, the output and what the backward of one ``f`` or ``g`` needs, however many blocks there are. So with depth
+        the peak grows only by parameters and their gradients. (All gradients of the blocks' parameters exist before the first
+        is delivered: ``optimizer_in_backward`` saves nothing inside.)
     Price:
         One more forward.
     Do not use when:
-        Blocks change their input's shape, or precision is low: the inputs are found again by subtraction, and the rounding of
-        each block adds up, to about ``depth * eps`` of the values: 1e-5 in 100 blocks of float32, percents in float16.
+        Blocks change the shape of their input, or precision is low. The inputs are computed by subtraction, and rounding errors
+        add up over the blocks to about ``depth * eps`` of the values: 1e-5 for 100 blocks in float32, percents in float16.
 
-    Batch norm moves its statistics in the forward only, dropout draws its masks again, and autocast holds.
+    Batch norm updates its statistics in the forward only, dropout draws the same masks again, and autocast is respected.
 
     Raises:
-        ArgumentError: no blocks, something else than blocks, or different ``dim``. In forward, ShapeError: a size that cannot
-            be halved, or an ``f`` that changes the shape.
+        ArgumentError: no blocks, other modules than blocks, or different ``dim``. In forward, ShapeError: a size that cannot be
+            halved, or an ``f`` that changes the shape.
 
     Source: Gomez et al., *The reversible residual network: backpropagation without storing activations*, 2017.
     """
@@ -108,7 +108,7 @@ class ReversiblePass:
         self.parts = list(parts)
         self.parameters = list(dict.fromkeys(p for part in self.parts for p in part.parameters() if p.requires_grad))
         self.switches = scope.switches()
-        self.draws: list[Draws] = []  # what each part has drawn
+        self.draws: list[Draws] = []  # the random draws of each part
 
     def forward(self, left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
         """(left, right) -> (right, left + part(right)) for each part."""
@@ -119,7 +119,7 @@ class ReversiblePass:
         return left, right
 
     def backward(self, left: Tensor, right: Tensor, grads: list[Tensor], found: dict[Tensor, Tensor]) -> None:
-        """From the last part to the first: the halves before it, their gradients (in ``grads``), those of the parameters."""
+        """From the last part to the first: compute its input, the gradients of that (in ``grads``) and of the parameters."""
         for part, draws in zip(reversed(self.parts), reversed(self.draws), strict=True):
             own = [p for p in part.parameters() if p.requires_grad]
             with draws.again(), enable_grad(), scope.phase("recompute"):
@@ -137,7 +137,7 @@ class ReversiblePass:
 
 
 class Couple(Function):
-    """The run as one node: it saves its two outputs."""
+    """The whole pass as one node, which saves its two outputs."""
 
     @staticmethod
     def forward(ctx: Any, run: ReversiblePass, x1: Tensor, x2: Tensor, *parameters: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,5 +155,5 @@ class Couple(Function):
             with scope.switched(run.switches):
                 run.backward(*ctx.saved_tensors, grads, found)
         finally:
-            scope.put_back(before)  # where an interrupt came between two of the contexts
+            scope.restore_local(before)  # where an interrupt came between two of the contexts
         return None, *grads, *[found.pop(p, None) for p in run.parameters]

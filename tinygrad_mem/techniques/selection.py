@@ -1,7 +1,7 @@
-"""Select before the last layer: only the positions that have a label reach the projection onto the vocabulary.
+"""Select before the last layer: only positions that have a label reach the projection onto the vocabulary.
 
-A language model's logits are its largest tensor: positions times vocabulary. A loss that ignores most positions (masked
-language modelling labels 15 % of them, instruction tuning the answers only, a classifier the last step) needs no logits there.
+The logits of a language model are its largest tensor: positions times vocabulary. A loss that ignores most positions needs no
+logits there: masked language modelling labels 15 % of the positions, instruction tuning only the answers, a classifier one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
     """The positions whose labels are not ``ignore_index``: int64, counted through ``labels`` row by row.
 
     Raises:
-        DataDependenceError: on meta, where labels have no values: make the positions where the labels are made, as data.
+        DataDependenceError: on meta, where labels have no values: compute the positions with the data.
     """
     if labels.device.type == "meta":
         raise DataDependenceError(
@@ -31,18 +31,18 @@ def labelled_positions(labels: Tensor, ignore_index: int = -100) -> Tensor:
 def select_labelled(
     hidden: Tensor, labels: Tensor, ignore_index: int = -100, positions: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Rows of ``hidden`` (..., width) whose label counts, and these labels: (count, width) and (count,).
+    """Select the rows of ``hidden`` (..., width) that have a label: returns rows (count, width) and their labels (count,).
 
-    The mean loss over them is the mean loss over all positions with ``ignore_index``, and so are the gradients.
+    Their mean loss is the mean loss over all positions with ``ignore_index``; the gradients are equal too.
 
-    Memory: of logits, of their gradient and of what the loss keeps, ``count / labels.numel()`` remains; added are the selected
-    rows, ``count * width`` numbers, and the positions, 8 bytes each.
+    Memory: logits, their gradient and what the loss keeps shrink to ``count / labels.numel()`` of their size. Added are the
+    selected rows, ``count * width`` numbers, and the positions, 8 bytes each.
     Price: one gather, and one scatter in backward.
-    Do not use when: nearly all positions have a label; a cross-entropy in chunks bounds the logits then.
+    Do not use when: nearly all positions have a label; then compute the cross-entropy in chunks.
 
     Args:
         labels: (...), whole numbers.
-        positions: what :func:`labelled_positions` would say, where it is known already.
+        positions: the result of :func:`labelled_positions`, if it is known already.
 
     Raises:
         ShapeError: hidden and labels are not of the same positions.

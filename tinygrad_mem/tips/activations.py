@@ -1,4 +1,4 @@
-"""Tips about activations: what is written over what, under which name, and in how many parts."""
+"""Tips about activations: in-place layers and operators, variable names, del, offload, compression."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .tip import RESNET, VGG, Case, Scene, Tip, Training, classify, inference, m
 
 
 def _written(model: Any, in_place: bool) -> Any:
-    """The model, all activations in place or none."""
+    """The model with all its activations in place, or none."""
     for module in model.modules():
         if hasattr(module, "inplace"):
             module.inplace = in_place
@@ -41,7 +41,7 @@ def in_place_in_inference(scene: Scene) -> Training:
 
 
 class Residual(nn.Module):
-    """x + norm(conv(x)), the sum written over the norm's output, which nobody needs for backward, or not."""
+    """x + norm(conv(x)). In place, the sum overwrites the norm's output, which backward does not need."""
 
     def __init__(self, in_place: bool) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ def sum_in_place_in_inference(scene: Scene) -> Training:
 
 
 class Named(nn.Module):
-    """A chain of layers, each result under a name of its own or all under one."""
+    """A chain of layers. Each result has its own name, or all have the same name."""
 
     def __init__(self, own_names: bool, layers: nn.Sequential) -> None:
         super().__init__()
@@ -125,7 +125,7 @@ def one_name_in_inference(scene: Scene) -> Training:
 
 
 class Steps(nn.Module):
-    """Some of a layer's results are kept for backward by the op that made or read them; the others by their names alone."""
+    """A few ops in a row, whose results are saved for backward or only held by variables."""
 
     def __init__(self, kept: bool, delete: bool) -> None:
         super().__init__()
@@ -240,7 +240,7 @@ TIPS = (
     Tip(
         "del",
         "del every intermediate result that is no longer needed.",
-        (Case(sums_stay, sums_deleted, "nobody saved it"), Case(saved_stay, saved_deleted, "backward needs it")),
+        (Case(sums_stay, sums_deleted, "no op saved it"), Case(saved_stay, saved_deleted, "backward needs it")),
         VGG,
     ),
     Tip("inplace", "Replace batch norm and activation by in-place ABN.", (Case(norm_and_activation, activated_norm),), VGG),

@@ -1,4 +1,4 @@
-"""Tips about the batch: fewer samples, smaller ones, one after the other."""
+"""Tips about the batch: fewer samples, smaller samples, a batch in parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..techniques import accumulate
 from .tip import RESNET, Case, Scene, SlimVGG, Tip, Training, classify, momentum, plain
 
 NORMLESS = Scene(Named(lambda: SlimVGG(norm=None), (3, 64, 64), 10), 16)
-"""Without batch norm, whose statistics are those of the part that it sees, a split batch has the whole one's gradient."""
+"""A network without batch norm, so that the parts of a batch have the gradient of the whole batch."""
 
 
 def half_the_batch(scene: Scene) -> Training:

@@ -1,4 +1,4 @@
-"""Tips about data: how much of it is in memory at one time; and the last tip of every list, a bigger GPU."""
+"""Tips about data: how much of it is in memory at a time; and a bigger GPU."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHES = 24
 
 
 def _epoch(scene: Scene, make: Callable[[], Any]) -> Training:
-    """One pass over what ``make()`` gives: a list of batches, or one after the other."""
+    """One pass over the batches of ``make()``: a list, or an iterator."""
     model = scene.model()
     batches = make()
     rule = momentum(model.parameters())
@@ -50,7 +50,7 @@ def one_batch_at_a_time(scene: Scene) -> Training:
 
 
 def _tokens(scene: Scene) -> Iterator[np.ndarray]:
-    """Chunks of a text of four million characters, of which an epoch reads the beginning."""
+    """Chunks of a text of four million characters. An epoch reads its beginning."""
     for seed in range(4):
         yield np.random.default_rng(seed).integers(0, scene.network.classes, 1_000_000)
 
@@ -92,9 +92,9 @@ def twice_the_batch(scene: Scene) -> Training:
 
 
 def twice_the_batch_planned(scene: Scene) -> Training:
-    """The step that needs least, of those that the planner finds and that leave the numbers as they are."""
+    """The planner's step with the lowest peak, among those that keep the numbers bit for bit."""
     size = 2 * scene.batch_size
-    times = planner.Times("meta")  # modelled: bytes are what is asked for
+    times = planner.Times("meta")  # modelled: only bytes matter here
     found = planner.plan(scene.network.make, lambda: scene.data(size), scene.loss, momentum, times=times)
     model: Any = scene.model()
     x, y = scene.data(size)

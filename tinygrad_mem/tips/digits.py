@@ -1,4 +1,4 @@
-"""Accuracy of a small CNN on real handwritten digits, with a tip that changes numbers and without it."""
+"""The accuracy of a small CNN on real handwritten digits, for tips that change the numbers."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ def _accuracy(device: str, precision: str, make_rule: Callable[..., Any]) -> flo
 
 
 def learner(make_rule: Callable[..., Any], precision: str = "float32") -> Learner:
-    """Training with an optimizer (of parameters) in a precision of :class:`Step`; each is run once."""
+    """A function of a device that trains with an optimizer, in a precision of :class:`Step`; results are cached."""
     return lambda device: _accuracy(device, precision, make_rule)

@@ -1,4 +1,4 @@
-"""Tips about who keeps what alive: losses that are summed, graphs that nobody wanted, garbage, caches."""
+"""Tips about lifetimes: sums of losses, graphs that are not needed, garbage, caches."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _summed(scene: Scene, number: Any, train: bool) -> Training:
                 rule.step()
             total += number(loss)
             del loss
-        return float(total)
+        return total if isinstance(total, float) else total.item()
 
     return Training(epoch, model, steps=1)
 
@@ -83,7 +83,7 @@ def in_eval_mode_without_grad(scene: Scene) -> Training:
 
 
 class Cyclic(nn.Module):
-    """A model whose author keeps the last batch's result in a list that holds itself: garbage that only the collector frees."""
+    """A model that makes a reference cycle, a list that holds itself. Only the garbage collector frees it."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

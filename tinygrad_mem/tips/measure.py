@@ -1,4 +1,4 @@
-"""Run a tip: what it does to bytes, on the device and on ``meta``, to time, and to the numbers."""
+"""Run a tip: measure bytes (on the device and on ``meta``), time and numbers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Outcome:
     """One run of a training on a device."""
 
     track: Track
-    reserved: int  # when it ended
+    reserved: int  # at the end
     seconds: float  # of the last step
     numbers: Numbers
 
@@ -46,11 +46,12 @@ class Measured:
     Attributes:
         when: the case's condition.
         before, after: the runs on the device.
-        predicted: the comparison of both runs on ``meta``.
-        exact: whether both runs on ``meta`` had the device's bytes after every event.
-        distance: how far the numbers went apart; see :func:`distance`. ``None``: parameters of other shapes.
-        errors: of before and after, from the case's ideal; ``None`` where it has none.
-        accuracies: of before and after, on held-out digits; ``None`` where the case has no learners.
+        comparison: the comparison of both runs.
+        predicted: the comparison of both predictions.
+        exact: whether both predictions equal the runs after every event.
+        distance: how far the numbers differ, see :func:`distance`; ``None`` if the parameters have other shapes.
+        errors: the distances of before and after from the case's ideal; ``None`` if it has none.
+        accuracies: of before and after, on held-out digits; ``None`` if the case has no learners.
     """
 
     when: str
@@ -65,18 +66,18 @@ class Measured:
 
     @property
     def reserved(self) -> Effect:
-        """The bytes that the pool held from the machine at the end."""
+        """The bytes that the pool reserved at the end."""
         return Effect(self.before.reserved, self.after.reserved)
 
     @property
     def time(self) -> float:
-        """Time of a step after, relative to before."""
+        """The time of a step after, relative to before."""
         return self.after.seconds / max(self.before.seconds, 1e-9)
 
 
 @dataclass(frozen=True)
 class Failed:
-    """A case that did not run to its end: too little memory, or a network that the tip cannot be used on.
+    """A case that failed: there was too little memory, or the tip does not apply to the network.
 
     Attributes:
         kind: "out of memory", or "does not apply".
@@ -88,7 +89,7 @@ class Failed:
 
 
 def measure(tip: Tip, device: str = "cpu") -> list[Measured | Failed]:
-    """Run all cases of a tip on ``device``, and on ``meta`` as ``device``'s kernels would have it."""
+    """Run all cases of a tip on ``device``, and predict them for it."""
     return [_measure(case, tip.scene, device) for case in tip.cases]
 
 
@@ -116,7 +117,7 @@ def _measure(case: Case, scene: Scene, device: str) -> Measured | Failed:
 
 
 def prediction_of(build: Build, scene: Scene, like: str = "cpu") -> Track:
-    """The run's track on ``meta``."""
+    """The prediction of a run."""
 
     def script() -> None:
         tm.manual_seed(0)
@@ -129,19 +130,19 @@ def prediction_of(build: Build, scene: Scene, like: str = "cpu") -> Track:
 
 
 def run(build: Build, scene: Scene, device: str = "cpu") -> Outcome:
-    """Build and take the steps, with the same seed each time; no garbage is collected meanwhile, so that bytes are the same.
+    """Build the training and run its steps, with a fixed seed, and without the garbage collector, so that bytes are the same.
 
-    The random numbers are its own: those of the program that asks go on where they stood.
+    The generators of the calling program are not changed.
 
     Raises:
         OutOfMemoryError: the pool's limit, or the machine, is too small.
     """
     where: Any = tm.device(device)
     if where.pool.used_bytes():
-        gc.collect()  # of the run before
+        gc.collect()  # garbage of the run before
     memory.empty_cache(device)
     losses, seconds = [], 0.0
-    with _uncollected(), apart(), where, Track(where, uncounted=False) as track:
+    with _uncollected(), apart(), where, Track(where) as track:
         tm.manual_seed(0)
         training = build(scene)
         start = _parameters(training)
@@ -162,7 +163,7 @@ def _parameters(training: Training) -> list[np.ndarray]:
 
 @context
 def _uncollected() -> Iterator[None]:
-    """Without the collector, whose moment nobody knows."""
+    """Inside, the garbage collector does not run: its moments are not predictable."""
     collecting = gc.isenabled()
     gc.disable()
     try:
@@ -173,8 +174,8 @@ def _uncollected() -> Iterator[None]:
 
 
 def distance(a: Numbers, b: Numbers) -> float | None:
-    """0 where all numbers are the same bits; else the larger of two relative differences: of the losses, and of the way that
-    the parameters went from their start. ``None`` where the parameters are others."""
+    """0 if all numbers are equal bit for bit; else the larger of two relative differences: of the losses, and of the changes of
+    the parameters. ``None`` if the parameters have other shapes."""
     if [x.shape for x in a.end] != [x.shape for x in b.end] or len(a.losses) != len(b.losses):
         return None
     if _same(a, b):
@@ -200,7 +201,7 @@ def _relative(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _error(numbers: Numbers, ideal: Numbers) -> float:
-    """The distance of the parameters' way from the ideal one, relative to it; of the steps' numbers if nothing is trained."""
+    """The relative distance of the parameters' changes from the ideal ones; of the steps' results if nothing is trained."""
     if ideal.end:
         return _relative(_way(numbers), _way(ideal))
     return _relative(np.asarray(numbers.losses), np.asarray(ideal.losses))

@@ -1,4 +1,4 @@
-"""Tips about the network: narrower, without large layers, norms, long skips; where it becomes smaller; what dropout keeps."""
+"""Tips about the network: fewer channels, no large layers, norms or long skips; downsampling; dropout."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def averaged(scene: Scene) -> Training:
 
 
 class WithoutSkips(UNet):
-    """A U-Net whose way up sees nothing of the way down."""
+    """A U-Net without the skip connections between its two halves."""
 
     def __init__(self, channels: int, num_classes: int, width: int) -> None:
         super().__init__(channels, num_classes, width)
@@ -96,7 +96,7 @@ def strided(scene: Scene) -> Training:
 
 
 class MaskedDropout(nn.Module):
-    """Dropout as it is often written by hand: the mask is a tensor, which the product keeps."""
+    """Dropout as it is often written by hand: the product saves the mask for backward."""
 
     def forward(self, x: Any) -> Any:
         if not self.training:

@@ -1,4 +1,4 @@
-"""Tips about optimizers: which state they keep for each parameter, and when gradients go."""
+"""Tips about optimizers: their state for each parameter, and when gradients are freed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .tip import Build, Case, Scene, Tip, Training, classify, momentum
 
 
 def _mlp() -> nn.Module:
-    """Parameters outweigh activations: where optimizers matter."""
+    """A network whose parameters outweigh its activations, so that optimizer state matters."""
     return nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
@@ -51,7 +51,7 @@ def stepped_in_backward(scene: Scene) -> Training:
     x, y = scene.data()
     rule = tm.optim.Adam(model.parameters(), lr=1e-3)
     optimizer_in_backward(rule)
-    model.rule = rule  # the hooks know the optimizer weakly: somebody must hold it
+    model.rule = rule  # the hooks refer to the optimizer weakly, so something must hold it
 
     def step() -> float:
         loss = scene.loss(model(x), y)

@@ -1,4 +1,4 @@
-"""Tips about float16: what it halves, what it breaks, and what mends that."""
+"""Tips about float16: what it halves, what it breaks, and the cures."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def wide_autocast(scene: Scene) -> Training:
 
 
 def _small_updates(scene: Scene, dtype: Any, **options: Any) -> Training:
-    """Forty steps, most of them smaller than half of what a float16 parameter can change by."""
+    """Forty steps; most updates are smaller than half of the smallest change of a float16 parameter."""
     model: Any = scene.model().to(dtype)
     x, y = scene.data()
     x = x.to(dtype)
@@ -93,7 +93,7 @@ def float_parameters(scene: Scene) -> Training:
 
 
 def _small_gradients(scene: Scene, precision: str, scale: float | None = None, growth_interval: int = 2000) -> Training:
-    """Losses so small that gradients are below the smallest float16, and a rate that makes up for it."""
+    """Losses so small that gradients underflow in float16, and a rate that is larger by the same factor."""
     model, (x, y) = scene.model(), scene.data()
     rule = tm.optim.SGD(model.parameters(), lr=0.01 * 2.0**20)
     scaler = amp.GradScaler(x.device.type, init_scale=scale or 1.0, growth_interval=growth_interval, enabled=scale is not None)
@@ -130,7 +130,7 @@ def without_float16(scene: Scene) -> Training:
 
 
 def _long_sum(gradients: Any, parameters: Any = None) -> Training:
-    """The gradient of a batch of 2,048 and of 200 of one sample, added up; its number is the sum over the parameters."""
+    """The gradient of a batch of 2,048 and of 200 single samples, accumulated; the step returns its sum over the parameters."""
     layer = nn.Linear(64, 64, bias=False).to(parameters or tm.float16)
     layer.weight.grad_dtype = gradients
     many, one = (tm.ones(n, 64, dtype=parameters or tm.float16) for n in (2048, 1))

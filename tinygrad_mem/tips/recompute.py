@@ -1,4 +1,4 @@
-"""Tips about recomputation: what is computed again in backward, and which of it."""
+"""Tips about recomputation: checkpoints, where to put them, reversible blocks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def ten_segments(scene: Scene) -> Training:
 
 
 def _scheduled(scene: Scene, best: bool) -> Training:
-    """A chain of stages of different sizes, in segments of equal length, or by the schedule that needs least."""
+    """A chain of stages of different sizes, in segments of equal length, or by the schedule with the lowest peak."""
     model = scene.model()
     chain = nn.Sequential(*model.features, nn.AdaptiveAvgPool2d(1), nn.Flatten(), model.classifier)
     x, y = scene.data()

@@ -1,4 +1,4 @@
-"""The report: one HTML file that loads nothing, with the table, both timelines of every case, the blocks that changed."""
+"""The report: one self-contained HTML file with the table, and for every case both timelines and the changed blocks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from pathlib import Path
 
 from ..files import replacing
 from ..memory import Category, Change, Effect, Track
-from ..memory.render.palette import COLOURS, phases
+from ..memory.render.palette import COLOURS, phases, sample
 from .measure import Failed, Measured
 from .tip import Case, Tip
 from .verdict import Row, Verdict, reason, result_words, summary, verdict
 
-OWNERS = 8  # of a comparison
-POINTS = 120  # moments of a timeline that are drawn
-WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched to its place
-NAMED = 0.22  # of a timeline: phases that have room for their name
+OWNERS = 8  # rows of a comparison
+POINTS = 120  # points of a timeline
+WIDTH, HEIGHT = 1000, 200  # of a drawing, before it is stretched
+NAMED = 0.22  # of a timeline: shorter phases are not named
 _TONES = {"saves": "good", "saves only when": "good", "improves accuracy": "good", "myth": "bad", "out of memory": "bad"}
 
 
@@ -35,12 +35,10 @@ def write(rows: Sequence[Row], path: Path | str) -> None:
 <link rel="icon" href="data:,"><title>Every tip, measured</title>
 <style>{style}</style></head><body><main>
 <h1>Every tip, measured</h1><p>{html.escape(summary(rows))}</p>
-<p class="quiet">Peak: most bytes in use. Saved: most that were kept for backward. Transient: most that nobody kept. Each is the
-highest of its own moment, so the three need not add up. Times are ratios of one step, of this machine and this run.</p>
-{_table(rows)}
-<h3>Colours of the timelines</h3><ul class="legend">{legend}</ul>
-{"".join(_section(tip, results) for tip, results in rows)}
-</main></body></html>
+<p class="quiet">Peak: most bytes in use. Saved: most bytes kept for backward. Transient: most bytes of temporaries and
+workspaces. Each is the highest at a moment of its own, so saved and transient need not add up to the peak. Times are ratios of
+one step, measured on this machine in this run.</p> {_table(rows)} <h3>Colours of the timelines</h3><ul
+class="legend">{legend}</ul> {"".join(_section(tip, results) for tip, results in rows)} </main></body></html>
 """
     with replacing(path) as file:
         file.write(page.encode(errors="backslashreplace"))
@@ -73,15 +71,15 @@ def _table(rows: Sequence[Row]) -> str:
 
 
 def _cell(name: str, value: str, small: str = "") -> str:
-    """A number; the page shows its column's name before it where columns have no room."""
+    """A number. On narrow screens the page shows the column's name before it."""
     below = f"<small>{small}</small>" if small else ""
     return f'<td class="n" data-name="{name}"><span>{html.escape(value)}{below}</span></td>'
 
 
 def _effect(found: Effect, predicted: Effect) -> tuple[str, str]:
     share = f"{found.change / found.before:+.1%}" if found.before else ""
-    meta = "= meta" if found == predicted else f"meta {predicted.change:+,}"
-    return f"{found.change:+,}", ", ".join(filter(None, (share, meta)))
+    said = "as predicted" if found == predicted else f"predicted {predicted.change:+,}"
+    return f"{found.change:+,}", ", ".join(filter(None, (share, said)))
 
 
 def _words(judged: Verdict) -> str:
@@ -103,13 +101,13 @@ def _case(result: Measured | Failed, case: Case) -> str:
     pair = "".join(_timeline(name, run.track, top) for name, run in (("before", result.before), ("after", result.after)))
     code = "".join(f"<pre>{html.escape(source)}</pre>" for source in case.source())
     return f"""{title}<p>{html.escape(reason(result))}</p><div class="pair">{pair}</div>{_owners(result)}
-<details><summary>the code of both</summary>{code}</details>"""
+<details><summary>the code before and after</summary>{code}</details>"""
 
 
 def _timeline(name: str, track: Track, top: int) -> str:
     """Bytes in use after each event, stacked by category; ``top`` is the highest of both runs."""
     line = track.timeline()
-    at = line.sample(POINTS)
+    at = sample(line, POINTS)
     across = (at * WIDTH // max(len(line) - 1, 1)).tolist()
     paths, floor = [], at * 0
     for category in line.categories:
@@ -134,16 +132,17 @@ def _area(across: list[int], low: list[float], high: list[float]) -> str:
 
 
 def _span(name: str, share: float) -> str:
-    return f'<span style="width:{share:.2%}">{html.escape(name) if share >= NAMED else ""}</span>'
+    shown = "your code" if name == "user" else name
+    return f'<span style="width:{share:.2%}">{html.escape(shown) if share >= NAMED else ""}</span>'
 
 
 def _owners(result: Measured) -> str:
-    """The owners whose bytes at the peak changed most, those that vanished first."""
+    """The owners whose bytes at the peak changed most; those that vanished come first."""
     found = result.comparison
     kinds = (("vanished", found.vanished), ("appeared", found.appeared), ("moved", found.moved))
     rows = "".join(_owner(kind, change) for kind, changes in kinds for change in changes[:OWNERS])
     left = sum(max(len(changes) - OWNERS, 0) for _, changes in kinds)
-    more = f'<p class="quiet">and {left:,} more, none of them larger</p>' if left else ""
+    more = f'<p class="quiet">and {left:,} smaller changes</p>' if left else ""
     if not rows:
         return ""
     return f"""<details><summary>the blocks that changed at the peak</summary><table class="owners">

@@ -1,4 +1,4 @@
-"""Tips about text: what padding costs, and what the last layer and attention keep of every token."""
+"""Tips about text: padding, the logits of the last layer, attention."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def all_logits(scene: Scene) -> Training:
 
 
 def selected_logits(scene: Scene) -> Training:
-    places = tm.arange(0, scene.batch_size * scene.network.sample[0], 5)  # known, so that nobody has to look for them
+    places = tm.arange(0, scene.batch_size * scene.network.sample[0], 5)  # known in advance, so that they need not be searched
 
     def loss_of(head: Any, hidden: Any, labels: Any) -> Any:
         rows, targets = select_labelled(hidden, labels, positions=places)

@@ -1,4 +1,4 @@
-"""A tip: a training step before it and after it, each a function of a few lines."""
+"""A tip: a training step before and after, each a function of a few lines."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class Training:
-    """One run: what is called again and again, what it trains, and how often it is called.
+    """One run of a training.
 
     Attributes:
-        step: one training step (or what else the tip is about); its number is compared, a loss as a rule.
-        model: whose parameters are compared when all is done; ``None`` where nothing is trained.
-        steps: calls. The first has no optimizer state before it, the second has.
+        step: one training step (or another step that the tip is about). Its results are compared; usually they are losses.
+        model: the model whose parameters are compared at the end; ``None`` if nothing is trained.
+        steps: the number of calls of ``step``. The first makes the optimizer state.
     """
 
     step: Callable[[], float]
@@ -53,7 +53,7 @@ class Training:
 
 Build = Callable[[Scene], Training]
 Learner = Callable[[str], float]
-"""Of a device: the share of held-out digits that are labelled rightly after training."""
+"""A function of a device: it trains, and returns the share of held-out digits that are classified correctly."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,10 @@ class Case:
     """One try of a tip.
 
     Attributes:
-        before, after: without the tip and with it.
-        when: under which condition, in a few words; "" where there is only one.
-        ideal: for tips that promise better numbers: the run whose numbers they should have.
-        learners: for tips that change numbers: how well handwritten digits are learned, before and after.
+        before, after: without the tip, and with it.
+        when: the condition, in a few words; "" if there is only one case.
+        ideal: for tips that promise better numbers: the run with the right numbers.
+        learners: for tips that change numbers: train on handwritten digits, before and after.
     """
 
     before: Build
@@ -80,14 +80,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Tip:
-    """The advice of a list, and what it is tried on.
+    """A piece of advice, and the steps that measure it.
 
     Attributes:
-        name: by which ``--tip`` finds it; the row of ``techniques.TABLE`` that it measures lists it under ``tips``.
-        says: the advice, in near words.
-        cases: the conditions that it is tried under.
-        scene: network and batch, unless the user names others.
-        free: whether it is about any network, so that the user may name one.
+        name: its name for ``--tip``, and under ``tips`` in the row of ``techniques.TABLE`` that it measures.
+        says: the advice.
+        cases: the conditions under which it is tried.
+        scene: the default network and batch size.
+        free: whether it is about any network, so that the user may choose one.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Tip:
     free: bool = False
 
     def on(self, network: Named | None, batch_size: int | None) -> Tip:
-        """The same tip with the user's network, where it is about any, and the user's batch."""
+        """The same tip with the user's network (if the tip is about any network) and batch size."""
         found = replace(self.scene, network=network) if self.free and network is not None else self.scene
         return replace(self, scene=replace(found, batch_size=batch_size or found.batch_size))
 
@@ -107,7 +107,7 @@ class SlimVGG(nn.Module):
 
     Args:
         divide: channels are those of VGG16 divided by this.
-        norm: made after each convolution, of its channels; ``None`` for no norm.
+        norm: makes the norm after each convolution, given the channels; ``None`` for no norm.
     """
 
     def __init__(self, divide: int = 4, norm: Callable[[int], nn.Module] | None = nn.BatchNorm2d) -> None:
@@ -135,7 +135,7 @@ RESNET = Scene(Named(resnet20, (3, 32, 32), 10), 32)
 def classify(
     scene: Scene, model: nn.Module | None = None, *, batch_size: int | None = None, optimizer: Any = None, data: Any = None
 ) -> Training:
-    """The plain training step that most tips change: the scene's model and data, SGD with momentum, unless others are given.
+    """The plain training step that most tips change: the scene's model and data, and SGD with momentum by default.
 
     Args:
         optimizer: a function of the parameters.
@@ -165,7 +165,7 @@ def plain(scene: Scene) -> Training:
 
 
 def inference(scene: Scene, model: nn.Module) -> Training:
-    """One pass without gradients, in eval mode; its number is the mean of what comes out."""
+    """One pass without gradients, in eval mode; it returns the mean of the output."""
     x, _ = scene.data()
     model.eval()
 
@@ -177,7 +177,7 @@ def inference(scene: Scene, model: nn.Module) -> Training:
 
 
 def mean_of(output: Any) -> float:
-    """The mean of what a network gives; of several tensors, the sum of their means."""
+    """The mean of an output; for several tensors, the sum of their means."""
     return sum(each.mean().item() for each in tensors(output) if each.is_floating_point())
 
 

@@ -1,4 +1,4 @@
-"""From measured numbers to words: whether the tip saves, when, and why. Nothing here knows a tip by name."""
+"""Verdicts from measured numbers: whether a tip saves, when, and why. No tip is treated specially."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .tip import Tip
 Row = tuple[Tip, list[Measured | Failed]]
 """A tip and its results."""
 NOTICED = 0.02
-"""Of the peak before: a change below it is none."""
+"""A change below this share of the peak before does not count."""
 ROUNDING = 1e-2
-"""Of the numbers: sums in another order stay below it in float32 over a few steps; another rule does not."""
+"""Relative distances below this are rounding: float32 sums in another order stay below it over a few steps."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """In a few words.
+    """The result of a tip, in a few words.
 
     Attributes:
         kind: "saves", "saves only when", "moves the peak elsewhere", "costs", "improves accuracy", "myth", "out of memory",
             "does not apply".
-        text: the kind, and what it is about.
+        text: the kind, and the cases that it holds for.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Verdict:
 
 
 def verdict(results: Sequence[Measured | Failed]) -> Verdict:
-    """The verdict of all cases of a tip together."""
+    """The verdict on all cases of a tip together."""
     measured = [result for result in results if isinstance(result, Measured)]
     if not measured:
         kind = next(result.kind for result in results if isinstance(result, Failed))
@@ -53,7 +53,7 @@ def verdict(results: Sequence[Measured | Failed]) -> Verdict:
 
 
 def kind_of(found: Measured) -> str:
-    """One case: the peak falls; or something else does and the peak does not; or nothing does; or the peak grows."""
+    """The kind of one case: the peak falls, only something else falls, nothing changes, or the peak grows."""
     effects = found.comparison
     least = NOTICED * max(effects.peak.before, 1)
     if effects.peak.change <= -least:
@@ -64,7 +64,7 @@ def kind_of(found: Measured) -> str:
 
 
 def _of_numbers(measured: Sequence[Measured]) -> Verdict:
-    """Tips that promise better numbers are judged by the distance to ideal ones."""
+    """The verdict on a tip that promises better numbers, from their distance to the ideal ones."""
     better = [r for r in measured if r.errors is not None and r.errors[1] < r.errors[0] / 2]
     if len(better) == len(measured):
         return Verdict("improves accuracy", "improves accuracy")
@@ -74,7 +74,7 @@ def _of_numbers(measured: Sequence[Measured]) -> Verdict:
 
 
 def result_words(found: Measured) -> str:
-    """Whether the tip changes what is computed, and how well digits are learned."""
+    """The changes of the results, and the accuracy on digits."""
     if found.accuracies is None:
         return _changed(found)
     before, after = found.accuracies
@@ -90,26 +90,26 @@ def _changed(found: Measured) -> str:
 
 
 def reason(found: Measured) -> str:
-    """One sentence, from what the tracker saw: which categories changed at the two peaks, whose the largest part was, and
-    in which phase the peak is now."""
+    """One sentence of explanation: which categories differ between the two peaks, which owner changed most, and in which phase
+    the peak is."""
     effects = found.comparison
     changes = [*effects.appeared, *effects.vanished, *effects.moved]
     totals = _totals(changes)
     parts = []
     if totals:
         shown = ", ".join(f"{category.value} {_signed(size)}" for category, size in totals[:3])
-        parts.append(f"At the peak: {shown}" + (", and less of others" if len(totals) > 3 else ""))
+        parts.append(f"At the peak: {shown}" + (", and smaller changes" if len(totals) > 3 else ""))
         along = [change for change in changes if change.bytes * effects.peak.change > 0] or changes
         largest = max(along, key=lambda change: abs(change.bytes))
-        parts.append(f"most of it {visible(largest.owner)} ({_signed(largest.bytes)})")
+        parts.append(f"the largest change is {visible(largest.owner)} ({_signed(largest.bytes)})")
     elif changes:
         held = sum(max(change.bytes, 0) for change in changes)
-        parts.append(f"At the peak each category has the same bytes, {bytes_text(held)} of them made by others")
+        parts.append(f"At the peak each category has the same bytes, {bytes_text(held)} of them with another owner")
     else:
-        parts.append("Both peaks are made of the same blocks")
+        parts.append("Both peaks consist of the same blocks")
     for name, effect in (("saved", effects.saved), ("transient", effects.transient)):
         if effect.change and not _follows(effect.change, effects.peak.change):
-            parts.append(f"{name} bytes, at their own highest, {_signed(effect.change)}")
+            parts.append(f"the peak of {name} bytes alone changes by {_signed(effect.change)}")
     before, after = effects.phase
     parts.append(f"the peak stays in {after}" if before == after else f"the peak was in {before} and is in {after}")
     if found.reserved.change and not effects.peak.change:
@@ -118,7 +118,7 @@ def reason(found: Measured) -> str:
 
 
 def _totals(changes: Sequence[Change]) -> list[tuple[Category, int]]:
-    """The categories that have other bytes at the second peak, largest change first."""
+    """The categories whose bytes differ between the peaks, largest change first."""
     totals: Counter[Category] = Counter()
     for change in changes:
         totals.update(change.after)
@@ -134,15 +134,15 @@ def _signed(size: int) -> str:
     return f"{'-' if size < 0 else '+'}{bytes_text(abs(size))}"
 
 
-_OF_SEVERAL = {
-    "saves": "save",
-    "saves only when": "save only in some cases",
-    "moves the peak elsewhere": "move the peak elsewhere",
-    "costs": "cost memory",
-    "improves accuracy": "improve accuracy",
-    "myth": "are myths",
-    "out of memory": "run out of memory",
-    "does not apply": "do not apply",
+_COUNTED = {  # of one tip, and of several
+    "saves": ("saves", "save"),
+    "saves only when": ("saves only in some cases", "save only in some cases"),
+    "moves the peak elsewhere": ("moves the peak elsewhere", "move the peak elsewhere"),
+    "costs": ("costs memory", "cost memory"),
+    "improves accuracy": ("improves accuracy", "improve accuracy"),
+    "myth": ("is a myth", "are myths"),
+    "out of memory": ("runs out of memory", "run out of memory"),
+    "does not apply": ("does not apply", "do not apply"),
 }
 
 
@@ -153,7 +153,7 @@ def summary(rows: Sequence[Row]) -> str:
         kind = verdict(results).kind
         kinds[kind] = kinds.get(kind, 0) + 1
     most_first = sorted(kinds.items(), key=lambda item: -item[1])
-    counts = ", ".join(f"{count} {kind if count == 1 else _OF_SEVERAL[kind]}" for kind, count in most_first)
+    counts = ", ".join(f"{count} {_COUNTED[kind][count != 1]}" for kind, count in most_first)
     measured = [result for _, results in rows for result in results if isinstance(result, Measured)]
     wrong = sum(not result.exact for result in measured)
     said = f"Bytes are exact: all {2 * len(measured)} runs are as predicted, to the byte"

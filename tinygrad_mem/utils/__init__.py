@@ -1,4 +1,4 @@
-"""PyTorch's places: ``utils.data``, ``utils.dlpack``, ``utils.checkpoint`` and what files import beside them."""
+"""The modules of ``torch.utils``: ``data``, ``dlpack``, ``checkpoint`` and others that files import."""
 
 from . import checkpoint as checkpoint
 from . import data as data

@@ -1,13 +1,13 @@
-"""``torch.utils._pytree``: a function of every leaf of nested lists, tuples and dicts."""
+"""``torch.utils._pytree``: apply a function to every leaf of nested lists, tuples and dicts."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 
 class TreeSpec(NamedTuple):
-    """The nesting of leaves: the kind of container (``None`` of a leaf), what it needs beside its children, and these."""
+    """The structure of a tree: the type of the container (``None`` for a leaf), its context, and the specs of its children."""
 
     type: Any
     context: Any
@@ -22,7 +22,7 @@ def register_pytree_node(cls: type, flatten_fn: Callable[..., Any], unflatten_fn
     puts them together.
 
     Args:
-        options: what serializing and tracing want: taken, and not used.
+        options: for serializing and tracing; accepted, and not used.
     """
     _REGISTERED[cls] = flatten_fn, unflatten_fn
 
@@ -31,20 +31,28 @@ def _dict_flatten_with_keys(tree: dict) -> tuple[list, list]:
     return list(tree.items()), list(tree)
 
 
+def _dict_flatten(tree: dict) -> tuple[list, list]:
+    return list(tree.values()), list(tree)
+
+
+def _dict_unflatten(values: Iterable[Any], context: list) -> dict:
+    return dict(zip(context, values, strict=True))
+
+
 def _children(tree: Any) -> tuple[list, Any] | None:
-    """The children of a container, and what it needs beside them; ``None`` of a leaf."""
+    """The children of a container, and its context; ``None`` for a leaf."""
     if type(tree) in _REGISTERED:
         children, context = _REGISTERED[type(tree)][0](tree)
         return list(children), context
     if isinstance(tree, dict):
-        return list(tree.values()), list(tree)
+        return _dict_flatten(tree)
     if isinstance(tree, tuple) and hasattr(tree, "_fields"):
         return list(tree), type(tree)
     return (list(tree), None) if type(tree) in (list, tuple) else None
 
 
 def tree_flatten(tree: Any) -> tuple[list, TreeSpec]:
-    """The leaves from left to right, and how they are nested."""
+    """The leaves from left to right, and the structure of the tree."""
     found = _children(tree)
     if found is None:
         return [tree], TreeSpec(None, None, [])
@@ -54,7 +62,7 @@ def tree_flatten(tree: Any) -> tuple[list, TreeSpec]:
 
 
 def tree_unflatten(leaves: Any, treespec: TreeSpec) -> Any:
-    """Leaves nested as they were."""
+    """Rebuild a tree from its leaves and its structure."""
     rest = iter(leaves)
     return _built(treespec, rest)
 
@@ -66,13 +74,13 @@ def _built(spec: TreeSpec, rest: Any) -> Any:
     if spec.type in _REGISTERED:
         return _REGISTERED[spec.type][1](children, spec.context)
     if issubclass(spec.type, dict):
-        made = dict(zip(spec.context, children, strict=True))
+        made = _dict_unflatten(children, spec.context)
         return made if spec.type is dict else spec.type(made)
     return spec.type(*children) if spec.context is not None else spec.type(children)
 
 
 def tree_map(func: Callable[..., Any], tree: Any, *rests: Any) -> Any:
-    """The same nesting with ``func`` of each leaf, and of the leaves in the same places of ``rests``."""
+    """Apply ``func`` to each leaf (and to the leaves at the same places in ``rests``), and return the tree of the results."""
     leaves, spec = tree_flatten(tree)
     others = [tree_flatten(rest)[0] for rest in rests]
     return tree_unflatten(map(func, leaves, *others), spec)

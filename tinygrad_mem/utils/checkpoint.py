@@ -1,4 +1,4 @@
-"""``torch.utils.checkpoint``'s names, where PyTorch has them; the room behind them is ``tinygrad_mem.recompute``."""
+"""The names of ``torch.utils.checkpoint``; they are defined in ``tinygrad_mem.recompute``."""
 
 from ..errors import CheckpointError as CheckpointError
 from ..recompute.checkpoint import checkpoint as checkpoint

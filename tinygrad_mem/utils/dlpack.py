@@ -19,7 +19,7 @@ _CPU, _CUDA = 1, 2  # DLDeviceType
 
 
 class _Capsule:
-    """A bare capsule as an object of the protocol; its device is read from the structure that it holds."""
+    """Wraps a bare capsule as an object of the protocol. Its device is read from the structure in the capsule."""
 
     def __init__(self, held: Any) -> None:
         self._capsule = held
@@ -32,7 +32,7 @@ class _Capsule:
 
 
 class _Writable:
-    """NumPy calls what comes out of a bare capsule read-only, because old capsules cannot say; they never were."""
+    """NumPy marks arrays from old capsules read-only, because these have no flag for it. This makes them writable."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array
@@ -71,7 +71,7 @@ def from_dlpack(ext_tensor: Any) -> Tensor:
         raise
     dtypes.as_dtype(dtype)
     if kind == _CPU:
-        array = capsule.borrowed(array.view(dtype))
+        array = dtypes.borrowed(array.view(dtype))
         if isinstance(ext_tensor, _Capsule):
             array = np.asarray(_Writable(array))
     return Tensor._wrap(array.view(dtype), where)
@@ -82,7 +82,7 @@ def _on_gpu(array: Any) -> tuple[Any, np.dtype]:
 
 
 def to_dlpack(tensor: Tensor) -> Any:
-    """A capsule over the tensor's memory, which stays alive as long as somebody uses it.
+    """A capsule over the tensor's memory, which stays alive while the capsule is used.
 
     Raises:
         BufferError: the tensor requires grad, or has no memory (device ``meta``).

@@ -27,8 +27,7 @@ def train(network: str, batch: int, mode: str) -> None:
     masters = mode.startswith("masters")
     for p in model.parameters() if mode == "masters, float32 gradients" else ():
         p.grad_dtype = tm.float32
-    options = {"master_weights": True} if masters else {"state_dtype": tm.float16} if half else {}
-    optimizer = tm.optim.Adam(model.parameters(), **options)
+    optimizer = tm.optim.Adam(model.parameters(), master_weights=masters)
     for _ in range(2):
         optimizer.zero_grad()
         images = tm.randn(batch, 3, 224, 224, dtype=tm.float16 if half else tm.float32)

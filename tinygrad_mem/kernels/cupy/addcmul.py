@@ -1,4 +1,4 @@
-"""A product, a quotient or a part of a way, added, in one kernel: of float16 in float32 and rounded once."""
+"""``addcmul``, ``addcdiv`` and ``lerp``, one kernel each: float16 is computed in float32 and rounded once."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ def addcdiv(x, a, b, value, out):
 
 
 def lerp(x, end, weight, out):
-    """out = x + weight * (end - x); from ``end`` where that is nearer, so that at weight 1 it is ``end`` itself."""
+    """out = x + weight * (end - x), computed from the nearer end, so that weight 1 gives exactly ``end``."""
     _lerp(x, end, weight, 1, out)

@@ -1,4 +1,4 @@
-"""Operands that CuPy's ufuncs read without copying them first."""
+"""Operands in a form that CuPy's ufuncs do not copy."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ def _endless(x: Any) -> bool:
 
 
 def apart(x: Any, out: Any) -> Any:
-    """``x``, as an operand of a ufunc that writes ``out``: CuPy copies an array in the memory of ``out`` that is not ``out``.
+    """``x`` as an operand of a ufunc that writes ``out``.
 
-    A whole number that int64 does not hold CuPy does not take: it is given as a float, unless integers are to come of it.
+    CuPy copies an operand that shares memory with ``out`` and is not ``out``, by comparing blocks and first and last bytes.
+    Here each element is read at the place where it is written, or does not overlap ``out`` (other overlaps were refused
+    before). So the operand is given as a view of another block, which CuPy does not copy.
 
-    It looks at the block, and at the first and last byte. Here an element is read only where it is written, or lies beside
-    what is written (what overlaps otherwise is refused before): so the view is shown as one of another block.
+    CuPy does not accept an integer beyond int64: it becomes a float, unless the result is an integer.
     """
     if _endless(x) and out.dtype.kind not in "iu":
         return float(x)

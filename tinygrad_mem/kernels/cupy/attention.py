@@ -1,6 +1,6 @@
 """Attention on the GPU: tiles of scores in a workspace of bounded size, products by cuBLAS. As in ``kernels/numpy``.
 
-float16 is multiplied as it is stored and accumulated in float32. Sequences one behind the other are cut on the host, which
+float16 operands are multiplied as float16 and accumulated in float32. Concatenated sequences are separated on the host, which
 waits once for their cumulative lengths.
 """
 
@@ -35,19 +35,19 @@ from .blas import gemm as _gemm
 
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
-    """Bytes of workspace: 64 MiB at most, but for float16's means of more rows than fit into half of that."""
+    """Bytes of workspace: at most 64 MiB, or more for the float16 means of very many rows."""
     sizes = (k_shape[1], q_shape[2], k_shape[2], q_shape[3], v_shape[3], dtype, backward)
     means = _means(q_shape[1], q_shape[2]) if backward and dtype == _np.float16 else 0
     return _bytes(_plan(*sizes, max(_MOST - means, _MOST // 2)), q_shape[3], v_shape[3], dtype, backward) + means
 
 
 def check_offsets(name, offsets, tokens, longest):
-    """Refuse what does not say where sequences begin: from 0 to the number of tokens, never back, none beyond the longest."""
+    """Check the offsets of sequences: they rise from 0 to the number of tokens, and no sequence is longer than the maximum."""
     _check_offsets(name, offsets, tokens, longest)
 
 
 def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
-    """out = softmax(q @ k.T * scale + mask) @ v; lse = the logarithms of the softmax's sums, inf where a row sees nothing."""
+    """out = softmax(q @ k.T * scale + mask) @ v; lse = the logarithms of the softmax's sums, inf for rows without keys."""
     heads = k.shape[1]
     queries, results, sums = (_grouped(x, heads) for x in (q, out, lse))
     one = q.shape[1] * q.shape[2] * k.shape[2]
@@ -57,7 +57,7 @@ def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
 
 
 def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, lse):
-    """:func:`attention` of sequences one behind the other, the last row of each at its last column."""
+    """:func:`attention` of concatenated sequences; the last row of each is at its last column."""
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
         heads = k.shape[1]
         query, result = (_grouped(_by_head(x, rows), heads)[0] for x in (q, out))
@@ -82,7 +82,7 @@ def _by_head(x, tokens):
 
 
 def _forward(job, work, out, lse):
-    """Tile by tile of rows, over all columns that they see."""
+    """For each tile of rows, all visible columns."""
     heads, groups, rows, depth = job.q.shape
     width, wide = job.v.shape[2], _wide(job.q.dtype)
     cut = _plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False, work.size)
@@ -128,12 +128,12 @@ def _forward(job, work, out, lse):
 
 
 class _Grads(_NamedTuple):
-    """The gradient of a job's result, its result and sums, and where gradients go; ``None`` where none is wanted."""
+    """A job's result and sums, the gradient of the result, and the buffers for gradients; ``None`` if not wanted."""
 
     gy: _Any
     y: _Any
     lse: _Any
-    inner: _Any  # sum(gy * y), row by row, where it is made of the softmax
+    inner: _Any  # sum(gy * y) for each row, if it is computed from the softmax
     gq: _Any
     gk: _Any
     gv: _Any
@@ -143,7 +143,7 @@ class _Grads(_NamedTuple):
 def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work, gq, gk, gv, gmask):
     """gq, gk, gv = the gradients; gmask += the mask's (batch or 1, head or 1, row, column), in the wide dtype.
 
-    Those that are ``None`` are not wanted; v and y may be ``None`` where only gv is.
+    Those that are ``None`` are not wanted; v and y may be ``None`` if only gv is wanted.
     """
     heads = k.shape[1]
     one = q.shape[1] * q.shape[2] * k.shape[2]
@@ -155,7 +155,7 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
 
 
 def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
-    """:func:`attention_backward` of sequences one behind the other; what is in no sequence gets 0."""
+    """:func:`attention_backward` of concatenated sequences; tokens outside of all sequences get 0."""
     heads = k.shape[1]
     for g in (gq, gk, gv):
         if g is not None:
@@ -174,7 +174,7 @@ def _at(x, index):
 
 
 def _backward(job, grads, work):
-    """Half precision is added up in the workspace: rows and columns have a walk each then."""
+    """Half precision is accumulated in the workspace, in two passes: by rows and by columns."""
     heads, groups, rows, depth = job.q.shape
     total, width, dtype = job.k.shape[1], grads.gy.shape[3], job.q.dtype
     half = dtype == _np.float16
@@ -196,7 +196,7 @@ def _backward(job, grads, work):
 
 
 def _by_rows(job, grads, cut, head, work):
-    """gq is finished row by row; gk and gv, in the wide dtype, are added to."""
+    """One pass over rows: it computes gq, and adds to gk and gv, which are in the wide dtype."""
     wide = _wide(job.q.dtype)
     for group in range(job.q.shape[1]):
         for part in _cuts(job.q.shape[2], cut.rows):
@@ -221,7 +221,7 @@ def _by_rows(job, grads, cut, head, work):
 
 
 def _by_columns(job, grads, cut, head, work):
-    """gk and gv, added up in the wide dtype."""
+    """One pass over columns: it accumulates gk and gv in the wide dtype."""
     wide = _wide(job.q.dtype)
     for whole in _cuts(job.k.shape[1], cut.columns):
         outer = _Space(work)
@@ -246,7 +246,7 @@ def _by_columns(job, grads, cut, head, work):
 
 
 def _fill_inner(job, grads, cut, work):
-    """grads.inner = the means of the softmax's gradient, weighted by it: sum(gy * y) before y was rounded. As on the CPU."""
+    """grads.inner = sum(gy * y) for each row, computed from the softmax, before y was rounded. As on the CPU."""
     grads.inner.fill(0)
     for head in _cuts(job.q.shape[0], cut.heads):
         for group in range(job.q.shape[1]):
@@ -266,7 +266,7 @@ def _fill_inner(job, grads, cut, work):
 
 
 def _inner(job, grads, head, group, part, space):
-    """The sums of gy * y of some rows; ``None`` where the scores' gradient is not wanted."""
+    """The sums of gy * y of some rows; ``None`` if the scores' gradient is not wanted."""
     if grads.y is None:
         return None
     if grads.inner is not None:
@@ -278,7 +278,7 @@ def _inner(job, grads, head, group, part, space):
 
 
 def _softmax(job, grads, where, space):
-    """The softmax of a tile, room for the gradient of its scores, and its weights after dropout."""
+    """The softmax of a tile, a buffer for the gradient of its scores, and its weights after dropout."""
     head, group, part, seen = where
     query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], _wide(job.q.dtype)
     tile = (*query.shape[:2], seen.stop - seen.start)
@@ -290,7 +290,7 @@ def _softmax(job, grads, where, space):
 
 
 def _tile(job, grads, where, inner, gk, gv, space):
-    """Add a tile's part to gk and gv; the gradient of its products q @ k.T."""
+    """Add a tile's part to gk and gv. Returns the gradient of its products q @ k.T."""
     head, group, part, seen = where
     query, gy = job.q[head, group, part], grads.gy[head, group, part]
     softmax, slopes, weights = _softmax(job, grads, where, space)

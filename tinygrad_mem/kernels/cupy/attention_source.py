@@ -1,7 +1,7 @@
-"""CUDA source of attention: what happens to one tile of scores between two products of cuBLAS.
+"""CUDA source of attention: the work on one tile of scores between two products of cuBLAS.
 
-A tile is (heads, rows, columns), contiguous; a warp works on each of its rows. Nothing is atomic: the same input gives the
-same bits. Dropout counts every score of the whole by itself, so that its mask does not depend on how the whole is cut.
+A tile is (heads, rows, columns), contiguous; each of its rows has a warp. There are no atomics: the same input gives the same
+bits. Each score of the whole matrix has its own random number, so the mask of dropout does not depend on the tiles.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Parts of attention on the GPU: tiles of scores, the workspace that they lie in, and the arguments of its kernels."""
+"""Parts of attention on the GPU: tiles of scores, their workspace, and the arguments of its kernels."""
 
 # pyright: reportAttributeAccessIssue=false, reportOptionalSubscript=false
 # (CuPy makes its names when it is imported)
@@ -16,7 +16,7 @@ from .lines import NULL
 MOST = 64 << 20  # bytes of workspace, at most
 _SIDE = 1024  # rows and columns of a tile, at most
 _THREADS = 128
-_GAPS = 8 * 256  # bytes between what lies in the workspace, at most
+_GAPS = 8 * 256  # most bytes of padding between arrays in the workspace
 
 
 class TileSizes(NamedTuple):
@@ -28,7 +28,7 @@ class TileSizes(NamedTuple):
 
 
 def wide_dtype(dtype):
-    """The dtype in which halves are added up: float32."""
+    """The dtype in which half precision is accumulated: float32."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)
 
 
@@ -45,7 +45,7 @@ def size_of(cut, depth, width, dtype, backward):
 
 
 def plan(heads, rows, columns, depth, width, dtype, backward, room=MOST):
-    """The largest tile within ``room`` bytes: shorter sequences use what was taken for the longest."""
+    """The largest tile within ``room`` bytes. Shorter sequences use the workspace of the longest."""
     rows, columns = min(max(rows, 1), _SIDE), min(max(columns, 1), _SIDE)
     while size_of(TileSizes(1, rows, columns), depth, width, dtype, backward) > room and rows * columns > 1:
         rows, columns = -(-rows // 2), -(-columns // 2)
@@ -59,7 +59,7 @@ def size_of_means(heads, rows):
 
 
 class Space:
-    """The workspace, handed out piece by piece."""
+    """The workspace, given out in pieces."""
 
     def __init__(self, work):
         self.work, self.used = work, 0
@@ -119,7 +119,7 @@ def mask_of(mask, batch, heads):
 
 
 def sight(job, head, group, rows, columns):
-    """The arguments that say what a tile sees."""
+    """The arguments that say which columns the rows of a tile see."""
     left, right = (-1 if n is None else int(n) for n in job.window)
     tail = (float(job.scale), rows.start + job.offset, columns.start, left, right)
     if job.mask is None:

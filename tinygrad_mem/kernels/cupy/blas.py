@@ -1,6 +1,6 @@
-"""Matrix products of cuBLAS on views, adding to their result where asked; float16 is accumulated in float32.
+"""Matrix products of cuBLAS on views, which can add to their result; float16 is accumulated in float32.
 
-``cupy.matmul`` copies operands and results that are not contiguous, into memory of its own choosing: this does not.
+``cupy.matmul`` copies operands and results that are not contiguous, into memory that it allocates. These do not.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ...scope import local as _local
 _REAL = {"e": 2, "f": 0, "d": 1}  # cudaDataType of half, float, double
 _COMPUTE = {"e": 68, "f": 68, "d": 70}  # cublasComputeType: 32 bits, 64 bits
 _DEFAULT = -1  # the algorithm
-_NARROW, _HALF_ONE = 64, 0x3C00  # 16 bits, where ``backends.accumulate_in`` asks for them; the bits of a float16 1
+_NARROW, _HALF_ONE = 64, 0x3C00  # 16 bits, for ``backends.accumulate_in``; the bits of a float16 1
 
 
 def _layout(a):
@@ -45,7 +45,7 @@ def gemm(a, b, out, add=False):
     left, right, result = _layout(a), _layout(b), _layout(out)
     if result[0]:
         raise ValueError("the rows of a product must be contiguous")
-    # cuBLAS counts columns first: the transposed product out^T = b^T a^T of the same memory
+    # cuBLAS is column-major: the transposed product out^T = b^T a^T in the same memory
     cublas.gemmStridedBatchedEx(
         get_cublas_handle(),
         right[0],

@@ -1,6 +1,6 @@
-"""Update rules whose state is a byte a number and a float32 a block of numbers. As in ``kernels/numpy/blockwise.py``.
+"""Update rules whose state has one byte per number, and one float32 per block. As in ``kernels/numpy/blockwise.py``.
 
-A thread block a block of numbers, in two passes: the first finds the largest of the new state, the second updates and packs.
+One thread block per block of numbers, in two passes: the first finds the largest new state, the second updates and packs.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _THREADS = 256
 
 
 def _table(name, values):
-    """A table of both maps, without a sign and with one, in CUDA."""
+    """A table in CUDA of both maps, unsigned and signed."""
     rows = ["{" + ", ".join(f"{n:.9e}f" for n in row) + "}" for row in values]
     return f"__constant__ float {name}[2][{len(values[0])}] = {{{', '.join(rows)}}};\n"
 
@@ -110,7 +110,7 @@ def _run(name, p, g, block, states, *numbers):
 
 
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    """Adam's rule (``adam_step``) with m and v in bytes: the map with a sign for m, the one without for v."""
+    """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
     _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, _np.int32(maximize))
 

@@ -1,18 +1,18 @@
 """Convolution on the GPU: columns of one tile after another in a bounded workspace, and cuBLAS.
 
-float16 is multiplied as it is stored and accumulated in float32. The gradient of the input is gathered, never added
-atomically, so results are the same from run to run. Convolutions of groups run one thread an output.
+float16 operands are multiplied as float16 and accumulated in float32. The gradient of the input is gathered, without atomics,
+so each run has the same results. Grouped convolutions use one thread per output.
 """
 
 from __future__ import annotations
 
 import functools as _functools
-import itertools as _itertools
 from typing import NamedTuple as _NamedTuple
 
 import cupy as _cupy
 import numpy as _np
 
+from ..numpy.fast.windows import overlaps as _overlaps
 from . import blas as _blas
 from . import conv_source as _source
 
@@ -20,7 +20,7 @@ _WORKSPACE = 64 << 20  # bytes, at most, unless the least possible tile is large
 
 
 class _Geometry(_NamedTuple):
-    """Shapes lifted to three spatial axes; ``cin`` and ``cout`` are channels a group."""
+    """Shapes with three spatial axes; ``cin`` and ``cout`` are channels per group."""
 
     images: int
     groups: int
@@ -73,7 +73,7 @@ def _module(kind):
 
 
 def _launch(name, x, count, arguments, block=256):
-    """Run a kernel of x's dtype with one thread for each of ``count`` (it walks on where there are more)."""
+    """Run a kernel of x's dtype with one thread per element; if ``count`` is too large, each thread takes several."""
     grid = max(min(-(-count // block), 1 << 20), 1)
     _module(x.dtype.char).get_function(name)((grid,), (block,), arguments)
 
@@ -244,10 +244,10 @@ def conv_backward_bias(gy, out):
 
 
 def unfold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); what reaches beyond it is zero."""
+    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); 0 beyond its edges."""
     out.fill(0)
-    for tap, to, of in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
-        _cupy.copyto(out[(slice(None), slice(None), *tap, *to)], x[(slice(None), slice(None), *of)])
+    for _, tap, windows, pixels in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        _cupy.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
 
 
 def fold_windows(x, kernel, stride, low, dilation, out):
@@ -260,18 +260,3 @@ def fold_windows(x, kernel, stride, low, dilation, out):
     area = out[0, 0].size
     arguments = (*_ints(geo.integers(geo.cin)), x, 0, out, geo.images, geo.cin * area, area)
     _launch("conv_gather", x, out.size, arguments)
-
-
-def _overlaps(inside, outside, kernel, stride, low, dilation):
-    """For each tap: (tap, slices of the blocks, slices of the input) where the two meet."""
-    for tap in _itertools.product(*map(range, kernel)):
-        blocks, pixels = [], []
-        for t, size, count, step, before, apart in zip(tap, inside, outside, stride, low, dilation, strict=True):
-            shift = t * apart - before
-            a, b = max(0, -(shift // step)), min(count, (size - 1 - shift) // step + 1)
-            if b <= a:
-                break
-            blocks.append(slice(a, b))
-            pixels.append(slice(a * step + shift, (b - 1) * step + shift + 1, step))
-        else:
-            yield tap, blocks, pixels

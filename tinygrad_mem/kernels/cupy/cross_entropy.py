@@ -11,11 +11,11 @@ from .lines import strides as _strides
 
 
 def check_target(target, classes, ignore):
-    """Nothing: reading the targets would make the host wait. One that is no class gives a nan loss and nan gradients."""
+    """Does nothing: reading the targets would make the host wait. A target that is not a class gives a nan loss."""
 
 
 def _seed(gy):
-    """A gradient and its two strides; one number goes to all lines."""
+    """A gradient and its two strides; a single number is used for all lines."""
     return (gy, 0, 0) if gy.ndim == 0 else (gy, *_strides(gy))
 
 
@@ -54,7 +54,7 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
     """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array.
 
-    x may hold part of all ``classes`` only, from ``first`` on. out may be x.
+    x may have only a part of all ``classes``, from ``first`` on. out may be x.
     """
     every = x.shape[1] if classes is None else classes
     goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing), _pointer(norm))

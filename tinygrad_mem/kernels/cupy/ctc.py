@@ -1,4 +1,4 @@
-"""Connectionist temporal classification, one thread a sample. As in ``kernels/numpy/ctc.py``."""
+"""Connectionist temporal classification, one thread per sample. As in ``kernels/numpy/ctc.py``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Division that is more than one ufunc: of integers, by what may be 0, and its gradient. As in ``kernels/numpy/divide.py``."""
+"""Division that needs more than a ufunc: of integers, by 0, and its gradient. As in ``kernels/numpy/divide.py``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _truncated_quotient = _fused("X x, Y y", "y == 0 ? Z(0) : Z(x / y)", "truncated_
 
 
 def check_divisor(name, y):
-    """Nothing: reading the divisors would make the host wait. What is divided by 0 becomes 0."""
+    """Does nothing: reading the divisors would make the host wait. An integer divided by 0 becomes 0."""
 
 
 def floor_divide(x, y, out):

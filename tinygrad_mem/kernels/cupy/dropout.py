@@ -1,4 +1,4 @@
-"""Dropout from a ticket: the same ticket gives the same mask again. Other numbers than on the CPU, of the same distribution."""
+"""Dropout from a ticket: the same ticket gives the same mask. The numbers are not the CPU's; their distribution is."""
 
 # pyright: reportAttributeAccessIssue=false
 # (CuPy makes its names when it is imported)
@@ -26,7 +26,7 @@ _dropout_float = _Fused(
 def dropout(ticket, p, kept, dropped, x, out):
     """out = kept[0] * x + kept[1] where a uniform number is not below p, else ``dropped``.
 
-    x and out are (cells, length), contiguous; one number is drawn a cell. out may be x.
+    x and out are (cells, length), contiguous; one number is drawn per cell. out may be x.
     """
     run = _dropout if x.dtype.itemsize == 8 else _dropout_float
     run(*ticket, p, *kept, dropped, x.shape[1], x, out)

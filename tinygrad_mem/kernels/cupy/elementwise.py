@@ -1,7 +1,7 @@
-"""Elementwise arithmetic on a GPU: CuPy's ufuncs where one exists, a fused kernel a function where none does.
+"""Elementwise arithmetic on a GPU: CuPy's ufuncs where they exist, otherwise one fused kernel per function.
 
-A ufunc of CuPy copies an operand that lies in the memory of ``out`` without being the same object (see ``apart``); a fused
-kernel does not.
+A ufunc of CuPy copies an operand that shares memory with ``out`` and is another object (see ``apart``). A fused kernel does
+not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _CAST: dict[str, Any] = {"casting": "unsafe"}
 
 
 def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> _Fused:
-    """z = formula of arrays and numbers; W is the wide type of one of them."""
+    """A kernel z = formula of arrays and numbers; W is the wide type of one of them."""
     return _Fused(inputs, "Z z", f"typedef typename Wide<{wide}>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
 
 
@@ -29,12 +29,12 @@ def copy(x, out):
 
 
 def staging_workspace(x):
-    """Bytes that an array wants on its way to the host or from there: only contiguous ones go by themselves."""
+    """Bytes of workspace for a copy to or from the host: an array that is not contiguous needs a contiguous buffer."""
     return 0 if x.flags.c_contiguous else x.nbytes
 
 
 def host_workspace(x):
-    """Bytes that an array of the host wants before kernels can read it."""
+    """Bytes of workspace for a host array, so that kernels can read it."""
     return x.nbytes
 
 
@@ -154,7 +154,7 @@ erf = _from_x("erf(v)", "erf")
 erfc = _from_x("erfc(v)", "erfc")
 erfinv = _from_x("erfinv(v)", "erfinv")
 
-# C leaves open what a shift by more than the bits that there are does: nothing is left, or the sign
+# undefined in C: a shift by more than the number of bits. Here all bits are shifted out, and the sign stays
 _LEFT = "y < 0 || y >= 8 * sizeof(W) ? W(0) : W(x) << y"
 _RIGHT = "y < 0 || y >= 8 * sizeof(W) ? W(x) < W(0) ? W(-1) : W(0) : W(x) >> y"
 _left_shift, _right_shift = _fused("X x, Y y", _LEFT, "left_shift"), _fused("X x, Y y", _RIGHT, "right_shift")
@@ -173,7 +173,7 @@ def right_shift(x, y, out):
 _where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
 _masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : Z(before)", "masked_copy")
 _masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : Z(before)", "masked_fill")
-_clamp = _Fused(  # of a nan, in x or a bound, comes nan
+_clamp = _Fused(  # a nan in x or in a bound gives nan
     "X x, L low, H high, bool below, bool above",
     "Z z",
     "typedef typename Wide<Z>::type W; W v = W(x);\n"
@@ -205,7 +205,7 @@ def masked_fill(value, mask, out):
 
 
 def clamp(x, low, high, out):
-    """out = x, not below low and then not above high; ``None`` is no bound; a bound of nan gives nan, and nan stays."""
+    """out = min(max(x, low), high); ``None`` is no bound. A nan in x or in a bound gives nan."""
     _clamp(x, 0 if low is None else low, 0 if high is None else high, low is not None, high is not None, out)
 
 

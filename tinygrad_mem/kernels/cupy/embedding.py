@@ -1,8 +1,8 @@
 """Rows of a table by index, and the sum of gradients into them. As in ``kernels/numpy/embedding.py``.
 
-Gradients are summed by one warp a row of the table, which looks through the indices in order: nothing is atomic, and the
-same input gives the same bits. Indices outside of the table give rows of nan (of 0 for integers), and no
-row a gradient or a step.
+Each row of the table has one warp, which reads the indices in order and sums the row's gradients. There are no atomics: the
+same input gives the same bits. An index outside of the table gives a row of nan (of 0 for integers), and changes no gradient
+and no parameter.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _kernel(name, kind, index):
 
 
 def check_rows(index, rows):
-    """Nothing: reading the indices would make the host wait. One outside of the table gives a row of nan (0 for integers)."""
+    """Does nothing: reading the indices would make the host wait. One outside of the table gives a row of nan, or 0."""
 
 
 def embedding(weight, index, out):
@@ -124,15 +124,15 @@ def embedding(weight, index, out):
 
 
 def embedding_backward_workspace(count, dtype):
-    """Bytes of workspace that :func:`embedding_backward` wants: none here."""
+    """Bytes of workspace for :func:`embedding_backward`: none here."""
     return 0
 
 
 def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
-    """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
+    """out[index[i]] += gy[i], in order, except for ``padding``; divided by the index's count if counts is a buffer.
 
-    Where ``bags`` are given, what is added is ``gy[bags[i]]``, or nothing for -1; times ``parts[i]`` where these are. Halves
-    are summed in float32, in registers; work is not used.
+    With ``bags`` it adds ``gy[bags[i]]``, or nothing for -1; with ``parts``, times ``parts[i]``. Half precision is summed in
+    float32, in registers. work is not used.
     """
     if gy.size and index.size:
         skip, nothing = -1 if padding is None else int(padding), _np.uint64(0)
@@ -156,6 +156,7 @@ _ROWS = """
 typedef {T} T;
 typedef {A} A;
 typedef {P} P;
+typedef {S} S;
 typedef long long wide;
 
 // a warp an index: the first of equal ones adds them up, in order
@@ -192,33 +193,46 @@ extern "C" __global__ void clear_rows(const wide* index, wide row, T* out, wide 
     const wide to = row * width + at % width; \\
     const A d = sign * g[at];
 
+// a mean of squares, whose root is kept in float16
+__device__ inline A squared(float x) {{ return x; }}
+__device__ inline A squared(double x) {{ return x; }}
+__device__ inline A squared(__half x) {{ const A root = (A)__half2float(x); return root * root; }}
+__device__ inline void keep_square(A x, float& out) {{ out = x; }}
+__device__ inline void keep_square(A x, double& out) {{ out = x; }}
+__device__ inline void keep_square(A x, __half& out) {{ out = __float2half((float)sqrt(x)); }}
+
 extern "C" __global__ void sparse_sgd(P* p, const wide* first, const A* g, A sign, A lr, wide n, wide width,
                                       wide rows) {{
     PLACE
     p[to] = (P)((A)p[to] - lr * d);
 }}
 
-extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, A* m, A* v, A sign, A step_size, A beta1, A beta2,
+extern "C" __global__ void sparse_adam(P* p, const wide* first, const A* g, S* m, S* v, A sign, A step_size, A beta1, A beta2,
                                        A eps, wide n, wide width, wide rows) {{
     PLACE
-    m[to] += (1 - beta1) * (d - m[to]);
-    v[to] += (1 - beta2) * (d * d - v[to]);
-    p[to] = (P)((A)p[to] - step_size * m[to] / (sqrt(v[to]) + eps));
+    A mean = (A)m[to], square = squared(v[to]);
+    mean += (1 - beta1) * (d - mean);
+    square += (1 - beta2) * (d * d - square);
+    p[to] = (P)((A)p[to] - step_size * mean / (sqrt(square) + eps));
+    m[to] = (S)mean;
+    keep_square(square, v[to]);
 }}
 
-extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, A* total, A sign, A rate, A eps, wide n,
+extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S* total, A sign, A rate, A eps, wide n,
                                           wide width, wide rows) {{
     PLACE
-    total[to] += d * d;
-    p[to] = (P)((A)p[to] - rate * d / (sqrt(total[to]) + eps));
+    const A sum = squared(total[to]) + d * d;
+    p[to] = (P)((A)p[to] - rate * d / (sqrt(sum) + eps));
+    keep_square(sum, total[to]);
 }}
 """
 
 
 @_cache
-def _rows_kernel(name, values, sums, table):
+def _rows_kernel(name, values, sums, table, state="f"):
     names = {kind: first for kind, (first, _) in _TYPES.items()}
-    return _cupy.RawModule(code=_ROWS.format(T=names[values], A=names[sums], P=names[table])).get_function(name)  # pyright: ignore
+    code = _ROWS.format(T=names[values], A=names[sums], P=names[table], S=names[state])
+    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 
 def clear_rows(index, row, out):
@@ -229,7 +243,7 @@ def clear_rows(index, row, out):
 
 
 def sum_rows(index, values, first, out):
-    """Of equal indices, the first gets the sum of their values in out; first[i] is index[i] there, else -1, and out[i] 0."""
+    """Sum equal rows: the first of equal indices gets the sum in out and its index in first; the others get 0 and -1."""
     if out.size:
         kernel = _rows_kernel("sum_rows", values.dtype.char, out.dtype.char, "f")
         kernel((-(-len(out) * 32 // _THREADS),), (_THREADS,), (index, values, *map(int, out.shape), first, out))
@@ -239,7 +253,8 @@ def _row_step(name, p, first, g, tables, maximize, numbers):
     if g.size:
         scalars = [g.dtype.type(n) for n in (-1 if maximize else 1, *numbers)]
         arguments = (p, first, g, *tables, *scalars, *map(int, g.shape), len(p))
-        _rows_kernel(name, "f", g.dtype.char, p.dtype.char)((-(-g.size // _THREADS),), (_THREADS,), arguments)
+        kernel = _rows_kernel(name, "f", g.dtype.char, p.dtype.char, tables[-1].dtype.char if tables else "f")
+        kernel((-(-g.size // _THREADS),), (_THREADS,), arguments)
 
 
 def sparse_sgd_step(p, first, g, lr, maximize):

@@ -1,7 +1,7 @@
 """Sums, means and maxima of rows of a table, bag by bag. As in ``kernels/numpy/embedding_bag.py``.
 
-Nothing is atomic: one thread adds up one result, in order. Indices outside of the table give nan; offsets that do not fit
-are cut to what there is, for reading them would make the host wait.
+There are no atomics: one thread computes one result, in order. Indices outside of the table give nan. Wrong offsets are
+clamped, because checking them would make the host wait.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ def _marks(offsets):
 
 
 def _skip(padding):
-    """No index is it where there is no padding."""
+    """The index to skip; a value that no index has if there is no padding."""
     return -(1 << 62) if padding is None else int(padding)
 
 
 def check_bags(offsets, count):
-    """Nothing: reading the offsets would make the host wait."""
+    """Does nothing: reading the offsets would make the host wait."""
 
 
 def embedding_bag(weight, index, offsets, shares, mean, padding, out):
@@ -168,7 +168,7 @@ def embedding_bag(weight, index, offsets, shares, mean, padding, out):
 def embedding_bag_max(weight, index, offsets, padding, out, places):
     """out[b] = the largest of weight[index[i]] over the i of bag b whose index is not ``padding``, and 0 of none.
 
-    places[b] is in which row of weight each was found, the first of equal ones, or -1.
+    places[b] is the row of weight in which each was found, the first of equal ones, or -1.
     """
     if out.size:
         kernel = _kernel("bag_max", weight.dtype.char, index.dtype.char, places.dtype.char)

@@ -1,4 +1,4 @@
-"""Adafactor on a GPU, as in ``kernels/numpy/factored.py``: sums are made in a fixed order, and the host waits for none."""
+"""Adafactor on a GPU, as in ``kernels/numpy/factored.py``. Sums have a fixed order, and the host waits for none."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .places import SOURCE as _PLACES
 from .places import places as _places
 
 _TYPES = {"e": "__half", "f": "float", "d": "double"}
-_BLOCKS, _THREADS = _SUMS - 2, 256  # blocks at most of a sum over everything, and threads of a block
+_BLOCKS, _THREADS = _SUMS - 2, 256  # most blocks of a sum over everything, and threads per block
 
 _SOURCE = """
 typedef long long wide;
@@ -111,12 +111,12 @@ def _kernel(name, p, g, state):
 
 
 def adafactor_workspace(shape, dtype):
-    """Bytes that a step wants: sums and their parts, and the mean over the rows' mean squares of each matrix."""
+    """Bytes of workspace for a step: sums and their parts, and for each matrix the mean of the rows' mean squares."""
     return _numpy_workspace(shape, dtype)
 
 
 def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, shrink, maximize):
-    """Mean squares move by the share ``fresh`` to those of g; p = shrink * p - alpha * u / max(1, rms(u) / d).
+    """Mean squares move towards those of g by the share ``fresh``; p = shrink * p - alpha * u / max(1, rms(u) / d).
 
     As in ``kernels/numpy/factored.py``.
     """

@@ -1,4 +1,4 @@
-"""From a formula to a fused kernel: computed in float32 for float16, else in the input's type, and rounded once."""
+"""Fused kernels from formulas. float16 is computed in float32, other types in their own, and results are rounded once."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def backward(formula: str, name: str, numbers: str = "", preamble: str = "") -> 
 
 
 def of_three(formula: str, name: str) -> Fused:
-    """z = formula of x, a, b and a number ``value``, in W, the wide type of z; where they share memory, element by element."""
+    """z = formula of x, a, b and a number ``value``, in W, the wide type of z. Arrays may share memory element by element."""
     code = f"typedef typename Wide<Z>::type W; z = Z({formula})"
     return Fused("X x, A a, B b, float64 value", "Z z", code, f"tinygrad_mem_{name}")

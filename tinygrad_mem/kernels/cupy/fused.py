@@ -1,4 +1,4 @@
-"""One kernel for a whole formula of arrays and numbers: elementwise, or with a reduction."""
+"""Kernels for whole formulas of arrays and numbers: elementwise, or with a reduction."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _C_NAMES = {"bool": "bool", "int64": "long long", "float64": "double"}
 
 
 class Fused:
-    """As ``cupy.ElementwiseKernel``, but for what it does with an input that is declared by a letter, as in ``X x``.
+    """As ``cupy.ElementwiseKernel``, except for inputs whose type is a letter, as in ``X x``.
 
-    The formula reads a float16 as float: nothing is rounded between its steps. And the input may be a number. CuPy learns from
-    arrays what a letter stands for, and raises ``KeyError`` where it sees none; here it is the number's own type then: bool,
+    The formula reads a float16 as float, so nothing is rounded between its steps. The input may also be a number. CuPy infers
+    the type of a letter from arrays, and raises ``KeyError`` if there is none; here it is the number's own type then: bool,
     int64 or float64. As in PyTorch, no number is rounded to the dtype of an array before it is used.
     """
 
@@ -48,12 +48,12 @@ class Fused:
         kernel(*arguments) if size is None else kernel(*arguments, size=size)
 
     def _as_floats(self, arguments: tuple) -> tuple:
-        """Integers that int64 does not hold, as floats where the kernel takes floats: elsewhere CuPy refuses them."""
+        """Integers beyond int64 as floats, if the kernel takes floats; otherwise CuPy refuses them."""
         numbers = {i for _, places in self._places for i in places}.union(self._wide)
         return tuple(float(x) if i in numbers and isinstance(x, int) else x for i, x in enumerate(arguments))
 
     def _compile(self, numbers: tuple) -> Any:
-        """The kernel in which these letters are these dtypes."""
+        """The kernel compiled for these dtypes of the letters."""
         inputs, outputs, body, name, preamble = self._source
         for letter, dtype in numbers:
             inputs = re.sub(rf"\b{letter} ", f"{dtype} ", inputs)
@@ -62,11 +62,11 @@ class Fused:
 
 
 class Reduction:
-    """As ``cupy.ReductionKernel``, and never by CUB.
+    """As ``cupy.ReductionKernel``, but never with CUB.
 
-    Where CuPy finds nvcc it gives a reduction of one array to CUB, which adds up in another order and for a sum of everything
-    takes 32 bytes for every 2,048 elements, behind the op's back. What reads two inputs it runs by itself, with no memory of
-    its own: so an array that is alone gets a number beside it, which the formula does not read.
+    If CuPy finds nvcc, it reduces a single array with CUB, which adds in another order. For a sum of everything CUB also
+    allocates 32 bytes for every 2,048 elements, without the op's knowledge. Reductions of two inputs do not use CUB and need no
+    memory. So a single array gets a second input, a number that the formula does not read.
     """
 
     def __init__(self, inputs: str, *rest: Any, **options: Any) -> None:
@@ -79,8 +79,8 @@ class Reduction:
 
 
 def _places(inputs: str, outputs: str) -> list[tuple[str, list[int]]]:
-    """The letters that nothing but inputs has, each with the places of those inputs among the arguments. What is raw, or an
-    output, is an array always.
+    """The letters that only inputs have, each with the positions of those inputs among the arguments. A raw argument or an
+    output is always an array.
     """
     places: dict[str, list[int]] = {}
     for i, declared in enumerate(inputs.split(",")):

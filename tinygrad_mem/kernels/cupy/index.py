@@ -1,5 +1,5 @@
-"""Indexing on a GPU. Rows, and halves along an axis, are added in order of the entries by one thread each: the same run gives
-the same bits. What else goes to one place several times is added by atomics, in float32 and float64 in any order.
+"""Indexing on a GPU. Rows, and half precision along an axis, are added by one thread each, in the order of the entries: the
+same run gives the same bits. Other repeated entries are added with atomics, so float32 and float64 are added in any order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _add_rows = _Fused(
 
 
 def _adding_along(source, value):
-    """A thread a place: it looks through the index of its line."""
+    """A kernel with one thread per place, which reads the index of its line."""
     return _Fused(
         f"{source} source, raw int64 index, int64 count, int64 length",
         "Z z",
@@ -66,8 +66,8 @@ def add_rows(rows, index, out):
 
 @_cache
 def _at(count, inputs, outputs, body, name):
-    """A kernel of ``count`` index arrays, each with what a step is worth in bytes and the size of its axis, from whose end
-    negative entries count. ``place`` is how far from ``w[i]`` the element lies that the arrays name.
+    """A kernel with ``count`` index arrays, each with the stride in bytes and the size of its axis; negative entries count from
+    the end. ``place`` is the distance from ``w[i]`` to the indexed element.
     """
     given = [f"int64 at{a}, int64 step{a}, int64 size{a}" for a in range(count)]
     place = " + ".join(f"(at{a} < 0 ? at{a} + size{a} : at{a}) * step{a}" for a in range(count))
@@ -108,13 +108,13 @@ template <> __device__ inline void add_at(bool* p, bool v) { if (v) *p = true; }
 
 
 def _window(x, shape, strides):
-    """An array of this shape over the memory of x."""
+    """An array of this shape in the memory of x."""
     return _cupy.ndarray(shape, x.dtype, x.data, strides=strides)
 
 
 def _selected(x, key):
-    """The part ``x[key]`` without its index arrays, as an array of the result's shape that stands still where they count, and
-    the arrays: arrays that stand together leave their axes where they are, else these go first.
+    """``x[key]`` without its index arrays, as an array of the result's shape with stride 0 along their axes; and the arrays.
+    Adjacent index arrays leave their axes in place; otherwise these axes come first.
     """
     arrays = [a for a, k in enumerate(key) if isinstance(k, _cupy.ndarray)]
     rest = [a for a in range(x.ndim) if a not in arrays]
@@ -128,7 +128,7 @@ def _selected(x, key):
 
 
 def _along(x, axis, index):
-    """As :func:`_selected`, of the elements that index names along an axis; the other axes count up."""
+    """As :func:`_selected`, for an index along one axis; the other axes are taken in order."""
     if not x.ndim:
         return x, [(index, 0, 0)]
     steps = [0 if a == axis else step for a, step in enumerate(x.strides)]
@@ -136,7 +136,7 @@ def _along(x, axis, index):
 
 
 def _arguments(window, indices):
-    """The index arrays for a kernel, the first of the whole shape: what is raw does not tell it."""
+    """The index arrays for a kernel. The first has the whole shape, because raw arguments do not give the kernel its size."""
     (first, *numbers), *others = indices
     return [_cupy.broadcast_to(first, window.shape), *numbers, *[part for each in others for part in each]]
 
@@ -159,7 +159,7 @@ def index_get(x, key, out):
 
 
 def index_put_workspace(x, accumulate):
-    """Bytes that ``index_put`` wants: halves are added to a float32 copy of x, for small atomic sums of halves would stall."""
+    """Bytes of workspace for ``index_put``: half precision is added in a float32 copy of x, because its sums would stall."""
     return 4 * x.size if accumulate and x.dtype.char == "e" else 0
 
 
@@ -185,7 +185,7 @@ def scatter(source, axis, index, out):
 
 
 def scatter_add(source, axis, index, out):
-    """out at index along axis += source; halves are summed in float32, by a thread a place that looks through its line."""
+    """out at index along axis += source. Half precision is summed in float32, by one thread per place, which reads its line."""
     if out.dtype.char != "e":
         _store(_add, _part(source, index), _along(out, axis, index))
     elif index.size:
@@ -207,7 +207,7 @@ _TOGETHER = {
 
 @_cache
 def _reduction(reduce, ndim):
-    """A thread a line of index: entries of a line are taken in order, and no two lines meet."""
+    """A kernel with one thread per line of index. It takes the entries in order; no two lines have a place in common."""
     code = f"""
     ptrdiff_t at[{ndim}], rest = i;
     for (int a = {ndim} - 1; a >= 0; --a) {{

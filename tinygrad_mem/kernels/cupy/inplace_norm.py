@@ -1,4 +1,4 @@
-"""Batch norm and leaky ReLU whose input is found again from their output. As in ``kernels/numpy/inplace_norm.py``."""
+"""Batch norm and leaky ReLU whose backward computes the input from the output. As in ``kernels/numpy/inplace_norm.py``."""
 
 # pyright: reportAttributeAccessIssue=false
 # (CuPy makes its names when it is imported)

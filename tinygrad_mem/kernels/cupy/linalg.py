@@ -1,7 +1,7 @@
 """Matrix products through cuBLAS, into the given buffer. float16 is accumulated in float32.
 
-``cupy.matmul`` multiplies batches of float16 through float32 copies, so cuBLAS is called by itself. It reads matrices by
-columns: out = x @ y there is out.T = y.T @ x.T, which needs no copy.
+``cupy.matmul`` multiplies batches of float16 through float32 copies, so cuBLAS is called directly. It is column-major: it
+computes out = x @ y as out.T = y.T @ x.T, which needs no copy.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import cupy as _cupy
 import numpy as _numpy
 
 from ...scope import local as _local
+from ..grouped import each_group as _each_group
 from .blas import gemm as _gemm
+from .fused import Fused as _Fused
 
 _TYPES = {"e": (2, 68, _numpy.float32), "f": (0, 68, _numpy.float32), "d": (1, 70, _numpy.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
@@ -20,7 +22,7 @@ _PLAIN, _TURNED, _HOST, _DEFAULT_ALGORITHM = 0, 1, 0, -1
 
 
 def matmul_workspace(x_shape, y_shape, dtype):
-    """Bytes of workspace that a product of these shapes wants: none here."""
+    """Bytes of workspace for a product of these shapes: none here."""
     return 0
 
 
@@ -72,6 +74,44 @@ def matmul_add(x, y, addend, alpha, beta, work, out):
         _products(xs[index], ys[index], out[index], alpha, beta)
 
 
+def grouped_matmul(x, y, ends, work, out):
+    """The rows of each group times its matrix, or x's rows times y's, as ``each_group`` has it. The host waits for the ends."""
+    _each_group(matmul, x, y, ends.get().tolist(), work, out)
+
+
+def solve_triangular_workspace(shape, dtype):
+    """Bytes of workspace that solving for an array of this shape wants: none here."""
+    return 0
+
+
+_solve_triangular = _Fused(  # a thread a column
+    "raw T a, int64 n, int64 m, bool upper, bool unit",
+    "raw T out",
+    """
+    const ptrdiff_t matrix = i / m * n * n, first = i / m * n * m + i % m;
+    for (ptrdiff_t k = 0; k < n; ++k) {
+        const ptrdiff_t row = upper ? n - 1 - k : k;
+        T rest = out[first + row * m];
+        for (ptrdiff_t j = 0; j < k; ++j) {
+            const ptrdiff_t known = upper ? n - 1 - j : j;
+            rest -= a[matrix + row * n + known] * out[first + known * m];
+        }
+        out[first + row * m] = unit ? rest : rest / a[matrix + row * n + row];
+    }
+    """,
+    "tinygrad_mem_solve_triangular",
+)
+
+
+def solve_triangular(a, b, upper, unit, work, out):
+    """out = what a triangular ``a`` takes to ``b``; where ``unit``, with ones for a's diagonal. As in ``kernels/numpy``."""
+    _cupy.copyto(out, b)
+    n, m = out.shape[-2:]
+    if out.size:
+        a = _cupy.broadcast_to(a, (*out.shape[:-2], n, n))
+        _solve_triangular(a, n, m, upper, unit, out, size=out.size // n)
+
+
 def add_matmul(x, y, out):
     """out += x @ y, of matrices of float32 or float64."""
     if x.shape[1]:
@@ -100,7 +140,7 @@ def _products(x, y, out, alpha=1.0, beta=0.0):
     count, m, n = out.shape
     size = out.itemsize
     times, plus = _numpy.full(1, alpha, real), _numpy.full(1, beta, real)
-    gpu: _Any = device  # a type checker without a GPU does not see it
+    gpu: _Any = device  # unknown to a type checker without a GPU
     handle = gpu.get_cublas_handle()
     before = cublas.getPointerMode(handle)
     cublas.setPointerMode(handle, _HOST)

@@ -1,4 +1,4 @@
-"""Cross-entropy of scores that come in parts. As in ``kernels/numpy/linear_loss.py``."""
+"""Cross-entropy of scores that are computed in parts. As in ``kernels/numpy/linear_loss.py``."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from .lines import strides as _strides
 
 
 def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picked):
-    """Take part of the scores of each line into account: x (outer, some of all classes, inner), from class ``first`` on."""
+    """Add a part of the scores of each line: x (outer, some of all classes, inner), from class ``first`` on."""
     goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing), int(first), int(classes))
     _launch("fold_scores", x.dtype.char, x.shape, x, *_strides(x), *goal, lse, picked, index=target.dtype.char)
 
 
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
-    """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
+    """picked = the loss of each line, after :func:`fold_scores` of all its classes; 0 where ignored."""
     goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing))
     shape = (target.shape[0], classes, target.shape[1])
     _launch("finish_scores", lse.dtype.char, shape, *goal, lse, picked, index=target.dtype.char)

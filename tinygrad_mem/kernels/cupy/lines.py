@@ -1,7 +1,7 @@
 """CUDA source of the kernels over lines of classes, and how they are launched.
 
-A line is one class axis of (outer, class, inner). A warp works on each where the lines lie side by side (inner is 1), else
-a thread, so that neighbours read neighbours. Nothing is atomic: the same input gives the same bits.
+A line is one class axis of (outer, class, inner). Each line has a warp if inner is 1, else a thread, so that neighbouring
+threads read neighbouring numbers. There are no atomics: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -240,7 +240,7 @@ def _module(kind, index, lanes):
     return _cupy.RawModule(code=source)  # pyright: ignore
 
 
-NULL = _np.uint64(0)  # a pointer to nothing
+NULL = _np.uint64(0)  # a null pointer
 
 
 def strides(a):
@@ -249,7 +249,7 @@ def strides(a):
 
 
 def pointer(a):
-    """``a`` where it is an array, else a pointer to nothing, for an argument that is left out."""
+    """``a`` if it is an array, else a null pointer, for an argument that is left out."""
     return NULL if a is None else a
 
 

@@ -1,4 +1,4 @@
-"""Losses of pairs of elements, one pass each: a sum is taken as the losses are made. As in ``kernels/numpy/loss.py``.
+"""Losses of pairs of elements in one pass, with their sum. As in ``kernels/numpy/loss.py``.
 
 Sums are in float64.
 """
@@ -34,7 +34,7 @@ def _reduction(inputs, output, formula, name):
 
 
 def _typed(arrays, out):
-    """Declarations of the arrays that are there, and a formula's text with every array cast to the wide type."""
+    """Declarations of the given arrays, and the formula with every array cast to the wide type."""
     wide = "double" if out.dtype.char == "d" else "float"
     given = [(n, a) for n, a in zip(_NAMES, arrays, strict=False) if a is not None]
     return wide, [f"{a.dtype.name} {n}_" for n, a in given], [a for _, a in given], [n for n, _ in given]
@@ -105,7 +105,7 @@ def huber_loss_backward(gy, x, y, delta, factor, scale, out):
 
 
 def check_probabilities(x):
-    """Nothing: reading the input would make the host wait. One outside of [0, 1] gives nan."""
+    """Does nothing: reading the input would make the host wait. A number outside of [0, 1] gives nan."""
 
 
 def _times(weight):

@@ -1,6 +1,6 @@
-"""Normalisation on the GPU: sums by one block a line, into buffers of the caller; everything else is elementwise.
+"""Normalisation on the GPU: one block per line computes sums, into the caller's buffers; everything else is elementwise.
 
-Nothing is atomic: the same input gives the same bits. Halves are summed as floats.
+There are no atomics: the same input gives the same bits. Half precision is summed in float32.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -181,9 +181,9 @@ def _kernel(name, char, weight_char):
 
 
 def _run(name, x, blocks, *arguments, over=_THREADS, weight=None):
-    """Launch; arrays go by pointer, ``None`` is the null pointer. Nothing happens for no blocks.
+    """Launch a kernel. Arrays are passed as pointers, ``None`` as the null pointer. Without blocks, nothing happens.
 
-    A block that walks ``over`` fewer elements than it may have threads has warps for those only.
+    If each block reads only ``over`` elements, fewer than its threads, it has only the warps that it needs.
     """
     if blocks:
         kernel = _kernel(name, x.dtype.char, x.dtype.char if weight is None else weight.dtype.char)

@@ -1,4 +1,4 @@
-"""Update rules: one fused kernel a parameter. As in ``kernels/numpy/optim.py``; arithmetic is in the state's dtype."""
+"""Update rules: one fused kernel per parameter. As in ``kernels/numpy/optim.py``; arithmetic is in the state's dtype."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def _kernel(name, inputs, outputs, body):
 
 
 def _update(name, p, g, states, numbers, body, roots=()):
-    """Run ``body`` on every element: W is the dtype of the arithmetic, d the gradient to follow, x the parameter.
+    """Run ``body`` on every element: W is the dtype of the arithmetic, d the gradient after weight decay, x the parameter.
 
     ``states`` and ``numbers`` are name -> array and name -> number; ``None`` among the states is left out. A state in half
-    precision is widened, and rounded to nearest when it is written; those named in ``roots`` are kept as square roots then.
+    precision is widened, and rounded to nearest when it is written; then those in ``roots`` are stored as square roots.
     """
     wide = "float64" if p.dtype.char == "d" else "float32"
     kept = {key: a for key, a in states.items() if a is not None}
@@ -47,7 +47,7 @@ def renew_master(p, out):
 
 
 def _decayed(weight_decay, maximize):
-    """The line that makes the gradient to follow."""
+    """The line of CUDA that adds weight decay to the gradient."""
     return ("d = -d; " if maximize else "") + ("d += weight_decay * x;" if weight_decay else "")
 
 
@@ -81,13 +81,14 @@ def rmsprop_step(p, g, v, buf, mean, lr, alpha, eps, momentum, weight_decay, max
     body += "d /= sqrt(square) + eps; "
     body += "" if buf is None else "buf = momentum * buf + d; d = buf; "
     numbers = {"lr": lr, "alpha": alpha, "eps": eps, "momentum": momentum, "weight_decay": weight_decay}
-    _update("rmsprop_step", p, g, {"v": v, "buf": buf, "mean": mean}, numbers, body + "x -= lr * d;")
+    _update("rmsprop_step", p, g, {"v": v, "buf": buf, "mean": mean}, numbers, body + "x -= lr * d;", roots=("v",))
 
 
 def adagrad_step(p, g, total, rate, eps, weight_decay, maximize):
     """total += d**2; p -= rate * d / (sqrt(total) + eps), d = g + weight_decay * p."""
     body = f"{_decayed(weight_decay, maximize)} total += d * d; x -= rate * d / (sqrt(total) + eps);"
-    _update("adagrad_step", p, g, {"total": total}, {"rate": rate, "eps": eps, "weight_decay": weight_decay}, body)
+    numbers = {"rate": rate, "eps": eps, "weight_decay": weight_decay}
+    _update("adagrad_step", p, g, {"total": total}, numbers, body, roots=("total",))
 
 
 def adadelta_step(p, g, v, moved, lr, rho, eps, weight_decay, maximize):
@@ -95,7 +96,7 @@ def adadelta_step(p, g, v, moved, lr, rho, eps, weight_decay, maximize):
     body = f"{_decayed(weight_decay, maximize)} v = rho * v + (1 - rho) * d * d; d *= sqrt(moved + eps) / sqrt(v + eps); "
     body += "moved = rho * moved + (1 - rho) * d * d; x -= lr * d;"
     numbers = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
-    _update("adadelta_step", p, g, {"v": v, "moved": moved}, numbers, body)
+    _update("adadelta_step", p, g, {"v": v, "moved": moved}, numbers, body, roots=("v", "moved"))
 
 
 def adamax_step(p, g, m, top, rate, beta1, beta2, eps, weight_decay, maximize):
@@ -110,7 +111,8 @@ def nadam_step(p, g, m, v, rate_g, rate_m, beta1, beta2, eps, root, weight_decay
     """Adam's m and v; p = shrink * p - (rate_g * d + rate_m * m) / (sqrt(v) / root + eps), d = g + weight_decay * p."""
     body = f"{_decayed(weight_decay, maximize)} x *= shrink; {_MEANS} x -= (rate_g * d + rate_m * m) / (sqrt(v) / root + eps);"
     numbers = {"rate_g": rate_g, "rate_m": rate_m, "beta1": beta1, "beta2": beta2, "eps": eps, "root": root}
-    _update("nadam_step", p, g, {"m": m, "v": v}, {**numbers, "weight_decay": weight_decay, "shrink": shrink}, body)
+    numbers |= {"weight_decay": weight_decay, "shrink": shrink}
+    _update("nadam_step", p, g, {"m": m, "v": v}, numbers, body, roots=("v",))
 
 
 def radam_step(p, g, m, v, rate, rectified, beta1, beta2, eps, weight_decay, shrink, maximize):
@@ -118,4 +120,4 @@ def radam_step(p, g, m, v, rate, rectified, beta1, beta2, eps, weight_decay, shr
     body = f"{_decayed(weight_decay, maximize)} x *= shrink; {_MEANS} x -= rate * m"
     body += " / (sqrt(v) + eps);" if rectified else ";"
     numbers = {"rate": rate, "beta1": beta1, "beta2": beta2, "eps": eps, "weight_decay": weight_decay, "shrink": shrink}
-    _update("radam_step", p, g, {"m": m, "v": v}, numbers, body)
+    _update("radam_step", p, g, {"m": m, "v": v}, numbers, body, roots=("v",))

@@ -1,4 +1,4 @@
-"""CUDA for stable orders: tiles are sorted in shared memory, then merged two by two."""
+"""CUDA source of stable sorts: tiles are sorted in shared memory, then merged in pairs."""
 
 from __future__ import annotations
 

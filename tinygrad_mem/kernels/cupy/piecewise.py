@@ -1,4 +1,4 @@
-"""Activations of straight pieces on a GPU: one fused kernel each."""
+"""Piecewise linear activations on a GPU: one fused kernel each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _relu = _forward("v <= W(0) ? W(0) : v", "relu")
 _relu_grad = _backward("v <= W(0) ? W(0) : g", "relu")
 _leaky = _forward("v > W(0) ? v : W(slope) * v", "leaky_relu", ", float64 slope")
 _leaky_grad = _backward("v > W(0) ? g : W(slope) * g", "leaky_relu", ", float64 slope")
-_RAMP = "(v != v ? v : min(max(v + W(3), W(0)), W(6)) / W(6))"  # min and max know no nan
+_RAMP = "(v != v ? v : min(max(v + W(3), W(0)), W(6)) / W(6))"  # min and max ignore nan
 _hardsigmoid = _forward(_RAMP, "hardsigmoid")
 _hardswish = _forward(f"v * {_RAMP}", "hardswish")
 _hardswish_grad = _backward("v <= W(-3) ? W(0) : v >= W(3) ? g : g * (v / W(3) + W(0.5))", "hardswish")
@@ -35,7 +35,7 @@ def relu(x, out):
 
 
 def relu_backward(gy, y, out):
-    """out = 0 where y <= 0, else gy: nan is no reason to keep a gradient back."""
+    """out = 0 where y <= 0, else gy, also where y is nan."""
     _relu_grad(gy, y, out)
 
 

@@ -1,10 +1,10 @@
-"""Positions of an array's elements, for raw kernels that count them in C order and copy nothing that is not contiguous."""
+"""Positions of an array's elements in C order, so that raw kernels need not copy arrays that are not contiguous."""
 
 from __future__ import annotations
 
 import numpy as _np
 
-_AXES = 32  # CuPy's arrays have no more
+_AXES = 32  # CuPy's arrays have no more axes
 
 SOURCE = """
 struct Places { long long axes, shape[32], step[32]; };  // no axes: contiguous
@@ -25,7 +25,7 @@ _KIND = _np.dtype([("axes", "i8"), ("shape", "i8", _AXES), ("step", "i8", _AXES)
 
 
 def places(a):
-    """The argument for a parameter of type ``Places``: axes that follow one another without a gap are taken as one."""
+    """The argument for a parameter of type ``Places``; adjacent axes without a gap are merged."""
     found = _np.zeros((), _KIND)
     if a.flags.c_contiguous:
         return found

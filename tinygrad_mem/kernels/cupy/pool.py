@@ -1,6 +1,6 @@
-"""Pooling on the GPU: a thread an output forward, a thread an input backward, which gathers. Nothing is atomic.
+"""Pooling on the GPU: forward has one thread per output, backward one per input, which gathers. There are no atomics.
 
-``geometry`` is (kernel, stride, padding, dilation) as on the CPU; shapes are lifted to three spatial axes here.
+``geometry`` is (kernel, stride, padding, dilation) as on the CPU; shapes get three spatial axes here.
 """
 
 # pyright: reportAttributeAccessIssue=false

@@ -1,4 +1,4 @@
-"""Random numbers on a GPU, from a ticket ``(seed, call)``: Philox by element, so that no state lives on the device."""
+"""Random numbers on a GPU, from a ticket ``(seed, call)``: Philox for each element, so the device keeps no state."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _parts(work, *shapes):
 
 
 def permutation_workspace(out):
-    """Bytes that ``permutation`` wants: the keys, what ordering them wants, and the order where out is not int64."""
+    """Bytes of workspace for ``permutation``: the keys, the workspace of sorting them, and the order if out is not int64."""
     return 8 * out.size * (1 if out.dtype.char == "l" else 2) + _order_workspace((out.size,), 0)
 
 
@@ -118,7 +118,7 @@ _scale = _Fused("float64 total", "float64 draw", "draw *= total", "tinygrad_mem_
 
 
 def multinomial_workspace(weights, replacement, out):
-    """Bytes that ``multinomial`` wants: running totals and a number for each draw, or a key for each weight and their order."""
+    """Bytes of workspace for ``multinomial``: running totals and a number per draw, or a key per weight and their order."""
     if replacement:
         return 8 * (weights.size + out.size)
     return 8 * weights.size + _order_workspace(weights.shape, weights.ndim - 1)

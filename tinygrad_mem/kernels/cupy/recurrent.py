@@ -1,6 +1,6 @@
 """The steps of recurrent layers over packed rows. As in ``kernels/numpy/recurrent.py``.
 
-A step is one product of cuBLAS, which adds to the gates where they are, and one fused kernel, a thread a unit.
+A step is one product of cuBLAS, which adds to the gates in place, and one fused kernel with one thread per unit.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _kernel(name, kind, out):
 
 
 def _run(name, count, width, arguments, kind, out=None):
-    """A thread a unit of ``count`` rows."""
+    """Run a kernel with one thread per unit of ``count`` rows."""
     if count * width:
         _kernel(name, kind, out or kind)((-(-count * width // _THREADS),), (_THREADS,), arguments)
 
@@ -126,22 +126,22 @@ def _stride(x):
 
 
 def _part(x, start, stop):
-    """A pointer to rows of ``x`` and the distance between two, 0 and 0 where there is none."""
+    """A pointer to rows of ``x`` and the distance between two rows; 0 and 0 for ``None``."""
     return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
 
 
 def beside(numbers):
-    """Nothing: steps and tasks are in one stream."""
+    """Does nothing: steps and tasks are in one stream."""
 
 
 def hand_over(later, tasks):
-    """Do tasks, after the steps so far."""
+    """Run tasks, after the steps so far."""
     for task, rows in tasks:
         task(0, rows)
 
 
 def finish(later):
-    """Nothing: what comes next waits in the stream."""
+    """Does nothing: later work waits in the stream."""
 
 
 def add_product(a, b, out):
@@ -150,7 +150,7 @@ def add_product(a, b, out):
 
 
 def add_sum(rows, out):
-    """out (columns) += the sum of the rows, in order, a thread a column."""
+    """out (columns) += the sum of the rows, in order, one thread per column."""
     if len(out):
         _run("add_sum", 1, len(out), (*_part(rows, 0, len(rows)), out, len(rows), len(out)), out.dtype.char)
 
@@ -191,7 +191,7 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
 def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
     """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
 
-    c is overwritten; y is not wanted, for here tanh costs nothing.
+    c is overwritten. y is not needed, because tanh is cheap here.
     """
     width, kind = dh.shape[1], dh.dtype.char
     for start, stop in _order(sizes, reverse):

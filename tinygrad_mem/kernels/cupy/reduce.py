@@ -16,12 +16,12 @@ _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000
 
 
 def _along(x, axes, out):
-    """A reduction over no axes is one over an axis of size 1."""
+    """The axes of a reduction; one over no axes becomes one over an axis of size 1."""
     return (x, axes, out) if axes else ([a[..., None] for a in x], (out.ndim,), out[..., None])
 
 
 def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
-    """``kernel`` over ``axes`` of arrays that broadcast, and numbers; its value over nothing is ``identity``."""
+    """Run ``kernel`` over ``axes`` of broadcast arrays and numbers; an empty reduction gives ``identity``."""
     if arrays[0].size == 0:
         out.fill(identity)
         return
@@ -84,7 +84,7 @@ _narrow = _Fused(
 
 
 def _add_up_narrow(x, axes, scale, out):
-    """A sum kept in float16, one term after the other, where ``backends.accumulate_in`` shows what that does."""
+    """A sum in float16, one term after another, for ``backends.accumulate_in``."""
     rest = [a for a in range(x.ndim) if a not in axes]
     lines = x.transpose(*rest, *axes)
     _narrow(lines, x.size // out.size, scale, out.reshape([x.shape[a] for a in rest]))
@@ -115,7 +115,7 @@ def any(x, axes, out):
 
 
 def arg_workspace(shape, axis, dtype):
-    """Bytes that ``argmax`` and ``argmin`` want: none here."""
+    """Bytes of workspace for ``argmax`` and ``argmin``: none here."""
     return 0
 
 
@@ -136,7 +136,7 @@ template <typename T> __device__ inline Place<T> first_of(Place<T> a, Place<T> b
 
 
 def _first(low, what, name):
-    """An extreme value or its place; of a nan where there is one, and the first where there are several."""
+    """The first extreme value or its index; the first nan if there is one."""
     step = f"first_of<T>(a, b, {low})"
     output, end = ("int64 y", "y = a.at") if what == "at" else ("T y", "y = a.value")
     kinds = {"reduce_type": "Place<T>", "preamble": _FIRST}

@@ -1,4 +1,4 @@
-"""Resampling on the GPU: a thread an output, which sums its taps of all axes. See the CPU's for what the tables hold."""
+"""Resampling on the GPU: one thread per output sums the taps of all axes. ``kernels/numpy/resize.py`` explains the tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _resize = _Fused(
 
 
 def resize_workspace(shape, outs, taps, plain, dtype):
-    """Nothing: all axes are summed at once."""
+    """Bytes of workspace: none, because all axes are summed at once."""
     return 0
 
 

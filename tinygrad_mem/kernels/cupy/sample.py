@@ -1,6 +1,6 @@
-"""Values of images at places between their pixels, on a GPU. See the CPU's for what a corner, its weight and its slope are.
+"""Values of images at places between their pixels, on a GPU. ``kernels/numpy/sample.py`` explains corners, weights and slopes.
 
-Sums have a fixed order: an output, a place's gradient and a plane of the input's gradient are each one thread's.
+Sums have a fixed order: one thread computes an output, a place's gradient, or a plane of the input's gradient.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def grid_sample(x, grid, mode, padding, align, out):
 
 
 def grid_sample_input_workspace(shape, dtype):
-    """Bytes that :func:`grid_sample_input` wants: of half precision, the sums."""
+    """Bytes of workspace for :func:`grid_sample_input`: the sums of half precision."""
     size = 1
     for n in shape:
         size *= int(n)

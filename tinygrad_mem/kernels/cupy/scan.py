@@ -1,4 +1,4 @@
-"""Running sums, products and extrema along an axis, one thread a line. float32 is summed in float64."""
+"""Running sums, products and extrema along an axis, one thread per line. float32 is summed in float64."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _LONGER = """
 template <typename T> struct Longer { typedef T type; };
 template <> struct Longer<float16> { typedef float type; };
 template <> struct Longer<float> { typedef double type; };
-"""  # a million roundings in a row would add up
+"""  # a million rounding errors would add up
 _LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
 
 
 def _lines(axis, *arrays):
-    """The arrays with ``axis`` last, how long a line is, and how many there are."""
+    """The arrays with ``axis`` last, the length of a line, and the number of lines."""
     moved = [_cupy.moveaxis(a, axis, -1) for a in arrays]
     n = moved[0].shape[-1]
     return moved, n, moved[0].size // n if n else 0

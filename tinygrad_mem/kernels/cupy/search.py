@@ -1,4 +1,4 @@
-"""Places in sorted lines, and counts of values between edges, on a GPU: a thread a value."""
+"""Places in sorted lines, and counts of values between edges, on a GPU: one thread per value."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _bounds = _Fused(
     "a = given ? T(first) : T(low); b = given ? T(last) : T(high); if (a == b) { a -= T(1); b += T(1); }",
     "tinygrad_mem_histogram_bounds",
 )
-_histogram = _Fused(  # counts are whole numbers: they add up to the same in any order
+_histogram = _Fused(  # counts are integers: the order of adding does not matter
     "T x, raw T bounds, int64 bins",
     "raw O out",
     """
@@ -51,7 +51,7 @@ def search_sorted(sequence, values, right, out):
 
 
 def histogram_bounds(x, low, high, out):
-    """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal."""
+    """out = (low, high); if these are equal, the smallest and largest of x; if those are equal, one less and one more."""
     given = low != high or not x.size
     if not given:
         axes, one = tuple(range(x.ndim)), (1,) * x.ndim
@@ -61,6 +61,6 @@ def histogram_bounds(x, low, high, out):
 
 
 def histogram(x, bounds, out):
-    """out += how many of x lie in each of as many equal intervals between the bounds; the last one is closed."""
+    """out += the number of elements of x in each of len(out) equal intervals between the bounds. The last one is closed."""
     if x.size:
         _histogram(x, bounds, out.size, out)

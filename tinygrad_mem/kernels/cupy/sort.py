@@ -1,8 +1,7 @@
-"""Orders along an axis, and elements at the places that an index array names.
+"""Sorting along an axis, and elements at indices along an axis.
 
-CuPy's own sort copies the values and makes keys for several lines, and how much memory it gives to Thrust nobody knows before.
-Here tiles are sorted in shared memory, then merged two by two in the workspace that the op gives; a line that fits a tile
-needs none.
+CuPy's sort copies the values and makes keys for several lines, and the memory that it gives to Thrust is not known in advance.
+Here tiles are sorted in shared memory, then merged in pairs in the op's workspace. A line that fits into a tile needs none.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -35,17 +34,17 @@ def _index(n):
 
 
 def _runs(n):
-    """The number of orders kept at a time: of a line of two tiles one, of more the one before and the one after a merge."""
+    """The number of orders kept at a time: one for a line of two tiles; two for longer lines, before and after a merge."""
     return 0 if n <= _TILE else 1 if n <= 2 * _TILE else 2
 
 
 def _workspace(shape, axis):
-    """Bytes for the orders of what does not fit a tile."""
+    """Bytes for the orders of lines that do not fit into a tile."""
     return _runs(shape[axis]) * _prod(shape) * _index(shape[axis]).itemsize
 
 
 def order_workspace(x, axis):
-    """Bytes that ``order`` wants: those of :func:`_workspace`, and a copy of an array that is not contiguous."""
+    """Bytes of workspace for ``order``: those of :func:`_workspace`, and a copy of an array that is not contiguous."""
     return _workspace(x.shape, axis) + (0 if x.flags.c_contiguous else _copied(x))
 
 
@@ -88,7 +87,7 @@ _take = _Fused(
 _put = _Fused(
     "T value, int64 index, int64 n, int64 k, int64 inner", "raw T out", _PLACE + "out[at] = value;", "tinygrad_mem_put_along"
 )
-_add = _Fused(  # a thread a line: added in order, so that a run can be repeated
+_add = _Fused(  # one thread per line: added in order, so that each run has the same result
     "raw T values, raw int64 index, int64 n, int64 k, int64 inner",
     "raw T out",
     """

@@ -1,29 +1,31 @@
-"""A product, a quotient or a part of a way, added: in tiles, of halves in float32 and rounded once."""
+"""``addcmul``, ``addcdiv`` and ``lerp`` in tiles: half precision is computed in float32 and rounded once."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .elementwise import _spread
-from .tiles import flags as _flags
-from .tiles import tiled_wide as _tiled
+from ..formula import formula
+from .fast import tiles
 
 
+@formula(lambda x, a, b, value: x + value * a * b)
 def addcmul(x, a, b, value, out):
     """out = x + value * a * b; x may be a number."""
     _added(np.multiply, x, a, b, value, out)
 
 
+@formula(lambda x, a, b, value: x + value * a / b)
 def addcdiv(x, a, b, value, out):
     """out = x + value * a / b; x may be a number."""
     _added(np.divide, x, a, b, value, out)
 
 
+@formula(lambda x, end, weight: x + weight * (end - x))
 def lerp(x, end, weight, out):
     """out = x + weight * (end - x); from ``end`` where that is nearer, so that at weight 1 it is ``end`` itself."""
 
     def run(o, x, end, weight, t, u, f):
-        far = _flags(f)
+        far = tiles.flags(f)
         np.absolute(weight, out=u)
         np.greater_equal(u, 0.5, out=far)
         np.subtract(weight, far, out=u, dtype=u.dtype, casting="unsafe")
@@ -33,7 +35,7 @@ def lerp(x, end, weight, out):
         np.copyto(u, end, where=far)
         np.add(u, t, out=o, casting="unsafe")
 
-    _tiled(run, out, *[_spread(z, out) for z in (x, end, weight)], temps=3)
+    tiles.tiled_wide(run, out, x, end, weight, temps=3)
 
 
 def _added(ufunc, x, a, b, value, out):
@@ -43,4 +45,4 @@ def _added(ufunc, x, a, b, value, out):
             np.multiply(t, value, out=t)
         np.add(x, t, out=o, casting="unsafe")
 
-    _tiled(run, out, *[_spread(z, out) for z in (x, a, b)], temps=1)
+    tiles.tiled_wide(run, out, x, a, b, temps=1)

@@ -1,7 +1,9 @@
-"""Update rules whose state is a byte a number and a float32 a block of numbers (in C order): unpacked, computed and packed
-again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and halves are computed in float32.
+"""Update rules whose state has one byte per number, and one float32 per block of numbers (in C order). It is unpacked, updated
+and packed again tile by tile. As in ``optim.py``, ``p`` and the state are written, ``g`` is read, and half precision is
+computed in float32.
 
-A number is its block's largest size times one of 256: see ``kernels/dynamic_map.py``. It is packed to the nearest.
+A number is the largest absolute value of its block times one of 256 values: see ``kernels/dynamic_map.py``. It is rounded to
+the nearest of them.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ import numpy as np
 
 from ..dynamic_map import borders as _borders
 from ..dynamic_map import dynamic_map as _dynamic_map
-from .rules import adam_rule as _adam_rule
-from .rules import momentum_rule as _momentum_rule
-from .threads import GRAIN as _GRAIN
-from .threads import scratch as _scratch
-from .threads import split as _split
+from ..formula import formula
+from .fast import rules
+from .fast.computed import Written as _Written
+from .fast.threads import GRAIN as _GRAIN
+from .fast.threads import scratch as _scratch
+from .fast.threads import split as _split
 
 _TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
 _VALUES = {(signed, d): _dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
@@ -31,34 +34,57 @@ def _first_guesses(signed):
 _GUESSES = {signed: _first_guesses(signed) for signed in (True, False)}
 
 
+def _numbers(codes, top, block, signed, shape):
+    """The numbers that bytes stand for."""
+    return (_dynamic_map(signed)[codes].reshape(-1) * np.repeat(top, block)[: codes.size]).reshape(shape)
+
+
+def _adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
+    m, v = _numbers(m, m_top, block, True, p.shape), _numbers(v, v_top, block, False, p.shape)
+    moved = rules.adam(p, g, m, v, None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
+    return {"p": moved["p"]}
+
+
+@formula(_adam8bit_step)
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
-    """Adam's rule (``adam_step``) with m and v in bytes: the map with a sign for m, the one without for v."""
-    rule = _adam_rule(step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _run(lambda p, g, m, v, t, u: rule(p, g, m, v, None, t, u), p, g, block, [(m, m_top, True), (v, v_top, False)])
+    """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
+    numbers = (None, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
+    _run(_ADAM, p, g, block, [(m, m_top, True), (v, v_top, False)], numbers)
 
 
+def _sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
+    buf = _numbers(buf, top, block, True, p.shape)
+    return {"p": rules.momentum(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize)["p"]}
+
+
+@formula(_sgd8bit_step)
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """SGD's rule (``sgd_step``) with its momentum in bytes."""
-    _run(_momentum_rule(lr, momentum, dampening, weight_decay, nesterov, maximize), p, g, block, [(buf, top, True)])
+    numbers = (lr, momentum, dampening, weight_decay, nesterov, maximize)
+    _run(_MOMENTUM, p, g, block, [(buf, top, True)], numbers)
 
 
-def _run(rule, p, g, block, states):
-    """``rule(p, g, *states, *scratch)`` over whole blocks of all; a state is (bytes, largest of each block, signed)."""
+_ADAM, _MOMENTUM = _Written(rules.adam), _Written(rules.momentum)
+
+
+def _run(rule, p, g, block, states, numbers):
+    """The rule of p, g, the states and numbers over whole blocks of all; a state is (bytes, largest of each block, signed)."""
     wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
     count, step = -(-p.size // block), max(_TILE // block, 1)
+    run, temps = rule(p, g, *[codes for codes, _, _ in states], *numbers)
     states = [(codes.reshape(-1), top, signed) for codes, top, signed in states]
 
     def part(first, last):
         for b in range(first, last, step):
             some = slice(b, min(b + step, last))
             start, stop = b * block, min(some.stop * block, p.size)
-            tiles = [_scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + 2)]
+            tiles = [_scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + temps)]
             for array, tile in ((p, tiles[0]), (g, tiles[1])):
                 for at, piece in _pieces(array, start, stop):
                     np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
             for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
                 _unpack(codes[start:stop], top[some], signed, block, tile)
-            rule(*tiles)
+            run(*tiles[: 2 + len(states)], *numbers, *tiles[2 + len(states) :])
             for at, piece in _pieces(p, start, stop):
                 np.copyto(piece, tiles[0][at : at + piece.size].reshape(piece.shape), casting="unsafe")
             for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
@@ -68,7 +94,7 @@ def _run(rule, p, g, block, states):
 
 
 def _pieces(a, start, stop):
-    """(place, piece) of views that together are the elements ``start`` to ``stop`` of ``a`` in C order, wherever they lie."""
+    """(place, piece) of views that together are the elements ``start`` to ``stop`` of ``a`` in C order, for any strides."""
     if a.flags.c_contiguous or a.ndim < 2:
         yield 0, a.reshape(-1)[start:stop]
         return
@@ -105,14 +131,14 @@ def _unpack(codes, top, signed, block, out):
 
 
 def _pack(x, signed, block, top, codes):
-    """codes = the nearest of the map to x over the largest size of its block, which goes into top."""
+    """codes = the nearest in the map to x divided by its block's largest absolute value, which is written to top."""
     size, index = _scratch(x.shape, x.dtype, 0, 8), _scratch(x.shape, np.int64, 7, 8)
     np.absolute(x, out=size)
     for some, sizes in _by_block(size, block):
         np.maximum.reduce(sizes, axis=1, out=top[some])
     share = _scratch(x.shape, np.float32, 1, 8)
     for (some, numbers), (_, shares) in zip(_by_block(x, block), _by_block(share, block), strict=True):
-        np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: whatever the code, times 0
+        np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: any code times 0
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
     np.take(_GUESSES[signed], index, out=codes, mode="clip")
     np.copyto(index, codes)

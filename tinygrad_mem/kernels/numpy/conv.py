@@ -1,205 +1,182 @@
-"""Convolution on the cpu: which algorithm computes what.
+"""Convolution of arrays (N, C, *spatial) with one to three spatial axes, and the copying of windows.
 
-Arrays are (N, C, *spatial) with one to three spatial axes; ``low`` is the padding before each axis, the padding behind
-follows from the shapes. Weights are (O, C / groups, *kernel).
-
-``TINYGRAD_MEM_CONV=columns`` (or ``rows``, ``taps`` or ``winograd``, where they can) in the environment overrides the rule
-that chooses.
+``low`` is the padding before each axis; the padding after it follows from the shapes. Weights are (O, C / groups, *kernel).
+Five algorithms compute the same; ``_way`` chooses one, and ``tests/benchmarks/conv.py`` measures each.
 """
 
 from __future__ import annotations
 
-import os as _os
 from functools import lru_cache as _lru_cache
 
 import numpy as np
 
-from ...dtypes import is_half as _is_half
-from ...scope import local as _local
-from . import conv_columns as _columns
-from . import conv_depthwise as _depthwise
-from . import conv_rows as _rows
-from . import conv_taps as _taps
-from . import conv_winograd as _winograd
-from . import narrow as _narrow
-from .conv_geometry import Geometry as _Geometry
-from .pool import _sum_halves
+from ...dtypes import is_half
+from ...scope import local
+from ..formula import formula
+from .fast import conv_columns, conv_depthwise, conv_rows, conv_taps, conv_winograd, narrow
+from .fast.conv_geometry import Geometry as _Geometry
+from .fast.windows import overlaps as _overlaps
+from .fast.windows import sum_halves as _sum_halves
 
-_ALGORITHM = _os.environ.get("TINYGRAD_MEM_CONV", "")
-_LARGE = 1 << 18  # numbers of a weight
+# --- the formulas
 
 
+def _meetings(kernel, stride, low, dilation, inside, outside):
+    """(tap, place, pixel) of each place of the output, each tap of the kernel there, and the pixel of the input below it."""
+    for tap in np.ndindex(*kernel):
+        for place in np.ndindex(*outside):
+            pixel = tuple(i * s + t * d - p for i, s, t, d, p in zip(place, stride, tap, dilation, low, strict=True))
+            if all(0 <= i < n for i, n in zip(pixel, inside, strict=True)):
+                yield tap, place, pixel
+
+
+def _by_group(x, groups, axis):
+    """A view of x with the groups on an axis of their own, before the channels on ``axis``."""
+    return x.reshape(*x.shape[:axis], groups, x.shape[axis] // groups, *x.shape[axis + 1 :])
+
+
+def _conv(x, w, bias, stride, low, dilation, groups, out):
+    y = np.zeros(out.shape) if bias is None else np.broadcast_to(bias.reshape(-1, *[1] * (x.ndim - 2)), out.shape).copy()
+    xs, ws, ys = _by_group(x, groups, 1), _by_group(w, groups, 0), _by_group(y, groups, 1)
+    for tap, place, pixel in _meetings(w.shape[2:], stride, low, dilation, x.shape[2:], y.shape[2:]):
+        ys[:, :, :, *place] += np.einsum("ngc,goc->ngo", xs[:, :, :, *pixel], ws[:, :, :, *tap])
+    return y
+
+
+def _conv_input(gy, w, bias, stride, low, dilation, groups, out):
+    gx = np.zeros(out.shape) if bias is None else np.broadcast_to(bias.reshape(-1, *[1] * (gy.ndim - 2)), out.shape).copy()
+    gxs, ws, gys = _by_group(gx, groups, 1), _by_group(w, groups, 0), _by_group(gy, groups, 1)
+    for tap, place, pixel in _meetings(w.shape[2:], stride, low, dilation, gx.shape[2:], gy.shape[2:]):
+        gxs[:, :, :, *pixel] += np.einsum("ngo,goc->ngc", gys[:, :, :, *place], ws[:, :, :, *tap])
+    return gx
+
+
+def _conv_weight(gy, x, stride, low, dilation, groups, out):
+    gw = np.zeros(out.shape)
+    xs, gws, gys = _by_group(x, groups, 1), _by_group(gw, groups, 0), _by_group(gy, groups, 1)
+    for tap, place, pixel in _meetings(gw.shape[2:], stride, low, dilation, x.shape[2:], gy.shape[2:]):
+        gws[:, :, :, *tap] += np.einsum("ngo,ngc->goc", gys[:, :, :, *place], xs[:, :, :, *pixel])
+    return gw
+
+
+def _unfolded(x, kernel, stride, low, dilation, out):
+    y = np.zeros(out.shape)
+    for tap, place, pixel in _meetings(kernel, stride, low, dilation, x.shape[2:], out.shape[2 + len(kernel) :]):
+        y[:, :, *tap, *place] = x[:, :, *pixel]
+    return y
+
+
+def _folded(x, kernel, stride, low, dilation, out):
+    y = np.zeros(out.shape)
+    for tap, place, pixel in _meetings(kernel, stride, low, dilation, out.shape[2:], x.shape[2 + len(kernel) :]):
+        y[:, :, *pixel] += x[:, :, *tap, *place]
+    return y
+
+
+# --- the fast ways
+
+
+@_lru_cache(maxsize=1024)  # steps have the same few shapes, and making a plan takes longer than a small convolution
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
-    return _workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-
-
-@_lru_cache(maxsize=1024)  # the same few shapes in every step, and a plan takes longer to make than a small map to convolve
-def _workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    if _use_winograd(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-        return _winograd.workspace(x_shape, y_shape, kind)
-    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
-    return _algorithm(geo, kind).workspace(geo, kind)
-
-
-def _algorithm(geo, kind):
-    """The module that computes this where Winograd's does not."""
-    if _ALGORITHM == "columns" or geo.pointwise:
-        return _columns
-    if _ALGORITHM != "rows" and _taps.fits(geo, kind):
-        return _taps
-    if _ALGORITHM != "rows" and kind != "weight" and _is_mostly_weight(geo.images * geo.pixels, geo.cin, geo.cout, geo.taps):
-        return _columns
-    return _depthwise if _depthwise.fits(geo) else _rows if _rows.fits(geo, kind) else _columns
-
-
-def _is_mostly_weight(pixels, cin, cout, taps):
-    """Whether the weight is large, and so much larger than the maps that it is read as it lies: the others reorder a copy."""
-    return taps * cin * cout >= max(8 * pixels * (cin + cout), _LARGE)
+    """Bytes of workspace for ``kind``: "forward", "input" or "weight"; they follow from the shapes only."""
+    way, geo = _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    return way.workspace(geo, kind)
 
 
 @_lru_cache(maxsize=1024)
-def _use_winograd(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
-    """Whether Winograd's algorithm computes this: a rule of the shapes; ``tests/benchmarks/conv.py`` shows what it costs."""
-    if dtype != np.float32 or w_shape[2:] != (3, 3) or groups != 1 or stride != (1, 1) or dilation != (1, 1):
-        return False
-    if _ALGORITHM in ("columns", "rows", "taps") or 0 in x_shape or 0 in y_shape:
-        return False
-    height, width = x_shape[2:] if kind == "input" else y_shape[2:]
-    if _ALGORITHM == "winograd":
-        return True
-    cin, cout, pixels = x_shape[1], y_shape[1], x_shape[0] * height * width
-    if _is_mostly_weight(pixels, cin, cout, 9) or (kind == "weight" and 9 * cin * cout > pixels * (cin + cout)):
-        return False  # more work on the weight than on the maps
-    if min(cin, cout) < 48 or height < 3 or width < 3:
-        return False
-    return not _taps.fits(_Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype), kind)
+def _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
+    """(algorithm, the convolution's shapes). The choice depends on the shapes only."""
+    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    if geo.pointwise:  # the input itself is the column matrix
+        way = conv_columns
+    elif conv_taps.fits(geo, kind):  # tiny maps
+        way = conv_taps
+    elif len(w_shape) == 4 and conv_winograd.fits(geo, kind):  # 3x3, stride 1, many channels
+        way = conv_winograd
+    elif kind != "weight" and geo.is_mostly_weight(geo.images * geo.pixels):
+        way = conv_columns  # which read the weight in place; the others reorder a copy
+    elif conv_depthwise.fits(geo):  # one channel per group
+        way = conv_depthwise
+    elif conv_rows.fits(geo, kind):  # other plain ones of two axes
+        way = conv_rows
+    else:
+        way = conv_columns
+    return way, geo
 
 
+@formula(_conv)
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
-    """out = conv(x, w) + bias (or None)."""
-    if out.size == 0:
-        return
-    if x.size == 0 or w.size == 0:
+    """out = conv(x, w) + bias (or ``None``)."""
+    if x.size == 0 or w.size == 0 or out.size == 0:
         _only_bias(bias, out)
         return
-    if _use_winograd("forward", x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype):
-        _winograd.convolve(x, w.reshape(*w.shape[:2], 9), bias, low, work, out)
-        return
-    if x.dtype is _local.narrow_sums:
-        for xs, ws, bs, outs in _by_group(groups, x, w, bias, out):
-            _narrow.convolve(xs, ws, bs, list(_overlaps(x.shape[2:], out.shape[2:], w.shape[2:], stride, low, dilation)), outs)
-        return
-    geo = _Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
-    _algorithm(geo, "forward").forward(geo, x, w, bias, work, out)
+    way, geo = _way("forward", x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
+    way = narrow if x.dtype is local.narrow_sums else way
+    way.forward(geo, x, w, bias, work, out)
 
 
+@formula(_conv_input)
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
-    """out = the gradient of x: the transposed convolution of gy, plus a bias (or None)."""
-    if out.size == 0:
-        return
-    if gy.size == 0 or w.size == 0:
+    """out = the gradient of x: the transposed convolution of gy, plus a bias (or ``None``)."""
+    if gy.size == 0 or w.size == 0 or out.size == 0:
         _only_bias(bias, out)
         return
-    if _use_winograd("input", out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype):
-        turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
-        _winograd.convolve(gy, turned, bias, (2 - low[0], 2 - low[1]), work, out)
-        return
-    if gy.dtype is _local.narrow_sums:
-        for outs, ws, bs, gs in _by_group(groups, out, w, bias, gy):
-            taps = _overlaps(out.shape[2:], gy.shape[2:], w.shape[2:], stride, low, dilation)
-            _narrow.convolve(gs, ws.swapaxes(0, 1), bs, [(tap, of, to) for tap, to, of in taps], outs)
-        return
-    geo = _Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    _algorithm(geo, "input").backward_input(geo, gy, w, bias, work, out)
+    way, geo = _way("input", out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    way = narrow if gy.dtype is local.narrow_sums else way
+    way.backward_input(geo, gy, w, bias, work, out)
 
 
+@formula(_conv_weight)
 def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     """out = the gradient of w."""
-    if out.size == 0:
-        return
-    if gy.size == 0 or x.size == 0:
+    if gy.size == 0 or x.size == 0 or out.size == 0:
         out.fill(0)
         return
-    if _use_winograd("weight", x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype):
-        _winograd.backward_weight(gy, x, low, work, out)
-        return
-    if gy.dtype is _local.narrow_sums:
-        for xs, outs, _, gs in _by_group(groups, x, out, None, gy):
-            _narrow.convolve_weight(
-                gs, xs, list(_overlaps(x.shape[2:], gy.shape[2:], out.shape[2:], stride, low, dilation)), outs
-            )
-        return
-    geo = _Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
-    _algorithm(geo, "weight").backward_weight(geo, gy, x, work, out)
+    way, geo = _way("weight", x.shape, out.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    way = narrow if gy.dtype is local.narrow_sums else way
+    way.backward_weight(geo, gy, x, work, out)
 
 
+@formula(lambda gy: gy.sum((0, *range(2, gy.ndim))))
 def conv_backward_bias(gy, out):
-    """out = gy summed over images and pixels."""
+    """out = gy summed over images and pixels; halves are summed in float32."""
     axes = (0, *range(2, gy.ndim))
-    if not _is_half(gy.dtype):
+    if not is_half(gy.dtype):
         np.add.reduce(gy, axis=axes, out=out)
-        return
-    if gy.dtype is _local.narrow_sums:
-        _narrow.add_up(gy, axes, 1, out.reshape(1, -1, *(1,) * (gy.ndim - 2)))
-        return
-    for c in range(gy.shape[1]):
-        out[c] = np.add.reduce(gy[:, c], axis=None, dtype=np.float32)
-
-
-def _by_group(groups, x, w, bias, y):
-    """The channels of x, the filters, the bias and the channels of y of each group. The bias belongs to either side."""
-    c, o = x.shape[1] // groups, y.shape[1] // groups
-    for g in range(groups):
-        part = None
-        if bias is not None:
-            each = bias.size // groups
-            part = bias[g * each : (g + 1) * each]
-        yield x[:, g * c : (g + 1) * c], w[g * o : (g + 1) * o], part, y[:, g * o : (g + 1) * o]
+    elif gy.dtype is local.narrow_sums:
+        narrow.add_up(gy, axes, 1, out.reshape(1, -1, *(1,) * (gy.ndim - 2)))
+    else:
+        for c in range(gy.shape[1]):
+            out[c] = np.add.reduce(gy[:, c], axis=None, dtype=np.float32)
 
 
 def _only_bias(bias, out):
-    if bias is None:
-        out.fill(0)
-    else:
-        np.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
+    np.copyto(out, 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2)))
 
 
+@formula(_unfolded)
 def unfold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); what reaches beyond it is zero."""
+    """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); 0 beyond its edges."""
     out.fill(0)
-    for tap, to, of in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
-        np.copyto(out[(slice(None), slice(None), *tap, *to)], x[(slice(None), slice(None), *of)])
+    for _, tap, windows, pixels in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        np.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
 
 
+@formula(_folded)
 def fold_windows(x, kernel, stride, low, dilation, out):
     """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
-    if _is_half(out.dtype) and out.flags.c_contiguous and x.flags.c_contiguous:
+    blocks = x.shape[2 + len(kernel) :]
+    if is_half(out.dtype) and out.flags.c_contiguous and x.flags.c_contiguous:
         planes = x.reshape(-1, *x.shape[2:])
         _sum_halves(
             lambda number, windows: planes[(windows[0], *np.unravel_index(number, kernel), *windows[1:])],
-            x.shape[2 + len(kernel) :],
+            blocks,
             (kernel, stride, low, dilation),
             None,
             out.reshape(-1, *out.shape[2:]),
         )
         return
     out.fill(0)
-    for tap, of, to in _overlaps(out.shape[2:], x.shape[2 + len(kernel) :], kernel, stride, low, dilation):
-        target = out[(slice(None), slice(None), *to)]
-        np.add(target, x[(slice(None), slice(None), *tap, *of)], out=target)
-
-
-def _overlaps(inside, outside, kernel, stride, low, dilation):
-    """For each tap: (tap, slices of the blocks, slices of the input) where the two meet."""
-    for tap in np.ndindex(*kernel):
-        blocks, pixels = [], []
-        for t, size, count, step, before, apart in zip(tap, inside, outside, stride, low, dilation, strict=True):
-            shift = t * apart - before
-            a, b = max(0, -(shift // step)), min(count, (size - 1 - shift) // step + 1)
-            if b <= a:
-                break
-            blocks.append(slice(a, b))
-            pixels.append(slice(a * step + shift, (b - 1) * step + shift + 1, step))
-        else:
-            yield tap, blocks, pixels
+    for _, tap, windows, pixels in _overlaps(out.shape[2:], blocks, kernel, stride, low, dilation):
+        target = out[:, :, *pixels]
+        np.add(target, x[:, :, *tap, *windows], out=target)

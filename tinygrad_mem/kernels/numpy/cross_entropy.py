@@ -4,60 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formula import formula
+from .fast.lines import LINES as _LINES
+from .fast.lines import lines as _lines
+from .fast.lines import multiples as _multiples
+from .fast.lines import pieces as _pieces
+from .fast.lines import stat as _stat
+from .fast.lines import sum_lines as _sum_lines
+from .fast.targets import patches as _patches
+from .fast.targets import positions as _positions
+from .fast.targets import subtract_at as _subtract_at
+from .fast.targets import weights as _weights
+from .fast.threads import scratch as _scratch
 from .index import gather as _gather
-from .lines import LINES as _LINES
-from .lines import lines as _lines
-from .lines import multiples as _multiples
-from .lines import pieces as _pieces
-from .lines import stat as _stat
-from .lines import sum_lines as _sum_lines
-from .threads import scratch as _scratch
 
-_HUGE = 64.0  # beyond it the rounding of a logarithm is more than a softmax's own
+_HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
 
 
 def _wide(x):
     return np.float64 if x.dtype == np.float64 else np.float32
-
-
-def _positions(target, piece, ignore, classes):
-    """Flat positions of the targets in a contiguous tile of ``piece``, and where they are not in it (ignored, or in another).
-
-    Positions of the latter point somewhere harmless.
-    """
-    at = _scratch(target.shape, np.int64, 4, 8)
-    out = _scratch(target.shape, np.bool_, 6, 8)
-    np.equal(target, ignore, out=out)
-    if piece.stop - piece.start < classes:
-        more = _scratch((2, *target.shape), np.bool_, 6, 8)[1]
-        np.less(target, piece.start, out=more)
-        np.logical_or(out, more, out=out)
-        np.greater_equal(target, piece.stop, out=more)
-        np.logical_or(out, more, out=out)
-    np.subtract(target, piece.start, out=at, casting="unsafe")
-    np.copyto(at, 0, where=out)
-    rows, width = target.shape
-    if width != 1:
-        np.multiply(at, width, out=at)
-        np.add(at, _multiples(width, 1), out=at)
-    np.add(at, _multiples(rows, (piece.stop - piece.start) * width)[:, None], out=at)
-    return at, out
-
-
-def _weights(weight, target, ignore, wide, slot):
-    """The class weight of every target, 0 where ignored."""
-    at = _scratch(target.shape, np.int64, 4, 8)
-    skip = _scratch(target.shape, np.bool_, 6, 8)
-    out = _scratch(target.shape, wide, slot, 8)
-    np.equal(target, ignore, out=skip)
-    if weight is None:
-        out.fill(1)
-    else:
-        np.copyto(at, target, casting="unsafe")
-        np.copyto(at, 0, where=skip)
-        np.take(weight, at, out=out, mode="clip")
-    np.copyto(out, 0, where=skip)
-    return out
 
 
 def check_target(target, classes, ignore):
@@ -77,6 +42,23 @@ def check_target(target, classes, ignore):
             raise DimensionError(f"Target {value} is out of bounds.")
 
 
+def _of_target(target, weight, ignore):
+    """The class weight of each target, 0 where ignored."""
+    kept = target != ignore
+    return kept * (1.0 if weight is None else weight[np.where(kept, target, 0)])
+
+
+def _is_target(classes, target):
+    """True where a class is the target: (outer, classes, inner)."""
+    return np.arange(classes)[:, None] == target[:, None]
+
+
+def _wanted(x, target, weight, smoothing):
+    """The smoothed target probabilities, times the weights."""
+    return (target * (1 - smoothing) + smoothing / x.shape[1]) * (1 if weight is None else weight[:, None])
+
+
+@formula(lambda target, weight, ignore: np.sum(_of_target(target, weight, ignore)))
 def target_weight(target, weight, ignore, out):
     """out (0-d) = the sum of the weights of all targets that are not ignored."""
     total = 0.0
@@ -89,6 +71,7 @@ def target_weight(target, weight, ignore, out):
     out.fill(total)
 
 
+@formula(lambda x: {"lse": np.log(np.sum(np.exp(x), axis=1))})
 def log_sum_exp(x, lse):
     """lse (outer, inner) = ln of the sum of e**x over the classes."""
     wide = lse.dtype
@@ -111,9 +94,9 @@ def log_sum_exp(x, lse):
 
 
 def _left_out(x, lse, slot):
-    """The sums of e**(x - lse) of whole lines, to broadcast over the classes; ``None`` where they are 1.
+    """The sums of e**(x - lse) of whole lines, to broadcast over the classes; ``None`` if they are 1.
 
-    They are 1 but for the rounding of lse, which is a large share of its logarithm where the scores are huge.
+    They are 1 up to the rounding of lse, which matters if the scores are huge.
     """
     if np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE:
         return None
@@ -127,6 +110,17 @@ def _left_out(x, lse, slot):
     return total
 
 
+def _cross_entropy(x, target, weight, ignore, smoothing):
+    lse = np.log(np.sum(np.exp(x), axis=1))
+    logs = x - lse[:, None]
+    w = np.ones(x.shape[1]) if weight is None else weight
+    even = smoothing / x.shape[1] * np.sum(w[:, None] * logs, axis=1)
+    chosen = np.sum(logs * _is_target(x.shape[1], target), axis=1)
+    rows = -_of_target(target, weight, ignore) * (1 - smoothing) * chosen - even
+    return {"lse": lse, "rows": np.where(target == ignore, 0, rows)}
+
+
+@formula(_cross_entropy)
 def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     """lse = ln of the sum of e**x over the classes; rows = the loss of each line, 0 where ignored; both (outer, inner).
 
@@ -154,7 +148,7 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
             if smoothing:
                 if spread is None:
                     _sum_lines(tile, smooth)
-                else:  # the tile is made again afterwards
+                else:  # the tile is computed again afterwards
                     np.multiply(tile, spread[:, piece], out=tile)
                     _sum_lines(tile, smooth)
                     np.subtract(cut, top, out=tile, dtype=wide)
@@ -182,6 +176,18 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     _lines(x.shape, run, wide.itemsize)
 
 
+def _cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, first, classes):
+    classes = x.shape[1] if classes is None else classes
+    own = slice(first, first + x.shape[1])  # of all classes, those in x
+    w = np.ones(classes) if weight is None else weight
+    even = smoothing / classes * w[:, None]
+    goal = (1 - smoothing) * _of_target(target, weight, ignore)[:, None]
+    gx = np.exp(x - lse[:, None]) * (goal + np.sum(even)) - goal * _is_target(classes, target)[:, own] - even[own]
+    g = gy if norm is None else gy / norm
+    return (g[:, None] if g.ndim else g) * gx * (target != ignore)[:, None]
+
+
+@formula(_cross_entropy_backward)
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
     """out = gy / norm * d rows / dx: softmax less one-hot, weighted; ``norm`` is ``None`` or a 0-d array.
 
@@ -247,15 +253,7 @@ def _subtract_even(tile, g, spread, piece):
                 np.subtract(tile[i, k : k + _LINES, j], more, out=tile[i, k : k + _LINES, j])
 
 
-def _subtract_at(flat, at, missing, amount):
-    """flat[at] -= amount where not missing; the positions of a tile are all different."""
-    found = _scratch(at.shape, flat.dtype, 5, 8)
-    np.take(flat, at, out=found, mode="clip")
-    np.logical_not(missing, out=missing)
-    np.subtract(found, amount, out=found, where=missing)
-    np.put(flat, at, found, mode="clip")
-
-
+@formula(lambda rows, norm: np.sum(rows) / (1 if norm is None else norm))
 def scaled_sum(rows, norm, out):
     """out (0-d) = the sum of rows over ``norm``: ``None``, a number, or a 0-d array."""
     total = np.add.reduce(rows, axis=None, dtype=np.float64)
@@ -299,6 +297,11 @@ def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
     _lines(x.shape, lines)
 
 
+def _soft_cross_entropy(x, target, weight, smoothing, lse):
+    return {"rows": -np.sum(_wanted(x, target, weight, smoothing) * (x - lse[:, None]), axis=1)}
+
+
+@formula(_soft_cross_entropy)
 def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
     """rows (outer, inner) = -sum over the classes of weight * smoothed target * (x - lse)."""
     rows.fill(0)
@@ -325,6 +328,13 @@ def _over(gy, count, wide):
     return out
 
 
+def _soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count):
+    wanted = _wanted(x, target, weight, smoothing)
+    gx = np.exp(x - lse[:, None]) * np.sum(wanted, axis=1, keepdims=True) - wanted
+    return (gy[:, None] if gy.ndim else gy) / count * gx
+
+
+@formula(_soft_cross_entropy_backward)
 def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, out):
     """out = gy / count * (softmax(x) * sum of wanted - wanted), wanted = weight * smoothed target."""
 
@@ -337,6 +347,12 @@ def soft_cross_entropy_backward(gy, x, target, weight, smoothing, lse, count, ou
     _soft_tiles(x, target, weight, smoothing, lse, run, summed=True)
 
 
+def _soft_cross_entropy_backward_target(gy, x, weight, smoothing, lse, count):
+    gt = -(1 - smoothing) * (1 if weight is None else weight[:, None]) * (x - lse[:, None])
+    return (gy[:, None] if gy.ndim else gy) / count * gt
+
+
+@formula(_soft_cross_entropy_backward_target)
 def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, count, out):
     """out = -gy / count * (1 - smoothing) * weight * (x - lse)."""
 
@@ -349,6 +365,11 @@ def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, co
     _soft_tiles(x, target, weight, smoothing, lse, run)
 
 
+def _nll_loss(x, target, weight, ignore):
+    return -_of_target(target, weight, ignore) * np.sum(np.where(_is_target(x.shape[1], target), x, 0), axis=1)
+
+
+@formula(_nll_loss)
 def nll_loss(x, target, weight, ignore, out):
     """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
     for a, b in _patches(target.shape):
@@ -365,16 +386,12 @@ def nll_loss(x, target, weight, ignore, out):
         np.copyto(rows, 0, where=_scratch(goal.shape, np.bool_, 6, 8))  # as _weights left it
 
 
-def _patches(shape):
-    """Slices of the axes of targets with at most LINES of them, contiguous in a contiguous array."""
-    outer, inner = shape
-    width = max(min(inner, _LINES), 1)
-    height = _LINES // width if width == inner else 1
-    for i in range(0, outer, height):
-        for j in range(0, inner, width):
-            yield slice(i, min(i + height, outer)), slice(j, min(j + width, inner))
+def _nll_loss_backward(gy, target, weight, ignore, norm, out):
+    g = -gy * _of_target(target, weight, ignore) / (1 if norm is None else norm)
+    return _is_target(out.shape[1], target) * g[:, None]
 
 
+@formula(_nll_loss_backward)
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
     """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
     factor = -1.0 if norm is None else -1.0 / float(norm) if float(norm) else -np.inf

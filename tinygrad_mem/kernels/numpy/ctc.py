@@ -1,19 +1,67 @@
 """Connectionist temporal classification: sums over all alignments, in logarithms, row by row of the input.
 
-State s of a sample stands for a blank where s is even, else for label s // 2. A path begins in state 0 or 1, and ends in one of
-the last two. In each row it stays, or goes on by one state, or by two where that skips a blank between labels that differ.
-``sums[t, n, 2 + s]`` is ln of the sum over all beginnings of paths that are in state s in row t, that row's factor among them.
+State s of a sample is a blank if s is even, else label s // 2. A path begins in state 0 or 1, and ends in one of the last two.
+In each row it stays, moves on by one state, or by two if that skips a blank between different labels. ``sums[t, n, 2 + s]`` is
+ln of the sum over all beginnings of paths that are in state s in row t, including that row's factor.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from ...errors import DimensionError as _DimensionError
+from ...errors import DimensionError
+from ..formula import formula
+
+# --- the formulas
+
+
+def _paths(p, labels):
+    """sums[t, s] = the probability of all beginnings of paths that are in state s in row t of p, that row's included."""
+    sums = np.zeros((len(p), len(labels)))
+    sums[0, :2] = p[0, labels[:2]]
+    for t, s in np.ndindex(len(p) - 1, len(labels)):
+        skips = s > 1 and labels[s] != labels[s - 2]  # a blank between different labels
+        sums[t + 1, s] = sums[t, max(s - 1 - skips, 0) : s + 1].sum() * p[t + 1, labels[s]]
+    return sums
+
+
+def _each_sample(x, targets, spans, blank):
+    """(probabilities of its rows, the label of each state) of each sample."""
+    for n, (length, many, start) in enumerate(spans.T):
+        labels = np.full(2 * many + 1, blank)
+        labels[1::2] = targets[start : start + many]
+        yield np.exp(x[:length, n]), labels
+
+
+def _likelihood(p, labels):
+    return _paths(p, labels)[-1, -2:].sum() if len(p) else float(len(labels) == 1)
+
+
+def _ctc(x, targets, spans, blank, zero_infinity):
+    loss = np.array([-np.log(_likelihood(p, labels)) for p, labels in _each_sample(x, targets, spans, blank)])
+    return np.where(loss == np.inf, 0, loss) if zero_infinity else loss
+
+
+def _ctc_back(gy, x, targets, spans, blank, zero_infinity, out):
+    gx = np.zeros(out.shape)
+    for n, (p, labels) in enumerate(_each_sample(x, targets, spans, blank)):
+        total = _likelihood(p, labels)
+        if len(p) and total == 0:
+            gx[: len(p), n] = 0 if zero_infinity else np.nan
+        elif len(p):
+            gx[: len(p), n] = p
+            through = _paths(p, labels) * _paths(p[::-1], labels[::-1])[::-1, ::-1] / p[:, labels]
+            for s, label in enumerate(labels):
+                gx[: len(p), n, label] -= through[:, s] / total
+    return gx * gy[:, None]
+
+
+# --- the fast ways
 
 _NONE = -np.inf
 
 
+@formula(_ctc)
 def ctc_loss(x, targets, spans, blank, zero_infinity, sums, rows, labels, row, out):
     """out = -ln of the sum over all alignments, a number a sample; 0 for inf with ``zero_infinity``."""
     _beginnings(x, targets, spans, blank, sums, rows, labels, row, out)
@@ -21,6 +69,7 @@ def ctc_loss(x, targets, spans, blank, zero_infinity, sums, rows, labels, row, o
         np.copyto(out, 0, where=out == np.inf)
 
 
+@formula(_ctc_back)
 def ctc_loss_backward(gy, x, targets, spans, blank, zero_infinity, sums, rows, labels, row, out):
     """out = gy * (e**x - the share of the paths that are at the label in that row), 0 in rows that do not count.
 
@@ -57,7 +106,7 @@ def ctc_loss_backward(gy, x, targets, spans, blank, zero_infinity, sums, rows, l
 
 
 def _whole(rows, labels):
-    """Two contiguous arrays of a number a state."""
+    """Two contiguous arrays with one number per state."""
     return [r.reshape(-1)[: labels.size].reshape(labels.shape) for r in rows[:2]]
 
 
@@ -108,7 +157,7 @@ def _labels(targets, spans, blank, classes, labels, skip):
         np.copyto(own, targets[start : start + many])
         if many and not (own.min() >= 0 and own.max() < classes):
             wrong = own.min() if own.min() < 0 else own.max()
-            raise _DimensionError(f"ctc_loss: target {wrong} is out of bounds: labels are 0 to {classes - 1}")
+            raise DimensionError(f"ctc_loss: target {wrong} is out of bounds: labels are 0 to {classes - 1}")
         for s in range(3, 2 * many, 2):
             if labels[n, s] != labels[n, s - 2]:
                 skip[n, s] = 0

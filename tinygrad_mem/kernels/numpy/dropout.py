@@ -1,23 +1,25 @@
-"""Dropout from a ticket: the same ticket gives the same mask again, so nothing is kept but the ticket.
+"""Dropout from a ticket: the same ticket gives the same mask, so only the ticket is kept.
 
-The mask is drawn in tiles, each from a counter of its own, so that tiles can be drawn on several cores, in any order.
+The mask is drawn in tiles, each with its own counter, so that tiles can be drawn on several cores, in any order.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from .threads import scratch as _scratch
-from .threads import split as _split
-from .tiles import keep as _keep
+from ..formula import formula
+from .fast.threads import scratch as _scratch
+from .fast.threads import split as _split
+from .fast.tiles import keep as _keep
 
 _TILE = 1 << 15  # elements of one draw: part of what a ticket means
 
 
+@formula(None, "it draws random numbers")
 def dropout(ticket, p, kept, dropped, x, out):
     """out = kept[0] * x + kept[1] where a uniform number is not below p, else ``dropped``.
 
-    x and out are (cells, length), contiguous; one number is drawn a cell. out may be x.
+    x and out are (cells, length), contiguous; one number is drawn per cell. out may be x.
     """
     seed, call = ticket
     cells, length = x.shape

@@ -1,17 +1,66 @@
-"""Rows of a table by index, and the sum of gradients into the rows that were taken."""
+"""Rows of a table by index, and the sum of gradients into the looked-up rows."""
 
 from __future__ import annotations
 
-from bisect import bisect_right as _bisect
-
 import numpy as np
 
-from ...dtypes import is_half as _is_half
-from .threads import scratch as _scratch
+from ...dtypes import is_half
+from ..formula import formula
+from .fast import halves, threads
+
+# --- the formulas
+
+
+def _added_rows(gy, index, padding, counts, bags, parts, out):
+    found = np.bincount(index, minlength=len(out))
+    for i, row in enumerate(index):
+        at = i if bags is None else bags[i]
+        if row != padding and at >= 0:
+            out[row] += gy[at] * (1 if parts is None else parts[i]) / (1 if counts is None else found[row])
+    return {"out": out, "counts": found}
+
+
+def _renormed(weight, index, max_norm, norm_type):
+    for row in set(index.tolist()):
+        norm = np.linalg.norm(weight[row], norm_type)
+        weight[row] *= max_norm / (norm + 1e-7) if norm > max_norm else 1
+    return {"weight": weight}
+
+
+def _sums_of_rows(index, values):
+    first, out = np.full(len(index), -1), np.zeros_like(values)
+    for i, row in enumerate(index):
+        at = np.argmax(index == row)
+        first[at] = row
+        out[at] += values[i]
+    return {"first": first, "out": out}
+
+
+def _sgd_of_rows(p, first, g, lr, maximize):
+    some = first >= 0
+    p[first[some]] += (lr if maximize else -lr) * g[some]
+    return {"p": p}
+
+
+def _adam_of_rows(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
+    some = first[first >= 0]
+    g = (-g if maximize else g)[first >= 0]
+    m[some] = beta1 * m[some] + (1 - beta1) * g
+    v[some] = beta2 * v[some] + (1 - beta2) * g**2
+    p[some] -= step_size * m[some] / (np.sqrt(v[some]) + eps)
+    return {"p": p, "m": m, "v": v}
+
+
+def _adagrad_of_rows(p, first, g, total, rate, eps, maximize):
+    some, g = first[first >= 0], g[first >= 0]
+    total[some] += g**2
+    p[some] += (rate if maximize else -rate) * g / (np.sqrt(total[some]) + eps)
+    return {"p": p, "total": total}
+
+
+# --- the fast ways
 
 _STEP = 1 << 13  # indices at a time
-_WIDE = 1 << 11  # numbers of a row from which it pays to take one row at a time
-_FEW = 8  # rows that are not worth a round of their own
 
 
 def check_rows(index, rows):
@@ -34,12 +83,13 @@ def _indices(index):
     for start in range(0, index.size, _STEP):
         part = index[start : start + _STEP]
         if part.dtype != np.int64:
-            wide = _scratch(part.shape, np.int64)
+            wide = threads.scratch(part.shape, np.int64)
             np.copyto(wide, part)
             part = wide
         yield start, start + part.size, part
 
 
+@formula(lambda weight, index: weight[index])
 def embedding(weight, index, out):
     """out (n, d) = the rows of weight at index (n), all within bounds."""
     for start, stop, part in _indices(index):
@@ -47,25 +97,23 @@ def embedding(weight, index, out):
 
 
 def embedding_backward_workspace(count, dtype):
-    """Bytes of workspace that :func:`embedding_backward` of ``count`` indices wants: an order of them, but for float16 none."""
-    return 8 * count if _is_half(dtype) else 0
+    """Bytes of workspace of :func:`embedding_backward` for ``count`` indices: an order of them for half precision, else 0."""
+    return 8 * count if is_half(dtype) else 0
 
 
+@formula(_added_rows)
 def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
-    """out[index[i]] += gy[i], in order, but not for ``padding``; over its count where counts is a buffer.
+    """out[index[i]] += gy[i], in order, except for ``padding``; divided by the index's count if counts is a buffer.
 
-    ``counts`` has a number a row of out, or is ``None``. Where ``bags`` are given, what is added is ``gy[bags[i]]``, or nothing
-    for -1; times ``parts[i]`` where these are. Halves are summed in float32, one row of out after the other.
+    ``counts`` has one number per row of out, or is ``None``. With ``bags`` it adds ``gy[bags[i]]``, or nothing for -1; with
+    ``parts``, times ``parts[i]``. Half precision is summed in float32, one row of out after another.
     """
     if counts is not None:
         counts.fill(0)
         for _, _, part in _indices(index):
             np.add.at(counts, part, 1)
-    if _is_half(out.dtype):
+    if is_half(out.dtype):
         _add_half_rows(gy, index, padding, counts, bags, parts, work, out)
-        return
-    if counts is None and bags is None and parts is None and out.shape[1] < _WIDE and len(out) >= _FEW:
-        _add_in_rounds(gy, index, padding, out)
         return
     rows = (row for start in range(0, index.size, _STEP) for row in index[start : start + _STEP].tolist())
     if counts is None and parts is None:
@@ -78,65 +126,9 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
         target = out[row]
         scale = _scale(counts, row, parts, i)
         for j in range(0, target.size, _STEP):
-            share = _scratch(target[j : j + _STEP].shape, out.dtype)
+            share = threads.scratch(target[j : j + _STEP].shape, out.dtype)
             np.multiply(gy[at, j : j + _STEP], scale, out=share)
             np.add(target[j : j + _STEP], share, out=target[j : j + _STEP])
-
-
-def _add_in_rounds(gy, index, padding, out):
-    """out[index[i]] += gy[i], in order: first one gradient of every row at once, then the next one of those that have more."""
-    if padding is not None and 0 <= padding < len(out):
-        spared = _scratch(out[padding].shape, out.dtype, 7, 8)
-        np.copyto(spared, out[padding])
-    else:
-        spared = None
-    for start, stop, part in _indices(index):
-        values, (round_, at) = gy[start:stop], _rounds(part)
-        first, last = 0, _bisect(round_, 0)
-        while last - first >= _FEW:  # no round has more than the one before
-            _add_round(values, part, at[first:last], out)
-            first, last = last, _bisect(round_, round_[last]) if last < at.size else last
-        rest, rows = at[first:].tolist(), part.tolist()
-        _add_rows((rows[i] for i in rest), (values[i] for i in rest), None, out)
-    if spared is not None:
-        np.copyto(out[padding], spared)
-
-
-def _add_round(gy, index, at, out):
-    """out[index[at]] += gy[at], where these rows are all different."""
-    step = _STEP * 4 // max(out.shape[1], 1)
-    for i in range(0, at.size, step):
-        here = at[i : i + step]
-        rows = _scratch(here.shape, np.int64, 4, 8)
-        np.take(index, here, out=rows, mode="clip")
-        total, more = (_scratch((here.size, out.shape[1]), out.dtype, k, 16) for k in (10, 12))
-        np.take(out, rows, axis=0, out=total, mode="clip")
-        np.take(gy, here, axis=0, out=more, mode="clip")
-        np.add(total, more, out=total)
-        out[rows] = total
-
-
-def _rounds(index):
-    """(round, position) of each of the indices, by rounds: how often its row was there before, and where it is."""
-    count = index.size
-    key, number, round_, at = (_scratch((count,), np.int64, k, 16) for k in (2, 3, 4, 5))
-    _number(0, number)
-    np.multiply(index, count, out=key)
-    np.add(key, number, out=key)
-    key.sort()  # rows, and where they are
-    np.divmod(key, count, out=(round_, at))
-    fresh = _scratch((count,), np.bool_, 6, 16)
-    fresh[:1] = True
-    np.not_equal(round_[1:], round_[:-1], out=fresh[1:])
-    key.fill(0)
-    np.copyto(key, number, where=fresh)
-    np.maximum.accumulate(key, out=key)  # where the run of its row begins
-    np.subtract(number, key, out=key)
-    np.multiply(key, count, out=key)
-    np.add(key, at, out=key)
-    key.sort()
-    np.divmod(key, count, out=(round_, at))
-    return round_, at
 
 
 def _number(first, out):
@@ -147,7 +139,7 @@ def _number(first, out):
 
 
 def _add_rows(rows, values, padding, out):
-    """out[row] += its values, or nothing for ``None``: what the loop itself does is half of the time, so it does little."""
+    """out[row] += its values, or nothing for ``None``. The loop itself takes half of the time, so it is kept short."""
     add = np.add
     for row, value in zip(rows, values, strict=True):
         if row != padding and value is not None:
@@ -162,9 +154,9 @@ def _scale(counts, row, parts, i):
 
 
 def _add_half_rows(gy, index, padding, counts, bags, parts, work, out):
-    """:func:`embedding_backward` of halves: work brings the indices of each row together, in their order."""
+    """:func:`embedding_backward` of half precision: work sorts the indices by row, in their order."""
     order = work.view(np.int64)[: index.size]
-    position = _scratch((_STEP,), np.int64, 1, 2)
+    position = threads.scratch((_STEP,), np.int64, 1, 2)
     for start, stop, part in _indices(index):
         _number(start, position)
         np.multiply(part, index.size, out=order[start:stop])
@@ -175,13 +167,13 @@ def _add_half_rows(gy, index, padding, counts, bags, parts, work, out):
             continue
         for j in range(0, out.shape[1], _STEP):
             target = out[row, j : j + _STEP]
-            total, share = (_scratch(target.shape, np.float32, k, 2) for k in (0, 1))
+            total, share = (threads.scratch(target.shape, np.float32, k, 2) for k in (0, 1))
             np.copyto(total, target)
             for i in positions:
                 at = i if bags is None else bags[i]
                 if at < 0:
                     continue
-                np.copyto(share, gy[at, j : j + _STEP])  # a sum with a half would cast it in memory of its own
+                np.copyto(share, gy[at, j : j + _STEP])  # a sum with half precision would allocate a cast
                 if counts is not None or parts is not None:
                     np.multiply(share, _scale(counts, row, parts, i), out=share)
                 np.add(total, share, out=total)
@@ -203,13 +195,14 @@ def _runs(order, count):
         yield row, positions
 
 
+@formula(_renormed)
 def embedding_renorm(weight, index, max_norm, norm_type):
     """Shrink the rows of weight at index whose ``norm_type``-norm is above ``max_norm`` to that norm, in place."""
     for row in sorted(set(index.tolist())):
         values = weight[row]
         total = 0.0
         for j in range(0, values.size, _STEP):
-            size = _scratch(values[j : j + _STEP].shape, np.float64)
+            size = threads.scratch(values[j : j + _STEP].shape, np.float64)
             np.absolute(values[j : j + _STEP], out=size)
             if norm_type == np.inf:
                 total = max(total, float(np.maximum.reduce(size)))
@@ -221,6 +214,7 @@ def embedding_renorm(weight, index, max_norm, norm_type):
             np.multiply(values, max_norm / (norm + 1e-7), out=values)
 
 
+@formula(lambda index, row, out: np.where((index == row).reshape(-1, *[1] * (out.ndim - 1)), 0, out))
 def clear_rows(index, row, out):
     """out[i] = 0 where index[i] is ``row``."""
     for i, found in enumerate(index.tolist()):
@@ -228,8 +222,9 @@ def clear_rows(index, row, out):
             out[i].fill(0)
 
 
+@formula(_sums_of_rows)
 def sum_rows(index, values, first, out):
-    """Of equal indices, the first gets the sum of their values in out; first[i] is index[i] there, else -1, and out[i] 0."""
+    """Sum equal rows: the first of equal indices gets the sum in out and its index in first; the others get 0 and -1."""
     places: dict[int, int] = {}
     for i, row in enumerate(index.tolist()):
         at = places.setdefault(row, i)
@@ -242,14 +237,31 @@ def sum_rows(index, values, first, out):
             np.add(out[at], values[i], out=out[at])
 
 
-def _each_row(first, run, g, *tables):
-    """``run(rows of tables, g, scratch)`` for each index that counts."""
+def _each_row(first, run, g, p, *states, roots=()):
+    """``run(rows of p and states, g, scratch)`` for each index that counts.
+
+    A state in half precision is widened, and rounded where it is written; ``roots`` are those kept as square roots in float16.
+    """
     for i, row in enumerate(first.tolist()):
         for j in range(0, g.shape[1] if row >= 0 else 0, _STEP):
             part = slice(j, j + _STEP)
-            run(*(table[row, part] for table in tables), g[i, part], _scratch(g[i, part].shape, g.dtype))
+            kept = [state[row, part] for state in states]
+            wide = [a if a.dtype == g.dtype else threads.scratch(a.shape, g.dtype, k + 1, 3) for k, a in enumerate(kept)]
+            squares = [k in roots and a.dtype == np.float16 for k, a in enumerate(kept)]
+            for a, w, is_root in zip(kept, wide, squares, strict=True):
+                if w is not a:
+                    halves.cast(a, w)
+                if is_root:
+                    np.multiply(w, w, out=w)
+            run(p[row, part], *wide, g[i, part], threads.scratch(g[i, part].shape, g.dtype, 0, 3))
+            for a, w, is_root in zip(kept, wide, squares, strict=True):
+                if is_root:
+                    np.sqrt(w, out=w)
+                if w is not a:
+                    halves.cast(w, a)
 
 
+@formula(_sgd_of_rows)
 def sparse_sgd_step(p, first, g, lr, maximize):
     """p[first[i]] -= lr * g[i], where first[i] is not -1."""
     rate = -lr if maximize else lr
@@ -261,6 +273,7 @@ def sparse_sgd_step(p, first, g, lr, maximize):
     _each_row(first, run, g, p)
 
 
+@formula(_adam_of_rows)
 def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
     """m, v = running means of g and g**2, and p -= step_size * m / (sqrt(v) + eps), in the rows first[i] that are not -1."""
 
@@ -280,9 +293,10 @@ def sparse_adam_step(p, first, g, m, v, step_size, beta1, beta2, eps, maximize):
         np.multiply(t, step_size, out=t)
         np.subtract(p, t, out=p, casting="unsafe")
 
-    _each_row(first, run, g, p, m, v)
+    _each_row(first, run, g, p, m, v, roots=(1,))
 
 
+@formula(_adagrad_of_rows)
 def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
     """total += g**2, and p -= rate * g / (sqrt(total) + eps), in the rows first[i] that are not -1."""
     step = -rate if maximize else rate
@@ -296,4 +310,4 @@ def sparse_adagrad_step(p, first, g, total, rate, eps, maximize):
         np.multiply(t, step, out=t)
         np.subtract(p, t, out=p, casting="unsafe")
 
-    _each_row(first, run, g, p, total)
+    _each_row(first, run, g, p, total, roots=(0,))

@@ -1,20 +1,76 @@
-"""Sums, means and maxima of rows of a table, bag by bag: a few rows at a time are side by side, never all of them."""
+"""Sums, means and maxima of rows of a table, bag by bag. Only a few rows at a time are copied, never all of them."""
 
 from __future__ import annotations
 
+from itertools import pairwise as _pairwise
+
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
-from ...dtypes import is_half as _is_half
-from .threads import scratch as _scratch
+from ...dtypes import arithmetic, is_half
+from ..formula import formula
+from .fast import threads
 
-_TILE = 1 << 14  # elements of rows that are side by side
+# --- the formulas
+
+
+def _each_bag(index, offsets, bags, padding=None):
+    """Of each bag the positions in ``index`` that count: ``offsets`` says where it begins; without, bags are of one length."""
+    marks = [i * (len(index) // max(bags, 1)) for i in range(bags)] if offsets is None else offsets.tolist()
+    for start, stop in _pairwise([*marks, len(index)]):
+        yield [i for i in range(start, stop) if index[i] != padding]
+
+
+def _sum_or_mean(weight, index, offsets, shares, mean, padding, out):
+    y = np.zeros(out.shape)
+    for bag, inside in enumerate(_each_bag(index, offsets, len(out), padding)):
+        for i in inside:
+            y[bag] += weight[index[i]] * (1 if shares is None else shares[i]) / (len(inside) if mean else 1)
+    return y
+
+
+def _maximum(weight, index, offsets, padding, out):
+    y, places = np.zeros(out.shape), np.full(out.shape, -1)
+    for bag, inside in enumerate(_each_bag(index, offsets, len(out), padding)):
+        if inside:
+            rows = weight[index[inside]]
+            y[bag], places[bag] = rows.max(0), index[inside][rows.argmax(0)]
+    return {"out": y, "places": places}
+
+
+def _parts_of_bags(index, offsets, count, shares, padding):
+    bags, parts = np.full(len(index), -1), np.zeros(len(index)) if shares is None else shares
+    counting = _each_bag(index, offsets, count, padding)
+    for bag, (whole, inside) in enumerate(zip(_each_bag(index, offsets, count), counting, strict=True)):
+        bags[whole] = bag
+        if shares is None:
+            parts[whole] = 1 / max(len(inside), 1)
+    return {"bags": bags, "parts": parts}
+
+
+def _rows_of_bags(gy, bags, parts):
+    rows = np.where(bags[:, None] < 0, 0, gy[bags])
+    return rows if parts is None else rows * parts[:, None]
+
+
+def _to_shares(gy, weight, index, bags, padding):
+    return np.array([0 if bag < 0 or i == padding else gy[bag] @ weight[i] for bag, i in zip(bags, index, strict=True)])
+
+
+def _to_maxima(gy, places, out):
+    for bag, column in np.argwhere(places >= 0):
+        out[places[bag, column], column] += gy[bag, column]
+    return out
+
+
+# --- the fast ways
+
+_TILE = 1 << 14  # elements of rows that are copied at a time
 _STEP = 1 << 13  # elements of anything else at a time
 _SLOTS = 8  # of scratch: indices, rows, rows in float32, one number a row, a sum, a total
 
 
 def check_bags(offsets, count):
-    """Refuse offsets that do not cut ``range(count)`` into bags.
+    """Refuse offsets that do not divide ``range(count)`` into bags.
 
     Raises:
         ArgumentError: they do not start at 0, fall, or point beyond the end.
@@ -50,15 +106,15 @@ def _tiles(weight, index, start, stop):
         part = slice(j, min(j + columns, weight.shape[1]))
         for first in range(start, stop, step):
             last = min(first + step, stop)
-            rows = _scratch((last - first,), np.int64, 0, _SLOTS)
+            rows = threads.scratch((last - first,), np.int64, 0, _SLOTS)
             np.copyto(rows, index[first:last])
-            tile = _scratch((last - first, part.stop - j), weight.dtype, 1, _SLOTS)
+            tile = threads.scratch((last - first, part.stop - j), weight.dtype, 1, _SLOTS)
             if columns == weight.shape[1]:
                 np.take(weight, rows, axis=0, out=tile, mode="clip")
             else:
                 np.copyto(tile[0], weight[rows[0], part])
-            if _is_half(weight.dtype):
-                half, tile = tile, _scratch(tile.shape, np.float32, 2, _SLOTS)
+            if is_half(weight.dtype):
+                half, tile = tile, threads.scratch(tile.shape, np.float32, 2, _SLOTS)
                 np.copyto(tile, half)
             yield first, last, part, rows, tile
 
@@ -69,7 +125,7 @@ def _counted(index, padding):
         return index.size
     found = 0
     for i in range(0, index.size, _STEP):
-        same = _scratch(index[i : i + _STEP].shape, np.bool_, 3, _SLOTS)
+        same = threads.scratch(index[i : i + _STEP].shape, np.bool_, 3, _SLOTS)
         np.equal(index[i : i + _STEP], padding, out=same)
         found += int(np.count_nonzero(same))
     return index.size - found
@@ -77,7 +133,7 @@ def _counted(index, padding):
 
 def _weigh(tile, shares):
     """tile[i] *= shares[i]."""
-    own = _scratch(shares.shape, tile.dtype, 3, _SLOTS)
+    own = threads.scratch(shares.shape, tile.dtype, 3, _SLOTS)
     np.copyto(own, shares)
     np.multiply(tile, own[:, None], out=tile)
 
@@ -85,11 +141,12 @@ def _weigh(tile, shares):
 def _clear(tile, rows, padding):
     """tile[i] = 0 where rows[i] is ``padding``."""
     if padding is not None:
-        same = _scratch(rows.shape, np.bool_, 3, _SLOTS)
+        same = threads.scratch(rows.shape, np.bool_, 3, _SLOTS)
         np.equal(rows, padding, out=same)
         np.copyto(tile, 0, where=same[:, None])
 
 
+@formula(_sum_or_mean)
 def embedding_bag(weight, index, offsets, shares, mean, padding, out):
     """out[b] = the sum of shares[i] * weight[index[i]] over the i of bag b whose index is not ``padding``; or their mean.
 
@@ -98,7 +155,7 @@ def embedding_bag(weight, index, offsets, shares, mean, padding, out):
     """
     out.fill(0)
     most = (min(weight.shape[1], _TILE),)
-    sums, totals = (_scratch(most, _arithmetic(out.dtype), slot, _SLOTS) for slot in (4, 5))
+    sums, totals = (threads.scratch(most, arithmetic(out.dtype), slot, _SLOTS) for slot in (4, 5))
     for bag, start, stop in _bags(offsets, index.size, len(out)):
         count = max(_counted(index[start:stop], padding), 1) if mean else 1
         for first, last, part, rows, tile in _tiles(weight, index, start, stop):
@@ -116,10 +173,11 @@ def embedding_bag(weight, index, offsets, shares, mean, padding, out):
                 np.copyto(out[bag, part], total, casting="unsafe")
 
 
+@formula(_maximum)
 def embedding_bag_max(weight, index, offsets, padding, out, places):
     """out[b] = the largest of weight[index[i]] over the i of bag b whose index is not ``padding``, and 0 of none.
 
-    places[b] is in which row of weight each was found, the first of equal ones, or -1.
+    places[b] = the rows of weight in which they were found, the first of equal ones, or -1.
     """
     out.fill(0)
     places.fill(-1)
@@ -136,13 +194,14 @@ def embedding_bag_max(weight, index, offsets, padding, out, places):
                     np.copyto(best, values)
                     place.fill(row)
                     continue
-                above = _scratch(values.shape, np.bool_, 3, _SLOTS)
+                above = threads.scratch(values.shape, np.bool_, 3, _SLOTS)
                 np.greater(values, best, out=above)
                 np.copyto(best, values, where=above)
                 np.copyto(place, row, where=above)
             empty = False
 
 
+@formula(_parts_of_bags)
 def bag_parts(index, offsets, count, shares, padding, bags, parts):
     """bags[i] = the bag of index[i] out of ``count``, or -1 for none; parts[i] = shares[i] or, without, 1 over the bag's size.
 
@@ -159,6 +218,7 @@ def bag_parts(index, offsets, count, shares, padding, bags, parts):
         np.copyto(parts, shares)
 
 
+@formula(_rows_of_bags)
 def embedding_bag_rows(gy, bags, parts, out):
     """out[i] = gy[bags[i]] * parts[i]; 0 of no bag; ``parts`` may be ``None``."""
     for i, bag in enumerate(bags.tolist()):
@@ -170,6 +230,7 @@ def embedding_bag_rows(gy, bags, parts, out):
             np.multiply(gy[bag], out.dtype.type(parts[i]), out=out[i])
 
 
+@formula(_to_shares)
 def embedding_bag_shares_backward(gy, weight, index, bags, padding, out):
     """out[i] = gy[bags[i]] . weight[index[i]], and 0 of no bag and where index[i] is ``padding``."""
     out.fill(0)
@@ -179,18 +240,19 @@ def embedding_bag_shares_backward(gy, weight, index, bags, padding, out):
                 tile[i].fill(0)
                 continue
             for j in range(0, tile.shape[1], _STEP):
-                g = _scratch(tile[i, j : j + _STEP].shape, tile.dtype, 4, _SLOTS)
-                np.copyto(g, gy[bag, part][j : j + _STEP])  # a product with a half would cast it in memory of its own
+                g = threads.scratch(tile[i, j : j + _STEP].shape, tile.dtype, 4, _SLOTS)
+                np.copyto(g, gy[bag, part][j : j + _STEP])  # a product with half precision would allocate a cast
                 np.multiply(tile[i, j : j + _STEP], g, out=tile[i, j : j + _STEP])
-        sums = _scratch((last - first,), tile.dtype, 5, _SLOTS)
+        sums = threads.scratch((last - first,), tile.dtype, 5, _SLOTS)
         np.add.reduce(tile, axis=1, out=sums)
         np.add(out[first:last], sums, out=out[first:last], casting="unsafe")
 
 
+@formula(_to_maxima)
 def embedding_bag_max_backward(gy, places, out):
     """out[places[b, k], k] += gy[b, k], in order, but not for -1. Halves are summed in float32, some rows of out at a time."""
     rows, width = out.shape
-    half = _is_half(out.dtype)
+    half = is_half(out.dtype)
     step = max(_TILE // max(width, 1), 1) if half else max(rows, 1)
     columns = min(width, _TILE) if half else width
     for j in range(0, width, columns or 1):
@@ -200,7 +262,7 @@ def embedding_bag_max_backward(gy, places, out):
             if not half:
                 _add_largest(gy, places, row, target)
                 continue
-            total = _scratch(target.shape, np.float32, 0, 4)
+            total = threads.scratch(target.shape, np.float32, 0, 4)
             np.copyto(total, target)
             _add_largest(gy[:, part], places[:, part], row, total)
             np.copyto(target, total, casting="unsafe")
@@ -212,9 +274,9 @@ def _add_largest(gy, places, row, total):
     for bag in range(len(gy)):
         for j in range(0, total.shape[1], _STEP):
             part = slice(j, min(j + _STEP, total.shape[1]))
-            at, column = (_scratch((part.stop - j,), np.int64, slot, _SLOTS) for slot in (2, 3))
-            here, other = (_scratch(at.shape, np.bool_, slot, _SLOTS) for slot in (4, 5))
-            values = _scratch(at.shape, total.dtype, 6, _SLOTS)
+            at, column = (threads.scratch((part.stop - j,), np.int64, slot, _SLOTS) for slot in (2, 3))
+            here, other = (threads.scratch(at.shape, np.bool_, slot, _SLOTS) for slot in (4, 5))
+            values = threads.scratch(at.shape, total.dtype, 6, _SLOTS)
             np.copyto(at, places[bag, part])
             np.greater_equal(at, row, out=here)
             np.less(at, row + len(total), out=other)

@@ -1,6 +1,6 @@
-"""Adafactor: of the mean squares of a matrix, those of its rows and of its columns are kept, and nothing of its size is made.
+"""Adafactor: it keeps the mean squares of a matrix's rows and columns, and allocates nothing of the matrix's size.
 
-Shapes here: ``p`` and ``g`` (..., n, m), ``row`` (..., n, 1), ``col`` (..., 1, m). A vector has ``variance`` of its own shape.
+Shapes: ``p`` and ``g`` (..., n, m), ``row`` (..., n, 1), ``col`` (..., 1, m). A vector has a ``variance`` of its shape.
 
 Source: Shazeer and Stern, *Adafactor: adaptive learning rates with sublinear memory cost*, 2018.
 """
@@ -12,20 +12,37 @@ from math import sqrt as _sqrt
 
 import numpy as np
 
-from .threads import scratch as _scratch
-from .tiles import blocks as _blocks
+from ..formula import formula
+from .fast.threads import scratch as _scratch
+from .fast.tiles import blocks as _blocks
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
 
 
 def adafactor_workspace(shape, dtype):
-    """Bytes that a step wants: sums, and the mean over the rows' mean squares of each matrix."""
+    """Bytes of workspace for a step: sums, and the mean over the rows' mean squares of each matrix."""
     return 8 * (SUMS + (_prod(shape[:-2]) if len(shape) > 1 else 0))
 
 
+def _adafactor_step(p, g, row, col, variance, rho, fresh, eps1, eps2, d, shrink, maximize):
+    if p.size == 0:
+        return {}
+    rms = lambda a, *axes, **options: np.sqrt(np.mean(a**2, *axes, **options))  # noqa: E731
+    if row is None:
+        mean_square = variance = (1 - fresh) * variance + fresh * g**2
+    else:
+        row = (1 - fresh) * row + fresh * rms(g, -1, keepdims=True) ** 2
+        col = (1 - fresh) * col + fresh * rms(g, -2, keepdims=True) ** 2
+        mean_square = row * col / np.maximum(np.mean(row, -2, keepdims=True), eps1)
+    u = g / np.sqrt(np.maximum(mean_square, eps1**2))
+    step = max(eps2, rms(p)) * rho * u / max(1, rms(u) / d)
+    return {"p": p * shrink + (step if maximize else -step), "row": row, "col": col, "variance": variance}
+
+
+@formula(_adafactor_step)
 def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, shrink, maximize):
-    """Mean squares move by the share ``fresh`` to those of g; p = shrink * p - alpha * u / max(1, rms(u) / d).
+    """Mean squares move towards those of g by the share ``fresh``; p = shrink * p - alpha * u / max(1, rms(u) / d).
 
     u = g / max(root of the mean squares' estimate, eps1), alpha = max(eps2, rms(p)) * rho. Either row and col or variance is
     there, the others are ``None``. work is the workspace asked for.

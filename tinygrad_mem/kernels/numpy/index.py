@@ -1,6 +1,6 @@
-"""Indexing without NumPy's own, which allocates: places in memory are computed in tiles of scratch, then read or written.
+"""Indexing without NumPy's, which allocates: places in memory are computed in tiles of scratch, then read or written.
 
-A place is a position in the memory of an array, counted in elements from its first; so the array may be a view.
+A place is a position in the memory of an array, counted in elements from its first element, so the array may be a view.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided as _as_strided
 
 from ...dtypes import is_half as _is_half
-from .threads import scratch as _scratch
-from .tiles import blocks as _blocks
+from ..formula import formula
+from .fast.threads import scratch as _scratch
+from .fast.tiles import blocks as _blocks
 
 _TILE = 1 << 16  # places in a tile: a quarter of the scratch
 _ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
 
 
+@formula(lambda x, index: x[index])
 def take(x, index, out):
     """out = rows of x (axis 0) by int64 index, all within bounds; negative ones count from the end."""
     np.take(x, index, axis=0, out=out, mode="wrap")  # "raise" buffers the output
 
 
+def _add_rows(rows, index, out):
+    np.add.at(out, index.reshape(-1), rows.reshape(index.size, *out.shape[1:]))
+    return out
+
+
+@formula(_add_rows)
 def add_rows(rows, index, out):
     """out[index[i]] += rows[i], in order; negative indices count from the end."""
     flat = index.reshape(-1)
@@ -37,6 +45,7 @@ def add_rows(rows, index, out):
             np.add(out[row], value, out=out[row])
 
 
+@formula(lambda x, key: x[tuple(key)])
 def index_get(x, key, out):
     """out = x[key]; the key has an int64 array, whose negative entries count from the end, or a whole slice for each axis."""
     line, strides = _memory(x)
@@ -44,10 +53,19 @@ def index_get(x, key, out):
 
 
 def index_put_workspace(x, accumulate):
-    """Bytes that ``index_put`` wants: none here."""
+    """Bytes of workspace for ``index_put``: none here."""
     return 0
 
 
+def _index_put(value, key, accumulate, out):
+    if accumulate:
+        np.add.at(out, tuple(key), value)
+    else:
+        out[tuple(key)] = value
+    return out
+
+
+@formula(_index_put)
 def index_put(value, key, accumulate, work, out):
     """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
     line, strides = _memory(out)
@@ -55,18 +73,43 @@ def index_put(value, key, accumulate, work, out):
     (places.add if accumulate else places.put)(value, line)
 
 
+def _places(axis, index):
+    """Each place of ``index``, and where along ``axis`` it leads."""
+    for here in np.ndindex(index.shape):
+        yield here, (*here[:axis], index[here], *here[axis + 1 :]) if index.ndim else ()
+
+
+def _gather(x, axis, index):
+    return np.array([x[to] for _, to in _places(axis, index)], x.dtype).reshape(index.shape)
+
+
+@formula(_gather)
 def gather(x, axis, index, out):
     """out = x at index along axis."""
     line, strides = _memory(x)
     _along(index, axis, strides).get(line, out)
 
 
+def _scatter(source, axis, index, out):
+    for here, to in _places(axis, index):
+        out[to] = source[here] if np.ndim(source) else source
+    return out
+
+
+@formula(_scatter)
 def scatter(source, axis, index, out):
     """out at index along axis = source: a number, or an array of at least index's shape."""
     line, strides = _memory(out)
     _along(index, axis, strides).put(_part(source, index), line)
 
 
+def _scatter_add(source, axis, index, out):
+    for here, to in _places(axis, index):
+        out[to] += source[here] if np.ndim(source) else source
+    return out
+
+
+@formula(_scatter_add)
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, line by line."""
     part = _part(source, index)
@@ -102,6 +145,13 @@ def _add_to_lines(source, index, out):
     np.copyto(out, total, casting="unsafe")
 
 
+def _scatter_reduce(source, axis, index, reduce, out):
+    for here, to in _places(axis, index):
+        out[to] = _TOGETHER[reduce](out[to], source[here] if np.ndim(source) else source)
+    return out
+
+
+@formula(_scatter_reduce)
 def scatter_reduce(source, axis, index, reduce, out):
     """out at index along axis = itself and source together: their product ("prod"), the larger ("amax") or smaller ("amin")."""
     line, strides = _memory(out)
@@ -116,7 +166,7 @@ def _part(source, index):
 
 
 def _memory(x):
-    """All that lies between the first and the last element of x as a line, and x's strides in elements."""
+    """The memory from the first to the last element of x as a vector, and x's strides in elements."""
     strides = [s // x.itemsize for s in x.strides]
     if x.flags.c_contiguous:
         return x.reshape(-1), strides
@@ -182,14 +232,14 @@ class _Places:
                 np.copyto(line[place : place + self.width], row, casting="unsafe")
 
     def add(self, value, line):
-        """value is added to what lies at the places, in order."""
+        """Add value to the elements at the places, in order."""
         if _is_half(line.dtype):
             self._add_halves(value, line)
         else:
             self.combine(np.add, value, line)
 
     def combine(self, ufunc, value, line):
-        """Combine what lies at the places with value by ``ufunc``, in order."""
+        """Combine the elements at the places with value by ``ufunc``, in order."""
         for key, places in self.tiles():
             part = value if not isinstance(value, np.ndarray) else value[key]
             if self.width == 1:
@@ -200,7 +250,7 @@ class _Places:
                 ufunc(target, row, out=target)
 
     def _add_halves(self, value, line):
-        """:meth:`add` with sums in float32: a window of the line at a time, which all that falls into it is added to."""
+        """:meth:`add` with sums in float32, for one window of the memory at a time."""
         for start in range(0, line.size, _TILE):
             window = line[start : start + _TILE]
             total = _scratch(window.shape, np.float32, 3, 5)

@@ -1,17 +1,19 @@
-"""Batch norm and leaky ReLU whose input is found again from their output."""
+"""Batch norm and leaky ReLU whose backward computes the input from the output."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from .channels import affine as _affine
-from .channels import into as _into
-from .channels import over_images as _over_images
-from .channels import sum_lines as _sum_lines
-from .threads import SCRATCH as _SCRATCH
-from .threads import scratch as _scratch
+from ..formula import formula
+from .fast.channels import affine as _affine
+from .fast.channels import into as _into
+from .fast.channels import over_images as _over_images
+from .fast.channels import sum_lines as _sum_lines
+from .fast.threads import SCRATCH as _SCRATCH
+from .fast.threads import scratch as _scratch
 
 
+@formula(lambda weight, least: np.copysign(np.maximum(np.abs(weight), least), weight))
 def bounded_scale(weight, least, out):
     """out = weight where its absolute value is at least ``least``, else ``least`` with its sign."""
     np.absolute(weight, out=out)
@@ -25,6 +27,20 @@ def _before(y, slope, tile):
     (np.minimum if slope <= 1 else np.maximum)(tile, y, out=tile)
 
 
+def _inplace_norm_backward(gz, y, scale, bias, rstd, slope, training):
+    column = lambda a, otherwise: otherwise if a is None else a[:, None]  # noqa: E731
+    normal = (np.where(y > 0, y, y / slope) - column(bias, 0)) / column(scale, 1)
+    gx = gz
+    if training:
+        middle, share = (np.mean(a, (0, 2))[:, None] for a in (gz, gz * normal))
+        gx = gz - middle - normal * share
+    return {
+        "sums": np.stack([np.sum(gz, (0, 2)), np.sum(gz * normal, (0, 2))]),
+        "out": gx * column(rstd, 1) * column(scale, 1),
+    }
+
+
+@formula(_inplace_norm_backward)
 def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, work, sums, out):
     """sums[0] = sum of gz, sums[1] = sum of gz * the normalised x, per channel; out (or None) = the gradient of x.
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import arithmetic as _arithmetic
-from .threads import scratch as _scratch
-from .tiles import blocks as _blocks
+from ..formula import formula
+from .fast.threads import scratch as _scratch
+from .fast.tiles import blocks as _blocks
 
 _TILE = 1 << 15
 
 
+@formula(lambda x, diagonal, lower: np.tril(x, diagonal) if lower else np.triu(x, diagonal))
 def triangle(x, diagonal, lower, out):
     """out = x on one side of a diagonal of the last two axes, 0 on the other."""
     rows, columns = out.shape[-2:]
@@ -22,6 +24,15 @@ def triangle(x, diagonal, lower, out):
         out[..., i, zero] = 0
 
 
+def _windows_backward(gy, axis, step, out):
+    gx = np.moveaxis(np.zeros(out.shape), axis, 0)
+    for window, part in enumerate(np.moveaxis(gy, axis, 0)):
+        for offset in range(part.shape[-1]):
+            gx[window * step + offset] += part[..., offset]
+    return np.moveaxis(gx, 0, axis)
+
+
+@formula(_windows_backward)
 def windows_backward(gy, axis, step, out):
     """out = the gradients gy (a window's place along ``axis``, its entries last) of the windows that see each entry, added up.
 

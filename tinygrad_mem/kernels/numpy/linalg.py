@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ...dtypes import is_half as _is_half
 from ...scope import local as _local
-from .blas import add_product as _add_product
-from .blas import matmul as _product
-from .halves import cast as _cast
-from .narrow import product as _narrow_product
+from ..formula import formula
+from ..grouped import each_group as _each_group
+from .fast.blas import add_product as _add_product
+from .fast.blas import matmul as _product
+from .fast.halves import cast as _cast
+from .fast.narrow import product as _narrow_product
 
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
 
 def matmul_workspace(x_shape, y_shape, dtype):
-    """Bytes of workspace that a product of these shapes wants: none but for float16."""
+    """Bytes of workspace for a product of these shapes: none, except for float16."""
     if not _is_half(dtype):
         return 0
     m, k, n = x_shape[-2], x_shape[-1], y_shape[-1]
@@ -24,6 +28,7 @@ def matmul_workspace(x_shape, y_shape, dtype):
     return 4 * (rows * (k + columns) + k * columns)
 
 
+@formula(lambda x, y: x @ y)
 def matmul(x, y, work, out):
     """out = x @ y; work is the workspace asked for."""
     if out.size == 0:
@@ -37,6 +42,7 @@ def matmul(x, y, work, out):
     _half_products(x, y, None, 1, 1, work, out)
 
 
+@formula(lambda x, y, addend, alpha, beta: alpha * (x @ y) + beta * addend)
 def matmul_add(x, y, addend, alpha, beta, work, out):
     """out = alpha * (x @ y) + beta * addend, of halves: added in float32 and rounded once. addend may be out; beta is not 0."""
     if out.size:
@@ -54,6 +60,45 @@ def _half_products(x, y, addend, alpha, beta, work, out):
             _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])
 
 
+def _grouped(x, y, ends, out):
+    group = np.searchsorted(ends, np.arange(len(x)), side="right")[:, None] == np.arange(len(ends))
+    return np.einsum("ng,nk,gkm->nm", group, x, y) if out.ndim == 2 else np.einsum("ng,nk,nm->gkm", group, x, y)
+
+
+@formula(_grouped)
+def grouped_matmul(x, y, ends, work, out):
+    """The rows of each group times its matrix, or x's rows times y's, as ``each_group`` has it."""
+    _each_group(matmul, x, y, ends.tolist(), work, out)
+
+
+def solve_triangular_workspace(shape, dtype):
+    """Bytes of workspace that solving for an array of this shape wants: one row of each matrix."""
+    return math.prod((*shape[:-2], shape[-1])) * dtype.itemsize
+
+
+def _solved(a, b, upper, unit):
+    a = np.triu(a) if upper else np.tril(a)
+    one = np.eye(a.shape[-1])
+    return np.linalg.solve(np.where(one, 1.0, a) if unit else a, b)
+
+
+@formula(_solved)
+def solve_triangular(a, b, upper, unit, work, out):
+    """out = what a triangular ``a`` takes to ``b``, a row after the other; where ``unit``, with ones for a's diagonal."""
+    if out.size == 0:
+        return
+    np.copyto(out, b)
+    row, size = work.view(out.dtype).reshape(*out.shape[:-2], 1, out.shape[-1]), a.shape[-1]
+    for i in reversed(range(size)) if upper else range(size):
+        known = slice(i + 1, size) if upper else slice(i)
+        if i != (size - 1 if upper else 0):
+            np.matmul(a[..., i : i + 1, known], out[..., known, :], out=row)
+            np.subtract(out[..., i : i + 1, :], row, out=out[..., i : i + 1, :])
+        if not unit:
+            np.divide(out[..., i, :], a[..., i, i, None], out=out[..., i, :])
+
+
+@formula(lambda x, y, out: out + x @ y)
 def add_matmul(x, y, out):
     """out += x @ y, of matrices of float32 or float64."""
     if x.shape[1]:

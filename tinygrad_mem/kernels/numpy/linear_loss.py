@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import numpy as np
 
+from ..formula import formula
 from .cross_entropy import _patches, _positions, _weights
-from .lines import lines as _lines
-from .lines import pieces as _pieces
-from .lines import stat as _stat
-from .lines import sum_lines as _sum_lines
-from .threads import scratch as _scratch
+from .fast import lines, threads
+
+# --- the formulas
 
 
+def _folded(x, first, target, weight, ignore, smoothing, classes, lse, picked):
+    lse = np.logaddexp(lse, np.log(np.exp(x).sum(1)))
+    for n, k, i in np.ndindex(x.shape):
+        w = 1 if weight is None else weight[first + k]
+        own = (1 - smoothing) * (target[n, i] == first + k != ignore)
+        picked[n, i] += w * (own + smoothing / classes) * x[n, k, i]
+    return {"lse": lse, "picked": picked}
+
+
+def _finished(target, weight, ignore, smoothing, classes, lse, picked):
+    weight = np.ones(classes) if weight is None else weight
+    counts = target != ignore
+    share = (1 - smoothing) * weight[np.where(counts, target, 0)] + smoothing / classes * weight.sum()
+    return {"picked": np.where(counts, share * lse - picked, 0)}
+
+
+# --- the fast ways
+
+
+@formula(_folded)
 def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picked):
     """Take part of the scores of each line into account: x (outer, some of all classes, inner), from class ``first`` on.
 
@@ -23,20 +42,20 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
 
     def run(a, b):
         part, goal = x[a, :, b], target[a, b]
-        top, total, smooth = (_stat(part, wide, slot) for slot in (2, 3, 7))
+        top, total, smooth = (lines.stat(part, wide, slot) for slot in (2, 3, 7))
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         smooth.fill(0)
-        for piece in _pieces(part):
+        for piece in lines.pieces(part):
             cut = part[:, piece]
             own = slice(first + piece.start, first + piece.stop)
-            tile = _scratch(cut.shape, wide, 0, 8)
+            tile = threads.scratch(cut.shape, wide, 0, 8)
             if smoothing:
                 np.multiply(cut, 1 if spread is None else spread[:, own], out=tile, dtype=wide)
-                _sum_lines(tile, smooth)
+                lines.sum_lines(tile, smooth)
             np.copyto(tile, cut)
             at, missing = _positions(goal, own, ignore, classes)
-            found = _scratch(goal.shape, wide, 5, 8)
+            found = threads.scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.copyto(found, 0, where=missing)
             w = _weights(weight, goal, ignore, wide, 1)  # where half of a tile of float64 was: it is made anew below
@@ -45,16 +64,17 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
             np.add(picked[a, b], w, out=picked[a, b])
             np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
-            _sum_lines(tile, total)
+            lines.sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=total)
         np.logaddexp(lse[a, b], total[:, 0], out=lse[a, b])
         np.multiply(smooth, smoothing / classes, out=smooth)
         np.add(picked[a, b], smooth[:, 0], out=picked[a, b])
 
-    _lines(x.shape, run)
+    lines.lines(x.shape, run)
 
 
+@formula(_finished)
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
     """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
     heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
@@ -64,4 +84,4 @@ def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
         np.add(w, smoothing / classes * heavy, out=w)
         np.multiply(w, lse[a, b], out=w)
         np.subtract(w, picked[a, b], out=picked[a, b])
-        np.copyto(picked[a, b], 0, where=_scratch(w.shape, np.bool_, 6, 8))  # as _weights left it
+        np.copyto(picked[a, b], 0, where=threads.scratch(w.shape, np.bool_, 6, 8))  # as _weights left it

@@ -1,4 +1,4 @@
-"""Losses of pairs of elements, in tiles: the sum is taken as the tiles are made, so no array of losses is needed.
+"""Losses of pairs of elements, of their formulas: the sum is taken as tiles are made, so no array of losses is needed.
 
 ``scale`` is ``None`` for a loss an element; else the result is the sum of all losses times ``scale``. Half precision is
 computed in float32. Sums of tiles are added in float64, in the order of the tiles, whatever the number of threads.
@@ -6,159 +6,146 @@ computed in float32. Sums of tiles are added in float64, in the order of the til
 
 from __future__ import annotations
 
+from collections.abc import Callable as _Callable
+from functools import wraps as _wraps
 from typing import Any as _Any
+from typing import ParamSpec as _ParamSpec
 
 import numpy as np
 
 from ...errors import ArgumentError as _ArgumentError
 from .cross_entropy import *  # noqa: F403
-from .curves import log1p as _log1p
-from .threads import GRAIN as _GRAIN
-from .threads import scratch as _scratch
-from .threads import split as _split
-from .tiles import blocks as _blocks
-from .tiles import sign as _sign
+from .fast import threads, tiles
+from .fast.computed import Written as _Written
+from .fast.computed import log1p as _log1p
 
-_TILE = 1 << 14  # elements: eight float64 tiles fill the scratch
-
-
-def _cut(arrays: list[_Any]) -> tuple[list[_Any], list]:
-    """The arrays, flat where all are contiguous, and the indices of their tiles."""
-    if all(a is None or a.flags.c_contiguous for a in arrays):
-        flat: list[_Any] = [None if a is None else a.reshape(-1) for a in arrays]
-        return flat, [slice(i, i + _TILE) for i in range(0, flat[0].size, _TILE)]
-    return arrays, list(_blocks(arrays[0].shape, _TILE))
+_P = _ParamSpec("_P")
+_TILE = 1 << 14  # elements: sixteen float64 tiles fill the scratch
 
 
 def _tile(a: _Any, index: _Any, wide: _Any, slot: int) -> _Any:
     """One tile in the wide dtype: a view where it is already, else a copy in scratch."""
-    if a is None:
-        return None
     part = a[index]
     if part.dtype == wide:
         return part
-    tile = _scratch(part.shape, wide, slot, 8)
+    tile = threads.scratch(part.shape, wide, slot, 16)
     np.copyto(tile, part, casting="unsafe")
     return tile
 
 
-def _run(formula: _Any, arrays: list[_Any], count: int, wide: _Any, finish: _Any) -> None:
-    """``finish(k, index, result)`` for every tile k, the result of ``formula(result, *tiles, *scratch)`` on it."""
-    arrays, cuts = _cut(arrays)
+def _run(written: _Written, arguments: tuple, others: list, wide: _Any, finish: _Any) -> None:
+    """``finish(k, result, *others)`` for the result of the formula on each tile k, on several cores."""
+    run, temps = written(*arguments)
+    every, read = [*arguments, *others], len(arguments)
+    if all(a.flags.c_contiguous for a in every if isinstance(a, np.ndarray)):
+        every = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in every]
+    cuts = _cuts(every[0])
 
     def part(start, stop):
         for k in range(start, stop):
-            tiles = [_tile(a, cuts[k], wide, slot) for slot, a in enumerate(arrays[:count])]
-            work = [_scratch(tiles[0].shape, wide, slot, 8) for slot in (4, 5, 6)]
-            formula(work[0], *tiles, *work[1:])
-            finish(k, cuts[k], work[0], arrays[count:])
+            tile = [_tile(a, cuts[k], wide, i) if isinstance(a, np.ndarray) else a for i, a in enumerate(every[:read])]
+            result, *work = (threads.scratch(tile[0].shape, wide, slot, 16) for slot in range(read, read + 1 + temps))
+            run(result, *tile, *work)
+            finish(k, result, *[a[cuts[k]] for a in every[read:]])
 
-    _split(len(cuts), part, grain=_GRAIN // _TILE)
-
-
-def _loss(formula, arrays, scale, out):
-    """out = ``formula`` of every element, or the sum of all times ``scale``."""
-    wide = np.float64 if out.dtype == np.float64 else np.float32
-    if scale is None:
-
-        def keep(k, index, result, rest):
-            np.copyto(rest[0][index], result, casting="unsafe")
-
-        _run(formula, [*arrays, out], len(arrays), wide, keep)
-        return
-    sums = [0.0] * len(_cut(arrays)[1])
-
-    def add(k, index, result, rest):
-        sums[k] = float(np.add.reduce(result, axis=None))
-
-    _run(formula, arrays, len(arrays), wide, add)
-    out.fill(sum(sums) * scale)
+    threads.split(len(cuts), part, grain=threads.GRAIN // _TILE)
 
 
-def _gradient(formula, gy, arrays, scale, out):
-    """out = gy * scale * ``formula``; gy is 0-d, or of out's shape (and may be out)."""
-    wide = np.float64 if out.dtype == np.float64 else np.float32
-    if gy.ndim == 0:
-        factor = float(gy) * scale
-
-        def keep(k, index, result, rest):
-            np.multiply(result, factor, out=rest[0][index], casting="unsafe")
-
-        _run(formula, [*arrays, out], len(arrays), wide, keep)
-        return
-
-    def keep_each(k, index, result, rest):
-        np.multiply(result, scale, out=result)
-        np.multiply(result, rest[1][index], out=rest[0][index], casting="unsafe")
-
-    _run(formula, [*arrays, out, gy], len(arrays), wide, keep_each)
+def _cuts(x: _Any) -> list:
+    return [slice(i, i + _TILE) for i in range(0, x.size, _TILE)] if x.ndim == 1 else list(tiles.blocks(x.shape, _TILE))
 
 
+def _wide(out: _Any) -> _Any:
+    return np.float64 if out.dtype == np.float64 else np.float32
+
+
+def _loss(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
+    """The kernel of a loss: out = the formula of every element, or the sum of all times ``scale``."""
+    written = _Written(plain, ("scale", "out"), apart=True)
+
+    def kernel(*arguments: _Any, out: _Any) -> None:
+        *given, scale = arguments
+        if scale is None:
+            _run(written, tuple(given), [out], _wide(out), lambda k, loss, out: np.copyto(out, loss, casting="unsafe"))
+            return
+        sums: dict[int, float] = {}
+        _run(written, tuple(given), [], _wide(out), lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}))
+        out.fill(sum(sums[k] for k in sorted(sums)) * scale)
+
+    def formula(**given: _Any) -> _Any:
+        losses = plain(**given)  # pyright: ignore[reportCallIssue]
+        return losses if given["scale"] is None else np.sum(losses) * given["scale"]
+
+    return _kernel(plain, kernel, formula)
+
+
+def _gradient(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
+    """The kernel of a gradient: out = gy * scale * the formula; gy is 0-d, or of out's shape (and may be out)."""
+    written = _Written(plain, ("gy", "scale", "out"), apart=True)
+
+    def kernel(gy: _Any, *arguments: _Any, out: _Any) -> None:
+        *given, scale = arguments
+        if gy.ndim == 0:
+            factor = float(gy) * scale
+            _run(written, tuple(given), [out], _wide(out), lambda k, g, out: np.multiply(g, factor, out=out, casting="unsafe"))
+            return
+
+        def finish(k, g, out, gy):
+            np.multiply(g, scale, out=g)
+            np.multiply(g, gy, out=out, casting="unsafe")
+
+        _run(written, tuple(given), [out, gy], _wide(out), finish)
+
+    def formula(**given: _Any) -> _Any:
+        return given["gy"] * given["scale"] * plain(**given)  # pyright: ignore[reportCallIssue]
+
+    return _kernel(plain, kernel, formula)
+
+
+def _kernel(plain: _Any, kernel: _Any, formula: _Any) -> _Any:
+    """The kernel, and its formula, with the name and the arguments of ``plain``."""
+    kernel = _wraps(plain)(kernel)
+    kernel.formula = _wraps(plain)(formula)
+    return kernel
+
+
+@_loss
 def mse_loss(x, y, scale, out):
     """(x - y)**2."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        np.multiply(o, o, out=o)
-
-    _loss(formula, [x, y], scale, out)
+    d = x - y
+    return d * d
 
 
+@_gradient
 def mse_loss_backward(gy, x, y, scale, out):
     """2 * (x - y), for x; with the two exchanged, for y."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        np.multiply(o, 2, out=o)
-
-    _gradient(formula, gy, [x, y], scale, out)
+    return (x - y) * 2
 
 
+@_loss
 def l1_loss(x, y, scale, out):
     """|x - y|."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        np.absolute(o, out=o)
-
-    _loss(formula, [x, y], scale, out)
+    return np.abs(x - y)
 
 
+@_gradient
 def l1_loss_backward(gy, x, y, scale, out):
     """The sign of x - y, for x; with a negative ``scale``, for y."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        _sign(o, t, o)
-
-    _gradient(formula, gy, [x, y], scale, out)
+    return np.sign(x - y)
 
 
+@_loss
 def huber_loss(x, y, delta, factor, scale, out):
     """factor * ((x - y)**2 / 2 where |x - y| <= delta, else delta * (|x - y| - delta / 2))."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        np.absolute(o, out=o)
-        np.minimum(o, delta, out=t)
-        np.multiply(t, 0.5, out=u)
-        np.subtract(o, u, out=o)
-        np.multiply(o, t, out=o)
-        np.multiply(o, factor, out=o)
-
-    _loss(formula, [x, y], scale, out)
+    far = np.abs(x - y)
+    near = np.minimum(far, delta)
+    return (far - near * 0.5) * near * factor
 
 
+@_gradient
 def huber_loss_backward(gy, x, y, delta, factor, scale, out):
     """factor * (x - y) within [-delta, delta], for x; with the two exchanged, for y."""
-
-    def formula(o, x, y, t, u):
-        np.subtract(x, y, out=o)
-        np.maximum(o, -delta, out=o)
-        np.minimum(o, delta, out=o)
-        np.multiply(o, factor, out=o)
-
-    _gradient(formula, gy, [x, y], scale, out)
+    return np.minimum(np.maximum(x - y, delta * -1), delta) * factor
 
 
 def check_probabilities(x):
@@ -173,170 +160,75 @@ def check_probabilities(x):
         )
 
 
+def _weighed(loss, weight):
+    return loss if weight is None else loss * weight
+
+
+@_loss
 def binary_cross_entropy(x, y, weight, scale, out):
     """-weight * (y * ln x + (1 - y) * ln(1 - x)), logarithms not below -100."""
-
-    def formula(o, x, y, w, t, u):
-        np.log(x, out=t)
-        np.maximum(t, -100, out=t)
-        np.multiply(t, y, out=t)
-        np.negative(x, out=o)
-        np.log1p(o, out=o)
-        np.maximum(o, -100, out=o)
-        np.subtract(y, 1, out=u)
-        np.multiply(o, u, out=o)
-        np.subtract(o, t, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _loss(formula, [x, y, weight], scale, out)
+    of_one = np.maximum(np.log(x), -100) * y
+    return _weighed(np.maximum(np.log1p(-x), -100) * (y - 1) - of_one, weight)
 
 
+@_gradient
 def binary_cross_entropy_backward(gy, x, y, weight, scale, out):
     """weight * (x - y) / (x * (1 - x)), for x; the denominator is not below 1e-12."""
-
-    def formula(o, x, y, w, t, u):
-        np.subtract(1, x, out=t)
-        np.multiply(t, x, out=t)
-        np.maximum(t, 1e-12, out=t)
-        np.subtract(x, y, out=o)
-        np.divide(o, t, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _gradient(formula, gy, [x, y, weight], scale, out)
+    return _weighed((x - y) / np.maximum((1 - x) * x, 1e-12), weight)
 
 
+@_gradient
 def binary_cross_entropy_backward_y(gy, x, y, weight, scale, out):
     """weight * -(ln x - ln(1 - x)), for y."""
-
-    def formula(o, x, y, w, t, u):
-        np.log(x, out=t)
-        np.negative(x, out=o)
-        np.log1p(o, out=o)
-        np.subtract(t, o, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _gradient(formula, gy, [x, y, weight], -scale, out)
+    return _weighed(-(np.log(x) - np.log1p(-x)), weight)  # in this order 0 has PyTorch's sign
 
 
-def _softplus_minus(x, o, t, u):
-    """o = ln(1 + e**-x), without overflow; t and u are scratch."""
-    np.absolute(x, out=u)
-    np.negative(u, out=u)
-    np.exp(u, out=u)
-    _log1p(u, t, o)
-    np.minimum(x, 0, out=t)
-    np.subtract(o, t, out=o)
+def _above(x):
+    """ln(1 + e**-x), without overflow."""
+    return _log1p(np.exp(-np.abs(x))) - np.minimum(x, 0)
 
 
+def _share(y, positive):
+    """1 + (positive - 1) * y, by which what belongs to the positive class is multiplied."""
+    return (positive - 1) * y + 1
+
+
+@_loss
 def bce_with_logits(x, y, weight, positive, scale, out):
     """weight * ((1 - y) * x + (1 + (positive - 1) * y) * ln(1 + e**-x)); ``positive`` may be ``None``, for 1."""
-
-    def formula(o, x, y, w, p, t, u):
-        _softplus_minus(x, o, t, u)
-        if p is not None:
-            np.subtract(p, 1, out=t)
-            np.multiply(t, y, out=t)
-            np.add(t, 1, out=t)
-            np.multiply(o, t, out=o)
-        np.subtract(1, y, out=t)
-        np.multiply(t, x, out=t)
-        np.add(o, t, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _loss(formula, [x, y, weight, positive], scale, out)
+    above = _above(x) if positive is None else _above(x) * _share(y, positive)
+    return _weighed(above + (1 - y) * x, weight)
 
 
+@_gradient
 def bce_with_logits_backward(gy, x, y, weight, positive, scale, out):
     """weight * ((1 - y) - (1 + (positive - 1) * y) * sigmoid(-x)), for x."""
-
-    def formula(o, x, y, w, p, t, u):
-        np.exp(x, out=o)
-        np.add(o, 1, out=o)
-        np.divide(1, o, out=o)
-        if p is not None:
-            np.subtract(p, 1, out=t)
-            np.multiply(t, y, out=t)
-            np.add(t, 1, out=t)
-            np.multiply(o, t, out=o)
-        np.subtract(1, y, out=t)
-        np.subtract(t, o, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _gradient(formula, gy, [x, y, weight, positive], scale, out)
+    below = 1 / (np.exp(x) + 1)
+    return _weighed((1 - y) - (below if positive is None else below * _share(y, positive)), weight)
 
 
+@_gradient
 def bce_with_logits_backward_y(gy, x, y, weight, positive, scale, out):
     """weight * ((positive - 1) * ln(1 + e**-x) - x), for y."""
-
-    def formula(o, x, y, w, p, t, u):
-        if p is None:
-            np.negative(x, out=o)
-        else:
-            _softplus_minus(x, o, t, u)
-            np.subtract(p, 1, out=t)
-            np.multiply(o, t, out=o)
-            np.subtract(o, x, out=o)
-        if w is not None:
-            np.multiply(o, w, out=o)
-
-    _gradient(formula, gy, [x, y, weight, positive], scale, out)
+    return _weighed(-x if positive is None else _above(x) * (positive - 1) - x, weight)
 
 
-def _x_log_x(y, o, flag):
-    """o = y * ln y, 0 where y is 0."""
-    zero = flag.view(np.bool_).reshape(-1)[: y.size].reshape(y.shape)
-    np.log(y, out=o)
-    np.multiply(o, y, out=o)
-    np.equal(y, 0, out=zero)
-    np.copyto(o, 0, where=zero)
-
-
+@_loss
 def kl_div(x, y, log_target, scale, out):
     """y * (ln y - x), 0 where y is 0; with ``log_target``, e**y * (y - x)."""
-
-    def formula(o, x, y, t, u):
-        if log_target:
-            np.exp(y, out=t)
-            np.subtract(y, x, out=o)
-            np.multiply(o, t, out=o)
-        else:
-            _x_log_x(y, o, u)
-            np.multiply(y, x, out=t)
-            np.subtract(o, t, out=o)
-
-    _loss(formula, [x, y], scale, out)
+    if log_target:
+        return (y - x) * np.exp(y)
+    y_log_y = np.log(y) * y
+    return np.where(y == 0, 0, y_log_y) - y * x
 
 
+@_gradient
 def kl_div_backward(gy, x, y, log_target, scale, out):
     """-y, or -e**y with ``log_target``, for x."""
-
-    def formula(o, x, y, t, u):
-        if log_target:
-            np.exp(y, out=o)
-            np.negative(o, out=o)
-        else:
-            np.negative(y, out=o)
-
-    _gradient(formula, gy, [x, y], scale, out)
+    return -np.exp(y) if log_target else -y
 
 
+@_gradient
 def kl_div_backward_y(gy, x, y, log_target, scale, out):
     """ln y + 1 - x, or e**y * (y - x + 1) with ``log_target``, for y."""
-
-    def formula(o, x, y, t, u):
-        if log_target:
-            np.subtract(y, x, out=o)
-            np.exp(y, out=t)
-        else:
-            np.log(y, out=o)
-            np.subtract(o, x, out=o)
-        np.add(o, 1, out=o)
-        if log_target:
-            np.multiply(o, t, out=o)
-
-    _gradient(formula, gy, [x, y], scale, out)
+    return (y - x + 1) * np.exp(y) if log_target else np.log(y) - x + 1

@@ -6,20 +6,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from .blas import single as _single
-from .channels import TILE as _TILE
-from .channels import add as _add
-from .channels import affine as _affine
-from .channels import channel_sums as _channel_sums
-from .channels import squares as _squares
-from .folds import ONES as _ONES
-from .folds import RUN as _RUN
-from .threads import scratch as _scratch
-from .threads import split as _split
+from ..formula import formula
+from .fast import line_norm as _line_norm
+from .fast.blas import single as _single
+from .fast.channels import TILE as _TILE
+from .fast.channels import add as _add
+from .fast.channels import affine as _affine
+from .fast.channels import channel_sums as _channel_sums
+from .fast.channels import squares as _squares
+from .fast.folds import ONES as _ONES
+from .fast.folds import RUN as _RUN
+from .fast.threads import scratch as _scratch
+from .fast.threads import split as _split
 
 _GRAIN = 1 << 19  # elements of samples that pay for a core of their own: calls of a few microseconds wait for each other
 
 
+def _batch_statistics(x, eps, momentum, running_mean, running_var):
+    mean, variance = np.mean(x, (0, 2)), np.var(x, (0, 2))
+    count = x.shape[0] * x.shape[2]
+    found = {"mean": mean, "rstd": 1 / np.sqrt(variance + eps)}
+    if running_mean is not None:
+        found["running_mean"] = (1 - momentum) * running_mean + momentum * mean
+        found["running_var"] = (1 - momentum) * running_var + momentum * variance * count / max(count - 1, 1)
+    return found
+
+
+@formula(_batch_statistics)
 def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean, rstd):
     """mean and 1 / sqrt(variance + eps) of each channel of x (n, channels, length); running statistics move by ``momentum``.
 
@@ -58,6 +71,7 @@ def _reciprocal_root(variance, eps, out):
     np.divide(1.0, out, out=out)
 
 
+@formula(lambda running_mean, running_var, eps: {"mean": running_mean, "rstd": 1 / np.sqrt(running_var + eps)})
 def given_statistics(running_mean, running_var, eps, mean, rstd):
     """mean and 1 / sqrt(variance + eps) from running statistics."""
     np.copyto(mean, running_mean)
@@ -65,6 +79,12 @@ def given_statistics(running_mean, running_var, eps, mean, rstd):
     _reciprocal_root(rstd, eps, rstd)
 
 
+def _batch_norm(x, mean, rstd, weight, bias):
+    y = (x - mean[:, None]) * rstd[:, None] * (1 if weight is None else weight[:, None])
+    return y if bias is None else y + bias[:, None]
+
+
+@formula(_batch_norm)
 def batch_norm(x, mean, rstd, weight, bias, work, out):
     """out = (x - mean) * rstd * weight + bias, per channel of (n, channels, length); work is (2, channels)."""
     a, b = work
@@ -83,6 +103,17 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
     _affine((a, b), run, x, out)
 
 
+def _batch_norm_backward(gy, x, mean, rstd, weight, training):
+    normal = (x - mean[:, None]) * rstd[:, None]
+    scale = (rstd if weight is None else rstd * weight)[:, None]
+    gx = scale * gy
+    if training:
+        middle, slope = (np.mean(a, (0, 2))[:, None] for a in (gy, gy * normal))
+        gx = scale * (gy - middle - normal * slope)
+    return {"sums": np.stack([np.sum(gy, (0, 2)), np.sum(gy * normal, (0, 2))]), "out": gx}
+
+
+@formula(_batch_norm_backward)
 def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums, out):
     """sums[0] = sum of gy, sums[1] = sum of gy * (x - mean) * rstd, per channel; out (or None) = the gradient of x.
 
@@ -200,6 +231,15 @@ def _part(parameter, groups, cut):
     return parameter[tuple(i if n != 1 else slice(None) for i, n in zip(index, parameter.shape, strict=True))]
 
 
+def _sample_norm(x, weight, bias, eps, centre):
+    mean = np.mean(x, (2, 3), keepdims=True) if centre else np.zeros((*x.shape[:2], 1, 1))
+    rstd = 1 / np.sqrt(np.mean((x - mean) ** 2, (2, 3), keepdims=True) + eps)
+    y = (x - mean) * rstd * (1 if weight is None else weight)
+    found = {"rstd": rstd[..., 0, 0], "out": y if bias is None else y + bias}
+    return found | {"mean": mean[..., 0, 0]} if centre else found
+
+
+@formula(_sample_norm)
 def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
     """out = (x - mean) * rstd * weight + bias with statistics of each (sample, group); without ``centre`` mean is 0."""
     count = max(x.shape[2] * x.shape[3], 1)
@@ -234,16 +274,32 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
     _over_samples(x.shape, run)
 
 
+def _summed_to(like, x):
+    """x summed over samples, and over the other axes of which ``like`` has 1."""
+    axes = (0, *[a for a in (1, 2, 3) if like.shape[a] == 1])
+    return np.sum(x, axis=axes, keepdims=True)
+
+
+def _sample_norm_backward(gy, x, mean, rstd, weight, grad_weight, grad_bias):
+    normal = (x if mean is None else x - mean[..., None, None]) * rstd[..., None, None]
+    g = gy if weight is None else gy * weight
+    slope = g if mean is None else g - np.mean(g, (2, 3), keepdims=True)
+    gx = (slope - normal * np.mean(g * normal, (2, 3), keepdims=True)) * rstd[..., None, None]
+    found = {"grad_weight": (grad_weight, gy * normal), "grad_bias": (grad_bias, gy)}
+    return {"out": gx} | {name: _summed_to(like, terms) for name, (like, terms) in found.items() if like is not None}
+
+
+@formula(_sample_norm_backward)
 def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
     """The gradients of x (into out), weight and bias; any target may be ``None``. mean is ``None`` without centring.
 
     stat is (2, n, groups); grad_weight and grad_bias have the weight's broadcast shape with one axis in front. out may be gy.
     """
-    if _of_lines(x, rstd, weight, grad_weight, grad_bias):
+    if _line_norm.fits(x, rstd, weight, grad_weight, grad_bias):
         size = (len(x), x.shape[2] * x.shape[3])
         flat = [a if a is None else a.reshape(size[1]) for a in (weight, grad_weight, grad_bias)]
         gx = out if out is None else out.reshape(size)
-        _line_norm_backward(gy.reshape(size), x.reshape(size), mean, rstd, flat[0], stat.reshape(-1), flat[1], flat[2], gx)
+        _line_norm.backward(gy.reshape(size), x.reshape(size), mean, rstd, flat[0], stat.reshape(-1), flat[1], flat[2], gx)
         return
     count = max(x.shape[2] * x.shape[3], 1)
     wide = rstd.dtype
@@ -315,80 +371,3 @@ def _add_reduced(x, total):
     else:
         np.add.reduce(x, axis=axes, keepdims=True, out=small)
     np.add(total, small[0], out=total)
-
-
-# --- layer norm: a sample is a line, which has a parameter for each of its numbers
-
-_SEGMENTS = 16  # at most: what threads can share
-_LONGEST = len(_ONES[np.dtype(np.float32)])  # line that one product sums
-
-
-def _of_lines(x, rstd, *parameters):
-    size = x.shape[2] * x.shape[3]
-    whole = all(p is None or p.size == size for p in parameters)
-    return x.shape[1] == 1 and x.dtype == rstd.dtype and whole and 0 < size <= _LONGEST and len(x) > 0
-
-
-def _line_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias, out):
-    """:func:`sample_norm_backward` of lines: x (n, size). Sums along lines and over them are products, with the weight or rstd.
-
-    The lines are cut into segments, which depend on the shape alone; each has its sums over lines in stat.
-    """
-    n, size = x.shape
-    height = min(_TILE // size, _RUN)
-    tiles = -(-n // height)
-    segments = max(min(n // size, tiles, _SEGMENTS), 1)
-    targets = [grad_bias, grad_weight]
-    shares = [[t if segments == 1 else stat[k * n + i * size :][:size] for i in range(segments)] for k, t in enumerate(targets)]
-    ones = _ONES[x.dtype]
-
-    def run(first, last):
-        for i in range(first, last):
-            bias, slope = (None if t is None else share[i] for t, share in zip(targets, shares, strict=True))
-            for number in range(tiles * i // segments, tiles * (i + 1) // segments):
-                rows = slice(number * height, min((number + 1) * height, n))
-                fresh = number == tiles * i // segments
-                g, r = gy[rows], rstd[rows]
-                t, u = (_scratch(g.shape, x.dtype, k, 4) for k in (0, 1))
-                np.subtract(x[rows], 0 if mean is None else mean[rows], out=t)
-                if bias is not None:
-                    _add_weighed(ones[: len(g)], g, bias, fresh)
-                np.multiply(g, t, out=u)
-                if slope is not None:
-                    _add_weighed(r[:, 0], u, slope, fresh)
-                if out is not None:
-                    _line_gradient(g, t, u, r, weight, mean is not None, out[rows])
-
-    with _single():
-        _split(segments, run, max(segments * _GRAIN // x.size, 1))
-    for target, share in zip(targets, shares, strict=True):
-        if target is not None and segments > 1:
-            np.copyto(target, share[0])
-            for more in share[1:]:
-                np.add(target, more, out=target)
-
-
-def _add_weighed(weights, x, total, first):
-    """total = weights @ x, added to what is there unless ``first``."""
-    part = total if first else _scratch(total.shape, total.dtype, 2, 4)
-    np.matmul(weights, x, out=part)
-    _add(part, total)
-
-
-def _line_gradient(g, t, u, r, weight, centre, out):
-    """out = (w g - mean(w g) - t r**2 mean(w g t)) r of a tile, where t is centred, u = g t, and both may be overwritten."""
-    count = g.shape[1]
-    along = _ONES[t.dtype][:count] if weight is None else weight
-    middle, flow = (_scratch((len(g), 1), t.dtype, k, 8) for k in (6, 7))
-    np.matmul(g, along, out=middle[:, 0])
-    np.matmul(u, along, out=flow[:, 0])
-    np.multiply(middle, 1.0 / count, out=middle)
-    for factor in (r, r, 1.0 / count):
-        np.multiply(flow, factor, out=flow)
-    np.multiply(t, flow, out=t)
-    if weight is not None:
-        g = np.multiply(g, weight, out=u)
-    np.subtract(g, t, out=u)
-    if centre:
-        np.subtract(u, middle, out=u)
-    np.multiply(u, r, out=out)

@@ -1,61 +1,80 @@
 """Update rules of optimizers: one pass over a parameter in tiles, nothing of its size besides its state.
 
-``p`` and the state arrays are written, ``g`` is read. What is half precision is computed in float32 tiles.
-Scalars (bias corrections, step sizes) are computed by the caller, in Python.
+``p`` and the state arrays are written, ``g`` is read: a formula returns what is written, by name. What is half precision is
+computed in float32 tiles. Scalars (bias corrections, step sizes) are computed by the caller, in Python.
 """
 
 from __future__ import annotations
 
+from functools import wraps as _wraps
+
 import numpy as np
 
 from ...dtypes import arithmetic as _arithmetic
-from .halves import cast as _cast
-from .rules import adam_rule as _adam_rule
-from .rules import average as _average
-from .rules import average_square as _average_square
-from .rules import decayed as _decayed
-from .rules import momentum_rule as _momentum_rule
-from .tiles import flags as _flags
-from .tiles import tiled as _tiled
+from ..formula import formula
+from .fast import rules, tiles
+from .fast.computed import Written as _Written
+from .fast.halves import cast as _cast
 
 
-def _update(run, temps, p, g, *states, roots=()):
-    """``run(p, g, *states, *scratch)`` over tiles, all in p's dtype or float32, whichever is wider.
+def _rule(*roots):
+    """The kernel of an update rule, whose arguments begin with p and g.
 
-    What is narrower is widened tile by tile, and rounded to nearest where it is written. Of the states, those at the places
-    ``roots`` are means of squares: in float16 they are kept as square roots.
+    All tiles are in p's dtype or float32, whichever is wider; what is narrower is widened tile by tile, and rounded to
+    nearest where it is written. The states ``roots`` are means of squares: in float16 they are kept as square roots.
     """
-    wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
-    arrays = (p, g, *states)
-    narrow = [i for i, a in enumerate(arrays) if a is not None and a.dtype != wide]
-    if not narrow:
-        _tiled(run, *arrays, temps=temps)
-        return
-    rooted = [i + 2 for i in roots if states[i] is not None and states[i].dtype == np.float16]
 
-    def widened(*tiles):
-        given, work = list(tiles[: len(arrays)]), tiles[len(arrays) :]
+    def kernel_of(plain):
+        written = _Written(plain)
+        rooted = {written.names.index(name) for name in roots}
+
+        @_wraps(plain)
+        def kernel(p, g, *rest):
+            run, temps = written(p, g, *rest)
+            wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
+            narrow = [i for i, a in enumerate((p, g, *rest)) if isinstance(a, np.ndarray) and a.dtype != wide]
+            if narrow:
+                squares = [i for i in rooted.intersection(narrow) if rest[i - 2].dtype == np.float16]
+                run, temps = _widened(run, temps, 2 + len(rest), narrow, squares), temps + len(narrow)
+            tiles.tiled(run, p, g, *rest, temps=temps, dtype=wide)
+
+        kernel.formula, kernel.roots = plain, roots  # pyright: ignore[reportAttributeAccessIssue]
+        return kernel
+
+    return kernel_of
+
+
+def _widened(run, temps, count, narrow, squares):
+    """``run`` of tiles that are widened first: the arguments at the places ``narrow`` of ``count``, and then squared."""
+
+    def widened(*parts):
+        given, work = list(parts[:count]), parts[count:]
         for i, tile in zip(narrow, work[temps:], strict=True):
             _cast(given[i], tile)
-            if i in rooted:
+            if i in squares:
                 np.multiply(tile, tile, out=tile)
             given[i] = tile
         run(*given, *work[:temps])
         for i in narrow:
-            if i in rooted:
+            if i in squares:
                 np.sqrt(given[i], out=given[i])
             if i != 1:  # the gradient is read, and the rest written
-                _cast(given[i], tiles[i])
+                _cast(given[i], parts[i])
 
-    _tiled(widened, *arrays, temps=temps + len(narrow), dtype=wide)
+    return widened
 
 
+def _unscale(grad, inverse, found):
+    return {"grad": grad * inverse, "found": found if np.isfinite(grad).all() else np.ones_like(found)}
+
+
+@formula(_unscale)
 def unscale(grad, inverse, found):
     """grad *= inverse, and found = 1 where an element of grad was not finite; half precision is multiplied in float32."""
     wide = _arithmetic(grad.dtype)
 
     def run(grad, work):
-        finite = _flags(work)
+        finite = tiles.flags(work)
         np.isfinite(grad, out=finite)
         if not finite.all():
             found[...] = 1
@@ -68,9 +87,10 @@ def unscale(grad, inverse, found):
             np.multiply(work, inverse, out=work)
             _cast(work, grad)
 
-    _tiled(run, grad, temps=1, dtype=wide)
+    tiles.tiled(run, grad, temps=1, dtype=wide)
 
 
+@formula(None, "it compares bits of halves, of which a formula sees nothing")
 def renew_master(p, out):
     """out = p where p is not out rounded: what others have written to a parameter since enters its float32 copy."""
 
@@ -81,145 +101,83 @@ def renew_master(p, out):
         np.not_equal(rounded.view(np.uint16), p.view(np.uint16), out=flag)  # bits: nan too is what it was
         np.copyto(master, p, where=flag)
 
-    _tiled(run, out, p, temps=1)
+    tiles.tiled(run, out, p, temps=1)
 
 
+@_rule()
 def sgd_step(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """d = g + weight_decay * p; buf = momentum * buf + (1 - dampening) * d; p -= lr * buf (Nesterov: d + momentum * buf).
 
     ``buf`` is ``None`` without momentum.
     """
+    return rules.momentum(p, g, buf, lr, momentum, dampening, weight_decay, nesterov, maximize)
 
-    _update(_momentum_rule(lr, momentum, dampening, weight_decay, nesterov, maximize), 2, p, g, buf)
 
-
+@_rule("v", "top")
 def adam_step(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """m, v = running means of d and d**2; p = shrink * p - step_size * m / (sqrt(v) / root + eps), d = g + weight_decay * p.
 
     ``top`` is the running maximum of v (AMSGrad) or ``None``; root is sqrt(1 - beta2**t).
     """
-    run = _adam_rule(step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
-    _update(run, 2, p, g, m, v, top, roots=(1, 2))
+    return rules.adam(p, g, m, v, top, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize)
 
 
+@_rule("v")
 def rmsprop_step(p, g, v, buf, mean, lr, alpha, eps, momentum, weight_decay, maximize):
     """v = running mean of d**2; p -= lr * d / (sqrt(v) + eps), d = g + weight_decay * p.
 
     ``mean`` (centered: sqrt(v - mean**2)) and ``buf`` (momentum) may be ``None``.
     """
-
-    def run(p, g, v, buf, mean, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        _average_square(v, d, alpha, u)
-        if mean is None:
-            np.sqrt(v, out=u)
-        else:
-            _average(mean, d, alpha, u)
-            np.multiply(mean, mean, out=u)
-            np.subtract(v, u, out=u)
-            np.sqrt(u, out=u)
-        np.add(u, eps, out=u)
-        np.divide(d, u, out=u)
-        if buf is not None:
-            np.multiply(buf, momentum, out=buf)
-            np.add(buf, u, out=buf)
-            np.multiply(buf, lr, out=u)
-        else:
-            np.multiply(u, lr, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 2, p, g, v, buf, mean)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    v, variance = rules.average_square(v, d, alpha), None
+    if mean is not None:
+        mean = rules.average(mean, d, alpha)
+        variance = v - mean * mean
+    step = d / (np.sqrt(v if variance is None else variance) + eps)
+    if buf is not None:
+        step = buf = buf * momentum + step
+    return {"p": p - step * lr, "v": v, "buf": buf, "mean": mean}
 
 
+@_rule("total")
 def adagrad_step(p, g, total, rate, eps, weight_decay, maximize):
     """total += d**2; p -= rate * d / (sqrt(total) + eps), d = g + weight_decay * p."""
-
-    def run(p, g, total, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        np.multiply(d, d, out=u)
-        np.add(total, u, out=total)
-        np.sqrt(total, out=u)
-        np.add(u, eps, out=u)
-        np.divide(d, u, out=u)
-        np.multiply(u, rate, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 2, p, g, total)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    total = total + d * d
+    return {"p": p - d / (np.sqrt(total) + eps) * rate, "total": total}
 
 
+@_rule("v", "moved")
 def adadelta_step(p, g, v, moved, lr, rho, eps, weight_decay, maximize):
     """v, moved = running means of d**2 and of the steps squared; p -= lr * d * sqrt(moved + eps) / sqrt(v + eps)."""
-
-    def run(p, g, v, moved, t, u, w):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        _average_square(v, d, rho, u)
-        np.add(v, eps, out=u)
-        np.sqrt(u, out=u)
-        np.add(moved, eps, out=w)
-        np.sqrt(w, out=w)
-        np.divide(w, u, out=w)
-        np.multiply(w, d, out=w)
-        _average_square(moved, w, rho, u)
-        np.multiply(w, lr, out=w)
-        np.subtract(p, w, out=p)
-
-    _update(run, 3, p, g, v, moved)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    v = rules.average_square(v, d, rho)
+    step = np.sqrt(moved + eps) / np.sqrt(v + eps) * d
+    return {"p": p - step * lr, "v": v, "moved": rules.average_square(moved, step, rho)}
 
 
+@_rule()
 def adamax_step(p, g, m, top, rate, beta1, beta2, eps, weight_decay, maximize):
     """m = running mean of d; top = max(beta2 * top, |d| + eps); p -= rate * m / top, d = g + weight_decay * p."""
-
-    def run(p, g, m, top, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        _average(m, d, beta1, u)
-        np.absolute(d, out=u)
-        np.add(u, eps, out=u)
-        np.multiply(top, beta2, out=top)
-        np.maximum(top, u, out=top)
-        np.divide(m, top, out=u)
-        np.multiply(u, rate, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 2, p, g, m, top)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    m = rules.average(m, d, beta1)
+    top = np.maximum(top * beta2, np.abs(d) + eps)
+    return {"p": p - m / top * rate, "m": m, "top": top}
 
 
+@_rule("v")
 def nadam_step(p, g, m, v, rate_g, rate_m, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """Adam's m and v; p = shrink * p - (rate_g * d + rate_m * m) / (sqrt(v) / root + eps), d = g + weight_decay * p."""
-
-    def run(p, g, m, v, t, u, w):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        if shrink != 1:
-            np.multiply(p, shrink, out=p)
-        _average(m, d, beta1, u)
-        _average_square(v, d, beta2, u)
-        np.multiply(d, rate_g, out=w)
-        np.multiply(m, rate_m, out=u)
-        np.add(w, u, out=w)
-        np.sqrt(v, out=u)
-        np.multiply(u, 1 / root, out=u)
-        np.add(u, eps, out=u)
-        np.divide(w, u, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 3, p, g, m, v)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    m, v = rules.average(m, d, beta1), rules.average_square(v, d, beta2)
+    ahead = d * rate_g + m * rate_m
+    return {"p": p * shrink - ahead / (np.sqrt(v) * (1 / root) + eps), "m": m, "v": v}
 
 
+@_rule("v")
 def radam_step(p, g, m, v, rate, rectified, beta1, beta2, eps, weight_decay, shrink, maximize):
     """Adam's m and v; p = shrink * p - rate * m, divided by sqrt(v) + eps where ``rectified``; d = g + weight_decay * p."""
-
-    def run(p, g, m, v, t, u):
-        d = _decayed(p, g, t, weight_decay, maximize)
-        if shrink != 1:
-            np.multiply(p, shrink, out=p)
-        _average(m, d, beta1, u)
-        _average_square(v, d, beta2, u)
-        if rectified:
-            np.sqrt(v, out=u)
-            np.add(u, eps, out=u)
-            np.divide(m, u, out=u)
-            np.multiply(u, rate, out=u)
-        else:
-            np.multiply(m, rate, out=u)
-        np.subtract(p, u, out=p)
-
-    _update(run, 2, p, g, m, v)
+    d = rules.decayed(p, g, weight_decay, maximize)
+    m, v = rules.average(m, d, beta1), rules.average_square(v, d, beta2)
+    step = m / (np.sqrt(v) + eps) if rectified else m
+    return {"p": p * shrink - step * rate, "m": m, "v": v}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import scratch as _scratch
+from ..formula import formula
+from .fast.threads import scratch as _scratch
 
 _TILE = 1 << 15  # elements at once: part of what a ticket means
 
@@ -18,6 +19,7 @@ def _tiles(size, group):
         yield -(-whole // step), whole, whole * group, 1, size % group
 
 
+@formula(None, "it rounds up or down by chance")
 def quantize(x, ticket, bits, codes, scales, group):
     """codes (uint8), ``bits`` of each element of the flat x; scales (groups, 2): each group's smallest value and its step.
 
@@ -61,6 +63,13 @@ def _pack(small, bits, out):
         np.bitwise_or(out, more, out=out)
 
 
+def _dequantize(codes, scales, bits, group, out):
+    numbers = (codes[:, None] >> np.arange(0, 8, bits)) & ((1 << bits) - 1)  # a byte's, the first in the lowest bits
+    low, step = np.repeat(scales, group, axis=0)[: out.size].T
+    return low + numbers.reshape(-1)[: out.size] * step
+
+
+@formula(_dequantize)
 def dequantize(codes, scales, bits, group, out):
     """The flat out = smallest value + code * step of each group."""
     per, wide = 8 // bits, scales.dtype

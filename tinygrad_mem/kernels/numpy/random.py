@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import scratch as _scratch
-from .tiles import blocks as _blocks
+from ..formula import formula
+from .fast.threads import scratch as _scratch
+from .fast.tiles import blocks as _blocks
 
 
 def _source(ticket, stream=0):
@@ -26,6 +27,7 @@ def _fill(out, draw):
         np.copyto(out[index], tile, casting="unsafe")
 
 
+@formula(None, "it draws random numbers")
 def uniform(ticket, low, high, out):
     """out = uniform numbers in [low, high)."""
     source = _source(ticket)
@@ -39,6 +41,7 @@ def uniform(ticket, low, high, out):
     _fill(out, draw)
 
 
+@formula(None, "it draws random numbers")
 def normal(ticket, mean, std, out):
     """out = normal numbers."""
     source = _source(ticket)
@@ -53,6 +56,7 @@ def normal(ticket, mean, std, out):
     _fill(out, draw)
 
 
+@formula(None, "it draws random numbers")
 def exponential(ticket, rate, out):
     """out = exponential numbers with this rate."""
     source = _source(ticket)
@@ -64,6 +68,7 @@ def exponential(ticket, rate, out):
     _fill(out, draw)
 
 
+@formula(None, "it draws random numbers")
 def integers(ticket, low, high, out):
     """out = integers in [low, high)."""
     source = _source(ticket)
@@ -72,6 +77,7 @@ def integers(ticket, low, high, out):
         part[...] = source.integers(low, high, part.shape)
 
 
+@formula(None, "it draws random numbers")
 def bernoulli(ticket, p, out):
     """out = 1 with probability p (a number, or an array of out's shape), else 0."""
     source = _source(ticket)
@@ -84,20 +90,22 @@ def bernoulli(ticket, p, out):
 
 
 def permutation_workspace(out):
-    """Bytes that ``permutation`` wants: none here."""
+    """Bytes of workspace for ``permutation``: none here."""
     return 0
 
 
+@formula(None, "it draws random numbers")
 def permutation(ticket, work, out):
     """out = 0 to n - 1 in random order."""
     out[...] = _source(ticket).permutation(out.size)
 
 
 def multinomial_workspace(weights, replacement, out):
-    """Bytes that ``multinomial`` wants: none here."""
+    """Bytes of workspace for ``multinomial``: none here."""
     return 0
 
 
+@formula(None, "it draws random numbers")
 def multinomial(ticket, weights, replacement, work, out):
     """out = for each row, indices drawn in proportion to the row's weights."""
     source = _source(ticket)

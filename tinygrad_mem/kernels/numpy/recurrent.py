@@ -13,17 +13,117 @@ from functools import partial as _partial
 
 import numpy as np
 
-from . import blas as _blas
-from .threads import SCRATCH as _SCRATCH
-from .threads import Beside as _Beside
-from .threads import scratch as _scratch
-from .threads import split as _split
+from ..formula import formula
+from .fast import blas, gate_steps, threads
+
+# --- the formulas
+
+
+def _steps(sizes, reverse):
+    """The rows of each step, in the order of the steps; there are as many as sequences alive."""
+    ends = np.cumsum(sizes)
+    found = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
+    return found[::-1] if reverse else found
+
+
+def _alive(states, rows):
+    """The states of the sequences that are alive in a step: the first ones."""
+    return states[: rows.stop - rows.start]
+
+
+def _logistic(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def _before(y, sizes, reverse, h, out):
+    for rows in _steps(sizes, reverse):
+        state = _alive(h, rows)
+        out[rows] = state
+        state[:] = y[rows]
+    return out
+
+
+def _rnn(gates, weight, sizes, reverse, relu, h):
+    for rows in _steps(sizes, reverse):
+        state = _alive(h, rows)
+        a = gates[rows] + state @ weight.T
+        gates[rows] = state[:] = np.maximum(a, 0) if relu else np.tanh(a)
+    return {"gates": gates, "h": h}
+
+
+def _rnn_back(gates, weight, sizes, reverse, relu, gy, dh):
+    for rows in _steps(sizes, not reverse):
+        y, state = gates[rows], _alive(dh, rows)
+        state += 0 if gy is None else gy[rows]
+        gates[rows] = state * ((y > 0) if relu else 1 - y**2)
+        state[:] = gates[rows] @ weight
+    return {"gates": gates, "dh": dh}
+
+
+def _lstm(gates, weight, sizes, reverse, h, c, y):
+    for rows in _steps(sizes, reverse):
+        state, cell = _alive(h, rows), _alive(c, rows)
+        i, f, g, o = np.split(gates[rows] + state @ weight.T, 4, axis=1)
+        i, f, g, o = _logistic(i), _logistic(f), np.tanh(g), _logistic(o)
+        gates[rows] = np.hstack([i, f, g, o])
+        cell[:] = f * cell + i * g
+        state[:] = o * np.tanh(cell)
+        if y is not None:
+            y[rows] = state
+    return {"gates": gates, "h": h, "c": c, "y": y}
+
+
+def _lstm_back(gates, weight, sizes, reverse, c, before, gy, dh, dc):
+    after = np.empty_like(before)
+    for rows in _steps(sizes, reverse):  # forward again, the cells alone
+        i, f, g, _ = np.split(gates[rows], 4, axis=1)
+        cell = _alive(c, rows)
+        before[rows] = cell
+        after[rows] = cell[:] = f * cell + i * g
+    for rows in _steps(sizes, not reverse):
+        i, f, g, o = np.split(gates[rows].copy(), 4, axis=1)
+        state, slope, t = _alive(dh, rows), _alive(dc, rows), np.tanh(after[rows])
+        state += 0 if gy is None else gy[rows]
+        slope += state * o * (1 - t**2)
+        own = (slope * g * i * (1 - i), slope * before[rows] * f * (1 - f), slope * i * (1 - g**2), state * t * o * (1 - o))
+        gates[rows] = np.hstack(own)
+        slope *= f
+        state[:] = gates[rows] @ weight
+    return {"gates": gates, "before": before, "dh": dh, "dc": dc}
+
+
+def _gru(gates, weight, sizes, reverse, h, y):
+    for rows in _steps(sizes, reverse):
+        state = _alive(h, rows)
+        gates[rows, h.shape[1] :] += state @ weight.T
+        n, r, z, m = np.split(gates[rows].copy(), 4, axis=1)
+        r, z = _logistic(r), _logistic(z)
+        n = np.tanh(n + r * m)
+        gates[rows] = np.hstack([n, r, z, m])
+        state[:] = (1 - z) * n + z * state
+        if y is not None:
+            y[rows] = state
+    return {"gates": gates, "h": h, "y": y}
+
+
+def _gru_back(gates, weight, sizes, reverse, before, gy, dh):
+    for rows in _steps(sizes, not reverse):
+        n, r, z, m = np.split(gates[rows].copy(), 4, axis=1)
+        state = _alive(dh, rows)
+        state += 0 if gy is None else gy[rows]
+        dn = state * (1 - z) * (1 - n**2)
+        dr, dz = dn * m * r * (1 - r), state * (before[rows] - n) * z * (1 - z)
+        gates[rows] = np.hstack([dn, dr, dz, dn * r])
+        state[:] = state * z + gates[rows, dh.shape[1] :] @ weight
+    return {"gates": gates, "dh": dh}
+
+
+# --- the fast ways
 
 _SHARE = 1 << 24  # multiplications that pay for a thread of its own
 _TILE = 1 << 16  # numbers of a step that go through all its passes at once
 _LARGE = 1 << 18  # numbers of a step that threads may share: on two cores it is no loss from here on, on more a gain
 _SUM = 1 << 14  # columns that are added up at once
-_TINY = {size: np.finfo(f"f{size}").tiny for size in (4, 8)}
 _ONES = {size: np.ones((1, 1 << 9), f"f{size}") for size in (4, 8)}
 
 
@@ -37,25 +137,26 @@ def _order(sizes, reverse, first, last):
     return reversed(spans) if reverse else spans
 
 
+@formula(None, "a worker")
 def beside(numbers):
-    """Runs tasks beside steps of so many numbers each: for ``hand_over`` and ``finish``.
+    """Runs tasks beside steps of so many numbers each: for :func:`hand_over` and :func:`finish`.
 
-    Of small steps one thread takes all while another does the tasks, and then both what is left: threads that share a small
-    step spend their time waiting for the interpreter, which each of them needs for each pass. Large steps have all threads, and
-    so has each task, at once.
+    If steps are small, one thread runs all of them while another runs the tasks, and then both run what is left: threads that
+    share a small step would mostly wait for the interpreter lock. If steps are large, all threads share each step and task.
     """
-    return _Beside() if numbers < _LARGE else None
+    return threads.Beside() if numbers < _LARGE else None
 
 
+@formula(None, "work for a worker")
 def hand_over(later, tasks):
-    """Have tasks done, after those handed over before: functions of (first row, last row), each with how many rows it writes.
+    """Run tasks after those handed over before: functions of (first row, last row), each with the number of rows it writes.
 
-    None reads what another of them or a later step writes. What makes a row is the same however it comes out, so that no result
+    No task reads what another of them or a later step writes. A row is computed in the same way by each thread, so no result
     depends on timing.
     """
 
     def part(task, first, last):
-        with _blas.single():
+        with blas.single():
             task(first, last)
 
     if later is None:
@@ -66,6 +167,7 @@ def hand_over(later, tasks):
     later.hand_over([_partial(part, *half) for half in halves if half[1] < half[2]])
 
 
+@formula(None, "the end of a worker's work")
 def finish(later):
     """Return when all tasks are done."""
     if later is not None:
@@ -74,8 +176,8 @@ def finish(later):
 
 def _over(sequences, work, run: _Callable[[int, int], None]):
     """``run(first, last)`` over all sequences, of ``work`` multiplications each."""
-    with _blas.single():
-        _split(sequences, run, _SHARE // max(work, 1) + 1)
+    with blas.single():
+        threads.split(sequences, run, _SHARE // max(work, 1) + 1)
 
 
 def _back_over(sequences, gates, work, run: _Callable[[int, int], None]):
@@ -91,36 +193,39 @@ def _tiles(count, width):
 
 def _add_product(a, b, out):
     """out += a @ b. BLAS is up to 15% faster if it need not add, and three times where there is one row: as with vectors."""
-    if out.nbytes <= _SCRATCH:
-        part = _scratch(out.shape, out.dtype)
+    if out.nbytes <= threads.SCRATCH:
+        part = threads.scratch(out.shape, out.dtype)
         np.matmul(a, b, out=part)
         np.add(out, part, out=out)
     else:
-        _blas.add_product(a, b, out)
+        blas.add_product(a, b, out)
 
 
+@formula(lambda a, b, out: out + a @ b)
 def add_product(a, b, out):
     """out += a @ b, of matrices."""
 
     def part(start, stop):
-        _blas.add_product(a[start:stop], b, out[start:stop])
+        blas.add_product(a[start:stop], b, out[start:stop])
 
-    with _blas.single():
-        _split(len(out), part, _SHARE // max(a.shape[1] * b.shape[1], 1) + 1)
+    with blas.single():
+        threads.split(len(out), part, _SHARE // max(a.shape[1] * b.shape[1], 1) + 1)
 
 
+@formula(lambda rows, out: out + rows.sum(0))
 def add_sum(rows, out):
     """out (columns) += the sum of the rows: as a product with ones, which is several times faster than a reduction."""
     ones = _ONES[rows.itemsize]
-    with _blas.single():
+    with blas.single():
         for i in range(0, len(rows), ones.size):
             for j in range(0, len(out), _SUM):
                 part = rows[i : i + ones.size, j : j + _SUM]
-                total = _scratch((1, part.shape[1]), out.dtype)
+                total = threads.scratch((1, part.shape[1]), out.dtype)
                 np.matmul(ones[:, : len(part)], part, out=total)
                 np.add(out[j : j + _SUM], total[0], out=out[j : j + _SUM])
 
 
+@formula(_before)
 def previous_states(y, sizes, reverse, h, out):
     """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
     for start, stop, count in _order(sizes, reverse, 0, len(h)):
@@ -128,15 +233,9 @@ def previous_states(y, sizes, reverse, h, out):
         np.copyto(h[:count], y[start:stop])
 
 
-def _sigmoid(x):
-    np.negative(x, out=x)
-    np.exp(x, out=x)
-    np.add(x, 1, out=x)
-    np.divide(1, x, out=x)  # twice as fast as reciprocal
-
-
+@formula(_rnn)
 def rnn(gates, weight, sizes, reverse, relu, h):
-    """gates = h = tanh(gates + h @ weight.T), or relu, at each step: of the input's share its output, in place."""
+    """gates = h = tanh(gates + h @ weight.T), or relu, at each step. In place: gates holds the input's share before."""
     act = (lambda a: np.maximum(a, 0, out=a)) if relu else (lambda a: np.tanh(a, out=a))
 
     def part(first, last):
@@ -149,8 +248,9 @@ def rnn(gates, weight, sizes, reverse, relu, h):
     _over(len(h), weight.size * len(sizes), part)
 
 
+@formula(_rnn_back)
 def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
-    """In place, gates: of the outputs the gradients of what tanh was given; dh: of the last state that of the first."""
+    """In place: gates, from outputs to gradients before tanh or relu; dh, from the last state's gradient to the first's."""
 
     def part(first, last):
         for start, stop, count in _order(sizes, not reverse, first, last):
@@ -158,24 +258,13 @@ def rnn_backward(gates, weight, sizes, reverse, relu, gy, dh):
             if gy is not None:
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, a.shape[1]):
-                _rnn_gradient(a[cut], state[cut], relu)
+                gate_steps.rnn_gradient(a[cut], state[cut], relu)
             np.matmul(a, weight, out=state)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)
 
 
-def _rnn_gradient(a, dh, relu):
-    if relu:  # nan is no reason to keep a gradient back
-        off = _scratch(a.shape, np.bool_)
-        np.less_equal(a, 0, out=off)
-        np.copyto(a, dh)
-        np.copyto(a, 0, where=off)
-        return
-    np.multiply(a, a, out=a)
-    np.subtract(1, a, out=a)
-    np.multiply(a, dh, out=a)
-
-
+@formula(_lstm)
 def lstm(gates, weight, sizes, reverse, h, c, y):
     """gates (rows, 4 H), of the input's share: i, f, g, o; c = f * c + i * g; y = h = o * tanh(c). y may be ``None``."""
     width, direct = h.shape[1], None if y is None or y.dtype != h.dtype else y
@@ -187,7 +276,7 @@ def lstm(gates, weight, sizes, reverse, h, c, y):
             _add_product(state, weight.T, a)
             latest = states[:count] if direct is None else direct[start:stop]
             for cut in _tiles(count, 4 * width):
-                _lstm_step(a[cut], latest[cut], cell[cut])
+                gate_steps.lstm_step(a[cut], latest[cut], cell[cut])
             if y is not None and direct is None:
                 np.copyto(y[start:stop], latest)
         _carried(states, latest, 0)
@@ -204,27 +293,9 @@ def _carried(states, latest, count):
     return states[:count]
 
 
-def _parts(a, count):
-    return a.reshape(len(a), count, a.shape[1] // count).transpose(1, 0, 2)
-
-
-def _lstm_step(a, h, c):
-    """Whole rows at once where that can be: short pieces of rows take ufuncs twice as long. tanh(x) is 2 sigmoid(2 x) - 1."""
-    i, f, g, o = _parts(a, 4)
-    np.multiply(g, 2, out=g)
-    _sigmoid(a)
-    np.multiply(g, 2, out=g)
-    np.subtract(g, 1, out=g)
-    t = _scratch(h.shape, h.dtype)
-    np.multiply(c, f, out=c)
-    np.multiply(i, g, out=t)
-    np.add(c, t, out=c)
-    np.tanh(c, out=t)
-    np.multiply(o, t, out=h)
-
-
+@formula(_lstm_back)
 def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
-    """In place, gates: of i, f, g, o the gradients before their activations; dh, dc: of the last states those of the first.
+    """In place: gates, from i, f, g, o to their gradients before the activations; dh, dc, from the last states to the first.
 
     The cells are made again from c, those before the first step, into ``before`` (rows, H): before each row's step. c is
     overwritten. tanh(c) is y / o where y, the output, is given in the dtype of the arithmetic: in a quarter of the time.
@@ -233,12 +304,12 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
 
     def part(first, last):
         for start, stop, count in _order(sizes, reverse, first, last):
-            i, f, g, _ = _parts(gates[start:stop], 4)
+            i, f, g, _ = gate_steps.parts(gates[start:stop], 4)
             cell, kept = c[first : first + count], before[start:stop]
             np.copyto(kept, cell)
             np.multiply(cell, f, out=cell)
             for cut in _tiles(count, width):
-                t = _scratch(cell[cut].shape, cell.dtype)
+                t = threads.scratch(cell[cut].shape, cell.dtype)
                 np.multiply(i[cut], g[cut], out=t)
                 np.add(cell[cut], t, out=cell[cut])
         for start, stop, count in _order(sizes, not reverse, first, last):
@@ -247,7 +318,9 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
             if gy is not None:
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, 8 * width):  # four tiles at once, of float64 too
-                _lstm_gradient(a[cut], kept[cut], after[cut], None if y is None else y[start:stop][cut], state[cut], cell[cut])
+                gate_steps.lstm_gradient(
+                    a[cut], kept[cut], after[cut], None if y is None else y[start:stop][cut], state[cut], cell[cut]
+                )
             if y is None:
                 np.copyto(after, kept)
             np.matmul(a, weight, out=state)
@@ -255,32 +328,7 @@ def lstm_backward(gates, weight, sizes, reverse, c, before, y, gy, dh, dc):
     _back_over(len(dh), gates, 2 * weight.size * len(sizes), part)
 
 
-def _lstm_gradient(a, before, after, y, dh, dc):
-    i, f, g, o = _parts(a, 4)
-    t, v = (_scratch(dh.shape, dh.dtype, k, 4) for k in (0, 1))
-    slope, flow = (_scratch(a.shape, a.dtype, k, 4) for k in (2, 3))  # of the activations, and what comes to them
-    to_i, to_f, to_g, to_o = _parts(flow, 4)
-    if y is None:
-        np.tanh(after, out=t)
-    else:  # where o underflows it does not matter what this is: all that it goes into is multiplied by o
-        np.maximum(o, _TINY[t.itemsize], out=t)
-        np.divide(y, t, out=t)
-    np.multiply(dh, t, out=to_o)
-    np.multiply(t, t, out=t)
-    np.subtract(1, t, out=t)
-    np.multiply(dh, o, out=v)
-    np.multiply(t, v, out=t)
-    np.add(dc, t, out=dc)
-    np.multiply(dc, g, out=to_i)
-    np.multiply(dc, before, out=to_f)
-    np.multiply(dc, i, out=to_g)
-    np.multiply(dc, f, out=dc)
-    np.subtract(1, a, out=slope)
-    np.add(g, 1, out=g)
-    np.multiply(slope, a, out=slope)  # i (1 - i), and so on; (1 + g) (1 - g)
-    np.multiply(slope, flow, out=a)
-
-
+@formula(_gru)
 def gru(gates, weight, sizes, reverse, h, y):
     """gates (rows, 4 H), of the input's share: n, r, z, m; n = tanh(n + r * m); y = h = (1 - z) * n + z * h.
 
@@ -293,27 +341,16 @@ def gru(gates, weight, sizes, reverse, h, y):
             a, state = gates[start:stop], h[first : first + count]
             _add_product(state, weight.T, a[:, width:])
             for cut in _tiles(count, 4 * width):
-                _gru_step(a[cut], state[cut])
+                gate_steps.gru_step(a[cut], state[cut])
             if y is not None:
                 np.copyto(y[start:stop], state)
 
     _over(len(h), weight.size * len(sizes), part)
 
 
-def _gru_step(a, h):
-    n, r, z, m = _parts(a, 4)
-    _sigmoid(a[:, h.shape[1] : 3 * h.shape[1]])
-    t = _scratch(h.shape, h.dtype)
-    np.multiply(r, m, out=t)
-    np.add(n, t, out=n)
-    np.tanh(n, out=n)
-    np.subtract(h, n, out=h)
-    np.multiply(h, z, out=h)
-    np.add(h, n, out=h)
-
-
+@formula(_gru_back)
 def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
-    """In place, gates: of n, r, z, m the gradients before their activations; dh: of the last state that of the first.
+    """In place: gates, from n, r, z, m to their gradients before the activations; dh, from the last state's to the first's.
 
     ``before`` holds the state before each row's step.
     """
@@ -325,27 +362,7 @@ def gru_backward(gates, weight, sizes, reverse, before, gy, dh):
             if gy is not None:
                 np.add(state, gy[start:stop], out=state)
             for cut in _tiles(count, 4 * width):
-                _gru_gradient(a[cut], kept[cut], state[cut])
+                gate_steps.gru_gradient(a[cut], kept[cut], state[cut])
             _add_product(a[:, width:], weight, state)
 
     _back_over(len(dh), gates, weight.size * len(sizes), part)
-
-
-def _gru_gradient(a, before, dh):
-    n, r, z, m = _parts(a, 4)
-    t, u = (_scratch(dh.shape, dh.dtype, k, 2) for k in range(2))
-    np.subtract(before, n, out=t)
-    np.multiply(t, dh, out=t)
-    np.subtract(1, z, out=u)
-    np.multiply(t, u, out=t)
-    np.multiply(u, dh, out=u)
-    np.multiply(dh, z, out=dh)  # the state's own way
-    np.multiply(z, t, out=z)  # dh * (before - n) * z * (1 - z)
-    np.multiply(n, n, out=n)
-    np.subtract(1, n, out=n)
-    np.multiply(n, u, out=n)  # dh * (1 - z) * (1 - n * n)
-    np.multiply(n, m, out=t)
-    np.multiply(n, r, out=m)
-    np.subtract(1, r, out=u)
-    np.multiply(r, u, out=r)
-    np.multiply(r, t, out=r)  # dn * m * r * (1 - r)

@@ -7,32 +7,35 @@ from math import prod as _prod
 import numpy as np
 
 from ...dtypes import arithmetic as _arithmetic
-from .folds import RUN as _RUN
-from .folds import at as _at
-from .folds import each as _each
-from .folds import extreme as _extreme
-from .folds import fold as _fold
-from .folds import over_parts as _over_parts
-from .folds import reduced as _reduced
-from .folds import scaled_sum as _scaled_sum
-from .threads import scratch as _scratch
-from .tiles import blocks as _blocks
-from .tiles import sign as _sign
+from ..formula import formula
+from .fast.folds import RUN as _RUN
+from .fast.folds import at as _at
+from .fast.folds import each as _each
+from .fast.folds import fold as _fold
+from .fast.folds import over_parts as _over_parts
+from .fast.folds import reduced as _reduced
+from .fast.folds import scaled_sum as _scaled_sum
+from .fast.threads import scratch as _scratch
+from .fast.tiles import blocks as _blocks
+from .fast.tiles import sign as _sign
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
 
 
+@formula(lambda x, axes: np.sum(x, axis=axes, keepdims=True))
 def sum(x, axes, out):
     """out = sum of x over ``axes``, in out's dtype (float16 in float32)."""
     _scaled_sum(x, axes, 1.0, out)
 
 
+@formula(lambda x, axes: np.mean(x, axis=axes, keepdims=True))
 def mean(x, axes, out):
     """out = mean of x over ``axes``."""
     count = x.size // out.size if out.size else 0
     _scaled_sum(x, axes, 1.0 / count if count else np.nan, out)
 
 
+@formula(lambda x, axes: np.prod(x, axis=axes, keepdims=True))
 def prod(x, axes, out):
     """out = product of x over ``axes``."""
     wide = _arithmetic(out.dtype)
@@ -63,21 +66,25 @@ def _line_products(x, out):
             np.multiply(total, rest, out=total)
 
 
+@formula(lambda x, axes: np.max(x, axis=axes, keepdims=True))
 def amax(x, axes, out):
     """out = the largest over ``axes``; nan if there is one."""
-    _extreme(np.maximum, x, axes, out)
+    np.maximum.reduce(x, axis=axes, keepdims=True, out=out)
 
 
+@formula(lambda x, axes: np.min(x, axis=axes, keepdims=True))
 def amin(x, axes, out):
     """out = the smallest over ``axes``; nan if there is one."""
-    _extreme(np.minimum, x, axes, out)
+    np.minimum.reduce(x, axis=axes, keepdims=True, out=out)
 
 
+@formula(lambda x, axes: np.all(x, axis=axes, keepdims=True))
 def all(x, axes, out):
     """out = whether all are true over ``axes``."""
     np.logical_and.reduce(x, axis=axes, keepdims=True, out=out)
 
 
+@formula(lambda x, axes: np.any(x, axis=axes, keepdims=True))
 def any(x, axes, out):
     """out = whether one is true over ``axes``."""
     np.logical_or.reduce(x, axis=axes, keepdims=True, out=out)
@@ -88,11 +95,13 @@ def arg_workspace(shape, axis, dtype):
     return shape[axis] * dtype.itemsize if shape[axis] > _TILE and axis != len(shape) - 1 else 0
 
 
+@formula(lambda x, axis: np.argmax(x, axis))
 def argmax(x, axis, work, out):
     """out = int64 index of the first largest along ``axis``, which out has not."""
     _argument(np.argmax, x, axis, work, out)
 
 
+@formula(lambda x, axis: np.argmin(x, axis))
 def argmin(x, axis, work, out):
     """out = int64 index of the first smallest along ``axis``, which out has not."""
     _argument(np.argmin, x, axis, work, out)
@@ -113,6 +122,7 @@ def _argument(function, x, axis, work, out):
         np.copyto(out[index], places)
 
 
+@formula(lambda x, axes: np.sum(x != 0, axis=axes, keepdims=True))
 def count_nonzero(x, axes, out):
     """out = how many are not 0 over ``axes``, int64."""
 
@@ -125,6 +135,7 @@ def count_nonzero(x, axes, out):
     _fold(x, axes, term, out, np.int64)
 
 
+@formula(lambda x, mean, axes, scale: scale * np.sum((x - mean) ** 2, axis=axes, keepdims=True))
 def variance(x, mean, axes, scale, out):
     """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; float16 wants a float32 out."""
 
@@ -136,6 +147,14 @@ def variance(x, mean, axes, scale, out):
     np.multiply(out, scale, out=out)
 
 
+def _variance_backward(gy, gmean, x, mean, y, factor, share):
+    moved = 0 if gy is None else gy * factor * (x - mean)
+    if y is not None:
+        moved = np.where(y == 0, 0, moved / (2 * y))
+    return moved if gmean is None else moved + gmean * share
+
+
+@formula(_variance_backward)
 def variance_backward(gy, gmean, x, mean, y, factor, share, out):
     """out = gy * factor * (x - mean) (over 2 y for the deviation, 0 where y is 0) + gmean * share. gy, gmean, y: or None."""
 
@@ -163,6 +182,16 @@ def variance_backward(gy, gmean, x, mean, y, factor, share, out):
 _NOTHING = np.zeros((), np.float32)
 
 
+def _prod_backward(gy, x, axes):
+    gx = np.empty_like(x)
+    for i in np.ndindex(x.shape):
+        others = x.copy()
+        others[i] = 1
+        gx[i] = np.broadcast_to(gy * np.prod(others, axis=axes, keepdims=True), x.shape)[i]
+    return gx
+
+
+@formula(_prod_backward)
 def prod_backward(gy, x, y, axes, out):
     """out = gy * the product of the others along ``axes``: y / x, and without dividing where x is 0."""
 
@@ -213,6 +242,7 @@ def _to_the_zero(x, factor, out):
         np.copyto(out[key], factor, where=flag, casting="unsafe")
 
 
+@formula(lambda gy, x, y, axes: gy * (x == y) / np.sum(x == y, axis=axes, keepdims=True))
 def extremum_share(gy, x, y, axes, count, out):
     """out = gy shared evenly among the elements of x that equal y; count is a buffer of y's shape."""
     np.equal(x, y, out=out, casting="unsafe")
@@ -221,6 +251,7 @@ def extremum_share(gy, x, y, axes, count, out):
     np.multiply(out, count, out=out)
 
 
+@formula(lambda x, axes: np.log(np.sum(np.exp(x), axis=axes, keepdims=True)))
 def logsumexp(x, axes, top, out):
     """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. float16 wants a float32 out."""
     amax(x, axes, top)
@@ -238,6 +269,7 @@ def logsumexp(x, axes, top, out):
     np.add(out, top, out=out)
 
 
+@formula(lambda gy, x, y: gy * np.exp(x - y))
 def logsumexp_backward(gy, x, y, out):
     """out = gy * e**(x - y), broadcast; nan where both are infinite and alike."""
 
@@ -249,6 +281,16 @@ def logsumexp_backward(gy, x, y, out):
     _each(out, run, gy, x, y)
 
 
+def _norm(x, axes, p):
+    size = np.abs(x)
+    if np.isinf(p):
+        return (np.max if p > 0 else np.min)(size, axis=axes, keepdims=True)
+    if p == 0:
+        return np.sum(x != 0, axis=axes, keepdims=True)
+    return np.sum(size**p, axis=axes, keepdims=True) ** (1 / p)
+
+
+@formula(_norm)
 def norm(x, axes, p, out):
     """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. float16 wants a float32 out."""
     if p in (np.inf, -np.inf):
@@ -304,6 +346,11 @@ def _extreme_size(x, axes, ufunc, out):
     _over_parts(x, axes, one)
 
 
+def _norm_backward(gy, x, y, p):
+    return gy * np.where((x == 0) | (y == 0), 0, np.sign(x) * (np.abs(x) / y) ** (p - 1))
+
+
+@formula(_norm_backward)
 def norm_backward(gy, x, y, p, out):
     """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
 
@@ -332,6 +379,12 @@ def norm_backward(gy, x, y, p, out):
     _each(out, run, gy, x, y)
 
 
+def _extreme_size_share(gy, x, y, axes):
+    largest = np.abs(x) == y
+    return gy * np.sign(x) * largest / np.sum(largest, axis=axes, keepdims=True)
+
+
+@formula(_extreme_size_share)
 def extreme_size_share(gy, x, y, axes, count, out):
     """out = gy * sign(x), shared evenly among the elements whose size is y; count is a buffer of y's shape."""
 

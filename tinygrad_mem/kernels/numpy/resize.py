@@ -10,18 +10,34 @@ from math import prod as _prod
 
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
-from .threads import SCRATCH as _SCRATCH
-from .threads import lanes as _lanes
-from .threads import scratch as _scratch
-from .threads import threads as _threads
+from ...dtypes import arithmetic
+from ..formula import formula
+from .fast import threads
+
+# --- the formulas
+
+
+def _resampled(x, places, weights, taps, plain, out):
+    start = 0
+    for axis, count in enumerate(taps, 1):
+        size = out.shape[axis]
+        index, weight = (table[start : start + count * size].reshape(count, size) for table in (places, weights))
+        start += count * size
+        if count:
+            along = (-1, *[1] * (x.ndim - 1 - axis))
+            parts = [np.take(x, index[k], axis) * (1 if plain else weight[k].reshape(along)) for k in range(count)]
+            x = np.add.reduce(parts)
+    return x
+
+
+# --- the fast ways
 
 _CHUNK = 1 << 17  # elements of the planes that are resampled together
 
 
 def _plan(sizes, outs, taps, dtype, plain):
     """Planes of a chunk, the dtype of its sums, and the shapes of a plane on the way, from ``sizes`` to ``outs``."""
-    wide = dtype if plain else _arithmetic(dtype)
+    wide = dtype if plain else arithmetic(dtype)
     steps = [sizes]
     for axis, count in enumerate(taps):
         if count:
@@ -30,18 +46,19 @@ def _plan(sizes, outs, taps, dtype, plain):
 
 
 def _between(planes, dtype, wide, steps):
-    """Shapes of what lies between input and output of a chunk: of half precision, copies of both as well."""
+    """Shapes of the results between input and output of a chunk; for half precision, of float32 copies of both as well."""
     return [(planes, *s) for s in (steps[1:-1] if dtype == wide else steps)]
 
 
 def resize_workspace(shape, outs, taps, plain, dtype):
-    """Bytes that ``resize`` wants: what lies between two axes, for one chunk of planes a thread."""
+    """Bytes of workspace of :func:`resize`: the results between two axes, for one chunk of planes per thread."""
     planes, wide, steps = _plan(shape[1:], outs, taps, dtype, plain)
     planes = min(planes, shape[0])
     chunks = -(-shape[0] // max(planes, 1))
-    return min(_threads(), chunks) * wide.itemsize * sum(map(_prod, _between(planes, dtype, wide, steps)))
+    return min(threads.threads(), chunks) * wide.itemsize * sum(map(_prod, _between(planes, dtype, wide, steps)))
 
 
+@formula(_resampled)
 def resize(x, places, weights, taps, plain, work, out):
     """out = x resampled; both are contiguous, and work is of ``resize_workspace`` bytes, or ``None``."""
     planes, wide, steps = _plan(x.shape[1:], out.shape[1:], taps, x.dtype, plain)
@@ -67,7 +84,7 @@ def resize(x, places, weights, taps, plain, work, out):
             np.copyto(target, buffers[-1], casting="unsafe")
 
     chunks = -(-len(x) // planes)
-    _lanes(chunks, chunks, run)
+    threads.lanes(chunks, chunks, run)
 
 
 def _chain(arrays, places, weights, taps, plain):
@@ -93,7 +110,7 @@ def _chain(arrays, places, weights, taps, plain):
 def _along(x, index, weight, out):
     """out (lead, m, inner) = the sum over k of weight[k] * x[:, index[k]]."""
     line = x.shape[2]
-    lines = _SCRATCH // 2 // x.itemsize // line  # of the output, through scratch
+    lines = threads.SCRATCH // 2 // x.itemsize // line  # of the output, through scratch
     if not lines:
         _by_line(x, index, weight, out)
         return
@@ -103,7 +120,7 @@ def _along(x, index, weight, out):
         part = x[i : i + height]
         for j in range(0, out.shape[1], width):
             target = out[i : i + height, j : j + width]
-            tile = _scratch(target.shape, x.dtype, 0, 2)
+            tile = threads.scratch(target.shape, x.dtype, 0, 2)
             for k in range(len(index)):
                 np.take(part, index[k, j : j + width], axis=1, out=tile, mode="clip")  # other modes buffer the output
                 if weight is None:
@@ -117,7 +134,7 @@ def _along(x, index, weight, out):
 
 def _by_line(x, index, weight, out):
     """:func:`_along` for lines that are longer than the scratch."""
-    step = _SCRATCH // 2 // x.itemsize
+    step = threads.SCRATCH // 2 // x.itemsize
     for i in range(len(x)):
         for j in range(out.shape[1]):
             for at in range(0, x.shape[2], step):
@@ -127,7 +144,7 @@ def _by_line(x, index, weight, out):
                     if weight is None:
                         np.copyto(target, part)
                         continue
-                    tile = _scratch(part.shape, x.dtype, 0, 2)
+                    tile = threads.scratch(part.shape, x.dtype, 0, 2)
                     np.multiply(part, weight[k, j], out=tile if k else target)
                     if k:
                         np.add(target, tile, out=target)

@@ -10,10 +10,79 @@ from itertools import product as _product
 
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
-from .threads import lanes as _lanes
-from .threads import scratch as _scratch
-from .threads import threads as _threads
+from ...dtypes import arithmetic
+from ..formula import formula
+from .fast import threads
+
+# --- the formulas
+
+
+def _unnormalized(place, size, align):
+    """A place from -1 to 1 along an axis as a number of pixels."""
+    return (place + 1) / 2 * (size - 1) if align else ((place + 1) * size - 1) / 2
+
+
+def _bounded(u, size, padding, align):
+    """A place along an axis, moved into the image as ``padding`` says."""
+    if padding == "reflection":
+        low, span = (0, size - 1) if align else (-0.5, size)
+        u = abs(u - low) % (2 * span) if span else 0
+        u = min(u, 2 * span - u) + low
+    return u if padding == "zeros" else min(max(u, 0), size - 1)
+
+
+def _keys(d):
+    """Keys' cubic weight at the distance d, with a = -0.75."""
+    a, d = -0.75, abs(d)
+    return ((a + 2) * d - (a + 3)) * d**2 + 1 if d <= 1 else ((d - 5) * d + 8) * d * a - 4 * a
+
+
+def _around(place, size, mode, padding, align):
+    """(pixel, weight) of each pixel along an axis that a place reads; a pixel may be outside."""
+    u = _unnormalized(place, size, align)
+    if mode == "bicubic":
+        first = np.floor(u)
+        return [(_bounded(first + k, size, padding, align), _keys(u - first - k)) for k in (-1, 0, 1, 2)]
+    u = _bounded(u, size, padding, align)
+    first = np.floor(u)
+    return [(np.rint(u), 1)] if mode == "nearest" else [(first, first + 1 - u), (first + 1, u - first)]
+
+
+def _corners(grid, sizes, mode, padding, align):
+    """(image, place in the grid, pixel, weight) of all that is read."""
+    for n, *at in np.ndindex(grid.shape[:-1]):
+        axes = zip(grid[n, *at][::-1], sizes, strict=True)
+        for corner in _product(*[_around(place, size, mode, padding, align) for place, size in axes]):
+            pixel = tuple(int(i) for i, _ in corner)
+            if all(0 <= i < size for i, size in zip(pixel, sizes, strict=True)):
+                yield n, at, pixel, np.prod([weight for _, weight in corner])
+
+
+def _sampled(x, grid, mode, padding, align):
+    y = np.zeros((*x.shape[:2], *grid.shape[1:-1]))
+    for n, at, pixel, weight in _corners(grid, x.shape[2:], mode, padding, align):
+        y[n, :, *at] += weight * x[n, :, *pixel]
+    return y
+
+
+def _to_pixels(gy, grid, mode, padding, align, out):
+    gx = np.zeros(out.shape)
+    for n, at, pixel, weight in _corners(grid, out.shape[2:], mode, padding, align):
+        gx[n, :, *pixel] += weight * gy[n, :, *at]
+    return gx
+
+
+def _to_places(gy, x, grid, mode, padding, align):
+    """By how much each place changes the sum of gy times the result: a difference quotient."""
+    found, step = np.zeros(grid.shape), 1e-6
+    for axis in range(grid.shape[-1] if mode != "nearest" else 0):
+        move = step * (np.arange(grid.shape[-1]) == axis)
+        ahead, behind = (_sampled(x, grid + sign * move, mode, padding, align) for sign in (1, -1))
+        found[..., axis] = (gy * (ahead - behind)).sum(1) / (2 * step)
+    return found
+
+
+# --- the fast ways
 
 _POINTS = 1 << 10  # at a time
 _CHANNELS = 64  # at a time: a tile of them is a fourth of the scratch
@@ -22,10 +91,10 @@ _FAR = 2.0**31
 
 
 class _Rows:
-    """Rows of numbers, one a point, in the first fourth of the scratch; they are given out in order."""
+    """Rows of numbers, one number per point, in the first quarter of the scratch, handed out in order."""
 
     def __init__(self, count, wide):
-        self._rows, self._next, self.count, self.wide = _scratch((64, _POINTS), np.float64, 0, 4), 0, count, wide
+        self._rows, self._next, self.count, self.wide = threads.scratch((64, _POINTS), np.float64, 0, 4), 0, count, wide
 
     def take(self, dtype=None):
         row = self._rows[self._next].view(self.wide if dtype is None else dtype)[: self.count]
@@ -34,7 +103,7 @@ class _Rows:
 
 
 def _padded(u, slope, size, padding, align, rows):
-    """u becomes a place within the image, as ``padding`` says; slope, where it is asked for, the slope of the new place."""
+    """Move u into the image as ``padding`` says, and multiply slope (or ``None``) by the slope of the new place."""
     flag, t = rows
     if padding == "reflection":
         low, span = (0.0, size - 1) if align else (-0.5, size)
@@ -86,7 +155,7 @@ def _cubic(t, part, weight, slope):
 
 def _slope_of_cubic(d, three, two, one):
     """d becomes 3 * three * d**2 + 2 * two * d + one."""
-    t = _scratch((_POINTS,), np.float64, 63, 64).view(d.dtype)[: d.size]
+    t = threads.scratch((_POINTS,), np.float64, 63, 64).view(d.dtype)[: d.size]
     np.multiply(d, 3 * three, out=t)
     np.add(t, 2 * two, out=t)
     np.multiply(t, d, out=d)
@@ -147,7 +216,7 @@ class _Tile:
         self.axes = [_axis(places[:, d - 1 - a], sizes[a], mode, padding, align, rows) for a in range(d)]
 
     def corners(self):
-        """Each corner: what it is along each axis. ``pixel``, ``outside`` and ``weight`` are those of it meanwhile."""
+        """Each corner along each axis. Meanwhile ``pixel``, ``outside`` and ``weight`` are those of this corner."""
         for corner in _product(*(corners for corners, _ in self.axes)):
             self.pixel.fill(0)
             self.outside.fill(False)
@@ -179,14 +248,14 @@ class _Tile:
 
 def _tiles(x_channels, dtype, points):
     """(channels, points) of each piece of an image, and tiles of that size: two wide ones, and one of ``dtype`` if half."""
-    wide = _arithmetic(dtype)
+    wide = arithmetic(dtype)
     for p in range(0, points, _POINTS):
         here = slice(p, min(p + _POINTS, points))
         for c in range(0, x_channels, _CHANNELS):
             some = slice(c, min(c + _CHANNELS, x_channels))
             shape = (some.stop - some.start, here.stop - here.start)
-            raw = None if wide == dtype else _scratch(shape, dtype, 3, 4)
-            yield some, here, _scratch(shape, wide, 1, 4), _scratch(shape, wide, 2, 4), raw
+            raw = None if wide == dtype else threads.scratch(shape, dtype, 3, 4)
+            yield some, here, threads.scratch(shape, wide, 1, 4), threads.scratch(shape, wide, 2, 4), raw
 
 
 def _flat(x, grid, gy):
@@ -195,11 +264,12 @@ def _flat(x, grid, gy):
     return x.reshape(n, count, -1), grid.reshape(n, -1, d), gy.reshape(n, count, -1)
 
 
+@formula(_sampled)
 def grid_sample(x, grid, mode, padding, align, out):
     """out (N, C, *outs) = x (N, C, *sizes) at the places grid (N, *outs, d), all contiguous."""
     if not out.size:
         return
-    wide, sizes = _arithmetic(x.dtype), x.shape[2:]
+    wide, sizes = arithmetic(x.dtype), x.shape[2:]
     planes, places, flat = _flat(x, grid, out)
 
     def run(lane, n):
@@ -212,22 +282,23 @@ def grid_sample(x, grid, mode, padding, align, out):
                 np.add(total, tile, out=total)
             np.copyto(flat[n, some, here], total, casting="unsafe")
 
-    _lanes(len(x), len(x), run)
+    threads.lanes(len(x), len(x), run)
 
 
 def grid_sample_input_workspace(shape, dtype):
-    """Bytes that :func:`grid_sample_input` wants: of half precision, the sums for one image a thread."""
-    if _arithmetic(dtype) == dtype:
+    """Bytes of workspace of :func:`grid_sample_input`: for half precision the sums of one image per thread, else 0."""
+    if arithmetic(dtype) == dtype:
         return 0
-    return min(_threads(), shape[0]) * 4 * int(np.prod(shape[1:]))
+    return min(threads.threads(), shape[0]) * 4 * int(np.prod(shape[1:]))
 
 
+@formula(_to_pixels)
 def grid_sample_input(gy, grid, mode, padding, align, work, out):
     """out (N, C, *sizes) = the sum of each corner's weight times gy (N, C, *outs)."""
     out.fill(0)
     if not out.size or not gy.size:
         return
-    wide, sizes = _arithmetic(gy.dtype), out.shape[2:]
+    wide, sizes = arithmetic(gy.dtype), out.shape[2:]
     sums, places, flat = _flat(out, grid, gy)
     buffers = None if work is None else work.view(wide).reshape(-1, *sums.shape[1:])
 
@@ -245,15 +316,16 @@ def grid_sample_input(gy, grid, mode, padding, align, work, out):
         if buffers is not None:
             np.copyto(sums[n], target, casting="unsafe")
 
-    _lanes(len(out), len(out), run)
+    threads.lanes(len(out), len(out), run)
 
 
+@formula(_to_places)
 def grid_sample_grid(gy, x, grid, mode, padding, align, out):
     """out (N, *outs, d) = the gradient of the places: pixels times slopes times gy, summed over channels and corners."""
     out.fill(0)
     if not gy.size or mode == "nearest":
         return
-    wide, sizes = _arithmetic(x.dtype), x.shape[2:]
+    wide, sizes = arithmetic(x.dtype), x.shape[2:]
     planes, places, flat = _flat(x, grid, gy)
     target, d = out.reshape(places.shape), len(sizes)
 
@@ -278,4 +350,4 @@ def grid_sample_grid(gy, x, grid, mode, padding, align, out):
                 np.add(before, total, out=total)
                 np.copyto(column, total, casting="unsafe")
 
-    _lanes(len(x), len(x), run)
+    threads.lanes(len(x), len(x), run)

@@ -6,10 +6,11 @@ import numpy as np
 
 from ...dtypes import is_floating as _is_floating
 from ...dtypes import is_half as _is_half
-from .threads import GRAIN as _GRAIN
-from .threads import scratch as _scratch
-from .threads import split as _split
-from .tiles import blocks as _blocks
+from ..formula import formula
+from .fast.threads import GRAIN as _GRAIN
+from .fast.threads import scratch as _scratch
+from .fast.threads import split as _split
+from .fast.tiles import blocks as _blocks
 
 _TILE = 1 << 15
 
@@ -67,6 +68,7 @@ def _accumulate(ufunc, x, axis, out, dtype):
         ufunc(outs[i - 1], lines[i], out=outs[i])
 
 
+@formula(lambda x, axis, reverse: np.flip(np.cumsum(np.flip(x, axis), axis), axis) if reverse else np.cumsum(x, axis))
 def cumsum(x, axis, reverse, out):
     """out = running sums of x along ``axis``, from +0."""
     sums = _mirrored(out, axis, reverse)
@@ -79,11 +81,23 @@ def _first(x, axis):
     return np.moveaxis(x, axis, 0)[:1]
 
 
+@formula(lambda x, axis: np.cumprod(x, axis))
 def cumprod(x, axis, out):
     """out = running products of x along ``axis``."""
     _run(np.multiply, x, axis, out)
 
 
+def _cumprod_backward(gy, x, axis):
+    gy, x = np.moveaxis(gy, axis, -1), np.moveaxis(x, axis, -1)
+    gx = np.empty_like(x)
+    for i in range(x.shape[-1]):
+        others = x.copy()
+        others[..., i] = 1
+        gx[..., i] = np.sum((gy * np.cumprod(others, -1))[..., i:], -1)
+    return np.moveaxis(gx, -1, axis)
+
+
+@formula(_cumprod_backward)
 def cumprod_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * y_k / x_i, by another way in lines with a 0; work has x's shape."""
     np.multiply(gy, y, out=work)
@@ -122,6 +136,13 @@ def _first_zero(x, start):
     return len(x)
 
 
+def _cumulative_extremum(x, axis, largest):
+    best = (np.maximum if largest else np.minimum).accumulate(x, axis)
+    places = np.moveaxis(np.broadcast_to(np.arange(x.shape[axis]), np.moveaxis(x, axis, -1).shape), -1, axis)
+    return {"out": best, "index": np.maximum.accumulate(np.where(x == best, places, 0), axis)}
+
+
+@formula(_cumulative_extremum)
 def cumulative_extremum(x, axis, largest, out, index):
     """out = the running largest (or smallest), index = where it was seen last; nan stays."""
     if out.size == 0:
@@ -148,12 +169,14 @@ def cumulative_extremum(x, axis, largest, out, index):
             np.maximum.accumulate(seen, axis=-1, out=place[cut])
 
 
+@formula(lambda x, axis: np.log(np.cumsum(np.exp(x), axis)))
 def logcumsumexp(x, axis, out):
     """out = ln of the running sums of e**x along ``axis``."""
     _run(np.logaddexp, x, axis, out)
     np.add(_first(out, axis), 0, out=_first(out, axis))  # the logarithm of one number's power is +0
 
 
+@formula(lambda gy, x, y, axis: np.exp(x) * np.flip(np.cumsum(np.flip(gy * np.exp(-y), axis), axis), axis))
 def logcumsumexp_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
     if out.dtype.itemsize < 8:

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from .threads import scratch as _scratch
+from ..formula import formula
+from .fast.threads import scratch as _scratch
 
 _TILE = 1 << 15  # places in a tile: a quarter of the scratch
 
 
+def _search_sorted(sequence, values, right):
+    lines = np.broadcast_to(sequence, (*values.shape[:-1], sequence.shape[-1])) if sequence.ndim == 1 else sequence
+    found = np.empty(values.shape, np.int64)
+    for i in np.ndindex(values.shape[:-1]):
+        found[i] = np.searchsorted(lines[i], values[i], "right" if right else "left")
+    return found
+
+
+@formula(_search_sorted)
 def search_sorted(sequence, values, right, out):
     """out = how many of a sorted line are before each value; equal ones count where ``right``.
 
@@ -47,6 +57,13 @@ def _search(line, values, right, out):
         np.copyto(out[i : i + _TILE], place, casting="unsafe")
 
 
+def _histogram_bounds(x, low, high):
+    if low == high and x.size:
+        low, high = np.min(x), np.max(x)
+    return np.array([low - 1, high + 1] if low == high else [low, high])
+
+
+@formula(_histogram_bounds)
 def histogram_bounds(x, low, high, out):
     """out = (low, high), or the smallest and largest of x where these are equal; and one to each side where all are equal.
 
@@ -63,6 +80,13 @@ def histogram_bounds(x, low, high, out):
     out[0], out[1] = (first - 1, last + 1) if first == last else (first, last)
 
 
+def _histogram(x, bounds, out):
+    inside = x[(x >= bounds[0]) & (x <= bounds[1])]
+    place = (inside - bounds[0]) * out.size / (bounds[1] - bounds[0])
+    return out + np.bincount(np.minimum(place.astype(int), out.size - 1), minlength=out.size)
+
+
+@formula(_histogram)
 def histogram(x, bounds, out):
     """out += how many of a contiguous x lie in each of as many equal intervals between the bounds; the last one is closed."""
     line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0]

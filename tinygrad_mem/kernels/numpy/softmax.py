@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from .halves import cast as _cast
-from .lines import lines as _lines
-from .lines import pieces as _pieces
-from .lines import stat as _stat
-from .lines import sum_lines as _sum_lines
-from .threads import scratch as _scratch
+from ..formula import formula
+from .fast.halves import cast as _cast
+from .fast.lines import lines as _lines
+from .fast.lines import pieces as _pieces
+from .fast.lines import stat as _stat
+from .fast.lines import sum_lines as _sum_lines
+from .fast.threads import scratch as _scratch
 
 
 def _wide(x):
@@ -47,6 +48,12 @@ _LONG = 1 << 14  # classes beyond which the sums of runs are added in float64
 _CALM, _LEAST = 16.0, 1e-6  # the largest of a tile, and the least sum of a line, with which e**x is summed as it is
 
 
+def _softmax(x):
+    powers = np.exp(x - np.max(x, axis=1, keepdims=True))
+    return powers / np.sum(powers, axis=1, keepdims=True)
+
+
+@formula(_softmax)
 def softmax(x, out):
     """out = e**(x - max) / sum; the largest is not looked for line by line in a tile of moderate numbers."""
     wide = _wide(x)
@@ -88,6 +95,7 @@ def softmax(x, out):
     _lines(x.shape, run, np.dtype(wide).itemsize)
 
 
+@formula(lambda x: np.log(_softmax(x)))
 def log_softmax(x, out):
     """out = x - max - ln(sum(e**(x - max)))."""
     wide = _wide(x)
@@ -106,6 +114,7 @@ def log_softmax(x, out):
     _lines(x.shape, run, np.dtype(wide).itemsize)
 
 
+@formula(lambda gy, y: y * (gy - np.sum(gy * y, axis=1, keepdims=True)))
 def softmax_backward(gy, y, out):
     """out = y * (gy - sum(gy * y))."""
     wide = _wide(y)
@@ -132,6 +141,7 @@ def softmax_backward(gy, y, out):
     _lines(y.shape, run, np.dtype(wide).itemsize)
 
 
+@formula(lambda gy, y: gy - np.exp(y) * np.sum(gy, axis=1, keepdims=True))
 def log_softmax_backward(gy, y, out):
     """out = gy - e**y * sum(gy)."""
     wide = _wide(y)

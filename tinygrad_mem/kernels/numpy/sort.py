@@ -10,22 +10,30 @@ from __future__ import annotations
 import numpy as np
 
 from ...dtypes import is_floating as _is_floating
-from .halves import cast as _cast
+from ..formula import formula
+from .fast.halves import cast as _cast
+from .fast.threads import scratch as _scratch
+from .fast.threads import split as _split
+from .fast.tiles import blocks as _blocks
 from .index import gather as _gather
 from .index import scatter as _scatter
 from .index import scatter_add as _scatter_add
-from .threads import scratch as _scratch
-from .threads import split as _split
-from .tiles import blocks as _blocks
 
 _TILE = 1 << 15  # keys in a tile: a quarter of the scratch
 
 
 def order_workspace(x, axis):
-    """Bytes that ``order`` wants: the keys of one line that is longer than a tile; of 64 bits the numbers and an order too."""
+    """Bytes of workspace for ``order``: the keys of a line longer than a tile; for 64 bits also the numbers and an order."""
     return (8 if x.itemsize <= 4 else 24) * x.shape[axis] if x.shape[axis] > _TILE else 0
 
 
+def _order(x, axis, start, stop, descending):
+    places = np.argsort(np.flip(x, axis) if descending else x, axis, kind="stable")
+    places = np.flip(x.shape[axis] - 1 - places, axis) if descending else places
+    return np.moveaxis(np.moveaxis(places, axis, -1)[..., start:stop], -1, axis)
+
+
+@formula(_order)
 def order(x, axis, start, stop, descending, work, out):
     """out = the indices of the elements of rank ``start`` to ``stop`` along ``axis``: nan is the largest, ties in order."""
     if out.size == 0:
@@ -159,16 +167,19 @@ def _count_up(first, step, count, slot):
     return line
 
 
+@formula(lambda x, axis, index: np.take_along_axis(x, index, axis))
 def take_along(x, axis, index, out):
     """out = x at ``index`` along ``axis``; alike but for that axis, indices within bounds."""
     _gather(x, axis, index, out)
 
 
+@formula(lambda values, axis, index, out: _scatter.formula(values, axis, index, out))
 def put_along(values, axis, index, out):
     """out at ``index`` along ``axis`` = values; no place twice."""
     _scatter(values, axis, index, out)
 
 
+@formula(lambda values, axis, index, out: _scatter_add.formula(values, axis, index, out))
 def add_along(values, axis, index, out):
     """out at ``index`` along ``axis`` += values; places may repeat."""
     _scatter_add(values, axis, index, out)

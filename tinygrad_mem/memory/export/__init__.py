@@ -1,7 +1,7 @@
-"""A track in files: one that is read back, and three for other programs.
+"""File formats of a track: one that ``load`` reads, and three for other programs.
 
-Each module here writes one format: ``write(log, file)``. All of them pass through the log a chunk at a time, so that ten
-million events need no more room than the log itself.
+Each module here writes one format: ``write(log, file)``. It reads the log a chunk at a time, so that ten million events need
+no more memory than the log itself.
 """
 
 from __future__ import annotations
@@ -10,21 +10,24 @@ import gzip
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 from ...files import replacing
 from ..log import Log
 from . import native, snapshot, table, trace
 
+if TYPE_CHECKING:
+    from ..track import Track
+
 
 class Format(NamedTuple):
-    """One way to write a log.
+    """One file format for a log.
 
     Attributes:
-        ending: of the files that are written so.
+        ending: the ending of its files.
         write: writes a log into a file.
-        packs: whether ``.gz`` may follow: whoever reads this format unpacks it by himself.
-        purpose: who reads it, in a few words.
+        packs: whether ``.gz`` may follow: programs that read this format can unpack it.
+        purpose: the program that reads it, in a few words.
     """
 
     ending: str
@@ -41,25 +44,40 @@ FORMATS = {
 }
 
 
-def save(log: Log, path: Path | str, format: str | None = None) -> None:
-    """Write ``log`` to ``path``, whole or not at all; see :meth:`Track.save <tinygrad_mem.memory.Track.save>`."""
+def save(self: Track, path: Path | str, format: str | None = None) -> None:
+    """Write the track to a file, in the format of the ending of ``path``. An error leaves no half-written file.
+
+    ========================  ============  ================================================================
+    ending                    ``format``    what it is for
+    ========================  ============  ================================================================
+    ``.json``                 ``json``      every event; :func:`load` reads it as a track with the same answers
+    ``.csv``                  ``csv``       one row per event, with the bytes of each category after it
+    ``.trace.json``           ``trace``     https://ui.perfetto.dev: counters by category, phases, modules and ops
+    ``.pickle``               ``snapshot``  https://pytorch.org/memory_viz and ``torch.cuda._memory_viz``
+    ========================  ============  ================================================================
+
+    With ``.gz`` after any of the first three the file is compressed. A running track is written as it is now.
+
+    Raises:
+        ValueError: there is no such format.
+    """
     name = os.path.basename(os.fspath(path)).lower()
     bare = name.removesuffix(".gz")
     chosen = _by_name(format) if format is not None else _by_ending(bare)
     if bare != name and not chosen.packs:
-        raise ValueError(f"save: {chosen.purpose} cannot read a file packed by gzip; leave the .gz out of {name!r}")
+        raise ValueError(f"save: {chosen.purpose} cannot read a gzip file; remove .gz from {name!r}")
     with replacing(path) as file:
         if bare == name:
-            chosen.write(log, file)
+            chosen.write(self.log, file)
         else:
-            # level 1: a log packs to a tenth, and to little less at ten times the price; no time stamp: same log, same file
+            # level 1: a tenth of the size; higher levels take ten times as long. No time stamp: same log, same file
             with gzip.GzipFile("", "wb", 1, file, mtime=0) as packed:
-                chosen.write(log, packed)  # type: ignore[arg-type]
+                chosen.write(self.log, packed)  # type: ignore[arg-type]
 
 
 def _by_name(format: str) -> Format:
     if format not in FORMATS:
-        raise ValueError(f"save: there is no format {format!r}; there are {', '.join(FORMATS)}")
+        raise ValueError(f"save: there is no format {format!r}; the formats are {', '.join(FORMATS)}")
     return FORMATS[format]
 
 
@@ -68,7 +86,7 @@ def _by_ending(name: str) -> Format:
     if found is None:
         endings = ", ".join(f"{f.ending} ({f.purpose})" for f in FORMATS.values())
         raise ValueError(
-            f"save: the ending of {name!r} names no format. There are {endings}, and .gz after all but the last; "
+            f"save: the ending of {name!r} names no format. The endings are {endings}, and .gz after all but the last; "
             "or give format="
         )
     return found

@@ -1,8 +1,8 @@
-"""The track's own file: JSON that any program reads, in lines, so that neither writer nor reader holds more than one.
+"""The track's own file format: JSON in lines, so that writer and reader hold only one line in memory.
 
-The first line opens an object: what this is, the device, how many events follow. Each further line is an object of columns,
+The first line opens an object: the format, the device, the number of events. Each line after it is an object of columns, for
 65,536 events at most: their numbers, and the texts that occur in them for the first time (a text's code is its place among
-all texts). The last line closes everything. Reading runs no code from the file and believes nothing in it.
+all texts). The last line closes everything. Reading runs no code from the file and checks all of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import re
 import zlib
 from array import array
+from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
@@ -27,7 +28,7 @@ VERSION = 1
 _MARK = b'{"format":"tinygrad_mem.track",'
 _END = b"]}\n"
 _EVENTS = 1 << 16  # of one line
-_LINE = 1 << 26  # bytes: what is longer was not written here
+_LINE = 1 << 26  # bytes; no line that is longer was written here
 _HEAD = 4096  # of the first line
 _MOST = (1 << 31) - 1  # events that can be numbered
 _NAMES = RECORD.names or ()
@@ -35,17 +36,22 @@ _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 
 
 def write(log: Log, file: IO[bytes]) -> None:
-    """Write the log as it is now."""
+    """Write the log's present events."""
+    file.writelines(lines(log))
+
+
+def lines(log: Log) -> Iterator[bytes]:
+    """The lines of the file."""
     pieces = [chunk[i : i + _EVENTS] for chunk in log.chunks() for i in range(0, len(chunk), _EVENTS)]
     head = {"format": "tinygrad_mem.track", "version": VERSION, "device": log.device, "events": sum(map(len, pieces))}
-    file.write(_json(head)[:-1] + b',"chunks":[\n')
+    yield _json(head)[:-1] + b',"chunks":[\n'
     known = 0
     for number, piece in enumerate(pieces, 1):
         top = max(known, *(int(piece[name].max()) + 1 for name in TEXTS))
         columns = {"texts": log.texts[known:top], **{name: piece[name].tolist() for name in _NAMES}}
-        file.write(_json(columns) + (b",\n" if number < len(pieces) else b"\n"))
+        yield _json(columns) + (b",\n" if number < len(pieces) else b"\n")
         known = top
-    file.write(_END)
+    yield _END
 
 
 def _json(value: Any) -> bytes:
@@ -53,19 +59,23 @@ def _json(value: Any) -> bytes:
 
 
 def read(path: str | os.PathLike) -> Log:
-    """The log of a file that :func:`write` wrote, packed by gzip or not.
+    """The log of a file that :func:`write` wrote, with or without gzip.
 
     Raises:
-        FileFormatError: it is something else, damaged, or not whole.
+        FileFormatError: it is another kind of file, damaged, or incomplete.
     """
     with open(path, "rb") as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        what = os.fspath(path)
-        try:
-            return _read(unpacking(file, what) if packed else file, what)
-        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            raise FileFormatError(f"{what}: what gzip packed is damaged or not whole: {error}") from None
+        return read_from(file, os.fspath(path))
+
+
+def read_from(file: IO[bytes], what: str) -> Log:
+    """As :func:`read`, from an open file; ``what`` is its name in errors."""
+    packed = file.read(2) == b"\x1f\x8b"
+    file.seek(0)
+    try:
+        return _read(unpacking(file, what) if packed else file, what)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise FileFormatError(f"{what}: the gzip file is damaged or incomplete: {error}") from None
 
 
 def _read(file: IO[bytes], what: str) -> Log:
@@ -78,7 +88,7 @@ def _read(file: IO[bytes], what: str) -> Log:
     count = 0
     while (line := file.readline(_LINE)) != _END:
         if not line.endswith(b"\n"):
-            raise FileFormatError(f"{what} is not whole: it ends after {count:,} of {events:,} events")
+            raise FileFormatError(f"{what} is incomplete: it ends after {count:,} of {events:,} events")
         try:
             records = _records(line, texts)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -89,14 +99,14 @@ def _read(file: IO[bytes], what: str) -> Log:
         codes.extend(log.codes(texts[len(codes) :]))
         log.extend(records, np.frombuffer(codes, np.uint32))
     if count != events or file.read(1):
-        raise FileFormatError(f"{what} is damaged: it announces {events:,} events and holds others, or more than them")
+        raise FileFormatError(f"{what} is damaged: it should have {events:,} events, and has others or more")
     return log
 
 
 def _foreign(line: bytes) -> str:
-    """The kind of file that begins so."""
+    """The kind of a foreign file, judged by its first line."""
     for start, kind in (
-        (b"\x80", "it looks like a pickle, such as PyTorch's snapshots, which is never loaded: it could run any code"),
+        (b"\x80", "it looks like a pickle, such as PyTorch's snapshots; load() never reads pickles: they can run any code"),
         (b'{"traceEvents"', "it is a trace for Perfetto"),
         (b"event,time_ns,", "it is a table"),
     ):
@@ -106,14 +116,14 @@ def _foreign(line: bytes) -> str:
 
 
 def _head(line: bytes, what: str) -> tuple[Log, int]:
-    """The empty log, and how many events are to follow."""
+    """An empty log, and the number of events that follow."""
     try:
         head = json.loads(line + b"]}")
         version, device, events = head["version"], head["device"], head["events"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise FileFormatError(f"{what}: the first line is damaged: {error}") from None
     if version != VERSION:
-        raise FileFormatError(f"{what} is of version {version!r:.20}, this program reads {VERSION}; use the newer program")
+        raise FileFormatError(f"{what} has version {version!r:.20}, this program reads {VERSION}; use the newer program")
     if not isinstance(device, str) or type(events) is not int or not 0 <= events <= _MOST:
         raise FileFormatError(f"{what}: the first line is damaged: {events!r:.20} events of device {device!r:.20}")
     return Log(device), events
@@ -122,11 +132,11 @@ def _head(line: bytes, what: str) -> tuple[Log, int]:
 def _records(line: bytes, texts: list[str]) -> np.ndarray:
     """The events of one line; its new texts are appended to ``texts``."""
     if _nested(line) - sum(_nested(found[0]) for found in _STRING.finditer(line)) > len(_NAMES) + 2:
-        raise ValueError("a line holds one object of columns")  # said before json makes forty bytes of each
+        raise ValueError("a line holds one object of columns")  # checked before json makes forty bytes of each
     columns = json.loads(line.removesuffix(b"\n").removesuffix(b","), object_pairs_hook=no_duplicates)
     fresh, length = columns["texts"], len(columns["kind"])
     if not isinstance(fresh, list) or not all(isinstance(text, str) for text in fresh):
-        raise ValueError("the texts are none")
+        raise ValueError("expected a list of texts")
     texts.extend(fresh)
     records = np.empty(length, RECORD)
     for name in _NAMES:
@@ -143,7 +153,7 @@ def _nested(text: bytes) -> int:
 
 
 def _column(name: str, values: Any, length: int, texts: int) -> np.ndarray:
-    """One column: whole numbers, as many as there are events, and none that means nothing."""
+    """One column, checked: a whole number for each event, each below ``limit``."""
     limit = {"kind": len(Kind), **dict.fromkeys(TEXTS, texts)}.get(name, min(np.iinfo(RECORD[name]).max, 1 << 62) + 1)
     try:
         column = array("Q", values)

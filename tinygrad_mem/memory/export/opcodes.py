@@ -1,8 +1,8 @@
-"""Pickles without the pickler: the few opcodes of protocol 4 that PyTorch's viewer knows, and many like dicts at once.
+"""A writer of pickles that needs little memory. It uses the few opcodes of protocol 4 that PyTorch's viewer reads.
 
-Python's pickler wants everything in memory as objects, some 10 GB for ten million events. Here the opcodes of an event are
-a row of bytes that are the same in all events but for the values, and a chunk of events is one NumPy array of such rows.
-Nothing here reads a pickle.
+Python's pickler needs everything in memory as objects, some 10 GB for ten million events. Here the opcodes of an event are a
+row of bytes that differs between events in the values only, and a chunk of events is one NumPy array of such rows. Nothing
+here reads a pickle.
 
 Source: Python's ``Lib/pickletools.py``, which documents each opcode.
 """
@@ -16,11 +16,11 @@ import numpy as np
 
 _DICT, _MARK, _SETITEMS, _LIST, _APPEND, _PAIR = b"}", b"(", b"u", b"]", b"a", b"\x86"
 _INT = b"\x8a\x08"  # eight bytes follow, signed, little end first
-_MEMOIZE, _GET_SHORT, _GET = b"\x94", b"h", b"j"  # number the value; push the value of this number, in one byte or four
+_MEMOIZE, _GET_SHORT, _GET = b"\x94", b"h", b"j"  # store a value in the memo; push one, its number in one byte or four
 
 
 class Items:
-    """A list whose items are opcodes already, in pieces: what is not in memory at once."""
+    """A list whose items are given as pieces of opcodes, so that it is never in memory as a whole."""
 
     def __init__(self, pieces: Iterable[bytes | bytearray]) -> None:
         self.pieces = pieces
@@ -28,9 +28,14 @@ class Items:
 
 def pickled(value: Any) -> Iterator[bytes | bytearray]:
     """The pickle of ``value`` in pieces: text, whole numbers, lists, pairs, dicts, and :class:`Items`."""
-    yield b"\x80\x04"  # protocol 4: the viewer knows none that is newer
+    yield b"\x80\x04"  # protocol 4: the newest that the viewer reads
     yield from _opcodes(value)
     yield b"."
+
+
+def texts(values: Iterable[str]) -> Items:
+    """A list of texts that are not in memory at once."""
+    return Items(b"".join(_opcodes(text)) + _APPEND for text in values)
 
 
 def _opcodes(value: Any) -> Iterator[bytes | bytearray]:
@@ -60,7 +65,7 @@ def _opcodes(value: Any) -> Iterator[bytes | bytearray]:
 
 
 class Memo:
-    """Values that are written once, and meant by their number from then on. They must be the first that a pickle numbers."""
+    """Values that are written once and referred to by their number afterwards. They must be the first in the pickle's memo."""
 
     def __init__(self) -> None:
         self._numbers: dict[Hashable, int] = {}
@@ -73,22 +78,22 @@ class Memo:
         return key in self._numbers
 
     def add(self, key: Hashable, value: Any) -> None:
-        """Let ``value`` be known as ``key``; whose number is ``self[key]``."""
+        """Add ``value`` under ``key``; its number is ``self[key]``."""
         self._numbers[key] = len(self._written)
         self._written.append(b"".join(_opcodes(value)) + _MEMOIZE + _APPEND)
 
     def items(self) -> Items:
-        """The values as a list, to be written before what means them."""
+        """The values as a list, to be written before anything that refers to them."""
         return Items(self._written)
 
 
 class PickledDicts:
-    """Dicts of the same keys.
+    """Dicts with the same keys.
 
     Args:
         memo: gets the keys.
         numbers: keys whose values are whole numbers.
-        meant: keys whose values are numbers of the memo.
+        meant: keys whose values are given by their number in the memo.
     """
 
     def __init__(self, memo: Memo, numbers: Iterable[str], meant: Iterable[str]) -> None:
@@ -104,7 +109,7 @@ class PickledDicts:
         self._dtype = np.dtype({"names": [*fields], "formats": kinds, "offsets": offsets, "itemsize": len(self._row)})
 
     def of(self, columns: Mapping[str, Any], count: int) -> bytearray:
-        """The opcodes of ``count`` dicts with these values, each to be appended to a list."""
+        """The opcodes that append ``count`` dicts with these values to a list."""
         written = bytearray(self._row * count)
         rows = np.frombuffer(written, self._dtype)
         for name, column in columns.items():

@@ -1,8 +1,8 @@
-"""The pool's segments at the end of a log, and what lies in them: all that the log knows, and as little more as it must.
+"""The pool's segments at the end of a log, and the blocks in them.
 
-A log tells of each segment that the pool took while it ran. Of those that are older it tells the bytes, and the addresses of
-what it met in them: blocks that touch are taken for one segment, and what the sum lacks for another one, at an address that
-is nobody's. CuPy does not say which segments it gives back: then those in which nothing lives are the ones.
+A log records each segment that the pool reserved while it ran. Of older segments it has only the sum of their bytes, and the
+addresses of blocks in them. So adjacent blocks count as one segment, and the rest of the sum as another one, at an unused
+address. CuPy does not report which segments it returns: segments without live blocks are assumed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SMALL = 1 << 20  # PyTorch keeps blocks up to this size in segments of their ow
 
 
 class LiveSegments(NamedTuple):
-    """A block that lives at the end."""
+    """A block that is alive at the end."""
 
     address: int
     rounded: int
@@ -28,26 +28,26 @@ class LiveSegments(NamedTuple):
 
 
 class Segments:
-    """Reads the log's records, a chunk at a time; then :meth:`settle` says what there is.
+    """Reads the log's records, a chunk at a time; then :meth:`settle` computes the segments.
 
     Attributes:
-        reserved: bytes that the pool has from the machine.
+        reserved: bytes that the pool has reserved.
         found: address -> size of the segments at the end, once settled.
-        emptied: those that are there no longer, and of which no event says when they went.
-        rest: the address of blocks that the log cannot tell apart; 0 where there are none.
+        emptied: segments that were returned at an unknown time.
+        rest: the address used for blocks whose addresses the log does not know; 0 if there are none.
     """
 
     def __init__(self) -> None:
         self.reserved, self.rest = 0, 0
         self.found: dict[int, int] = {}
         self.emptied: dict[int, int] = {}
-        self._gone: list[tuple[int, int]] = []  # (begin, end) of older ones that were given back
+        self._gone: list[tuple[int, int]] = []  # (begin, end) of older ones that were returned
         self._ever: list[tuple[int, int]] = []
         self._outside: set[tuple[int, int]] = set()
-        self._silent = 0  # bytes that the pool gave back without saying where
+        self._silent = 0  # bytes that the pool returned at unknown addresses
 
     def read(self, records: np.ndarray) -> None:
-        """Learn from further events."""
+        """Read the next events."""
         kind, address, size = records["kind"], records["address"], records["rounded"]
         for i in np.flatnonzero((kind == Kind.RESERVE) | (kind == Kind.RELEASE)):
             (self._take if kind[i] == Kind.RESERVE else self._give)(int(address[i]), int(size[i]))
@@ -63,7 +63,7 @@ class Segments:
         self.reserved += size
         if address:
             for begin in [a for a in self.found if self._silent and a < address + size and address < a + self.found[a]]:
-                self._silent -= self.found.pop(begin)  # it is here no more
+                self._silent -= self.found.pop(begin)  # returned already
             self.found[address] = size
             self._ever = _merged([*self._ever, (address, address + size)])
 
@@ -75,11 +75,11 @@ class Segments:
             self._gone.append((address, address + size))
 
     def settle(self, living: Iterable[int], loose: int) -> None:
-        """Decide what there is at the end.
+        """Compute the segments at the end.
 
         Args:
-            living: addresses of the blocks that live.
-            loose: bytes in blocks that the log cannot tell apart.
+            living: addresses of the live blocks.
+            loose: bytes in blocks whose addresses the log does not know.
         """
         older = [(a, b) for a, b in self._outside if not any(begin <= a < end for begin, end in self._gone)]
         self.found.update({begin: end - begin for begin, end in _merged(older)})
@@ -92,12 +92,12 @@ class Segments:
         rest = max(self.reserved - sum(self.found.values()), loose)
         if rest > 0:
             top = max((end for _, end in [*self._ever, *self._gone, *self._outside]), default=0)
-            nobodys = -(-top // _APART) * _APART + _APART
-            self.found[nobodys] = rest
-            self.rest = nobodys if loose > 0 else 0
+            unused = -(-top // _APART) * _APART + _APART
+            self.found[unused] = rest
+            self.rest = unused if loose > 0 else 0
 
     def described(self, living: Iterable[LiveSegments]) -> list[dict[str, Any]]:
-        """The segments as PyTorch's snapshot shows them, with the blocks that live in them and the gaps between."""
+        """The segments in the form of PyTorch's snapshot, with their live blocks and the gaps between."""
         starts = sorted(self.found)
         inside: dict[int, list[LiveSegments]] = {start: [] for start in starts}
         for block in sorted(living, key=lambda block: block.address):
@@ -108,7 +108,7 @@ class Segments:
 
 
 def _merged(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same addresses in as few spans as can be, in order."""
+    """The same addresses in the fewest possible spans, in order."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:
@@ -122,7 +122,7 @@ def _segment(start: int, size: int, living: list[LiveSegments]) -> dict[str, Any
     blocks, at = [], start
     for block in living:
         if block.address < at or block.address + block.rounded > start + size:
-            continue  # the log missed a free: two blocks cannot be in one place
+            continue  # the log missed a free: two blocks cannot overlap
         if block.address > at:
             blocks.append(_block(at, block.address - at, 0, [], "inactive"))
         blocks.append(_block(block.address, block.rounded, block.requested, block.frames, "active_allocated"))

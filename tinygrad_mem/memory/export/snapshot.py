@@ -1,42 +1,49 @@
-"""PyTorch's memory snapshot: what ``torch.cuda.memory._snapshot()`` would say, for ``torch.cuda._memory_viz`` and its page.
+"""A track as PyTorch's memory snapshot (``torch.cuda.memory._snapshot()``), for ``torch.cuda._memory_viz`` and its page.
 
-Each event that changed the pool is one of the device's trace; blocks that the track found when it began come first. Frames
-are the op (with its module in the place of a file) and the user's line. Sizes are the pool's, rounded to 512, so that the
-page's curve is the track's. The page gives a block one colour for life: its category here is the first, in the order of
-:class:`~tinygrad_mem.memory.Category`, of all that it ever was. The segments are those at the end.
+Each event that changed the pool is an event of the device's trace; blocks that are older than the track come first. Frames are
+the op (with its module as the file) and the user's line. Sizes are the pool's, rounded to 512, so that the page shows the
+track's curve. The page gives a block one colour for its whole life: that of the first category, in the order of
+:class:`~tinygrad_mem.memory.Category`, among all that it had. The segments are those at the end.
 
-What the page needs and no documentation says: protocol 4 at most, an event of category ``unknown``, ``free_requested``
-before ``free_completed``, a segment around every address.
+The page has requirements that are not documented: protocol 4 at most, an event of category ``unknown``, ``free_requested``
+before ``free_completed``, and a segment around every address.
 
 Source: PyTorch 2.13, ``torch/cuda/memory.py``, ``torch/cuda/_memory_viz.py``, ``torch/utils/viz/MemoryViz.js``.
 """
 
 from __future__ import annotations
 
+import base64
+import zlib
 from collections.abc import Iterator
 from typing import IO, Any
 
 import numpy as np
 
-from ..attribution import CATEGORIES, NOWHERE, Category
+from ..attribution import CATEGORIES, NOWHERE, Attribution, Category, walk
 from ..log import Kind, Log
-from .opcodes import Items, Memo, PickledDicts, pickled
+from . import native
+from .opcodes import Items, Memo, PickledDicts, pickled, texts
 from .segments import LiveSegments, Segments
-from .walk import LogPart, walk
 
+OURS = "tinygrad_mem_track"  # the key of the facts that PyTorch's format has no place for: pytorch.load reads them back
 _ACTIONS = {Kind.OLDER: "alloc", Kind.MALLOC: "alloc", Kind.FREE: "free_requested", Kind.MARK: "snapshot"}
 _ACTIONS |= {Kind.RESERVE: "segment_alloc", Kind.RELEASE: "segment_free"}
 _COMPLETED = "free_completed"
 _UNKNOWN = CATEGORIES.index(Category.UNTRACKED)
-_PAGES = {Category.UNTRACKED: "unknown", Category.WEIGHT_CAST: "activation"}  # the page has ten colours
+_PAGES = {
+    Category.UNTRACKED: "unknown",
+    Category.UNKNOWN: "unknown",
+    Category.WEIGHT_CAST: "activation",
+}  # the page has ten colours
 _NAMES = [_PAGES.get(category, category.name.lower()) for category in CATEGORIES]
-# what is known of a block or a mark, in one number: four times a text's code, and which of these it is
+# a block's label as one number: four times the code of a text, plus the kind of the text
 _TENSOR, _GRADIENT, _STATE, _MARKED = range(4)
 _OF = {_TENSOR: "", _GRADIENT: "gradient of ", _STATE: "state of "}
 
 
 def write(log: Log, file: IO[bytes]) -> None:
-    """Write the log as it is now."""
+    """Write the log's present events."""
     survey = _Survey(log)
     living = survey.living()
     survey.segments.settle((block.address for block in living), survey.loose)
@@ -45,20 +52,29 @@ def write(log: Log, file: IO[bytes]) -> None:
     memo = Memo()
     trace = _Trace(survey, memo)
     whole = {
-        "tinygrad_mem": memo.items(),  # first: the rest refers to it
+        "tinygrad_mem": memo.items(),  # first, because the rest refers to it
         "segments": survey.segments.described(living),
         "device_traces": [Items(trace.pieces())],
+        OURS: texts(_packed(log)),  # PyTorch's programs pass over it
     }
     file.writelines(pickled(whole))
 
 
+def _packed(log: Log) -> Iterator[str]:
+    """The track's own file, packed by gzip, as text."""
+    packer = zlib.compressobj(1, zlib.DEFLATED, 31)
+    for part in (*map(packer.compress, native.lines(log)), packer.flush()):
+        if part:
+            yield base64.b64encode(part).decode()
+
+
 class _Survey:
-    """The log read once: what can be said of a block only when its life is over.
+    """Facts about blocks that are known only when they are freed, from one pass over the log.
 
     Attributes:
-        category: of the block that was born with the event of this number, the first of all that it ever was.
-        label: of that block, its name or whose it is.
-        loose: bytes in use that the log cannot tell apart.
+        category: by the number of the event that allocated a block: the first category among all that it had.
+        label: of that block: its name, or its owner.
+        loose: bytes in use in blocks whose addresses the log does not know.
     """
 
     def __init__(self, log: Log) -> None:
@@ -68,17 +84,17 @@ class _Survey:
         self.category, self.label = np.empty(0, np.uint8), np.empty(0, np.uint32)
         self._dead = np.empty(0, bool)
         self._parts: list[tuple[np.ndarray, np.ndarray]] = []
-        for part in walk(log):
-            count = len(part.records)
+        for records, part in walk(log):
+            count = len(records)
             self.category = np.append(self.category, np.full(count, NOWHERE, np.uint8))
             self.label = np.append(self.label, np.zeros(count, np.uint32))
             self._dead = np.append(self._dead, np.zeros(count, bool))
-            self.segments.read(part.records)
-            self._read(part)
-            self._parts.append((part.records, part.block))
+            self.segments.read(records)
+            self._read(records, part)
+            self._parts.append((records, part.block))
 
-    def _read(self, part: LogPart) -> None:
-        records, block, known = part.records, part.block, part.block >= 0
+    def _read(self, records: np.ndarray, part: Attribution) -> None:
+        block, known = part.block, part.block >= 0
         np.minimum.at(self.category, block[known], part.after[known])
         self._dead[block[known & (part.after == NOWHERE)]] = True
         self.loose += int(part.size[~known & (part.after == _UNKNOWN)].sum())
@@ -97,7 +113,7 @@ class _Survey:
         return (records["kind"] == Kind.ENTER) & (records["role"] == code)
 
     def events(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """The events that are shown, and their blocks: first the blocks that are older than the log, then all in order."""
+        """The shown events and their blocks: first the blocks that are older than the log, then all others in order."""
         for older in (True, False):
             for records, block in self._parts:
                 kind = records["kind"]
@@ -106,7 +122,7 @@ class _Survey:
                 yield records[shown], block[shown]
 
     def living(self) -> list[LiveSegments]:
-        """The blocks that nobody freed."""
+        """The blocks that were not freed."""
         found, start = [], 0
         for records, _ in self._parts:
             here = slice(start, start + len(records))
@@ -119,7 +135,7 @@ class _Survey:
         return found
 
     def frames(self, line: int, module: int, op: int) -> list[dict[str, Any]]:
-        """The frames that asked, innermost first."""
+        """The frames of each event, innermost first."""
         frames = []
         if module or op:
             frames.append({"filename": self.texts[module] or "op", "line": 0, "name": self.texts[op] or "forward"})
@@ -130,14 +146,14 @@ class _Survey:
         return frames
 
     def metadata(self, phase: int, label: int) -> dict[str, str]:
-        """The facts of an event that the page shows beside its frames."""
+        """The facts that the page shows beside an event's frames."""
         said, which = self.texts[label // 4], label % 4
         more = {"mark": said} if which == _MARKED else {"tensor": _OF[which] + said} if label else {}
         return {"phase": self.texts[phase], **more}
 
 
 class _Trace:
-    """The events of a survey as opcodes; making it fills the memo, which is written first."""
+    """The events of a survey as opcodes. Making it fills the memo, which is written first."""
 
     def __init__(self, survey: _Survey, memo: Memo) -> None:
         self._survey, self._memo = survey, memo

@@ -1,8 +1,8 @@
-"""A trace for Perfetto (https://ui.perfetto.dev), in the JSON that Chrome once began: counters, and slices of what ran.
+"""A trace for Perfetto (https://ui.perfetto.dev) in Chrome's JSON format: counters of bytes, and slices of the running code.
 
-A counter for the bytes in use, one for those reserved, and one for each category, at every change. In each thread the
-phase, the modules by their path and the op lie above each other as slices: from the first event that happened in them to the
-next one that happened elsewhere, since a log knows allocations and not calls. Marks are instants across all threads.
+There is a counter for the bytes in use, one for the reserved bytes, and one for each category. In each thread the phase, the
+modules and the op are slices, one above the other. A log records allocations and no calls, so a slice goes from the first event
+in it to the next event elsewhere. Marks are instants across all threads.
 
 Source: Trace Event Format, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU.
 """
@@ -16,39 +16,38 @@ from typing import IO
 
 import numpy as np
 
-from ..attribution import CATEGORIES, NOWHERE
+from ..attribution import CATEGORIES, NOWHERE, Attribution, walk
 from ..log import Kind, Log
-from .walk import LogPart, walk
 
 _PID = 1
 _COUNTER = f',\n{{"ph":"C","pid":{_PID},"name":"%s","ts":%%.3f,"args":{{"bytes":%%d}}}}'
 _EVENT = f',\n{{"ph":"%s","pid":{_PID},"tid":%d,"ts":%.3f,"name":%s%s}}'
 _THREAD = f',\n{{"ph":"M","pid":{_PID},"tid":%d,"name":"thread_name","args":{{"name":"thread %d"}}}}'
-_WHERE = [kind in (Kind.MALLOC, Kind.FREE, Kind.UNCOUNTED, Kind.MARK) for kind in Kind]  # events where their thread is
+_WHERE = [kind in (Kind.MALLOC, Kind.FREE, Kind.OUTSIDE, Kind.MARK) for kind in Kind]  # kinds of events that say where
 _MOVES = np.array(_WHERE)
 
 
 def write(log: Log, file: IO[bytes]) -> None:
-    """Write the log as it is now."""
+    """Write the log's present events."""
     name = json.dumps(f"memory of {log.device}")
     file.write(f'{{"traceEvents":[\n{{"ph":"M","pid":{_PID},"name":"process_name","args":{{"name":{name}}}}}'.encode())
     counters, slices = _Counters(), _Slices(log.texts)
-    for part in walk(log):
-        for events in (counters.read(part), slices.read(part.records)):
+    for records, part in walk(log):
+        for events in (counters.read(records, part), slices.read(records)):
             file.write("".join(events).encode())
     file.write("".join(slices.end()).encode())
     file.write(b'\n],"displayTimeUnit":"ns"}\n')
 
 
 class _Counters:
-    """The pool's bytes; each counter has a value at those events that change it."""
+    """The counters of the pool's bytes. Each has a value at every event that changes it."""
 
     def __init__(self) -> None:
         self._totals = np.zeros(NOWHERE + 1, np.int64)
         self._used = self._reserved = 0
 
-    def read(self, part: LogPart) -> Iterator[str]:
-        time, size = part.records["time"] / 1000, part.size  # microseconds
+    def read(self, records: np.ndarray, part: Attribution) -> Iterator[str]:
+        time, size = records["time"] / 1000, part.size  # microseconds
         now, before = (np.where(column != NOWHERE, size, 0) for column in (part.after, part.before))
         yield from self._counter("in use", time, now - before, self._used)
         self._used += int((now - before).sum())
@@ -57,7 +56,7 @@ class _Counters:
                 change = np.where(part.after == code, size, 0) - np.where(part.before == code, size, 0)
                 yield from self._counter(CATEGORIES[code].value, time, change, int(self._totals[code]))
                 self._totals[code] += change.sum()
-        kind, rounded = part.records["kind"], part.records["rounded"].astype(np.int64)
+        kind, rounded = records["kind"], records["rounded"].astype(np.int64)
         change = np.where(kind == Kind.RESERVE, rounded, 0) - np.where(kind == Kind.RELEASE, rounded, 0)
         yield from self._counter("reserved", time, change, self._reserved)
         self._reserved += int(change.sum())
@@ -69,7 +68,7 @@ class _Counters:
 
 
 class _Slices:
-    """The slices of each thread: they begin and end where two events of it in a row are not in the same."""
+    """The slices of each thread. One ends and the next begins where two successive events lie in different slices."""
 
     def __init__(self, texts: list[str]) -> None:
         self._texts = texts
@@ -82,15 +81,15 @@ class _Slices:
         if not len(records):
             return
         self._last = float(records["time"].max()) / 1000
-        records = records[_turns(records)]
+        records = records[_moves(records)]
         columns = (records[name].tolist() for name in ("kind", "thread", "note", "phase", "module", "op"))
         for kind, thread, note, *where, time in zip(*columns, (records["time"] / 1000).tolist(), strict=True):
             if kind == Kind.MARK:
                 yield _EVENT % ("i", thread + 1, time, json.dumps(self._texts[note]), ',"s":"g"')
-            yield from self._turn(thread, time, self._names(*where))
+            yield from self._enter(thread, time, self._names(*where))
 
     def _names(self, phase: int, module: int, op: int) -> list[str]:
-        """The slices that an event lies in, as JSON."""
+        """The names of the slices of an event, as JSON."""
         found = self._inside.get((phase, module, op))
         if found is None:
             texts = [self._texts[code] for code in (phase, module, op)]
@@ -99,8 +98,8 @@ class _Slices:
             found = self._inside[phase, module, op] = [json.dumps(name) for name in names if name]
         return found
 
-    def _turn(self, thread: int, time: float, inside: list[str]) -> Iterator[str]:
-        """End what the thread has left and begin what it has entered."""
+    def _enter(self, thread: int, time: float, inside: list[str]) -> Iterator[str]:
+        """End the slices that the thread left, and begin those that it entered."""
         if thread not in self._open:
             self._open[thread] = []
             yield _THREAD % (thread + 1, thread)
@@ -113,13 +112,13 @@ class _Slices:
         self._open[thread] = inside
 
     def end(self) -> Iterator[str]:
-        """End what is open."""
+        """End all open slices."""
         for thread in self._open:
-            yield from self._turn(thread, self._last, [])
+            yield from self._enter(thread, self._last, [])
 
 
-def _turns(records: np.ndarray) -> np.ndarray:
-    """The numbers of the events that are not where their thread's event before was, and of marks."""
+def _moves(records: np.ndarray) -> np.ndarray:
+    """The numbers of marks, and of events in another place than their thread's event before."""
     order = np.argsort(records["thread"], kind="stable")
     ordered = records[order]
     moved = np.ones(len(order), bool)

@@ -12,14 +12,14 @@ import numpy as np
 
 from ..blocks import Block
 from ..sizes import bytes_text
-from .palette import COLOURS, phases
+from .palette import COLOURS, phases, sample
 
 if TYPE_CHECKING:
     from ..track import Track
 
 POINTS = 3000  # moments of the timeline that are drawn
-BLOCKS = 1000  # lives that are drawn: the largest
-LEAST = 1e-3  # of the peak: smaller blocks of a module are one tile
+BLOCKS = 1000  # most blocks whose lives are drawn: the largest
+LEAST = 1e-3  # share of the peak: smaller blocks of a module are one tile
 _MARGIN = {"l": 64, "r": 12, "t": 28, "b": 42}
 _TICKS = {"showgrid": True, "zeroline": False, "automargin": True}
 
@@ -29,7 +29,7 @@ def timeline(track: Track) -> dict[str, Any]:
     from plotly import graph_objects
 
     line = track.timeline()
-    at = line.sample(POINTS)
+    at = sample(line, POINTS)
     top = line.peak()
     figure = graph_objects.Figure()
     for category in line.categories:
@@ -67,7 +67,7 @@ def timeline(track: Track) -> dict[str, Any]:
         xaxis={"title": "allocations and frees, in order", "range": [0, max(len(line) - 1, 1)], **_TICKS},
         yaxis={"range": [0, height * 1.2], **_bytes_axis(height), **_TICKS},
         legend={"orientation": "h", "y": -0.2, "yanchor": "top"},
-        meta={"phases": stretches},  # the page names those that are wide enough
+        meta={"phases": stretches},  # the page labels phases that are wide enough
     )
     return figure.to_plotly_json()
 
@@ -81,7 +81,7 @@ def _bytes_axis(most: int) -> dict[str, Any]:
 
 
 def largest(track: Track, most: int = BLOCKS) -> tuple[list[Block], int]:
-    """The largest blocks of the whole run in order of birth, and how many there were in all."""
+    """The largest blocks of the whole run in order of allocation, and the number of all blocks."""
     count, kept = 0, []
     for count, block in enumerate(track.blocks(), 1):  # noqa: B007 (the count is of all, not of those that are kept)
         entry = (block.rounded, -block.born, block)
@@ -93,7 +93,7 @@ def largest(track: Track, most: int = BLOCKS) -> tuple[list[Block], int]:
 
 
 def lives(track: Track, found: list[Block]) -> dict[str, Any]:
-    """A bar a block, from birth to death, at the lowest place that is free all that time; its colour is what it was for."""
+    """A bar for each block, from malloc to free, in its category's colour, at the lowest place that is free all that time."""
     from plotly import graph_objects
 
     line = track.timeline()
@@ -134,7 +134,7 @@ def lives(track: Track, found: list[Block]) -> dict[str, Any]:
 
 
 def _places(found: list[Block]) -> list[int]:
-    """First fit: the lowest bytes that are free during a block's whole life, in order of birth."""
+    """First fit: for each block in order of allocation, the lowest place that is free during its whole life."""
     live: list[tuple[int, int, int]] = []  # (place, end, when it is free again), by place
     places = []
     for block in found:
@@ -151,25 +151,31 @@ def _places(found: list[Block]) -> list[int]:
 
 
 def _periods(block: Block, events: int) -> list[tuple[int, int, Any]]:
-    """(first event, the one after the last, category) of each time that the block was one thing."""
+    """(first event, event after the last, category) of each period in which the block had one category."""
     ends = [*(at for at, _ in block.categories), block.died if block.died is not None else events]
     return [(a, b, category) for (a, b), (_, category) in zip(pairwise(ends), block.categories, strict=True)]
 
 
 def _words(block: Block, category: str) -> str:
-    """The text of a block under the mouse; plotly reads a little HTML, so names are escaped."""
-    asked = f" ({block.requested:,} asked for)" if block.requested != block.rounded else ""
-    rows = [f"<b>{block.rounded:,} B</b>{asked}, {category}", block.owner, f"made in {block.phase}", block.line]
+    """The hover text of a block. Plotly interprets some HTML, so names are escaped."""
+    asked = f" ({block.requested:,} requested)" if block.requested != block.rounded else ""
+    rows = [
+        f"<b>{block.rounded:,} B</b>{asked}, {category}",
+        block.told,
+        block.owner,
+        f"allocated in {block.phase}",
+        block.line,
+    ]
     return "<br>".join(escaped(row) if i else row for i, row in enumerate(rows) if row)
 
 
 def escaped(text: str) -> str:
-    """Text that plotly shows as it is."""
+    """``text`` escaped, so that plotly shows it unchanged."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def peak(track: Track) -> dict[str, Any]:
-    """The blocks of the peak as nested tiles: modules, then what each had; an area is bytes."""
+    """The blocks of the peak as nested tiles: modules, then their blocks. Areas are bytes."""
     from plotly import graph_objects
 
     sizes: defaultdict[tuple[str, ...], Counter[str]] = defaultdict(Counter)  # bytes of each colour
@@ -182,7 +188,7 @@ def peak(track: Track) -> dict[str, Any]:
         leaf = (*path, "smaller blocks" if block.rounded < least else f"{block.category.value}: {what}")
         for node in (leaf, *_above(leaf)):
             sizes[node][COLOURS[block.category]] += block.rounded
-        kinds[leaf] = block.category.value  # its colour says it
+        kinds[leaf] = block.category.value  # shown by its colour
     nodes = list(sizes)
     figure = graph_objects.Figure(
         graph_objects.Treemap(
@@ -192,7 +198,7 @@ def peak(track: Track) -> dict[str, Any]:
             values=[sizes[node].total() for node in nodes],
             branchvalues="total",
             marker={"colors": [sizes[node].most_common(1)[0][0] for node in nodes], "line": {"width": 0.5}},
-            customdata=[int("" in node) for node in nodes],  # the page shows modules in a paler colour than what is in them
+            customdata=[int("" in node) for node in nodes],  # the page shows modules in a paler colour than their blocks
             texttemplate=["%{label}<br>%{value:,d} B" if "" in node else "%{label}" for node in nodes],
             text=[escaped("/".join(filter(None, node))) for node in nodes],  # ids are shown as HTML
             hovertemplate="<b>%{value:,d} B</b><br>%{text}<br>%{percentRoot:.2%} of the peak<extra></extra>",
@@ -205,7 +211,7 @@ def peak(track: Track) -> dict[str, Any]:
 
 
 def _above(node: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
-    """The tiles that a tile lies in, the innermost first; a leaf has an empty name before its own, so that it is no module."""
+    """The tiles around a tile, innermost first. A leaf has an empty name before its own, which tells it from a module."""
     while node:
         node = node[:-2] if node[-2:-1] == ("",) else node[:-1]
         yield node

@@ -1,4 +1,4 @@
-"""A track in a notebook: its curve and its peak, small, without libraries and without a script."""
+"""A track in a notebook: a small curve and its peak, without libraries or scripts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from ..sizes import bytes_text
 from ..timeline import Timeline
-from .palette import COLOURS
+from .palette import COLOURS, sample
 
 if TYPE_CHECKING:
     from ..track import Track
@@ -19,7 +19,7 @@ WIDTH, HEIGHT = 640, 160
 
 
 def summary(track: Track) -> str:
-    """A curve stacked by category, and beside it a row for each category with its bytes at the peak."""
+    """A curve stacked by category, and a table with each category's bytes at the peak."""
     timeline = track.timeline()
     if not len(timeline):
         return f"<p>A track of <code>{html.escape(track.device)}</code>: nothing was allocated.</p>"
@@ -35,8 +35,8 @@ def summary(track: Track) -> str:
 
 
 def _curve(timeline: Timeline) -> str:
-    """The timeline as an svg: an area a category, each on top of those before."""
-    at = timeline.sample(POINTS)
+    """The timeline as an svg: one area for each category, stacked."""
+    at = sample(timeline, POINTS)
     x = np.repeat(np.append(at, len(timeline)) * (WIDTH / len(timeline)), 2)[1:-1]
     scale = HEIGHT / (int(timeline.used.max()) or 1)
     below = np.zeros(len(at))

@@ -1,4 +1,4 @@
-"""A page of its own (plotly): what a track knows, to look at, to search and to sort; one run, or two side by side."""
+"""An interactive page (plotly) of one run, or of two side by side: figures, and a table to search and sort."""
 
 from __future__ import annotations
 
@@ -20,18 +20,29 @@ from . import figures
 if TYPE_CHECKING:
     from ..track import Track
 
-ROWS = 500  # blocks of the peak in the table, one by one; the rest are one row a category
-CHANGES = 12  # owners of a comparison
-_COLUMNS = ("bytes", "asked for", "what", "whose", "op", "made in", "line")
+ROWS = 500  # blocks of the peak with a row each in the table; the rest are one row per category
+CHANGES = 12  # most owners in a comparison
+_COLUMNS = ("bytes", "requested", "category", "owner", "op", "phase", "line")
 
 
-def write(track: Track, path: Path | str, *, other: Track | None, titles: Sequence[str]) -> None:
-    """Write the page to ``path``; it holds all that it needs, and asks nobody for anything.
+def to_html(
+    self: Track, path: Path | str, other: Track | None = None, *, titles: Sequence[str] = (), summary: str = ""
+) -> None:
+    """Write an interactive page: the timeline, the life of each block, the peak by module, a table to sort and search.
+
+    The page is one file of about 5 MB that loads no other file. It follows the reader's light or dark setting.
+
+    Args:
+        other: a second run, shown beside this one, with the changes from this one to it.
+        titles: one for each run; by default the device, or "before" and "after".
+        summary: plain text of lines up to 80 characters, shown above the figures.
 
     Raises:
         ValueError: nothing was allocated while a track ran, or there is not one title for each run.
+        ModuleNotFoundError: plotly is missing: ``pip install plotly``.
     """
-    runs = [track] if other is None else [track, other]
+    runs = [self] if other is None else [self, other]
+    titles = titles or ((self.device,) if other is None else ("before", "after"))
     if len(titles) != len(runs):
         raise ValueError(f"to_html: {len(runs)} runs have {len(runs)} titles, found {list(titles)}")
     for run, title in zip(runs, titles, strict=True):
@@ -48,7 +59,8 @@ def write(track: Track, path: Path | str, *, other: Track | None, titles: Sequen
     parts = {
         "title": html.escape(" and ".join(titles)),
         "style": _asset("page.css"),
-        "comparison": "" if other is None else _comparison(track.compare(other), titles),
+        "summary": f'<section class="summary"><pre tabindex="0">{html.escape(summary)}</pre></section>' if summary else "",
+        "comparison": "" if other is None else _comparison(self.compare(other), titles),
         "columns": str(len(runs)),
         "runs": "\n".join(sections),
         "figures": _json(drawn),
@@ -61,7 +73,7 @@ def write(track: Track, path: Path | str, *, other: Track | None, titles: Sequen
 
 
 def _same_scale(*layouts: dict[str, Any]) -> None:
-    """Two runs are as high as their bytes: both get the axis of the higher one."""
+    """Give the figures of two runs the same scale: that of the higher one."""
     axis = max((layout["yaxis"] for layout in layouts), key=lambda axis: axis["range"][1])
     for layout in layouts:
         layout["yaxis"] = axis
@@ -72,12 +84,12 @@ def _asset(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    """JSON that may stand in a script element."""
+    """JSON that is safe inside a script element."""
     return json.dumps(value, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _run(track: Track, title: str, name: str, drawn: dict[str, Any]) -> str:
-    """The section of one run; its figures go into ``drawn`` under their places' names."""
+    """The section of one run. Its figures are added to ``drawn`` under their element ids."""
     found, count = figures.largest(track)
     drawn[f"{name}-timeline"] = figures.timeline(track)
     drawn[f"{name}-lives"] = figures.lives(track, found)
@@ -85,8 +97,8 @@ def _run(track: Track, title: str, name: str, drawn: dict[str, Any]) -> str:
     moment, pool = track.at_peak(), track.pool("peak")
     facts = {
         "peak": _bytes(moment.used),
-        "in": moment.phase,
-        "asked for": _bytes(pool.requested),
+        "phase": moment.phase,
+        "requested": _bytes(pool.requested),
         "reserved": f"{_bytes(pool.reserved)}, {pool.fragmentation:.1%} of it reserved but unused",
         "device": track.device,
     }
@@ -96,9 +108,9 @@ def _run(track: Track, title: str, name: str, drawn: dict[str, Any]) -> str:
     return f"""<section class="run"><h2>{html.escape(title)}</h2>
 <dl>{"".join(f"<div><dt>{key}</dt><dd>{html.escape(value)}</dd></div>" for key, value in facts.items())}</dl>
 <h3>In use</h3><div class="figure" id="{name}-timeline"></div>
-<h3>The life of each block</h3><p>{every}, each at the lowest place that was free.{rest}</p>
+<h3>The life of each block</h3><p>{every}, each at the lowest free place.{rest}</p>
 <div class="figure" id="{name}-lives"></div>
-<h3>At the peak</h3><p>An area is bytes; a click goes into a module.</p><div class="figure" id="{name}-peak"></div>
+<h3>At the peak</h3><p>Areas are bytes. Click a module to enter it.</p><div class="figure" id="{name}-peak"></div>
 {_table(track.live("peak"))}</section>"""
 
 
@@ -107,7 +119,7 @@ def _bytes(count: int) -> str:
 
 
 def _table(blocks: list[Block]) -> str:
-    """The blocks of the peak, largest first, the smallest in one row a category; the page sorts and filters it."""
+    """The table of blocks at the peak, largest first; the smallest are one row per category. The page sorts and filters it."""
     rows = [_row(block) for block in blocks[:ROWS]]
     rest: defaultdict[str, list[Block]] = defaultdict(list)
     for block in blocks[ROWS:]:
@@ -125,7 +137,7 @@ def _table(blocks: list[Block]) -> str:
 
 def _row(block: Block) -> str:
     whose = block.name or block.home
-    return _cells((block.rounded, block.requested, block.category.value, whose, block.op, block.phase, block.line))
+    return _cells((block.rounded, block.requested, block.kind, whose, block.op, block.phase, block.line))
 
 
 def _cells(values: tuple, kind: str = "") -> str:
@@ -134,12 +146,12 @@ def _cells(values: tuple, kind: str = "") -> str:
 
 
 def _breakable(path: str) -> str:
-    """A name that goes on in the next line behind a dot or a slash rather than anywhere."""
+    """A name that a browser may break only after a dot or a slash."""
     return html.escape(path).replace(".", ".<wbr>").replace("/", "/<wbr>")
 
 
 def _comparison(found: Comparison, titles: Sequence[str]) -> str:
-    """The differences between the first run and the second, in numbers and by owner."""
+    """The section with the differences between two runs, in total and by owner."""
     effects = {"peak": found.peak, "saved for backward": found.saved, "transient": found.transient}
     rows = "".join(
         f'<tr><th scope="row">{name}</th><td>{e.before:,}</td><td>{e.after:,}</td><td>{e.change:+,}</td></tr>'
@@ -148,13 +160,13 @@ def _comparison(found: Comparison, titles: Sequence[str]) -> str:
     changes = [("appeared", found.appeared), ("vanished", found.vanished), ("moved", found.moved)]
     owners = "".join(_change(kind, change) for kind, all_ in changes for change in all_[:CHANGES])
     left = sum(max(len(all_) - CHANGES, 0) for _, all_ in changes)
-    more = f"<p>and {left:,} more, each smaller than those of its kind</p>" if left else ""
+    more = f"<p>and {left:,} smaller changes</p>" if left else ""
     table = f"""<div class="scroll"><table class="owners">
 <thead><tr><th></th><th>owner</th><th>change</th><th>what</th></tr></thead><tbody>{owners}</tbody></table></div>{more}"""
     first, second = (html.escape(title) for title in titles)
     return f"""<section class="comparison"><h2>What changed</h2><div class="scroll"><table>
 <thead><tr><th>bytes</th><th>{first}</th><th>{second}</th><th>change</th></tr></thead><tbody>{rows}</tbody></table></div>
-<h3>At the two peaks</h3>{table if owners else "<p>The same owners have the same bytes.</p>"}</section>"""
+<h3>At the two peaks</h3>{table if owners else "<p>No owner changed.</p>"}</section>"""
 
 
 def _change(kind: str, change: Change) -> str:

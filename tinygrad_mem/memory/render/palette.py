@@ -1,4 +1,4 @@
-"""The colours of every picture and page, and the phases of a run as stretches that can be seen."""
+"""Colours, drawn moments and visible phases, shared by all pictures and pages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from ..attribution import Category
 from ..timeline import Timeline
 
-# After Okabe and Ito: told apart by every kind of colour vision, and in grey by their lightness
+# After Okabe and Ito: distinct for every kind of colour vision, and in grey by their lightness
 COLOURS = {
     Category.PARAMETER: "#0072B2",
     Category.MASTER_WEIGHT: "#003B5C",
@@ -22,12 +22,12 @@ COLOURS = {
     Category.WORKSPACE: "#CC79A7",
     Category.TEMPORARY: "#F0E442",
     Category.UNTRACKED: "#CCCCCC",
-    Category.UNCOUNTED: "#E69F00",
+    Category.UNKNOWN: "#666666",
 }
 
 
 def phases(timeline: Timeline, shortest: float) -> list[tuple[str, int, int]]:
-    """(name, first moment, the one after the last), one after the other; runs of shorter ones are one, without a name."""
+    """(name, first moment, moment after the last) of each phase in order. Adjacent short phases are one, without a name."""
     changes = np.flatnonzero(np.diff(timeline.phase)) + 1
     edges = [0, *changes.tolist(), len(timeline)]
     stretches = [(timeline.texts[timeline.phase[a]], a, b) for a, b in pairwise(edges)]
@@ -36,3 +36,16 @@ def phases(timeline: Timeline, shortest: float) -> list[tuple[str, int, int]]:
         members = list(group)
         found.append((name, members[0][1], members[-1][2]))
     return found
+
+
+def sample(timeline: Timeline, points: int) -> np.ndarray:
+    """Positions of at most about ``points`` moments that show the same curve: first, highest and lowest of each interval.
+
+    The peak is among them.
+    """
+    if len(timeline) <= points:
+        return np.arange(len(timeline))
+    used, edges = timeline.used, np.linspace(0, len(timeline), max(points // 3, 1) + 1).astype(int)
+    pairs = [(a, b) for a, b in pairwise(edges) if a < b]
+    kept = [(a, a + int(np.argmax(used[a:b])), a + int(np.argmin(used[a:b]))) for a, b in pairs]
+    return np.unique([*np.ravel(kept), len(timeline) - 1])

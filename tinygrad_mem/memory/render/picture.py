@@ -1,4 +1,4 @@
-"""Static pictures (matplotlib): the pool's bytes over a run, stacked by category, and who had them at the peak."""
+"""Static pictures (matplotlib): the pool's bytes over a run, stacked by category, and their owners at the peak."""
 
 from __future__ import annotations
 
@@ -16,23 +16,28 @@ from ...text import visible
 from ..attribution import Category
 from ..sizes import bytes_text, unit_of
 from ..timeline import Timeline
-from .palette import COLOURS, phases
+from .palette import COLOURS, phases, sample
 
 if TYPE_CHECKING:
     from ..track import Track
 
-POINTS = 3000  # moments that are drawn: more than there are dots across the picture
+POINTS = 3000  # drawn moments: more than the picture has columns of pixels
 OWNERS = 3  # named at the peak
 
 
-def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None = None) -> None:
-    """Write the track's timeline to ``path`` (png, svg or pdf by its ending): stacked by category, phases shaded and named,
-    the peak marked with the modules that had most bytes then; beside it ``other``'s, on the same scale.
+def plot(self: Track, path: Path | str, other: Track | None = None, *, title: str = "") -> None:
+    """Write the timeline as a picture (png, svg or pdf by the ending of ``path``), stacked by category.
+
+    Phases are shaded and named. The peak is marked, with the modules that had most bytes then.
+
+    Args:
+        other: a second run, drawn beside this one on the same scale, as before and after.
 
     Raises:
-        ValueError: nothing was allocated while a track ran, or the ending is not a picture's.
+        ValueError: nothing was allocated while a track ran, or no picture format has the ending.
+        ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
     """
-    runs = [track] if other is None else [track, other]
+    runs = [self] if other is None else [self, other]
     if not all(len(run.timeline()) for run in runs):
         raise ValueError("plot: the timeline is empty: nothing was allocated while the track was running")
     peak = max(run.peak for run in runs)
@@ -56,13 +61,13 @@ def plot(track: Track, path: Path | str, *, title: str = "", other: Track | None
 
 @context
 def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
-    """A figure to draw on (sizes in inches), which is written to ``path`` in the end, in the format of its ending or as a png.
+    """A figure to draw on (sizes in inches). The end of the block writes it to ``path``, in the format of its ending or as png.
 
-    Its texts are shown as they are: ``$`` begins no formula, and what a font lacks is a box.
+    Texts are shown unchanged: ``$`` begins no formula. A character that the font lacks is a box.
 
     Raises:
-        ValueError: the ending is not a picture's.
-        OSError: it cannot be written there.
+        ValueError: no picture format has the ending.
+        OSError: the file cannot be written.
     """
     needs("matplotlib", "a picture")
     import matplotlib
@@ -83,9 +88,9 @@ def drawing(path: Path | str, width: float, height: float) -> Iterator[Any]:
 
 
 def _draw(axes: Any, track: Track, size: int, named: float) -> None:
-    """One run, in units of ``size`` bytes; phases of at least the share ``named`` have their names."""
+    """Draw one run, in units of ``size`` bytes. Phases with at least the share ``named`` of the width get their names."""
     timeline = track.timeline()
-    at, top, shown = timeline.sample(POINTS), timeline.peak(), timeline.categories
+    at, top, shown = sample(timeline, POINTS), timeline.peak(), timeline.categories
     axes.stackplot(
         at,
         [timeline.bytes(c)[at] / size for c in shown],
@@ -101,10 +106,13 @@ def _draw(axes: Any, track: Track, size: int, named: float) -> None:
 
 
 def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -> None:
-    """A line to the peak, its bytes, and the modules that had most of them."""
+    """Draw a line to the peak, its bytes, and the modules, or else the source lines, that had most of them."""
     moment = track.timeline()[top]
-    owners = list(track.by_module(moment).items())[:OWNERS]
-    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {visible(name) or 'no module'}" for name, n in owners)]
+    sizes, nobody = track.by_module(moment), "no module"
+    if not any(sizes):  # a recording that knows no modules
+        sizes, nobody = track.by_line(moment), "no line"
+    owners = list(sizes.items())[:OWNERS]
+    lines = [f"peak {bytes_text(moment.used)}", *(f"{bytes_text(n)}  {visible(name) or nobody}" for name, n in owners)]
     right = top > moments * 0.6
     axes.annotate(
         "\n".join(lines),
@@ -122,7 +130,7 @@ def _mark_peak(axes: Any, track: Track, top: int, height: float, moments: int) -
 
 
 def _shade_phases(axes: Any, timeline: Timeline, least: float) -> None:
-    """Every other phase on a grey ground; its name above the curve where there is room for it."""
+    """Shade every other phase in grey, with its name above the curve if there is room."""
     for dark, (name, start, stop) in enumerate(phases(timeline, len(timeline) * 0.01)):
         if dark % 2:
             axes.axvspan(start, stop, color="black", alpha=0.06, linewidth=0, zorder=0)

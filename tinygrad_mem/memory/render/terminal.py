@@ -26,12 +26,12 @@ from ..timeline import Moment  # noqa: E402
 
 
 def peak_table(moment: Moment, title: str) -> Table:
-    """The bytes at one moment, a row a category, largest share first; the rows add up to the last line."""
+    """The bytes at one moment by category, largest first. The rows add up to the last line."""
     return bytes_table({category.value: size for category, size in moment.by_category.items()}, "category", title)
 
 
 def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20) -> Table:
-    """Sizes with their names, largest first; those beyond ``rows`` are one row, so that all add up to the last line."""
+    """Sizes with their names, largest first. Those beyond ``rows`` are one row, so that all add up to the last line."""
     table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     table.add_column(what, overflow="fold")
     table.add_column("bytes", justify="right", no_wrap=True)
@@ -50,10 +50,10 @@ def bytes_table(sizes: Mapping[str, int], what: str, title: str, rows: int = 20)
 
 
 def marks_table(track: Track, title: str) -> Table:
-    """A row a mark: what was in use there, and the most since the mark before."""
+    """One row for each mark: the bytes in use there, and the peak since the mark before."""
     table = Table(title=Text(visible(title)), title_justify="left", title_style="bold")
     table.add_column("mark", overflow="fold")
-    for name in ("in use", "most until there", ""):
+    for name in ("in use", "peak until there", ""):
         table.add_column(name, justify="right", no_wrap=True)
     line, start = track.timeline(), 0
     for mark in track.marks:
@@ -66,7 +66,7 @@ def marks_table(track: Track, title: str) -> Table:
 
 
 def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12) -> Table:
-    """The needs of two runs, then the owners whose bytes at the peak changed most; those beyond ``rows`` are one row."""
+    """The three numbers of both runs, then the owners whose bytes at the peak changed most. The rest are one row."""
     table = Table(title=Text(visible(f"{titles[0]} and {titles[1]}")), title_justify="left", title_style="bold")
     table.add_column("", overflow="fold")
     for name in (*titles, "change"):
@@ -87,7 +87,7 @@ def comparison_table(found: Comparison, titles: tuple[str, str], rows: int = 12)
 
 
 def text(table: Table, width: int = 100) -> str:
-    """The table as plain text, in signs that the standard output can show: the result is there to be printed."""
+    """The table as plain text, with characters that the standard output can show."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     written = io.BytesIO()
     file = io.TextIOWrapper(written, encoding, PLAINLY, newline="")

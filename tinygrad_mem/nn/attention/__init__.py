@@ -1,4 +1,4 @@
-"""``torch.nn.attention``'s names: attention of sequences without padding, and PyTorch's choice among kernels."""
+"""``torch.nn.attention``: attention of sequences without padding, and PyTorch's switch between kernels."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from . import varlen as varlen
 
 
 class SDPBackend(enum.IntEnum):
-    """PyTorch's kernels of attention, for files that name them: here there is one."""
+    """PyTorch's names of attention kernels. Here there is one kernel."""
 
     ERROR = -1
     MATH = 0
@@ -27,7 +27,7 @@ def sdpa_kernel(backends: Any, set_priority: bool = False) -> Iterator[None]:
     """``with sdpa_kernel(SDPBackend.MATH):`` changes nothing: attention has one kernel, whose memory is linear in the tokens.
 
     Raises:
-        TypeError: a backend is no :class:`SDPBackend`.
+        TypeError: a backend is not an :class:`SDPBackend`.
     """
     for backend in [backends] if isinstance(backends, SDPBackend) else backends:
         if not isinstance(backend, SDPBackend):

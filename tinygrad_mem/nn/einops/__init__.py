@@ -1,7 +1,8 @@
-"""einops knows our tensors, whichever of the two is imported first; nothing of it is imported here.
+"""Support for einops: it accepts our tensors, in any order of imports. Importing this file does not import einops.
 
-``einops`` asks each of its backends whether a tensor is its own. Ours is made when its table of backends is imported. Its
-layers are ``einops.layers.tinygrad_mem``; those of ``einops.layers.torch`` become the same when a module takes them in.
+``einops`` asks each of its backends whether a tensor belongs to it. Our backend is added when the table of backends is
+imported. Our layers are ``einops.layers.tinygrad_mem``; a layer of ``einops.layers.torch`` is replaced by ours when it is
+assigned to a module.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _TABLE, _LAYERS = "einops._backends", "einops.layers.tinygrad_mem"
 
 
 def _register(table: Any) -> None:
-    """Put our backend among those of einops: PyTorch's, over our functions."""
+    """Add our backend to those of einops. It is PyTorch's backend with our functions."""
 
     class TinygradMemBackend(table.TorchBackend):
         framework_name = "tinygrad_mem"
@@ -31,7 +32,7 @@ def _register(table: Any) -> None:
 
 
 class _Layers(Loader):
-    """Our layers, as a module of einops."""
+    """Loads our layers as a module of einops."""
 
     def create_module(self, spec: ModuleSpec) -> Any:
         return importlib.import_module(f"{__name__}.layers")
@@ -41,7 +42,7 @@ class _Layers(Loader):
 
 
 class _Finder(MetaPathFinder):
-    """Sees einops's table of backends when it is imported."""
+    """Adds our backend when einops's table of backends is imported."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if fullname == _LAYERS:
@@ -65,7 +66,7 @@ sys.meta_path.insert(0, _Finder())
 
 
 def taken_in(module: Any) -> Any:
-    """Our layer in place of one of ``einops.layers.torch``; anything else as it is."""
+    """Our layer in place of one of ``einops.layers.torch``; any other module is returned unchanged."""
     if type(module).__module__ != "einops.layers.torch" or type(module).__name__ not in ("Rearrange", "Reduce"):
         return module
     ours = getattr(importlib.import_module(_LAYERS), type(module).__name__)

@@ -8,7 +8,7 @@ from einops.layers import RearrangeMixin, ReduceMixin
 from einops.layers._einmix import _EinmixMixin
 
 from ...autograd.tensor import Tensor
-from ...functional import creation, linalg
+from ...functional import creation, einsum
 from .. import init
 from ..module import Module
 from ..parameter import Parameter
@@ -42,7 +42,7 @@ class EinMix(_EinmixMixin, Module):
 
     def forward(self, input: Tensor) -> Tensor:
         x = input if self.pre_rearrange is None else self.pre_rearrange(input)
-        x = linalg.einsum(self.einsum_pattern, x, self.weight)
+        x = einsum.einsum(self.einsum_pattern, x, self.weight)
         if self.bias is not None:
             x = x + self.bias
         return x if self.post_rearrange is None else self.post_rearrange(x)

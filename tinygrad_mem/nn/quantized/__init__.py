@@ -1,4 +1,4 @@
-"""``torch.nn.quantized`` in floating numbers, so that networks written for quantization train: nothing is quantized."""
+"""``torch.nn.quantized`` without quantization, so that networks that use it can be trained in floating numbers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..module import Module
 
 
 class FloatFunctional(Module):
-    """Operations as methods, where PyTorch observes their results before it quantizes: here the operations and nothing else.
+    """Operations as methods. PyTorch observes their results for quantization; here only the operations run.
 
     Each method saves what its operation saves.
     """
@@ -46,7 +46,7 @@ class FloatFunctional(Module):
         return elementwise.mul(x, y)
 
     def cat(self, x: Any, dim: int = 0) -> Tensor:
-        """The tensors one after the other along ``dim``."""
+        """Concatenate tensors along ``dim``."""
         return self.activation_post_process(join.cat(x, dim))
 
     def add_relu(self, x: Tensor, y: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 
 from ...autograd.grad_mode import no_grad
-from ...autograd.sparse import SparseTensor
+from ...autograd.gradients import SparseTensor
 from ...autograd.tensor import Tensor
 from ...errors import GraphError
 from ...functional import choose, creation, join, reduce
@@ -22,14 +22,14 @@ def _gradients(parameters: Tensors) -> list[Tensor]:
     every = _list(parameters)
     if any(p._stepped_in_backward for p in every):
         raise GraphError(
-            "clipping: optimizer_in_backward has used and freed these gradients as they arrived, each before the others were "
-            "known. Clip with a plain step, or remove() the optimizer_in_backward."
+            "clipping: optimizer_in_backward has used and freed each of these gradients before the others were "
+            "known. Use a plain step to clip, or remove() the optimizer_in_backward."
         )
     return [p.grad for p in every if p.grad is not None]
 
 
 def _numbers(t: Tensor) -> Tensor:
-    """The array whose norm is a gradient's: for a sparse one, the sums of equal rows."""
+    """An array with the norm of the gradient: for a sparse one, its values with equal rows summed."""
     return t.summed() if isinstance(t, SparseTensor) else t.detach()
 
 
@@ -37,7 +37,7 @@ def _numbers(t: Tensor) -> Tensor:
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
-    """The norm of all tensors as if they were one vector, 0-d, on the first one's device.
+    """The norm of all tensors as one vector: 0-d, on the device of the first.
 
     Args:
         norm_type: the p of the p-norm; ``inf`` is the largest absolute value.
@@ -63,7 +63,7 @@ def get_total_norm(
 
 @no_grad()
 def clip_grads_with_norm_(parameters: Tensors, max_norm: float, total_norm: Tensor, foreach: bool | None = None) -> None:
-    """Scale all gradients by ``max_norm / total_norm`` where that is below 1."""
+    """Scale all gradients by ``max_norm / total_norm`` if that is below 1."""
     factor = choose.clamp(max_norm / (total_norm + 1e-6), max=1.0)  # type: ignore[operator]
     for grad in _gradients(parameters):
         grad.mul_(factor.to(grad.device))
@@ -76,7 +76,7 @@ def clip_grad_norm_(
     error_if_nonfinite: bool = False,
     foreach: bool | None = None,
 ) -> Tensor:
-    """Scale all gradients together so that their norm is at most ``max_norm``; returns the norm that they had.
+    """Scale all gradients so that their common norm is at most ``max_norm``. Returns the norm before.
 
     Raises:
         RuntimeError: see :func:`get_total_norm`.
@@ -90,6 +90,6 @@ def clip_grad_norm_(
 
 @no_grad()
 def clip_grad_value_(parameters: Tensors, clip_value: float, foreach: bool | None = None) -> None:
-    """Hold every element of every gradient between ``-clip_value`` and ``clip_value``."""
+    """Clamp each element of each gradient to ``[-clip_value, clip_value]``."""
     for grad in _gradients(parameters):
         grad.clamp_(min=-float(clip_value), max=float(clip_value))

@@ -1,4 +1,4 @@
-"""Parameters that are computed of others: ``torch.nn.utils.parametrizations``."""
+"""``torch.nn.utils.parametrizations``: weights that are computed from other parameters."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     Saves: what a norm, a division and a product save: three times the weight.
 
     Args:
-        dim: a length for each entry of it; ``None``: one length.
+        dim: each entry of this dimension has its own length; ``None``: one length for all.
 
     Raises:
         RuntimeError: it was done already.
@@ -41,13 +41,13 @@ def spectral_norm(
 ) -> M:
     """``module.name`` becomes ``original`` over its largest singular value, computed at each use.
 
-    The value is followed by ``n_power_iterations`` of the power method at each use, while training.
+    In training, each use updates the estimate of that value by ``n_power_iterations`` of the power method.
 
     Saves: what a product with a vector, a dot product and a division save: the weight once more, u and v.
 
     Args:
-        eps: what a vector's length is at least.
-        dim: the axis of the weight that counts outputs: 0, or 1 of a transposed convolution.
+        eps: a lower bound for the length of vectors.
+        dim: the axis of the weight's outputs; by default 0, or 1 for a transposed convolution.
 
     Raises:
         ValueError: there is no such parameter, or ``n_power_iterations`` is below 1.

@@ -1,4 +1,4 @@
-"""Parameters that modules compute of others, whenever they are used: ``torch.nn.utils.parametrize``."""
+"""``torch.nn.utils.parametrize``: parameters that modules compute from others at each use."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ M = TypeVar("M", bound=Module)
 
 
 class ParametrizationList(ModuleList):
-    """The modules that make one value of the tensor ``original``, each of what the one before it gives; called, the value."""
+    """Modules that compute a value from the tensor ``original``, one after another. A call returns the value."""
 
     def __init__(self, modules: Any, original: Tensor) -> None:
         super().__init__(modules)
@@ -40,7 +40,7 @@ class ParametrizationList(ModuleList):
 
 
 def compute_by(module: M, name: str, computed: Any) -> M:
-    """``module.name`` is what the module ``computed`` gives, which stands in ``module.parametrizations``."""
+    """Make ``module.name`` the result of the module ``computed``, which is put into ``module.parametrizations``."""
     if getattr(module, "parametrizations", None) is None:
         module.parametrizations = ModuleDict()
     lists: Any = module.parametrizations
@@ -57,9 +57,9 @@ def compute_by(module: M, name: str, computed: Any) -> M:
 
 
 def register_parametrization(module: M, tensor_name: str, parametrization: Module, *, unsafe: bool = False) -> M:
-    """``module.tensor_name`` becomes ``parametrization`` of the parameter ``parametrizations.NAME.original``, at each use.
+    """Compute ``module.tensor_name`` at each use: ``parametrization`` of the parameter ``parametrizations.NAME.original``.
 
-    A second one is applied to what the first one gives. Its method ``right_inverse``, if it has one, makes the first original.
+    A second one is applied to the result of the first. A method ``right_inverse``, if any, computes the first original.
 
     Args:
         unsafe: the parametrization may change the shape or the dtype.
@@ -87,7 +87,7 @@ def register_parametrization(module: M, tensor_name: str, parametrization: Modul
 
 
 def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
-    """Whether ``module.tensor_name``, or anything of the module, is computed of other parameters."""
+    """True if ``module.tensor_name``, or by default any tensor of the module, is computed from other parameters."""
     lists: Any = getattr(module, "parametrizations", None)
     if not isinstance(lists, ModuleDict):
         return False
@@ -95,7 +95,7 @@ def is_parametrized(module: Module, tensor_name: str | None = None) -> bool:
 
 
 def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: bool = True) -> M:
-    """Make ``module.tensor_name`` a parameter again: as it is computed now, or the original.
+    """Make ``module.tensor_name`` a parameter again, with the present computed value or with the original.
 
     Raises:
         ValueError: it is not parametrized.
@@ -118,13 +118,13 @@ def remove_parametrizations(module: M, tensor_name: str, leave_parametrized: boo
 
 
 def _plain(module: Module) -> type:
-    """The class that it was made of."""
+    """The module's class before the parametrization."""
     return next(kind for kind in type(module).__mro__ if not kind.__name__.startswith("Parametrized"))
 
 
 @contextlib.contextmanager
 def cached() -> Iterator[None]:
-    """A block in which PyTorch computes each value once: here it is computed at each use, with the same result."""
+    """A block in which PyTorch computes each value once. Here it is computed at each use, with the same result."""
     yield
 
 

@@ -1,7 +1,7 @@
-"""Sequences of different lengths in one batch: packed, so that steps beyond a sequence's end are neither stored nor computed.
+"""Packed batches of sequences of different lengths: steps after a sequence's end are neither stored nor computed.
 
 A packed batch has the first steps of all sequences, the longest first, then the second steps of those that have one, and so
-on: (sum of lengths, features), where a padded batch is (longest, sequences, features).
+on. Its shape is (sum of lengths, features); that of a padded batch is (longest, sequences, features).
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ...autograd.tensor import Tensor
-from ...errors import ArgumentError, NotOfferedError, ShapeError
+from ...errors import ArgumentError, ShapeError
 from ...functional import creation, join
 
 
 class Layout(NamedTuple):
-    """Attributes: ``sizes``, sequences at each step; ``order``, of the sequences in the batch, ``None`` if as they came."""
+    """Attributes: ``sizes``, the number of sequences at each step; ``order`` of the sequences, ``None`` if unchanged."""
 
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None
 
     def lengths(self) -> list[int]:
-        """Of the sequences, in the order in which they came."""
+        """The lengths of the sequences, in their original order."""
         longest = [sum(size > rank for size in self.sizes) for rank in range(self.sizes[0])]
         if self.order is None:
             return longest
@@ -34,12 +34,12 @@ class Layout(NamedTuple):
         return found
 
     def rows(self, step: int, sequence: int) -> np.ndarray:
-        """The place of each packed row among the rows of a padded batch: step * its step + sequence * its sequence."""
+        """The index of each packed row among the rows of a padded batch; ``step`` and ``sequence`` are its strides."""
         order = np.arange(self.sizes[0]) if self.order is None else np.asarray(self.order)
         return np.concatenate([order[:size] * sequence + t * step for t, size in enumerate(self.sizes)])
 
     def is_whole(self) -> bool:
-        """Whether all sequences are of one length, in the order in which they came: packed is padded, then."""
+        """True if all sequences have one length and their original order: then packed and padded are the same."""
         return self.order is None and self.sizes[0] == self.sizes[-1]
 
 
@@ -51,12 +51,12 @@ class _Fields(NamedTuple):
 
 
 class PackedSequence(_Fields):
-    """A packed batch. Made by :func:`pack_padded_sequence` and :func:`pack_sequence`.
+    """A packed batch, made by :func:`pack_padded_sequence` or :func:`pack_sequence`.
 
     Attributes:
         data: (sum of lengths, ...).
-        batch_sizes: int64 on the cpu: how many sequences have each step.
-        sorted_indices: int64: the sequences from the longest to the shortest, ``None`` if they came so.
+        batch_sizes: int64 on the cpu: the number of sequences that have each step.
+        sorted_indices: int64: the sequences from the longest to the shortest; ``None`` if they are in that order.
         unsorted_indices: int64, its inverse.
     """
 
@@ -82,7 +82,7 @@ class PackedSequence(_Fields):
         return super().__new__(cls, data, batch_sizes, sorted_indices, unsorted_indices)
 
     def to(self, *args: Any, **kwargs: Any) -> PackedSequence:
-        """As ``Tensor.to`` of the data; the indices go to its device. Itself where nothing changes."""
+        """As ``Tensor.to`` of the data. The indices go to its device. Returns itself if nothing changes."""
         data = self.data.to(*args, **kwargs)
         if data is self.data:
             return self
@@ -97,41 +97,9 @@ class PackedSequence(_Fields):
         """On the cpu."""
         return self.to("cpu")
 
-    def double(self) -> PackedSequence:
-        """In float64."""
-        return self.to(np.dtype(np.float64))
-
-    def float(self) -> PackedSequence:
-        """In float32."""
-        return self.to(np.dtype(np.float32))
-
-    def half(self) -> PackedSequence:
-        """In float16."""
-        return self.to(np.dtype(np.float16))
-
-    def long(self) -> PackedSequence:
-        """In int64."""
-        return self.to(np.dtype(np.int64))
-
-    def int(self) -> PackedSequence:
-        """In int32."""
-        return self.to(np.dtype(np.int32))
-
     @property
     def is_cuda(self) -> bool:
         return self.data.is_cuda
-
-    def is_pinned(self) -> bool:
-        """Whether the data is in pinned memory: never, here."""
-        return False
-
-    def pin_memory(self) -> PackedSequence:
-        """Not offered.
-
-        Raises:
-            NotOfferedError: always.
-        """
-        raise NotOfferedError("PackedSequence.pin_memory is not offered: copies to a GPU are made as they are")
 
 
 def _made(data: Tensor, layout: Layout, batch_sizes: Tensor, first: Any = None, second: Any = None) -> PackedSequence:
@@ -141,10 +109,10 @@ def _made(data: Tensor, layout: Layout, batch_sizes: Tensor, first: Any = None, 
 
 
 def layout_of(sequence: PackedSequence) -> Layout:
-    """The numbers in ``batch_sizes`` and ``sorted_indices``; known on ``meta`` too, where tensors have no values.
+    """The values of ``batch_sizes`` and ``sorted_indices``. They are known on ``meta`` too.
 
     Raises:
-        DataDependenceError: on ``meta``, of a sequence that was made of tensors.
+        DataDependenceError: on ``meta``, if the sequence was made from tensors.
     """
     if sequence._layout is None:
         indices = sequence.sorted_indices
@@ -153,12 +121,12 @@ def layout_of(sequence: PackedSequence) -> Layout:
 
 
 def packed(data: Tensor, layout: Layout, like: PackedSequence) -> PackedSequence:
-    """``data`` in the layout of another packed sequence, which shares its indices."""
+    """A packed sequence of ``data`` with the layout and indices of another."""
     return _made(data, layout, like.batch_sizes, like.sorted_indices, like.unsorted_indices)
 
 
 def invert_permutation(permutation: Tensor | None) -> Tensor | None:
-    """The permutation that takes ``permutation`` back; ``None`` of ``None``."""
+    """The inverse of ``permutation``; ``None`` for ``None``."""
     if permutation is None:
         return None
     places = creation.arange(permutation.numel(), device=permutation.device)
@@ -169,10 +137,10 @@ def pack_padded_sequence(input: Tensor, lengths: Any, batch_first: bool = False,
     """Packs a padded batch (T, N, ...), or (N, T, ...) with ``batch_first``.
 
     Args:
-        lengths: of each sequence: a list of ints, or a tensor (on ``meta``, a list: tensors have no values there).
-        enforce_sorted: they are sorted from the longest to the shortest; False sorts them.
+        lengths: the length of each sequence: a list of ints, or a tensor (on ``meta`` a list: tensors have no values there).
+        enforce_sorted: require lengths from the longest to the shortest; False sorts them.
 
-    Kept for backward: 8 bytes a row. Where all lengths are equal and the time comes first, the result is a view.
+    Kept for backward: 8 bytes per row. If all lengths are equal and time is the first axis, the result is a view.
 
     Raises:
         RuntimeError: a length is below 1 or beyond the data, lengths are not sorted, not as many as sequences, not one row of
@@ -217,7 +185,7 @@ def _check_lengths(lengths: list[int], steps: int, count: int, is_sorted: bool) 
 
 
 def _layout(lengths: list[int], order: tuple[int, ...] | None) -> Layout:
-    ends = np.bincount(lengths)[1:]  # how many sequences end with each step
+    ends = np.bincount(lengths)[1:]  # the number of sequences that end with each step
     sizes = len(lengths) - np.concatenate([[0], np.cumsum(ends)[:-1]])
     return Layout(tuple(int(n) for n in sizes), order)
 
@@ -227,7 +195,7 @@ def _tensor(values: Any, device: Any) -> Tensor:
 
 
 def _on_host(values: Any) -> Tensor:
-    """A few numbers on the cpu, over memory of NumPy's: a GPU's pool has no part of them, and its prediction counts none."""
+    """A few numbers on the cpu, in NumPy's memory: they are not in a GPU's pool, and its prediction does not count them."""
     return creation.from_numpy(np.array(values, np.int64))
 
 
@@ -245,9 +213,9 @@ def pad_packed_sequence(
     """A padded batch (T, N, ...), or (N, T, ...) with ``batch_first``, and the length of each sequence (int64, on the cpu).
 
     Args:
-        total_length: T, where it is to be more than the longest sequence.
+        total_length: T, if it should be more than the longest sequence.
 
-    Kept for backward: 8 bytes a row.
+    Kept for backward: 8 bytes per row.
 
     Raises:
         ValueError: ``total_length`` is less than the longest sequence.
@@ -275,10 +243,10 @@ def pad_sequence(sequences: Any, batch_first: bool = False, padding_value: float
 
     Args:
         sequences: a list of tensors, or a tensor whose first dimension counts them.
-        padding_side: where shorter ones are filled up: "right" or "left".
+        padding_side: the side on which shorter ones are padded: "right" or "left".
 
     Raises:
-        RuntimeError: there are none, they are no tensors, their features differ.
+        RuntimeError: there are none, they are not tensors, or their features differ.
     """
     if not isinstance(sequences, Iterable):
         raise ShapeError(f"pad_sequence: Expected iterable for input sequences, but got arg of type: {type(sequences)}")
@@ -317,7 +285,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
     order = None if enforce_sorted else tuple(int(n) for n in np.argsort(-np.asarray(lengths), kind="stable"))
     _check_lengths(lengths, max(lengths), len(parts), enforce_sorted)
     layout = _layout(lengths, order)
-    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])  # of each sequence in all of them, one behind the other
+    starts = np.concatenate([[0], np.cumsum(lengths)[:-1]])  # of each sequence in their concatenation
     ranked = starts if order is None else starts[list(order)]
     rows = np.concatenate([ranked[:size] + t for t, size in enumerate(layout.sizes)])
     joined = join.cat(parts) if len(parts) > 1 else parts[0]
@@ -338,6 +306,6 @@ def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = F
 
 
 def unpack_sequence(packed_sequences: PackedSequence) -> list[Tensor]:
-    """The sequences of a packed batch, in the order in which they came."""
+    """The sequences of a packed batch, in their original order."""
     padded, _ = pad_packed_sequence(packed_sequences, batch_first=True)
     return unpad_sequence(padded, layout_of(packed_sequences).lengths(), batch_first=True)

@@ -1,4 +1,4 @@
-"""Weights over their largest singular value, which one step of the power method a forward follows.
+"""Weights divided by their largest singular value, which the power method estimates, one step per forward.
 
 Source: Miyato et al., *Spectral normalization for generative adversarial networks*, 2018.
 """
@@ -13,14 +13,13 @@ from ...errors import ArgumentError
 from ...functional import linalg, norm, random
 from ..conv import ConvTranspose1d, ConvTranspose2d, ConvTranspose3d
 from ..module import Module
-from ..parameter import Parameter
-from .weight_norm import hook_of
+from .weight_norm import hook_of, remove_hook
 
 M = TypeVar("M", bound=Module)
 
 
 def default_dim(module: Module) -> int:
-    """The axis of the weight that counts its outputs: 1 of a transposed convolution."""
+    """The axis of the weight's outputs: 0, or 1 for a transposed convolution."""
     return 1 if isinstance(module, (ConvTranspose1d, ConvTranspose2d, ConvTranspose3d)) else 0
 
 
@@ -37,7 +36,7 @@ def direction(size: int, like: Tensor, eps: float) -> Tensor:
 
 
 def follow(matrix: Tensor, u: Tensor, v: Tensor, steps: int, eps: float) -> None:
-    """``steps`` of the power method on u and v, in place, v first; with the matrix turned and u and v exchanged, u first."""
+    """``steps`` of the power method on u and v, in place, v first. To begin with u, transpose the matrix and swap u and v."""
     with no_grad():
         for _ in range(steps):
             v.copy_(norm.normalize(linalg.mv(matrix.t(), u), dim=0, eps=eps))
@@ -52,13 +51,13 @@ class SpectralNorm:
             raise ArgumentError(f"Expected n_power_iterations to be positive, but got n_power_iterations={n_power_iterations}")
         self.name, self.dim, self.n_power_iterations, self.eps = name, dim, n_power_iterations, eps
 
-    def compute_weight(self, module: Module, do_power_iteration: bool) -> Tensor:
-        """The weight over its largest singular value, as u and v find it."""
+    def compute_weight(self, module: Module, do_power_iteration: bool = False) -> Tensor:
+        """The weight divided by its largest singular value, estimated from u and v."""
         weight, u, v = (getattr(module, self.name + part) for part in ("_orig", "_u", "_v"))
         matrix = as_matrix(weight, self.dim)
         if do_power_iteration:
             follow(matrix.detach(), u, v, self.n_power_iterations, self.eps)
-            u, v = u.clone(), v.clone()  # backward wants those of now, and the next forward moves them
+            u, v = u.clone(), v.clone()  # copies: backward needs these values, and the next forward changes u and v
         return weight / linalg.dot(u, linalg.mv(matrix, v))
 
     def __call__(self, module: Module, inputs: Any) -> None:
@@ -68,15 +67,16 @@ class SpectralNorm:
 def spectral_norm(
     module: M, name: str = "weight", n_power_iterations: int = 1, eps: float = 1e-12, dim: int | None = None
 ) -> M:
-    """Replace the parameter ``name`` by ``name_orig``; before each forward the weight is that over its largest singular value.
+    """Replace the parameter ``name`` by ``name_orig``. Before each forward the weight is computed: ``name_orig`` divided by its
+    largest singular value.
 
-    The buffers ``name_u`` and ``name_v`` follow the value by ``n_power_iterations`` of the power method, while training.
+    In training, each forward updates the buffers ``name_u`` and ``name_v`` by ``n_power_iterations`` of the power method.
 
     Saves: what a product with a vector, a dot product and a division save: the weight once more, u and v.
 
     Args:
-        eps: what a vector's length is at least.
-        dim: the axis of the weight that counts outputs: 0, or 1 of a transposed convolution.
+        eps: a lower bound for the length of vectors.
+        dim: the axis of the weight's outputs; by default 0, or 1 for a transposed convolution.
 
     Raises:
         ValueError: ``n_power_iterations`` is below 1.
@@ -97,26 +97,16 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
-    """Make the weight as it is now a parameter again.
+    """Make the weight a parameter again, with its present value.
 
     Raises:
         ValueError: :func:`spectral_norm` was not called.
     """
-    found = hook_of(module, SpectralNorm, name)
-    if found is None:
-        raise ArgumentError(f"spectral_norm of '{name}' not found in {module}")
-    key, hook = found
-    with no_grad():
-        weight = hook.compute_weight(module, do_power_iteration=False)
-    delattr(module, name)
-    del module._buffers[name + "_u"], module._buffers[name + "_v"], module._parameters[name + "_orig"]
-    del module._forward_pre_hooks[key]
-    module.register_parameter(name, Parameter(weight))
-    return module
+    return remove_hook(module, SpectralNorm, "spectral_norm", name, ("_u", "_v", "_orig"))
 
 
 class SpectralPart(Module):
-    """A parametrization: of a weight, the weight over its largest singular value."""
+    """A parametrization: the weight divided by its largest singular value."""
 
     def __init__(self, weight: Tensor, n_power_iterations: int, dim: int, eps: float) -> None:
         super().__init__()
@@ -130,7 +120,7 @@ class SpectralPart(Module):
             follow(matrix.t(), self._v, self._u, 15, eps)
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weight over its largest singular value; of a vector, over its length."""
+        """The weight divided by its largest singular value; a vector divided by its length."""
         if weight.ndim == 1:
             return norm.normalize(weight, dim=0, eps=self.eps)
         matrix = as_matrix(weight, self.dim)
@@ -140,5 +130,5 @@ class SpectralPart(Module):
         return weight / linalg.dot(u, linalg.mv(matrix, v))
 
     def right_inverse(self, value: Tensor) -> Tensor:
-        """The value itself: what is assigned is normalized when it is used."""
+        """The value itself: an assigned value is normalized when it is used."""
         return value

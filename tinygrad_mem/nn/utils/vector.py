@@ -22,7 +22,7 @@ def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
 
 
 def vector_to_parameters(vec: Tensor, parameters: Iterable[Tensor]) -> None:
-    """Make each parameter show its part of ``vec``: they share the vector's memory afterwards.
+    """Make each parameter a view of its part of ``vec``: they share the vector's memory afterwards.
 
     Raises:
         TypeError: not a tensor.

@@ -1,4 +1,4 @@
-"""Weights as a direction and a length: ``weight = g * v / |v|``, computed from both whenever it is used.
+"""Weights as a direction and a length: ``weight = g * v / |v|``, computed at each use.
 
 Source: Salimans and Kingma, *Weight normalization*, 2016.
 """
@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from ...autograd.grad_mode import no_grad
 from ...autograd.tensor import Tensor
+from ...errors import ArgumentError
 from ...functional import elementwise, reduce
 from ..module import Module
 from ..parameter import Parameter
@@ -17,7 +18,7 @@ M = TypeVar("M", bound=Module)
 
 
 def _length(v: Tensor, dim: int | None) -> Tensor:
-    """The norm of v over all dimensions but ``dim``, which are kept; of all of it for ``None`` (or -1, as in PyTorch)."""
+    """The norm of v over all dimensions but ``dim``, with ``keepdim``; of all of v for ``None`` (or -1, as in PyTorch)."""
     if dim is None or dim == -1:
         return reduce.norm(v)
     return reduce.norm(v, 2, [a for a in range(v.ndim) if a != dim % v.ndim], keepdim=True) if v.ndim > 1 else v.abs()
@@ -34,7 +35,7 @@ class WeightNorm:
         self.name, self.dim = name, dim
 
     def compute_weight(self, module: Module) -> Tensor:
-        """The weight, of the length and direction that the module has now."""
+        """The weight for the module's present length and direction."""
         return _weight(getattr(module, self.name + "_g"), getattr(module, self.name + "_v"), self.dim)
 
     def __call__(self, module: Module, inputs: Any) -> None:
@@ -47,7 +48,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     The weight is computed before each forward. Saves: what a norm, a division and a product save: three times the weight.
 
     Args:
-        dim: a length for each entry of it; ``None``: one length.
+        dim: each entry of this dimension has its own length; ``None``: one length for all.
 
     Raises:
         RuntimeError: it was done already.
@@ -65,34 +66,44 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
     return module
 
 
+def remove_weight_norm(module: M, name: str = "weight") -> M:
+    """Replace length and direction by one parameter again.
+
+    Raises:
+        ValueError: :func:`weight_norm` was not called.
+    """
+    return remove_hook(module, WeightNorm, "weight_norm", name, ("_g", "_v"))
+
+
 def hook_of(module: Module, kind: type, name: str) -> Any:
-    """The key and the forward hook of this kind that makes the parameter ``name`` anew; ``None`` where there is none."""
+    """The key and the forward pre-hook of this kind that computes the parameter ``name``; ``None`` if there is none."""
     for key, (hook, _) in module._forward_pre_hooks.items():
         if isinstance(hook, kind) and hook.name == name:  # type: ignore[attr-defined]
             return key, hook
     return None
 
 
-def remove_weight_norm(module: M, name: str = "weight") -> M:
-    """Make one parameter of length and direction again.
+def remove_hook(module: M, kind: type, called: str, name: str, parts: tuple[str, ...]) -> M:
+    """Remove the hook of this kind. Its present result becomes the parameter ``name``, in place of the parts.
 
     Raises:
-        ValueError: :func:`weight_norm` was not called.
+        ValueError: there is no such hook.
     """
-    found = hook_of(module, WeightNorm, name)
+    found = hook_of(module, kind, name)
     if found is None:
-        raise ValueError(f"weight_norm of {name!r} not found in {module}")
+        raise ArgumentError(f"{called} of '{name}' not found in {module}")
     key, hook = found
     with no_grad():
         weight = hook.compute_weight(module)
-    delattr(module, name)
-    del module._parameters[name + "_g"], module._parameters[name + "_v"], module._forward_pre_hooks[key]
+    for part in ("", *parts):
+        delattr(module, name + part)
+    del module._forward_pre_hooks[key]
     module.register_parameter(name, Parameter(weight))
     return module
 
 
 class WeightParts(Module):
-    """Length (``original0``) and direction (``original1``) of a weight; called, the weight."""
+    """Length (``original0``) and direction (``original1``) of a weight. A call returns the weight."""
 
     original0: Parameter
     original1: Parameter

@@ -1,0 +1,177 @@
+"""What the numbers of lessons 8 to 18 must be: by formulas that know nothing of the lessons' own."""
+
+from __future__ import annotations
+
+from math import comb, sqrt
+
+
+def lesson_08(found: dict[str, float], dev: str) -> None:
+    result, n = 256 * 256 * 4, 144
+    for k in (2, 3, 4, 6, 8, 9, 12, 16, 18, 24, 36, 48, 72, 144):
+        assert found[f"peak in {k} segments"] == (k + n // k) * result + 1024
+    assert found["peak in 1 segments"] == found["peak without"] == (n + 2) * result + 1024
+    assert found["best number of segments"] == sqrt(n)
+    assert found["peak with the best"] == 2 * sqrt(n) * result + 1024
+    assert found["kept when forward ends"] == 22 * result
+    assert found["layers that run again"] == n - 12
+    kept = [found[f"a hundred linear layers in {k} segments keep"] for k in (1, 2, 10)]
+    assert kept == [99 * 2560, 50 * 2560, 18 * 2560]
+
+
+def lesson_09(found: dict[str, float], dev: str) -> None:
+    assert [found[f"forwards within {units} units"] for units in (12, 13, 14, 16, 17, 21)] == [14, 10, 9, 8, 7, 5]
+    batch, least, segments = (16, 3, 7) if dev == "cpu" else (4, 2, 10)
+    largest = batch * 24 * 32 * 32 * 4  # a result of the first stage
+    assert least * largest < found["plain"] - found["planned"] < 6 * largest  # it has 6, that each are kept once
+    assert found["planned"] <= found[f"{segments} equal segments"] < found["plain"]
+    assert found["the plan runs again"] < found["equal segments run again"] / 3
+    n, s, r = 1000, 10, 4
+    assert comb(s + r - 1, r - 1) < n <= comb(s + r, r)
+    assert found["forwards with 10 inputs"] == n + r * n - comb(s + r, r - 1)
+    assert found["revolve's peak"] < found["equal segments' peak"] / 9
+
+
+def lesson_10(found: dict[str, float], dev: str) -> None:
+    # on cuda fewer images, and a convolution's columns: nine results of its input's size
+    images, columns = (256, 0) if dev == "cpu" else (16, 9)
+    one, blocks, way = images * 16 * 8 * 8 * 4, 6, ("plain", "keep Conv, Dropout", "keep Conv", "checkpoint")
+    assert [found[f"{each}: arrays kept"] for each in way] == [3 * blocks, 3 * blocks, 2 * blocks, blocks]
+    for each, arrays in zip(way, (3, 3, 2, 1), strict=True):
+        assert blocks * arrays * one < found[f"{each}: peak"] < (blocks * arrays + 4 + columns) * one
+    assert [found[f"{each}: convolutions that run again"] for each in way] == [0, 0, 0, 2 * blocks]
+    assert found["arrays with GELU's results kept"] == blocks
+    assert found["batches counted by a forward that is called twice"] == 2
+
+
+def lesson_11(found: dict[str, float], dev: str) -> None:
+    p = 6 * 512 * 512
+    for rule, size in (
+        ("SGD", 0),
+        ("SGD, momentum", 4),
+        ("SGD, momentum in float16", 2),
+        ("Adam", 8),
+        ("Adam, state in float16", 4),
+        ("AdamW8bit", 2 + 8 / 2048),
+        ("Adafactor", 4 * (512 + 512) / 512**2),
+    ):
+        assert found[f"{rule}: state"] == size * p
+        assert 8 + size <= found[f"{rule}: peak"] < 8.1 + size  # weights, gradients, state
+    assert 4 * p * 4 / 6 < found["stepping in backward saves"] <= 4 * p * 5 / 6
+    assert found["GPT-2, Adam"] == 8 * 124_439_808
+    assert 2 * 124_439_808 < found["GPT-2, AdamW8bit"] < 2.02 * 124_439_808
+    assert found["batch 8: Adam's peak over SGD's"] > 1.8 > 1.5 > found["batch 128: Adam's peak over SGD's"]
+
+
+def lesson_12(found: dict[str, float], dev: str) -> None:
+    mib = 1 << 20
+    assert (found["in use"], found["reserved"], found["free"], found["largest piece"]) == (4 * mib, 8 * mib, 4 * mib, mib)
+    assert found["given back by empty_cache with parts in use"] == 0
+    assert found["reserved where each had a segment"] == 6 * mib
+    assert found["growing: peak in use"] == found["largest first: peak in use"]
+    assert found["growing: reserved"] > 3 * found["largest first: reserved"]
+    assert found["largest first: reserved"] < 1.2 * found["largest first: peak in use"]
+    waste = 512 - 10 * 4
+    assert (found["biases that waste a mebibyte"] - 1) * waste <= mib < found["biases that waste a mebibyte"] * waste
+
+
+def lesson_13(found: dict[str, float], dev: str) -> None:
+    kinds = {"plain": 2, "half the channels": 1, "stride 2": 1 / 2, "in place": 1, "reversible": 0}
+    batch, columns = (16, 0) if dev == "cpu" else (4, 9)
+    one = batch * 32 * 32 * 32 * 4
+    for kind, results in kinds.items():
+        assert abs(found[f"{kind}: results a layer"] - results) < 0.016 / batch
+        if kind != "reversible":  # eight layers, the first convolution's result, and what comes and goes
+            assert 8 * results * one < found[f"{kind}: peak"] < (8 * results + 4 + columns) * one
+    conv, norm = 16 * 16 * 9 * 4 + 512, 2 * 512  # weight, bias; weight, bias; and two statistics and a count
+    assert found["reversible: what 4 layers add to the peak"] == 4 * 2 * (2 * (conv + norm) + 3 * 512)
+    flattened = 4 * (25088 * 4096 + 4096 + 4096 * 4096 + 4096 + 4096 * 1000 + 1000)
+    assert abs(found["weights that global pooling saves"] - flattened + 4 * (512 * 1000 + 1000)) < 2048
+    assert found["kept with pooling"] / found["kept with a stride"] == 5.25
+
+
+def lesson_14(found: dict[str, float], dev: str) -> None:
+    place = (4 * 32 + 32 + 16 + 256) * 4  # gates, output, input, scores
+    assert found["bytes of a place"] == place
+    padded, most = found["padded to the longest of all: peak"], 16 * 256 * place
+    assert most < padded < 1.7 * most  # and the gradient of the scores
+    assert found["buckets: peak"] == padded
+    assert 0.45 * padded < found["a budget of places: peak"] < 0.55 * padded
+    assert found["packed: peak"] < 0.8 * padded
+    assert found["sequences of 256 in 8 MiB"] == 2**23 // (place * 256)
+
+
+def lesson_15(found: dict[str, float], dev: str) -> None:
+    batch, heads, each, layers, words, wide = 2, 4, 16, 2, 8192 if dev == "cpu" else 2048, 64
+    for tokens in (128, 256, 512):
+        assert found[f"attention with scores, {tokens} tokens: kept"] == 4 * batch * heads * tokens**2
+        assert found[f"attention in tiles, {tokens} tokens: kept"] == 4 * batch * heads * tokens * (each + 1)
+    scores, vocabulary = layers * 4 * batch * heads * 256**2, 4 * batch * 256 * words
+    assert 0.9 * scores < found["attention in tiles keeps less"] < 1.2 * scores
+    assert found["the loss in tiles keeps less"] == vocabulary
+    peaks = [found[f"{name}: peak"] for name in ("textbook", "attention in tiles", "and the loss in tiles")]
+    assert 0.9 * scores < peaks[0] - peaks[1] < 1.2 * scores
+    # the scores and their gradient; on cuda the peak is then where a tile of attention's scores is, which is large
+    assert (1.7 if dev == "cpu" else 1.2) * vocabulary < peaks[1] - peaks[2] < 2 * vocabulary
+    assert peaks[2] > 4 * (words + 256) * wide  # the weights alone
+    assert found["textbook: 1024 tokens over 512"] > 2
+    assert found["and the loss in tiles: 1024 tokens over 512"] < (2 if dev == "cpu" else 3.2)
+    assert found["GPT-2: scores kept"] == 12 * 12 * 1024**2 * 4
+    assert found["GPT-2: kept in tiles"] == 12 * 12 * 1024 * 65 * 4
+
+
+def lesson_16(found: dict[str, float], dev: str) -> None:
+    budget, layers, batch, columns = (11 << 20, 6, 16, 0) if dev == "cpu" else (13 << 20, 12, 8, 9)
+    one, most = batch * 16 * 32 * 32 * 4, 2 * layers + 4 + columns
+    assert 2 * layers * one < found["bytes of the plain step"] == found["plain: peak"] < most * one
+    assert 2 * layers * one / batch < found["bytes an image"] < most * one / batch
+    assert found["results too many"] == (4 if dev == "cpu" else 8)
+    assert found["the planned step"] == found["planned: peak"] <= budget
+    assert 1 < found["planned: time, of the plain step's"] < 1.5
+    assert found["a batch that fits with a plan"] > (2 if dev == "cpu" else 1) * found["largest batch, plain"]
+    assert found["with the batch in parts"] < 0.75 * found["the least without splitting"]
+    room = 0 if dev == "cpu" else one  # CuPy's pool may cut its pieces otherwise
+    assert found["planned: peak"] <= found["planned: reserved, inside the budget"] <= budget + room
+    assert (found["planned: reserved, where nothing limits the pool"] > budget) == (dev == "cuda")
+
+
+def lesson_17(found: dict[str, float], dev: str) -> None:
+    one, layers, weight = 1024 * 256 * 4, 6, 256 * 256 * 4
+    kept = [found[f"{way}: kept"] for way in ("written out", "own op", "and in float16")]
+    assert kept == [3 * layers * one, 2 * layers * one, (layers + 0.5) * one]
+    for way, size in zip(("written out", "own op", "and in float16"), kept, strict=True):
+        assert size < found[f"{way}: peak"] - 2 * layers * (weight + 1024) < size + 8 * one
+    assert found["gradients at once"] == layers * (weight + 1024)
+    assert found["gradients at once, stepping in backward"] == weight
+    assert found["a SiLU of 4 rows saves"] == 4 * 256 * 4
+    assert found["written out, packed twice"] - found["written out, packed once"] == layers * one / 2
+
+
+def lesson_18(found: dict[str, float], dev: str) -> None:
+    mib, card = 1 << 20, 256 << 20
+    assert found["PyTorch reserves"] == (2 + 20 + 16) * mib
+    assert found["PyTorch allocates"] == 1024 + (3 + 12 + 16) * mib
+    assert found["CuPy reserves"] > card  # this is of the run
+    assert found["the hole, as it comes"] == 60 * mib
+    assert found["the hole, max_split_size_mb:24"] == 50 * mib
+    assert found["the hole, expandable_segments:True"] == 40 * mib
+    assert found["the hole, roundup_power2_divisions:4"] == 64 * mib
+    plain, grown = "as it comes", "expandable_segments:True"
+    assert found["most in use"] < 0.75 * card < card < found[f"{plain}: reserved"] < found["CuPy reserves"]
+    assert found[f"{grown}: reserved"] < 1.2 * found["most in use"]
+    assert found[f"{grown}: out of memory on the card, step"] == 0
+    steps = [found[f"{name}: out of memory on the card, step"] for name in (plain, "max_split_size_mb:24")]
+    assert 1 < steps[0] == steps[1] == found["garbage_collection_threshold:0.8: out of memory on the card, step"] <= 400
+    assert found["roundup_power2_divisions:4: out of memory on the card, step"] == steps[0]
+    assert found["roundup_power2_divisions:4: reserved"] < found[f"{plain}: reserved"]
+    assert found["max_split_size_mb:24: reserved"] == found[f"{plain}: reserved"]
+    assert 1 < found["CuPy: out of memory on the card, step"] <= steps[0]
+    parts = [found[f"{kind} when it fails"] for kind in ("allocated", "could be had again", "stuck")]
+    assert sum(parts) <= card
+    assert parts[1] == 0
+    assert parts[2] > card / 3
+    assert found["the step that fails, as the first: reserved"] < card / 2
+    assert found["the step that fails, as the first: reserved"] < card / 2
+    assert found["without kept scores: reserved"] < 1.05 * found["without kept scores: most in use"]
+    assert found["in one place: reserved on the card"] < 1.1 * found["most in use"]
+    assert found["requests of the recording"] == 6526
+    assert found["the recording: reserved"] < 1.05 * found["the recording: allocated"]

@@ -1,0 +1,250 @@
+"""Matrix products beyond ``np.matmul``: products that add to their result, and control of BLAS's threads.
+
+After a product, BLAS's threads wait for more work in a busy loop, on the cores that our threads need next: in OpenBLAS for more
+than 25 ms. Here they wait 0.1 ms and then sleep. Large products of two matrices use BLAS's threads, because waking them does
+not need the interpreter's lock. While our own threads share work, BLAS uses one thread.
+
+NumPy bundles OpenBLAS; ctypes finds its functions in NumPy's shared libraries. If there is no such library (another BLAS,
+another platform), everything still works: products are added tile by tile, and BLAS keeps its threads.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ....interrupts import lock, signal_safe
+from .threads import GRAIN, scratch, split, threads
+
+_NAMES = (("scipy_", "64_"), ("", "64_"), ("scipy_", ""), ("", ""))  # prefixes and suffixes of names in builds of OpenBLAS
+_ROWS, _NO, _YES = 101, 111, 112  # cblas: row-major, plain, transposed
+
+
+def _open() -> tuple[Any, str, str] | None:
+    """The OpenBLAS that NumPy uses, and the prefix and suffix of its names."""
+    import os
+
+    root = Path(np.__file__).parent
+    places = [root.parent / "numpy.libs", root / ".dylibs"]
+    for path in sorted(p for place in places if place.is_dir() for p in place.glob("*openblas*")):
+        try:
+            library = ctypes.CDLL(str(path), mode=getattr(os, "RTLD_NOLOAD", 0) | ctypes.DEFAULT_MODE)
+        except OSError:
+            continue
+        for prefix, suffix in _NAMES:
+            if hasattr(library, f"{prefix}openblas_set_num_threads{suffix}"):
+                return library, prefix, suffix
+    return None
+
+
+_library = _open()
+
+
+def _function(name: str, arguments: list, result: Any = None) -> Any:
+    if _library is None:
+        return None
+    library, prefix, suffix = _library
+    function = getattr(library, f"{prefix}{name}{suffix}", None)
+    if function is not None:
+        function.argtypes, function.restype = arguments, result
+    return function
+
+
+_PATIENCE = "18"  # OpenBLAS's idle threads wait 2**18 cycles before they sleep; by default 2**26
+
+
+def _let_threads_sleep() -> None:
+    """Let BLAS's idle threads sleep sooner, unless the user has set a time. They are ended, as at a fork, and start when
+    needed.
+
+    This is not done while other threads run: a product in one of them would wait forever for the ended threads.
+    """
+    import os
+
+    if _library is None or "OPENBLAS_THREAD_TIMEOUT" in os.environ or threading.active_count() > 1:
+        return
+    library = _library[0]
+    if not all(hasattr(library, name) for name in ("openblas_read_env", "blas_thread_shutdown_", "openblas_thread_timeout")):
+        return
+    os.environ["OPENBLAS_THREAD_TIMEOUT"] = _PATIENCE
+    library.openblas_read_env()
+    del os.environ["OPENBLAS_THREAD_TIMEOUT"]
+    library.blas_thread_shutdown_()
+
+
+_let_threads_sleep()
+_set_threads = _function("openblas_set_num_threads", [ctypes.c_int])
+_get_threads = _function("openblas_get_num_threads", [], ctypes.c_int)
+_long = ctypes.c_int64 if _library is not None and "64" in _library[2] else ctypes.c_int
+
+
+def _gemm_of(name: str, real: Any) -> Any:
+    pointer, enum = ctypes.c_void_p, ctypes.c_int
+    sizes = [enum, enum, enum, _long, _long, _long]
+    return _function(name, [*sizes, real, pointer, _long, pointer, _long, real, pointer, _long])
+
+
+_GEMM = {
+    np.dtype(np.float32): _gemm_of("cblas_sgemm", ctypes.c_float),
+    np.dtype(np.float64): _gemm_of("cblas_dgemm", ctypes.c_double),
+}
+_single_users = 0
+_single_before = 1
+
+
+class single:
+    """Inside, BLAS uses the calling thread only, because our own threads share the work."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        global _single_users, _single_before
+        if _set_threads is None:
+            return
+        begun = False
+        try:
+            with lock:
+                _single_users += 1
+                begun = True
+                if _single_users == 1:
+                    _single_before = _get_threads()
+                    if _single_before != 1:
+                        _set_threads(1)
+        except BaseException:  # an interrupt, raised after a call
+            if begun:
+                self.__exit__()
+            raise
+
+    @signal_safe
+    def __exit__(self, *exc: object) -> None:
+        global _single_users
+        try:
+            del exc
+        finally:
+            if _set_threads is not None:
+                with lock:
+                    _single_users -= 1
+                    if _single_users == 0 and _single_before != 1:
+                        _set_threads(_single_before)
+
+
+_ALONE = (1 << 18, 1 << 13)  # multiplications up to which BLAS wakes no threads: of matrices, of a matrix and a vector
+_SHARE = 1 << 24  # multiplications that are worth one of our threads
+_WHOLE = 1 << 25  # multiplications of two matrices from which on BLAS's threads share them
+_THIN = 64  # terms below which writing dominates; BLAS writes its result twice, so the product is computed in parts
+_PART = 1 << 18  # numbers of a part that fits the cache
+
+
+def _has_all_cores() -> bool:
+    """True if BLAS may use all cores: none of our threads share work at present."""
+    return _set_threads is not None and not _single_users and _get_threads() == threads()
+
+
+def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b as ``np.matmul``; of a large product, each of our threads makes some matrices, rows or columns."""
+    vector = out.ndim < 2 or min(out.shape[-2:]) == 1
+    if out.size * a.shape[-1] <= _ALONE[vector] or not out.ndim:
+        np.matmul(a, b, out=out)
+        return
+    large = a.ndim == b.ndim == 2 and out.size * a.shape[1] > _WHOLE and a.shape[1] >= _THIN
+    if large and _has_all_cores():
+        np.matmul(a, b, out=out)
+        return
+    with single():
+        matrices = a.ndim > 1 and b.ndim > 1
+        numbers = (_SHARE if matrices else GRAIN) // a.shape[-1] + 1  # of out, for each thread
+
+        def cut(count: int, run: Callable[[int, int], Any]) -> None:
+            split(count, run, numbers * count // out.size + 1)
+
+        if out.ndim > 2 or (out.ndim == 2 and not matrices):
+            apart = [x.ndim == out.ndim + (not matrices) and len(x) == len(out) for x in (a, b)]  # else one for all
+            cut(
+                len(out),
+                lambda i, j: np.matmul(a[i:j] if apart[0] else a, b[i:j] if apart[1] else b, out=out[i:j]),
+            )
+        elif a.ndim == 1:
+            cut(len(out), lambda i, j: np.matmul(a, b[:, i:j], out=out[i:j]))
+        elif b.ndim == 1 or len(out) >= out.shape[1]:
+            step = _PART // out.shape[1] + 1 if matrices and a.shape[1] < _THIN else len(out)
+            cut(len(out), lambda i, j: _rows(a, b, out, i, j, step))
+        else:
+            cut(out.shape[1], lambda i, j: np.matmul(a, b[:, i:j], out=out[:, i:j]))
+
+
+def _rows(a: np.ndarray, b: np.ndarray, out: np.ndarray, start: int, stop: int, step: int) -> None:
+    for i in range(start, stop, step):
+        j = min(i + step, stop)
+        np.matmul(a[i:j], b, out=out[i:j])
+
+
+SMALL = 10**6  # multiplications up to which OpenBLAS does not copy its operands
+_LEAST = 96  # the fewest columns that are worth a product
+
+
+def by_columns(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out = a @ b of stacks of matrices. If ``a`` is small, some columns at a time, so that OpenBLAS copies nothing.
+
+    That is up to twice as fast.
+    """
+    most, columns = SMALL // (a.shape[-2] * a.shape[-1]), out.shape[-1]
+    if most < _LEAST or columns <= most:
+        np.matmul(a, b, out=out)
+        return
+    fewest = -(-columns // most)
+    even = next((n for n in range(fewest, 2 * fewest + 1) if columns % n == 0), 0)  # equal parts, if possible
+    width = columns // even if even else most // 16 * 16
+    whole = columns // width * width
+    np.matmul(a[..., None, :, :], _in_columns(b[..., :whole], width), out=_in_columns(out[..., :whole], width))
+    if whole < columns:
+        np.matmul(a, b[..., whole:], out=out[..., whole:])
+
+
+def _in_columns(a: np.ndarray, width: int) -> np.ndarray:
+    """(..., rows, columns) as (..., parts, rows, width), a view."""
+    return a.reshape(*a.shape[:-1], a.shape[-1] // width, width).swapaxes(-3, -2)
+
+
+def _layout(a: np.ndarray) -> tuple[int, int] | None:
+    """(plain or transposed, leading dimension) of a matrix as cblas reads it in rows, or ``None``."""
+    (rows, columns), (down, right), size = a.shape, a.strides, a.itemsize
+    if (right == size or columns == 1) and down >= size * columns and down % size == 0:
+        return _NO, down // size
+    if (down == size or rows == 1) and right >= size * rows and right % size == 0:
+        return _YES, right // size
+    return None
+
+
+def add_product(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
+    """out += a @ b, of matrices of one dtype; ``out`` has contiguous rows."""
+    gemm = _GEMM.get(out.dtype)
+    if gemm is not None and out.strides[1] == out.itemsize and out.strides[0] >= out.itemsize * out.shape[1]:
+        left, right = _layout(a), _layout(b)
+        if left is not None and right is not None:
+            (m, k), n = a.shape, b.shape[1]
+            where = [x.__array_interface__["data"][0] for x in (a, b, out)]
+            step = out.strides[0] // out.itemsize
+            gemm(_ROWS, left[0], right[0], m, n, k, 1.0, where[0], left[1], where[1], right[1], 1.0, where[2], step)
+            return
+    rows, columns = out.shape
+    width = min(columns, 1 << 13)
+    height = max((1 << 15) // width, 1)
+    for i in range(0, rows, height):
+        for j in range(0, columns, width):
+            part = out[i : i + height, j : j + width]
+            tile = scratch(part.shape, out.dtype)
+            np.matmul(a[i : i + height], b[:, j : j + width], out=tile)
+            part += tile
+
+
+def product(a: np.ndarray, b: np.ndarray, out: np.ndarray, add: bool = False) -> None:
+    """out = a @ b, or out += a @ b."""
+    if add:
+        add_product(a, b, out)
+    else:
+        matmul(a, b, out)

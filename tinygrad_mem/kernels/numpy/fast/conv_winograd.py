@@ -1,0 +1,358 @@
+"""Winograd's F(4, 3) along the rows: 3x3 convolutions of stride 1 in float32 with half of the multiplications.
+
+Four output rows are made from six input rows: six sums of rows (``_INPUT``) are convolved with six sums of the kernel's rows
+(``_WEIGHT``), and four sums of the results (``_OUTPUT``) are the output. A row here is a slab of all channels of a few images
+(row, channel, image, column), with a zero between the images' columns: every sum of rows is one product of a tiny matrix
+with long rows, and a kernel column is a slab read from one number further on, so nothing is copied. (Where images are
+narrow, those zeros would be a large part of all columns: there the slab is (row, channel, column, image), and a kernel column
+is a slab read from one group of images further on.) The gradient of x is the same walk over gy with the turned weight; the
+gradient of w is the transpose of each step.
+
+Errors are near 1e-6 of the largest output, a few times those of plain sums.
+
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016 (the matrices, used along one axis here:
+the second axis would halve the products again, and costs more in copies than that saves at the widths of most networks).
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from . import blas, threads
+from .conv_geometry import LANES, Geometry, Lane, even, lane_count, strided
+from .conv_rows import Tile
+
+_INPUT = np.array(  # B^T: six rows to six sums of rows
+    [
+        [4, 0, -5, 0, 1, 0],
+        [0, -4, -4, 1, 1, 0],
+        [0, 4, -4, -1, 1, 0],
+        [0, -2, -1, 2, 1, 0],
+        [0, 2, -1, -2, 1, 0],
+        [0, 4, 0, -5, 0, 1],
+    ],
+    np.float32,
+)
+_WEIGHT = np.array(  # G: three kernel rows to six sums
+    [
+        [1 / 4, 0, 0],
+        [-1 / 6, -1 / 6, -1 / 6],
+        [-1 / 6, 1 / 6, -1 / 6],
+        [1 / 24, 1 / 12, 1 / 6],
+        [1 / 24, -1 / 12, 1 / 6],
+        [0, 0, 1],
+    ]
+)
+_OUTPUT = np.array(  # A^T: six results to four output rows
+    [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]], np.float32
+)
+_COLUMNS = np.kron(_WEIGHT, np.eye(3)).astype(np.float32)  # nine taps to six sums of rows, each of three columns
+_COLUMNS_BACK = np.ascontiguousarray(_COLUMNS.reshape(6, 3, 9).swapaxes(0, 1).reshape(18, 9).T)  # of (column, sum) pairs
+_OUTPUT_3 = np.concatenate([_OUTPUT] * 3, axis=1)  # the results of three kernel columns, added on the way
+_SPREAD = np.ascontiguousarray(_OUTPUT.T)  # the transpose spreads a gradient
+_FLOAT = np.dtype(np.float32)
+_NARROW = 8  # columns of an image up to which images lie side by side within a column
+_SLACK = 16  # numbers behind a slab: a slab read from the second number on ends behind it
+_PIECE = 1 << 13  # columns of a tiny product that stay in cache
+_LANE = 1 << 20  # numbers that a lane holds, at most: wide products are fast ones
+_WEIGHTS = 5 << 19  # numbers of a transformed weight that are kept in any case
+_STACK = 1 << 17  # sums of a weight gradient up to which a tile's are computed at once and added afterwards
+
+
+def _numbers(cin: int, cout: int, columns: int, kind: str) -> int:
+    """Numbers of a lane's tile of so many columns: slabs that are not needed at the same time share their place."""
+    if kind == "weight":
+        sums = 18 * cin * (cout if _whole(cin, cout) else -(-cout // 2))
+        return (max(6 * cin, 4 * cout) + 6 * cin + 6 * cout) * columns + sums * (2 if sums <= _STACK else 1) + 4 * _SLACK
+    return (max(6 * cin, 18 * cout) + max(6 * cin, 4 * cout)) * columns + 4 * _SLACK
+
+
+def _images(shape: tuple[int, ...], cin: int, cout: int, kind: str) -> int:
+    """Images of a tile: as many as a lane may hold, at least one, and two tiles where that is possible.
+
+    Small maps get small lanes: they come last in a network, when the memory of all others is in use.
+    """
+    pixels = shape[0] * shape[2] * shape[3]
+    room = min(_LANE, (cin + cout) * pixels // 4 + 4 * cin * cout)
+    fixed = _numbers(cin, cout, 0, kind)
+    most = max(room // (_numbers(cin, cout, shape[3] + 2, kind) - fixed), 1)
+    if kind == "weight" and 18 * cin * cout <= _STACK:
+        most = max(min(most, blas.SMALL // (cin * cout) // (shape[3] + 2)), 1)
+    parts, rows = -(-shape[0] // most), -(-shape[2] // 4)
+    if parts * rows % 2 and parts * rows < 8 and shape[0] > parts:
+        parts += 1  # else one of two cores would wait
+    return -(-shape[0] // parts)
+
+
+def _tiles(shape: tuple[int, ...], images: int) -> list[Tile]:
+    firsts = product(range(0, shape[0], images), range(0, shape[2], 4))
+    return [Tile(n, min(n + images, shape[0]), r, min(r + 4, shape[2])) for n, r in firsts]
+
+
+def _block(shape: tuple[int, ...], cin: int, cout: int) -> int:
+    """Output channels whose transformed weights are kept at a time: they are twice as large as the weights."""
+    most = max(_WEIGHTS, 2 * (cin + cout) * shape[0] * shape[2] * shape[3])
+    return even(cout, most // (18 * cin))
+
+
+def fits(geo: Geometry, kind: str) -> bool:
+    """True if this is a 3x3 convolution of stride 1 with so many channels and pixels that the sums beside the products pay."""
+    plain = geo.kernel == (1, 3, 3) and geo.groups == 1 and geo.stride == geo.dilation == (1, 1, 1) and geo.dtype == _FLOAT
+    height, width = (geo.inside if kind == "input" else geo.outside)[1:]
+    if not plain or min(geo.cin, geo.cout) < 48 or min(height, width) < 3 or not geo.images:
+        return False
+    pixels = geo.images * height * width
+    if kind == "weight" and 9 * geo.cin * geo.cout > pixels * (geo.cin + geo.cout):
+        return False  # more work on the weight than on the maps
+    return not geo.is_mostly_weight(pixels)
+
+
+def workspace(geo: Geometry, kind: str) -> int:
+    """Bytes: a block of the transformed weight, and two lanes' slabs, of at most 4 MiB each where one image is not more."""
+    read, written, outside = (geo.cout, geo.cin, geo.inside) if kind == "input" else (geo.cin, geo.cout, geo.outside)
+    shape = (geo.images, written, *outside[1:])
+    block = _block(shape, read, written)
+    lane = _numbers(read, block, _images(shape, read, block, kind) * (shape[3] + 2), kind)
+    weight = 0 if kind == "weight" else 18 * read * block
+    return _FLOAT.itemsize * (2 * lane + weight) + 64 * LANES
+
+
+def forward(geo, x, w, bias, work, out):
+    """out = conv(x, w) + bias."""
+    _convolve(x, w.reshape(*w.shape[:2], 9), bias, geo.low[1:], work, out)
+
+
+def backward_input(geo, gy, w, bias, work, out):
+    """The gradient of x: the same walk over gy with the turned weight; a bias is added to it."""
+    turned = w.reshape(*w.shape[:2], 9)[:, :, ::-1].transpose(1, 0, 2)
+    _convolve(gy, turned, bias, (2 - geo.low[1], 2 - geo.low[2]), work, out)
+
+
+def _sums(matrix: np.ndarray, slab: np.ndarray, out: np.ndarray) -> None:
+    """out (a, n) = matrix (a, b) @ slab (b, n), in pieces that stay in cache."""
+    whole = slab.shape[1] // _PIECE * _PIECE
+    if whole:
+        pieces = (-1, whole // _PIECE, _PIECE)
+        left, right = slab[:, :whole].reshape(pieces), out[:, :whole].reshape(pieces)
+        np.matmul(matrix, left.transpose(1, 0, 2), out=right.transpose(1, 0, 2))
+    if whole < slab.shape[1]:
+        np.matmul(matrix, slab[:, whole:], out=out[:, whole:])
+
+
+def _gather(source: np.ndarray, tile: Tile, first: int, left: int, slab: np.ndarray) -> None:
+    """slab (rows, channels, images, columns) = source's rows from ``first`` on, put behind ``left`` columns of zeros."""
+    height, width = source.shape[2:]
+    rows, columns = len(slab), slab.shape[3]
+    a = min(max(-first, 0), rows)
+    b = max(min(rows, height - first), a)
+    right = min(left + width, columns)
+    slab[:a] = 0
+    slab[b:] = 0
+    slab[a:b, ..., : max(left, 0)] = 0
+    slab[a:b, ..., right:] = 0
+    part = source[tile.n0 : tile.n1, :, first + a : first + b, max(-left, 0) : right - left]
+    np.copyto(slab[a:b, ..., max(left, 0) : right], part.transpose(2, 1, 0, 3))
+
+
+class Line(NamedTuple):
+    """A few images side by side: each has so many columns in a slab, the zeros between them included, and in the output."""
+
+    images: int
+    width: int
+    out: int
+
+    @classmethod
+    def of(cls, images: int, inside: int, out: int, low: int) -> Line:
+        """The zeros at the end of one image are those at the beginning of the next, unless the line is narrow."""
+        shared = 0 if out <= _NARROW else max(min(low, out + 2 - low - inside, 2), 0)
+        return cls(images, out + 2 - shared, out)
+
+    @property
+    def narrow(self) -> bool:
+        return self.out <= _NARROW
+
+    @property
+    def size(self) -> int:
+        """Numbers of a slab's row of one channel."""
+        return self.images * self.width
+
+    @property
+    def each(self) -> int:
+        """Columns of an image in a product: those of a slab where images are not narrow."""
+        return self.out if self.narrow else self.width
+
+    @property
+    def columns(self) -> int:
+        return self.images * self.each
+
+    def in_images(self, flat: np.ndarray, each: int) -> np.ndarray:
+        """(..., images * each) as (..., images, each); narrow images lie innermost in memory."""
+        if self.narrow:
+            return flat.reshape(*flat.shape[:-1], each, self.images).swapaxes(-1, -2)
+        return flat.reshape(*flat.shape[:-1], self.images, each)
+
+    def shifted(self, numbers: np.ndarray, channels: int) -> np.ndarray:
+        """(3, 6, channels, columns): six rows of a slab as each kernel column reads them, a view."""
+        size = numbers.itemsize
+        strides = (size * (self.images if self.narrow else 1), channels * self.size * size, self.size * size, size)
+        return strided(numbers, (3, 6, channels, self.columns), strides)
+
+
+def _weights(w: np.ndarray, out: np.ndarray) -> None:
+    """out (6, 3, cout, cin) = the sums of the kernel rows of a view w (cout, cin, 9)."""
+    flat = out.reshape(18, *out.shape[2:])
+    most = max(threads.SCRATCH // (9 * _FLOAT.itemsize * w.shape[1]), 1)
+
+    def part(start: int, stop: int) -> None:
+        for i in range(start, stop, most):
+            j = min(i + most, stop)
+            taps = threads.scratch((j - i, 9, w.shape[1]))
+            np.copyto(taps, w[i:j].transpose(0, 2, 1))
+            np.matmul(_COLUMNS, taps, out=flat[:, i:j].transpose(1, 0, 2))
+
+    threads.split(len(w), part, grain=max(threads.GRAIN * len(w) // w.size, 1))
+
+
+def _convolve(source: np.ndarray, w: np.ndarray, bias: Any, low: tuple[int, int], work: np.ndarray, out: np.ndarray) -> None:
+    """out = conv(source, w) + bias (or None), where w is a view (cout, cin, 9); ``low`` is the padding before."""
+    cout, cin = w.shape[:2]
+    block = _block(out.shape, cin, cout)
+    images = _images(out.shape, cin, block, "forward")
+    whole = Lane(work, 0, 1)
+    transformed = whole.take((6, 3, block, cin), _FLOAT)
+    room, width = (whole.stop - whole.next) // _FLOAT.itemsize, out.shape[3] + 2
+    lanes = min(lane_count(work), room // _numbers(cin, block, width, "forward"))
+    while lanes * _numbers(cin, block, images * width, "forward") > room:
+        images -= 1  # more cores than the two that the workspace was made for
+    tasks = _tiles(out.shape, images)
+
+    def run(number: int, task: int) -> None:
+        _tile(source, weights, shift, low, tasks[task], whole.part(number, lanes), out[:, first : first + block])
+
+    with blas.single():
+        for first in range(0, cout, block):
+            part = w[first : first + block]
+            weights = transformed.reshape(-1)[: 18 * cin * len(part)].reshape(6, 3, len(part), cin)
+            shift = None if bias is None else bias[first : first + block].reshape(-1, 1, 1)
+            _weights(part, weights)
+            threads.lanes(len(tasks), lanes, run)
+
+
+def _tile(source, transformed, shift, low, tile, lane, out):
+    """Four output rows of a few images."""
+    cout, cin = transformed.shape[2:]
+    line = Line.of(tile.n1 - tile.n0, source.shape[3], out.shape[3], low[1])
+    size, columns = 6 * cin * line.size, line.columns
+    first = lane.take((max(size, 18 * cout * columns) + _SLACK,), _FLOAT)  # input rows, then the products
+    second = lane.take((max(size, 4 * cout * columns) + _SLACK,), _FLOAT)  # sums of input rows, then output rows
+    slab = first[:size].reshape(6, cin, line.size)
+    _gather(source, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
+    _sums(_INPUT, first[:size].reshape(6, -1), second[:size].reshape(6, -1))
+    second[size : size + _SLACK] = 0
+    products = first[: 18 * cout * columns].reshape(3, 6, cout, columns)
+    blas.by_columns(transformed.transpose(1, 0, 2, 3), line.shifted(second, cin), products)
+    result = second[: 4 * cout * columns].reshape(4, cout, columns)
+    _sums(_OUTPUT_3, products.reshape(18, -1), result.reshape(4, -1))
+    values = line.in_images(result, line.each)[: tile.r1 - tile.r0, ..., : line.out].transpose(2, 1, 0, 3)
+    target = out[tile.n0 : tile.n1, :, tile.r0 : tile.r1]
+    if shift is None:
+        np.copyto(target, values)
+    else:
+        np.add(values, shift, out=target)
+
+
+class Share(NamedTuple):
+    """One lane's share of a weight's gradient: some tiles, some output channels."""
+
+    tiles: list[Tile]
+    o0: int
+    o1: int
+
+
+def _shares(tiles: list[Tile], cin: int, cout: int) -> list[Share]:
+    """Two shares: half of the tiles each, or, where two sums of a whole weight would be large, half of the channels each."""
+    if _whole(cin, cout):
+        half = len(tiles) // 2
+        return [Share(tiles[:half], 0, cout), Share(tiles[half:], 0, cout)]
+    return [Share(tiles, 0, cout // 2), Share(tiles, cout // 2, cout)]
+
+
+def _whole(cin: int, cout: int) -> bool:
+    return cin * cout <= 1 << 14
+
+
+def backward_weight(geo, gy, x, work, out):
+    """The gradient of the weight, from x and gy; always by two shares, whatever the number of cores."""
+    cout, cin, low = geo.cout, geo.cin, geo.low[1:]
+    shares = _shares(_tiles(gy.shape, _images(gy.shape, cin, cout, "weight")), cin, cout)
+    whole = Lane(work, 0, 1)
+    spaces = [whole.part(number, len(shares)) for number in range(len(shares))]
+    sums = [_sum_of(a, s.o1 - s.o0, cin) for a, s in zip(spaces, shares, strict=True)]
+
+    def run(_: int, i: int) -> None:
+        sums[i].fill(0)
+        lane, mark, (tiles, o0, o1) = spaces[i], spaces[i].next, shares[i]
+        for tile in tiles:
+            lane.next = mark
+            _weight_tile(gy[:, o0:o1], x, low, tile, lane, sums[i])
+
+    def finish(start: int, stop: int) -> None:
+        for (_, o0, o1), total in zip(shares, sums, strict=True):
+            for o in range(max(start, o0), min(stop, o1), 8):
+                last = min(o + 8, stop, o1)
+                _weight_back(total[:, :, o - o0 : last - o0], out[o:last])
+
+    with blas.single():
+        threads.lanes(len(shares), lane_count(work), run)
+        if _whole(cin, cout):
+            sums[0] += sums.pop()
+            shares.pop()
+        threads.split(cout, finish, grain=max(threads.GRAIN // (9 * cin), 1))
+
+
+def _sum_of(lane, cout, cin):
+    """(3, 6, cout, cin), uninitialised; with cin outside in memory where products of whole tiles are added."""
+    if 18 * cout * cin <= _STACK:
+        return lane.take((3, 6, cin, cout), _FLOAT).swapaxes(2, 3)
+    return lane.take((3, 6, cout, cin), _FLOAT)
+
+
+def _weight_tile(gy, x, low, tile, lane, total):
+    """total (3, 6, cout, cin) += what four rows of a few images give."""
+    cout, cin = gy.shape[1], x.shape[1]
+    line = Line.of(tile.n1 - tile.n0, x.shape[3], gy.shape[3], low[1])
+    size, columns = 6 * cin * line.size, line.columns
+    first = lane.take((max(size, 4 * cout * columns),), _FLOAT)  # input rows, then the gradient's rows
+    sums = lane.take((size + _SLACK,), _FLOAT)
+    spread = lane.take((6 * cout * columns,), _FLOAT)
+    slab, rows = first[:size].reshape(6, cin, line.size), first[: 4 * cout * columns]
+    _gather(x, tile, tile.r0 - low[0], low[1], line.in_images(slab, line.width))
+    _sums(_INPUT, first[:size].reshape(6, -1), sums[:-_SLACK].reshape(6, -1))
+    sums[-_SLACK:] = 0
+    stacked = total.size <= _STACK  # then channels come last in the gradient's rows: BLAS is fastest so
+    incoming = rows.reshape(4, columns, cout).swapaxes(1, 2) if stacked else rows.reshape(4, cout, columns)
+    _gather(gy, tile, tile.r0, 0, line.in_images(incoming, line.each))  # zeros at the ends: what is read there does not count
+    _sums(_SPREAD, rows.reshape(4, -1), spread.reshape(6, -1))
+    windows = line.shifted(sums, cin)
+    if stacked:
+        products = _sum_of(lane, cout, cin)
+        np.matmul(windows, spread.reshape(6, columns, cout), out=products.swapaxes(2, 3))
+        total += products
+        return
+    for j, i in np.ndindex(3, 6):
+        blas.add_product(spread.reshape(6, cout, columns)[i], windows[j, i].T, total[j, i])
+
+
+def _weight_back(total: np.ndarray, out: np.ndarray) -> None:
+    """out (a few channels, cin, 3, 3) = the kernel rows' share in the sums (3, 6, a few channels, cin)."""
+    channels, cin = out.shape[:2]
+    most = max(threads.SCRATCH // (27 * _FLOAT.itemsize * channels), 1)
+    for i in range(0, cin, most):
+        j = min(i + most, cin)
+        tile = threads.scratch((27, channels, j - i))
+        np.copyto(tile[:18].reshape(3, 6, channels, j - i), total[..., i:j])
+        np.matmul(_COLUMNS_BACK, tile[:18].reshape(18, -1), out=tile[18:].reshape(9, -1))
+        np.copyto(out[:, i:j].reshape(channels, j - i, 9), tile[18:].transpose(1, 2, 0))

@@ -1,0 +1,85 @@
+"""Loops over (outer, class, inner) arrays in tiles of whole lines of classes.
+
+Tiles are in scratch: lines use two of eight slots, and statistics with one number per line use one slot each. Lines longer than
+a tile are processed in pieces.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .blas import single
+from .folds import ONES, RUN
+from .threads import scratch, split
+
+TILE = 1 << 16  # elements of a tile of scores: 512 KiB of float64
+LINES = 1 << 13  # lines of a tile, at most
+GRAIN = 1 << 17  # elements that are worth a core: exponentials take as long as ten sums
+TOGETHER = 128  # adjacent lines that a tile has, if there are so many
+
+
+def lines(shape, run, itemsize=8):
+    """``run(a, b)`` over slices of the outer and inner axes whose lines fit a tile, on several cores.
+
+    A tile has 512 KiB, of numbers of ``itemsize`` bytes. If lines are long, a tile has pieces of several adjacent lines,
+    because adjacent numbers are read from memory together.
+    """
+    outer, classes, inner = shape
+    if outer * classes * inner == 0:
+        return
+    line, tile = max(classes, 1), 8 * TILE // itemsize
+
+    def part(start, stop):
+        width = max(min(inner, max(tile // line, TOGETHER), LINES), 1)
+        height = max(min(tile // (line * width), LINES // width), 1) if width == inner else 1
+        for i in range(start, stop, height):
+            for j in range(0, inner, width):
+                run(slice(i, min(i + height, stop)), slice(j, min(j + width, inner)))
+
+    def columns(start, stop):
+        width = max(min(max(tile // line, TOGETHER), LINES), 1)
+        for j in range(start, stop, width):
+            run(slice(0, 1), slice(j, min(j + width, stop)))
+
+    with single():  # lines are summed by matrix product, whose threads would occupy our cores
+        if outer == 1:
+            split(inner, columns, grain=max(GRAIN // line, 1))
+        else:
+            split(outer, part, grain=max(GRAIN // (line * inner), 1))
+
+
+def pieces(part):
+    """Slices of the class axis of some lines, at most a tile each: one slice, unless there are very many classes."""
+    _, classes, inner = part.shape
+    step = max(TILE // inner, 1) if part.shape[0] == 1 else classes  # of several lines, all fit
+    return [slice(c, min(c + step, classes)) for c in range(0, classes, max(step, 1))]
+
+
+def stat(x, wide, slot):
+    """A scratch array with one number for each line of ``x``."""
+    return scratch((x.shape[0], 1, x.shape[2]), wide, slot, 8)
+
+
+def sum_lines(tile, total):
+    """total += the sums of the lines of ``tile``, of runs; by matrix product if no cast is needed."""
+    ones = ONES.get(tile.dtype) if tile.dtype.itemsize <= total.dtype.itemsize else None
+    step = RUN if ones is not None else tile.shape[1] if tile.shape[2] == 1 else 256
+    more = stat(tile, total.dtype if ones is None else tile.dtype, 5)
+    for i in range(0, tile.shape[1], step):
+        run = tile[:, i : i + step]
+        if ones is None:
+            np.add.reduce(run, axis=1, keepdims=True, dtype=total.dtype, out=more)
+        elif tile.shape[2] == 1:
+            np.matmul(run[:, :, 0], ones[: run.shape[1]], out=more[:, 0, 0])
+        else:
+            np.matmul(ones[: run.shape[1]], run, out=more[:, 0])
+        np.add(total, more, out=total)
+
+
+def multiples(n, step):
+    """0, step, 2 * step, ... in scratch."""
+    out = scratch((n,), np.int64, 5, 8)
+    out.fill(step)
+    out[:1] = 0
+    np.add.accumulate(out, out=out)
+    return out

@@ -1,0 +1,146 @@
+"""Chains of ufuncs over tiles that fit the cache, on several cores, with scratch instead of temporaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from ....dtypes import is_floating, is_half
+from .halves import cast
+from .threads import GRAIN, SCRATCH, TILE, lanes, scratch, threads
+
+SMALL = 1 << 13  # elements up to which there is only one tile
+_PASSES = (1, 2, 6)  # least elements per core, for no, one, or more temporaries
+
+
+def tiled(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
+    """``run(out_tile, *array_tiles, *scratch_tiles)`` over all of ``out``.
+
+    Args:
+        run: computes one tile; all its arguments have the tile's shape.
+        out: the result; ``arrays`` are broadcast to its shape (numbers and other objects are passed on).
+        temps: the number of scratch tiles that ``run`` needs (at most 4 of float64).
+        dtype: the dtype of the scratch tiles; by default ``out``'s.
+    """
+    dtype = out.dtype if dtype is None else dtype
+    if out.size <= SMALL:
+        run(out, *arrays, *[scratch(out.shape, dtype, k, temps) for k in range(temps)])
+        return
+    arrays = _spread(arrays, out.shape)
+    spans = [a for a in arrays if isinstance(a, np.ndarray)]
+    if out.flags.c_contiguous and all(a.flags.c_contiguous for a in spans):
+        flat = out.reshape(-1)
+        flats = [a.reshape(-1) if isinstance(a, np.ndarray) else a for a in arrays]
+        most = max(min(flat.size * _PASSES[min(temps, 2)] // GRAIN, threads()), 1)  # threads that are worth using
+        tile = min(TILE, SCRATCH // (max(temps, 1) * np.dtype(dtype).itemsize) & -64, (flat.size // most + 64) & -64)
+
+        def one(_: int, number: int) -> None:
+            i, j = number * tile, min((number + 1) * tile, flat.size)
+            cut = [a[i:j] if isinstance(a, np.ndarray) else a for a in flats]
+            run(flat[i:j], *cut, *[scratch((j - i,), dtype, k, temps) for k in range(temps)])
+
+        lanes(-(-flat.size // tile), most, one)
+        return
+    for index in blocks(out.shape):
+        cut = [a[index] if isinstance(a, np.ndarray) else a for a in arrays]
+        target = out[index]
+        run(target, *cut, *[scratch(target.shape, dtype, k, temps) for k in range(temps)])
+
+
+def _spread(arrays: tuple, shape: tuple[int, ...]) -> tuple:
+    return tuple([np.broadcast_to(a, shape) if isinstance(a, np.ndarray) and a.shape != shape else a for a in arrays])
+
+
+def tiled_wide(run: Callable[..., Any], out: np.ndarray, *arrays: Any, temps: int = 0, dtype: Any = None) -> None:
+    """As :func:`tiled`, but half precision is computed in float32: ``run`` gets float32 tiles, and the result is rounded once.
+
+    So no intermediate result overflows float16 (the square of 300 does), and none is rounded.
+    """
+    if not is_half(out.dtype) or (dtype is not None and not is_floating(np.dtype(dtype))):
+        tiled(run, out, *arrays, temps=temps, dtype=dtype)
+        return
+    every = (out, *_spread(arrays, out.shape))
+    halves = [i for i, a in enumerate(every) if isinstance(a, np.ndarray) and is_half(a.dtype)]
+
+    def widened(*tiles: Any) -> None:
+        given, work = list(tiles[: len(every)]), tiles[len(every) :]
+        for i, tile in zip(halves, work[temps:], strict=True):
+            if i:
+                cast(given[i], tile)
+            given[i] = tile
+        run(*given, *work[:temps])
+        cast(given[0], tiles[0])
+
+    tiled(widened, *every, temps=temps + len(halves), dtype=np.float32)
+
+
+def keep(x: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = x where flag, else 0 (also for nan), by bit masks: twelve times faster than a copy with ``where``.
+
+    work has out's shape and dtype; x and out may be one array.
+    """
+    whole = _INTEGERS[out.dtype.itemsize]
+    mask = work.view(whole)
+    np.copyto(mask, flag.view(np.int8))
+    np.negative(mask, out=mask)  # all bits where flag
+    np.bitwise_and(x.view(whole), mask, out=out.view(whole))
+
+
+def drop(x: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = 0 where flag, else x: the opposite of :func:`keep`, with the same number of passes."""
+    whole = _INTEGERS[out.dtype.itemsize]
+    mask = work.view(whole)
+    np.copyto(mask, flag.view(np.int8))
+    np.subtract(mask, 1, out=mask)  # all bits where not flag
+    np.bitwise_and(x.view(whole), mask, out=out.view(whole))
+
+
+def select(x: np.ndarray, y: np.ndarray, flag: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = x where flag, else y, by bit masks as in :func:`keep`; out may be x, but not y."""
+    whole = _INTEGERS[out.dtype.itemsize]
+    mask, other, result = work.view(whole), y.view(whole), out.view(whole)
+    np.copyto(mask, flag.view(np.int8))
+    np.negative(mask, out=mask)
+    np.bitwise_xor(x.view(whole), other, out=result)
+    np.bitwise_and(result, mask, out=result)
+    np.bitwise_xor(result, other, out=result)
+
+
+def sign(x: np.ndarray, work: np.ndarray, out: np.ndarray) -> None:
+    """out = 1 where x > 0, -1 where x < 0, else 0 (of nan too, as PyTorch's): ``np.sign`` branches, element by element.
+
+    work is a scratch tile of two bytes an element at least; out may be x.
+    """
+    both = work.reshape(-1).view(np.int8)[: 2 * x.size].reshape(2, *x.shape)
+    above, below = both[0, ...], both[1, ...]  # arrays, even of one number
+    np.greater(x, 0, out=above.view(np.bool_))
+    np.less(x, 0, out=below.view(np.bool_))
+    np.subtract(above, below, out=above)
+    np.copyto(out, above)
+
+
+_INTEGERS = {1: np.dtype(np.int8), 2: np.dtype(np.int16), 4: np.dtype(np.int32), 8: np.dtype(np.int64)}
+
+
+def flags(work: np.ndarray) -> np.ndarray:
+    """The first bytes of a scratch tile as bools of its shape."""
+    return work.reshape(-1).view(np.bool_)[: work.size].reshape(work.shape)
+
+
+def blocks(shape: tuple[int, ...], most: int = 1 << 14) -> Iterator[tuple]:
+    """Indices that cut an array of ``shape`` into blocks of at most ``most`` elements (or one step of the last axis cut)."""
+    inner, axis = 1, len(shape)
+    while axis and inner * shape[axis - 1] <= most:
+        axis -= 1
+        inner *= shape[axis]
+    if axis == 0:
+        yield (...,)
+        return
+    step = max(most // max(inner, 1), 1)
+    cuts = [slice(i, i + step) for i in range(0, shape[axis - 1], step)]
+    for lead in product(*map(range, shape[: axis - 1])):
+        for cut in cuts:
+            yield (*lead, cut)

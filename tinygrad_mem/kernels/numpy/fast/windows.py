@@ -1,0 +1,127 @@
+"""Sliding windows over planes: the slices that belong to each offset, and the positions of windows in a plane."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from .threads import GRAIN, scratch, split
+from .tiles import blocks, keep
+
+HALVES = 1 << 14  # elements of a tile that is summed in float32: it and three others share the scratch
+POINTS = 1 << 15  # windows whose positions are computed at once: a quarter of the scratch in int64
+
+
+def overlaps(inside, outside, kernel, stride, low, dilation):
+    """(number, offset, windows, pixels) of each offset in the kernel: slices of windows and of the pixels they see there."""
+    for number, offset in enumerate(np.ndindex(*kernel)):
+        windows, pixels = [], []
+        for o, size, count, s, p, d in zip(offset, inside, outside, stride, low, dilation, strict=True):
+            shift = o * d - p  # the pixel of window 0
+            first, last = max(-(shift // s), 0), min((size - 1 - shift) // s, count - 1)
+            if last < first:
+                break
+            windows.append(slice(first, last + 1))
+            pixels.append(slice(first * s + shift, last * s + shift + 1, s))
+        else:
+            yield number, offset, windows, pixels
+
+
+def box_of(tile, shape):
+    """An index of ``tiles.blocks`` as one slice an axis."""
+    cuts = [slice(0, n) for n in shape]
+    for axis, i in enumerate(() if tile == (...,) else tile):
+        cuts[axis] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, shape[axis]))
+    return cuts
+
+
+def tiles_of(shape):
+    """(planes, *windows) in tiles: index, shape, and where along each axis the windows begin."""
+    for tile in blocks(shape, POINTS):
+        box = box_of(tile, shape)
+        yield tuple(box), tuple([cut.stop - cut.start for cut in box]), [cut.start for cut in box[1:]]
+
+
+def _weights(sizes):
+    """The distance of neighbours along each axis of a plane."""
+    return [prod(sizes[axis + 1 :]) for axis in range(len(sizes))]
+
+
+def corners(sizes, geometry, starts, apart, out):
+    """out (planes, *windows) = the place of each window's first offset; windows begin at ``starts``, planes lie ``apart``."""
+    _, stride, padding, _ = geometry
+    out.fill(0)
+    axes = [(1, 0, 0, apart), *zip(stride, padding, starts, _weights(sizes), strict=True)]
+    for axis, (s, p, first, weight) in enumerate(axes):
+        for i in range(0, out.shape[axis], POINTS):
+            target = out[(slice(None),) * axis + (slice(i, i + POINTS),)]
+            line = scratch((target.shape[axis],), np.int64, 3, 4)
+            line.fill(s * weight)
+            line[0] = ((i + first) * s - p) * weight
+            np.add.accumulate(line, out=line)
+            np.add(target, line.reshape((-1,) + (1,) * (out.ndim - 1 - axis)), out=target)
+
+
+def offset_places(rest, sizes, geometry, first, out):
+    """out = the places of the offsets numbered ``rest``, in windows whose corners are at ``first``. rest is overwritten."""
+    kernel, _, _, dilation = geometry
+    steps = [d * weight for d, weight in zip(dilation, _weights(sizes), strict=True)]
+    np.multiply(rest, steps[-1], out=out)
+    np.add(out, first, out=out)
+    for axis in reversed(range(1, len(kernel))):  # a number's digits, the last first: one more of the next, k less of this
+        np.floor_divide(rest, kernel[axis], out=rest)
+        more = scratch(rest.shape, np.int64, 3, 4)
+        np.multiply(rest, steps[axis - 1] - kernel[axis] * steps[axis], out=more)
+        np.add(out, more, out=out)
+
+
+def sum_halves(pick, outs, geometry, index, out):
+    """out = the gradients of the windows that see each entry, summed in float32; with an index, of those that name it.
+
+    ``pick(number, windows)`` gives what windows add to the entry at the offset ``number``. Tiles of out are made from all
+    windows that reach into them.
+    """
+    met = list(overlaps(out.shape[1:], outs, *geometry))
+
+    def part(first, last):
+        for tile in blocks((last - first, *out.shape[1:]), HALVES):
+            box = box_of(tile, (last - first, *out.shape[1:]))
+            planes = slice(first + box[0].start, first + box[0].stop)
+            total = scratch(tuple([cut.stop - cut.start for cut in box]), np.float32, 0, 4)
+            total.fill(0)
+            for number, _, windows, pixels in met:
+                cuts = [cut for axis in zip(pixels, windows, box[1:], strict=True) if (cut := _pixels_inside(*axis))]
+                if len(cuts) < len(box) - 1:
+                    continue
+                here, there = total[:, *[c[0] for c in cuts]], (planes, *[c[1] for c in cuts])
+                work = scratch(here.shape, np.float32, 1, 4)
+                np.copyto(work, pick(number, there))
+                if index is not None:
+                    flag = scratch(here.shape, np.bool_, 2, 4)
+                    np.equal(index[there], number, out=flag)
+                    keep(work, flag, scratch(here.shape, np.float32, 3, 4), work)
+                np.add(here, work, out=here)
+            np.copyto(out[planes, *box[1:]], total, casting="unsafe")
+
+    split(out.shape[0], part, grain=max(GRAIN // 4 // max(prod(out.shape[1:]), 1), 1))
+
+
+def _pixels_inside(pixels, windows, bounds):
+    """Of one axis the pixels within bounds, counted from there, and their windows; ``None`` if there are none."""
+    step = pixels.step
+    first = max(-((pixels.start - bounds.start) // step), 0)  # rounded up
+    last = min((bounds.stop - 1 - pixels.start) // step, windows.stop - windows.start - 1)
+    if last < first:
+        return None
+    start = pixels.start + first * step - bounds.start
+    return slice(start, start + (last - first) * step + 1, step), slice(windows.start + first, windows.start + last + 1)
+
+
+def windows_inside(windows, pixels, bounds):
+    """Of one axis the windows within bounds, counted from there, and their pixels; ``None`` if there are none."""
+    first, last = max(windows.start, bounds.start), min(windows.stop, bounds.stop)
+    if last <= first:
+        return None
+    start, step = pixels.start + (first - windows.start) * pixels.step, pixels.step
+    return slice(first - bounds.start, last - bounds.start), slice(start, start + (last - first - 1) * step + 1, step)

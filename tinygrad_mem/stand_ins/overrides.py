@@ -1,0 +1,30 @@
+"""A stand-in for ``torch.overrides``: classes and modes of published files may be defined; no function asks them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from .. import absent as _absent
+from ..errors import NotOfferedError
+
+
+def has_torch_function(relevant_args: Any) -> bool:
+    """Return False: no argument has a say in what a function does."""
+    return False
+
+
+class TorchFunctionMode:
+    """A block in which calls of functions come to the mode first. It may be subclassed, and not entered.
+
+    Raises (when it is entered):
+        NotOfferedError: always.
+    """
+
+    def __enter__(self) -> NoReturn:
+        raise NotOfferedError(f"overrides: {type(self).__name__} would not hear of any call: put the change into the module")
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+
+__getattr__ = _absent.refuses("overrides")
