@@ -2,6 +2,8 @@
 
 from .allocator import CachingAllocator as CachingAllocator
 from .load import load as load
+from .predict import Prediction as Prediction
+from .predict import predict as predict
 from .replay import Replay as Replay
 from .replay import replay as replay
 from .snapshot import read as read

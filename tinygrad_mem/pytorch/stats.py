@@ -63,6 +63,11 @@ class Stats:
         """The most that the counter ``name`` of all requests ever was."""
         return self._counters[name][0].peak
 
+    def reset_peak(self) -> None:
+        """Start the peaks again, as ``torch.cuda.reset_peak_memory_stats``."""
+        for counter in (self._oversize, *(each for counters in self._counters.values() for each in counters)):
+            counter.peak = counter.current
+
     def by_name(self) -> dict[str, int]:
         """Every counter by PyTorch's name."""
         found = {

@@ -1,0 +1,182 @@
+"""Autocast as on CUDA: which op runs in which dtype.
+
+PyTorch decides it in C++ for tensors that C++ sees on CUDA, which those of a prediction are not. The lists are read from the
+header of the user's own PyTorch; the rules are those of ``aten/src/ATen/autocast_mode.h``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ...errors import NotOfferedError
+from ...interrupts import context
+from .dispatcher import kernels, operator
+
+_LIST = re.compile(r"#define AT_FORALL_(\w+)\(_\)((?:.*\\\n)*.*)")
+_OP = re.compile(r"_\((\w+)(?:,\s*(\w+))?\)")
+_NORM = re.compile(r'_\(ADD_NS\((\w+)\),\s*\\\n\s*"([\w.]+)"')
+
+
+@cache
+def lists() -> dict[str, list[str]]:
+    """The ops of each list, by the list's name in PyTorch's header.
+
+    Raises:
+        NotOfferedError: this PyTorch has no such header.
+    """
+    header = Path(torch.__file__).parent / "include/ATen/autocast_mode.h"
+    text = header.read_text() if header.exists() else ""
+    found = {}
+    for name, body in _LIST.findall(text):
+        pairs = _OP.findall(body)
+        found[name] = [f"{op}.{overload}" if overload else op for op, overload in pairs]
+        if name == "DIFFERENT_REDISPATCH_SIGNATURE":
+            found[name] = [overload for _, overload in _NORM.findall(body)]
+    if not {"LOWER_PRECISION_FP", "FP32", "FP32_SET_OPT_DTYPE", "PROMOTE"} <= found.keys():
+        raise NotOfferedError(
+            f"predict: autocast's lists were expected in {header}, and are not there. Install PyTorch from a wheel"
+        )
+    return found
+
+
+class CudaAutocast:
+    """The kernels of autocast, and the casts of weights that it keeps until the outermost region ends.
+
+    Args:
+        role: a context manager that says what the next blocks are for.
+    """
+
+    def __init__(self, role: Callable[[str], Any]) -> None:
+        self._role = role
+        self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    @context
+    def running(self) -> Iterator[None]:
+        """Autocast works for the tensors of a prediction."""
+        rules = {
+            "LOWER_PRECISION_FP": self._lower,
+            "FP32": self._float32,
+            "FP32_SET_OPT_DTYPE": self._float32_result,
+            "DIFFERENT_REDISPATCH_SIGNATURE": self._float32_norm,
+            "PROMOTE": self._widest,
+        }
+        table = {
+            name: rules[kind](operator(name))
+            for kind, names in lists().items()
+            if kind in rules
+            for name in names
+            if _exists(name)
+        }
+        table["binary_cross_entropy"] = _banned
+        clear = torch.clear_autocast_cache
+        torch.clear_autocast_cache = self._clear(clear)
+        try:
+            with kernels("AutocastCUDA", table):
+                yield
+        finally:
+            torch.clear_autocast_cache = clear
+            self._cache.clear()
+
+    def _clear(self, clear: Callable[[], None]) -> Callable[[], None]:
+        def both() -> None:
+            self._cache.clear()
+            clear()
+
+        return both
+
+    def _cast(self, value: Any, dtype: torch.dtype) -> Any:
+        if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
+            return type(value)(self._cast(v, dtype) for v in value)
+        return self._cast_one(value, dtype)
+
+    def _cast_one(self, value: Any, dtype: torch.dtype) -> Any:
+        if not _eligible(value) or value.dtype == dtype:
+            return value
+        leaf = value.requires_grad and value.is_leaf and not value._is_view()
+        if not (leaf and value.dtype == torch.float32 and dtype == _lower() and torch.is_autocast_cache_enabled()):
+            return value.to(dtype)
+        found = self._cache.get(id(value))
+        if found is None:
+            with self._role("WEIGHT_CAST"):
+                found = self._cache[id(value)] = value, value.to(dtype)
+        return found[1]
+
+    # --- the rules --------------------------------------------------------------------------------------------------------
+
+    def _lower(self, op: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._DisableAutocast():
+                return op(*(self._cast(a, _lower()) for a in args), **{k: self._cast(v, _lower()) for k, v in kwargs.items()})
+
+        return run
+
+    def _float32(self, op: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            wide = torch.float32
+            with torch._C._DisableAutocast():
+                return op(*(self._cast(a, wide) for a in args), **{k: self._cast(v, wide) for k, v in kwargs.items()})
+
+        return run
+
+    def _float32_result(self, op: Any) -> Any:
+        place = next((i for i, arg in enumerate(op._schema.arguments) if arg.name == "dtype"), None)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._DisableAutocast():
+                given = kwargs.get("dtype") if place is None or len(args) <= place else args[place]
+                if _eligible(args[0]) and given is None:
+                    args, kwargs = args[:place], {**kwargs, "dtype": torch.float32}
+                return op(*args, **kwargs)
+
+        return run
+
+    def _float32_norm(self, op: Any) -> Any:
+        appended = operator({"Scalar": "norm.ScalarOpt_dtype", "ScalarOpt_dim": "norm.ScalarOpt_dim_dtype"}[op._overloadname])
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch._C._DisableAutocast():
+                if not _eligible(args[0]):
+                    return op(*args, **kwargs)
+                defaults = [None, None, False][len(args) :] if op is not operator("norm.Scalar") else []
+                return appended(*args, *([2] if len(args) == 1 and not defaults else []), **kwargs, dtype=torch.float32)
+
+        return run
+
+    def _widest(self, op: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            tensors = [v for arg in (*args, *kwargs.values()) for v in (arg if isinstance(arg, (list, tuple)) else (arg,))]
+            wide = any(_eligible(t) and t.dtype == torch.float32 for t in tensors)
+            dtype = torch.float32 if wide else _lower()
+            with torch._C._DisableAutocast():
+                return op(*(self._cast(a, dtype) for a in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
+
+        return run
+
+
+def _lower() -> torch.dtype:
+    return torch.get_autocast_dtype("cuda")
+
+
+def _eligible(value: Any) -> bool:
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point() or value.dtype == torch.float64:
+        return False
+    return value.device.type == "cuda"
+
+
+def _exists(name: str) -> bool:
+    packet, _, overload = name.partition(".")
+    found = getattr(torch.ops.aten, packet, None)
+    return found is not None and (overload or "default") in found.overloads()
+
+
+def _banned(*args: Any, **kwargs: Any) -> Any:
+    raise RuntimeError(
+        "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast. "
+        "Use torch.nn.functional.binary_cross_entropy_with_logits"
+    )

@@ -1,0 +1,214 @@
+"""The function mode under which a program runs: calls that PyTorch refuses without a GPU, or that read values."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from ...autograd.unknown import Unknown
+from ...errors import DataDependenceError, DeviceError
+from .roles import Roles
+from .watch import Watch
+
+Tensor = torch.Tensor
+_parse_to: Any = torch._C._nn._parse_to  # type: ignore[attr-defined]
+_HANDLERS: dict[Any, Callable[..., Any]] = {}
+_LISTED = {Tensor.tolist: "tolist()", Tensor.numpy: "numpy()", Tensor.__array__: "a NumPy array"}
+
+
+class Calls(TorchFunctionMode):
+    """Sees each call of PyTorch's Python functions, before autocast and autograd."""
+
+    def __init__(self, watch: Watch, roles: Roles) -> None:
+        super().__init__()
+        self.watch, self.roles = watch, roles
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        handler = _HANDLERS.get(func)
+        made = func(*args, **kwargs) if handler is None else handler(self.watch, *args, **kwargs)
+        if torch.is_grad_enabled():
+            self.roles.saved(made)
+        return made
+
+
+def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(handler: Callable[..., Any]) -> Callable[..., Any]:
+        _HANDLERS.update(dict.fromkeys(functions, handler))
+        return handler
+
+    return add
+
+
+def _getter(name: str) -> Any:
+    """The function that reads an attribute of a tensor."""
+    return vars(torch._C.TensorBase)[name].__get__
+
+
+# --- devices --------------------------------------------------------------------------------------------------------------
+
+
+@_handles(Tensor.to)
+def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    copy = kwargs.pop("copy", False)
+    other = args[0] if args else kwargs.get("other")
+    if isinstance(other, Tensor):
+        device, dtype, wait, layout = other.device, other.dtype, False, kwargs.get("memory_format")
+    else:
+        device, dtype, wait, layout = _parse_to(*args, **kwargs)
+    if not isinstance(tensor, FakeTensor):
+        if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
+            watch.adopt(tensor)
+        if isinstance(tensor, torch.nn.Parameter):
+            raise DeviceError("a parameter was made outside of the prediction: make the model inside the predicted function")
+    device = _indexed(watch, device)
+    same = (device is None or device == tensor.device) and (dtype is None or dtype == tensor.dtype)
+    if same and not copy and (layout is None or layout is torch.preserve_format or tensor.is_contiguous(memory_format=layout)):
+        return tensor
+    options = {"dtype": dtype, "device": device, "non_blocking": wait, "memory_format": layout}
+    return torch.ops.aten._to_copy.default(tensor, **options)
+
+
+def _indexed(watch: Watch, device: torch.device | None) -> torch.device | None:
+    if device is not None and device.type == "cuda" and device.index is None:
+        return torch.device("cuda", watch.device.index or 0)
+    return device
+
+
+@_handles(Tensor.cuda)
+def _cuda(watch: Watch, tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
+    index = device if isinstance(device, int) else torch.device("cuda" if device is None else device).index
+    target = torch.device("cuda", watch.device.index or 0 if index is None else index)
+    return _to(watch, tensor, target, non_blocking=non_blocking, memory_format=memory_format or torch.preserve_format)
+
+
+@_handles(Tensor.cpu)
+def _cpu(watch: Watch, tensor: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
+    return _to(watch, tensor, torch.device("cpu"), memory_format=memory_format)
+
+
+@_handles(_getter("is_cuda"))
+def _is_cuda(watch: Watch, tensor: Tensor) -> bool:
+    return tensor.device.type == "cuda"
+
+
+@_handles(_getter("is_meta"))
+def _is_meta(watch: Watch, tensor: Tensor) -> bool:
+    return tensor.device.type == "meta"
+
+
+@_handles(_getter("is_cpu"))
+def _is_cpu(watch: Watch, tensor: Tensor) -> bool:
+    return tensor.device.type == "cpu"
+
+
+@_handles(Tensor.get_device)
+def _get_device(watch: Watch, tensor: Tensor) -> int:
+    return -1 if tensor.device.index is None else tensor.device.index
+
+
+@_handles(Tensor.pin_memory)
+def _pin_memory(watch: Watch, tensor: Tensor, device: Any = None) -> Tensor:
+    return tensor.clone()
+
+
+@_handles(Tensor.is_pinned)
+def _is_pinned(watch: Watch, tensor: Tensor, device: Any = None) -> bool:
+    return False
+
+
+@_handles(Tensor.record_stream)
+def _record_stream(watch: Watch, tensor: Tensor, stream: Any) -> None:
+    return None
+
+
+@_handles(vars(torch._C.TensorBase)["data"].__set__)
+def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
+    replace(tensor, value)
+
+
+def replace(tensor: Tensor, value: Tensor) -> None:
+    """Let ``tensor`` have the storage, dtype and device of ``value``, as ``tensor.data = value``."""
+    with torch._C.DisableTorchFunction():
+        tensor.data = value
+        if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor):
+            tensor.fake_device = value.fake_device
+
+
+@_handles(Tensor.__deepcopy__)
+def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
+    """A fake tensor's own way would copy the mode that it belongs to."""
+    found = memo.get(id(tensor))
+    if found is not None:
+        return found
+    if not tensor.is_leaf:
+        raise RuntimeError("Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol")
+    with torch.no_grad():
+        made = tensor.detach().clone(memory_format=torch.preserve_format)
+    if isinstance(tensor, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, tensor.requires_grad)
+    else:
+        made.requires_grad_(tensor.requires_grad)
+    if tensor.grad is not None:
+        made.grad = _deepcopy(watch, tensor.grad, memo)
+    memo[id(tensor)] = made
+    return made
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------
+
+
+@_handles(Tensor.item, Tensor.__float__)
+def _item(watch: Watch, tensor: Tensor) -> Any:
+    known = _known(watch, tensor)
+    if known is not None:
+        return known.item()
+    return 0.0 if _asks_for_infinities() else Unknown()
+
+
+def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
+    """The tensor with its values, where they are known: it was made before, or from numbers of the program."""
+    if not isinstance(tensor, FakeTensor):
+        return tensor
+    return tensor.constant
+
+
+def _asks_for_infinities() -> bool:
+    """True where GradScaler asks if gradients overflowed: in a prediction they do not."""
+    frame = sys._getframe(3)
+    while frame is not None and frame.f_code.co_filename.endswith(("torch/_tensor.py", "overrides.py", "genexpr")):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith("torch/amp/grad_scaler.py")
+
+
+def _decides(what: str) -> Callable[..., Any]:
+    def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        known = _known(watch, tensor)
+        if known is None:
+            raise DataDependenceError(
+                f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
+                "for a decision, give it a fixed answer"
+            )
+        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+            return _plain(what, known)
+
+    return handler
+
+
+def _plain(what: str, known: Tensor) -> Any:
+    convert = {"the truth": bool, "a whole number": int, "an index": lambda t: t.__index__(), "tolist()": Tensor.tolist}
+    return convert.get(what, Tensor.numpy)(known)
+
+
+for _function, _what in {
+    Tensor.__bool__: "the truth",
+    Tensor.__int__: "a whole number",
+    Tensor.__index__: "an index",
+    **_LISTED,
+}.items():
+    _HANDLERS[_function] = _decides(_what)

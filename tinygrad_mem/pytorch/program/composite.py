@@ -1,0 +1,89 @@
+"""The decisions by device in PyTorch's composite functions, made as on CUDA.
+
+C++ sees tensors of the GPU on ``meta``, so these would take the CPU's way. Each kernel here does what the function named in its
+``Source`` does for a tensor on CUDA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+KERNELS: dict[str, Callable[..., Any]] = {}
+_MOST_ROWS_TRAINING, _MOST_ROWS = 880_801, 65_535  # of a batch that cuDNN's batch norm takes
+
+
+def _composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def add(kernel: Callable[..., Any]) -> Callable[..., Any]:
+        KERNELS.update(dict.fromkeys(names, kernel))
+        return kernel
+
+    return add
+
+
+def on_gpu(tensor: Any) -> bool:
+    """True for a tensor on the GPU."""
+    return isinstance(tensor, torch.Tensor) and tensor.device.type == "cuda"
+
+
+@_composite("dropout")
+def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+    """Source: ``aten/src/ATen/native/Dropout.cpp``: one kernel that keeps a mask of booleans."""
+    if not train or p == 0 or input.numel() == 0:
+        return input
+    if p == 1:
+        return input.mul(aten.zeros_like(input))  # as the CPU does
+    return aten.native_dropout(input, p, True)[0]
+
+
+def _softmax(name: str) -> None:
+    inner = getattr(aten, f"_{name}").default
+
+    @_composite(f"{name}.int")
+    def kernel(input: torch.Tensor, dim: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """Source: ``aten/src/ATen/native/SoftMax.cpp``: half to float without a copy of the input."""
+        if input.dtype is torch.float16 and dtype is torch.float32:
+            return inner(input, dim, True)
+        return inner(input if dtype is None else input.to(dtype), dim, False)
+
+
+_softmax("softmax")
+_softmax("log_softmax")
+
+
+@_composite("batch_norm")
+def batch_norm(
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+    cudnn_enabled: bool,
+) -> torch.Tensor:
+    """Source: ``aten/src/ATen/native/Normalization.cpp``, ``_select_batch_norm_backend``."""
+    statistics = (running_mean is None) == (running_var is None) and (running_mean is not None or training)
+    rows = input.shape[0] if input.dim() else 0
+    cudnn = (
+        cudnn_enabled
+        and weight is not None
+        and bias is not None
+        and input.dtype is not torch.bfloat16
+        and weight.dtype is not torch.bfloat16
+        and (input.dtype is not torch.float16 or weight.dtype is torch.float32)
+        and statistics
+        and input.dim() >= 3
+        and rows <= (_MOST_ROWS_TRAINING if training else _MOST_ROWS)
+        and eps >= 1e-5
+        and input.numel() < 2**31 - 1
+    )
+    if cudnn:
+        layout = torch.channels_last if input.dim() == 4 and input.is_contiguous(memory_format=torch.channels_last) else None
+        input = input.contiguous(memory_format=layout or torch.contiguous_format)
+        return aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+    return aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]

@@ -1,0 +1,168 @@
+"""``torch.cuda`` of a GPU that is not there, for the thread of a prediction."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from ...interrupts import context
+from .calls import replace
+from .ledger import Ledger
+
+GIB = 1 << 30
+_WITHOUT_EFFECT = (
+    "init", "_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
+    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_stream",
+)  # fmt: skip
+
+
+class Card:
+    """The answers of ``torch.cuda`` for the GPU of a prediction.
+
+    Args:
+        capability: compute capability; ``(9, 0)`` is Hopper.
+        processors: how many multiprocessors it has.
+    """
+
+    def __init__(
+        self, ledger: Ledger, capacity: int | None, capability: tuple[int, int] = (9, 0), processors: int = 132
+    ) -> None:
+        self._ledger, self._capacity = ledger, capacity or 80 * GIB
+        self.capability, self.processors = capability, processors
+
+    def answers(self) -> dict[str, Callable[..., Any]]:
+        """The functions of ``torch.cuda`` by name."""
+        stats = self._stats
+        return {
+            "is_available": lambda: True,
+            "is_initialized": lambda: True,
+            "_is_compiled": lambda: True,
+            "is_bf16_supported": lambda including_emulation=True: True,
+            "device_count": lambda: 1,
+            "current_device": lambda: 0,
+            "get_device_name": lambda device=None: "a GPU that is predicted",
+            "get_device_capability": lambda device=None: self.capability,
+            "get_device_properties": lambda device=None: self.properties(),
+            "memory_stats": lambda device=None: self._memory_stats(),
+            "memory_allocated": lambda device=None: stats("allocated_bytes.all.current"),
+            "max_memory_allocated": lambda device=None: stats("allocated_bytes.all.peak"),
+            "memory_reserved": lambda device=None: stats("reserved_bytes.all.current"),
+            "max_memory_reserved": lambda device=None: stats("reserved_bytes.all.peak"),
+            "mem_get_info": lambda device=None: (self._capacity - stats("reserved_bytes.all.current"), self._capacity),
+            "reset_peak_memory_stats": lambda device=None: self._reset(),
+            "empty_cache": self._empty_cache,
+            "current_stream": lambda device=None: _Stream(),
+            "default_stream": lambda device=None: _Stream(),
+            "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8),
+            "get_rng_state_all": lambda: [torch.empty(16, dtype=torch.uint8)],
+            "Stream": _Stream,
+            "Event": _Event,
+            "stream": lambda stream: contextlib.nullcontext(),
+            "device": _Device,
+            **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
+        }
+
+    def properties(self) -> SimpleNamespace:
+        major, minor = self.capability
+        return SimpleNamespace(
+            name="a GPU that is predicted", major=major, minor=minor, total_memory=self._capacity,
+            multi_processor_count=self.processors, warp_size=32, max_threads_per_multi_processor=2048,
+        )  # fmt: skip
+
+    def _memory_stats(self) -> dict[str, int]:
+        allocator = self._ledger.allocator
+        return {} if allocator is None else allocator.memory_stats()
+
+    def _stats(self, name: str) -> int:
+        return self._memory_stats().get(name, 0)
+
+    def _reset(self) -> None:
+        if self._ledger.allocator is not None:
+            self._ledger.allocator.stats.reset_peak()
+
+    def _empty_cache(self) -> None:
+        if self._ledger.allocator is not None:
+            self._ledger.allocator.empty_cache()
+
+
+class _Stream:
+    """A stream: all work of a prediction is in one."""
+
+    cuda_stream, device_index, priority = 0, 0, 0
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.device = torch.device("cuda", 0)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return _nothing
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def query(self) -> bool:
+        return True
+
+
+class _Event:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    record = wait = synchronize = lambda self, *args: None
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
+
+
+class _Device(contextlib.nullcontext):
+    def __init__(self, device: Any) -> None:
+        super().__init__()
+        self.idx = 0
+
+
+def _nothing(*args: Any, **kwargs: Any) -> None:
+    return None
+
+
+@context
+def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
+    """Let functions of a module answer as ``replacements`` say in this thread; other threads get the module's own."""
+    mine, own = get_ident(), {}
+    for name, answer in replacements.items():
+        if hasattr(owner, name):
+            own[name] = getattr(owner, name)
+            setattr(owner, name, answer if isinstance(own[name], type) else _either(mine, answer, own[name]))
+    try:
+        yield
+    finally:
+        for name, function in own.items():
+            setattr(owner, name, function)
+
+
+def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return (answer if get_ident() == thread else own)(*args, **kwargs)
+
+    return call
+
+
+@context
+def gpu(card: Card) -> Iterator[None]:
+    """``torch.cuda`` is that of ``card``, and what moves a module to a device works."""
+    with patched(torch.cuda, card.answers()), patched(torch.utils, {"swap_tensors": replace}):
+        yield

@@ -1,0 +1,59 @@
+"""Kernels of ours in place of PyTorch's, for the tensors of a prediction, while one runs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from ...interrupts import context
+
+Kernel = Callable[..., Any]
+
+
+@context
+def kernels(key: str, table: dict[str, Kernel]) -> Iterator[None]:
+    """Let ops run other kernels under the dispatch key ``key``.
+
+    Args:
+        table: name of an op, with its overload (``"pow.Tensor_Scalar"``) -> its kernel. Tensors that are not of a prediction go
+            to PyTorch's own kernel: other threads may train.
+    """
+    library = torch.library.Library("aten", "IMPL")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch warns that its kernels are replaced
+            for name, kernel in table.items():
+                library.impl(name, _ours(name, key, kernel), key, with_keyset=True, allow_override=True)
+        yield
+    finally:
+        library._destroy()
+
+
+def _ours(name: str, key: str, kernel: Kernel) -> Kernel:
+    op = operator(name)
+    own = None
+    if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", key):
+        own = torch.library.get_kernel(f"aten::{name}", key)
+
+    def run(keys: Any, *args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(leaf, FakeTensor) for arg in (*args, *kwargs.values()) for leaf in _leaves(arg)):
+            return kernel(*args, **kwargs)
+        if own is not None:
+            return own.call_boxed(keys, *args, **kwargs)
+        return op.decompose(*args, **kwargs)
+
+    return run
+
+
+def operator(name: str) -> Any:
+    """The op of a name with its overload, such as ``"pow.Tensor_Scalar"``."""
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _leaves(arg: Any) -> Any:
+    return arg if isinstance(arg, (list, tuple)) else (arg,)

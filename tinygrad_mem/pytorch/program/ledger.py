@@ -1,0 +1,174 @@
+"""The blocks that a program asks for: each gets an address of the allocator's model, and its events stand in a log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import NamedTuple
+
+from ...errors import OutOfMemoryError
+from ...memory.log import Kind, Log
+from ...memory.sizes import bytes_text
+from ..allocator import CachingAllocator
+from ..driver import Driver
+from ..settings import parse
+
+_ROLE, _NOTE = 9, 10  # columns of an event
+
+
+class Place(NamedTuple):
+    """A place in the program; :class:`~tinygrad_mem.memory.log.Event` explains the fields."""
+
+    phase: str = "user"
+    module: str = ""
+    op: str = ""
+    line: str = ""
+
+
+class HeldBlock:
+    """A block in use.
+
+    Attributes:
+        address, size: in bytes; ``size`` is what was asked for.
+        birth: its first event, a list whose role can still be changed.
+        roles: what it is held as.
+    """
+
+    __slots__ = ("__weakref__", "address", "birth", "roles", "size")
+
+    def __init__(self, address: int, size: int, birth: list) -> None:
+        self.address, self.size, self.birth = address, size, birth
+        self.roles: set[str] = set()
+
+    @property
+    def role(self) -> str:
+        """The category that it was born with, or has been found to have."""
+        return self.birth[_ROLE]
+
+
+class Ledger:
+    """The events of one device while a program runs.
+
+    Args:
+        device: ``"cuda:0"`` or ``"cpu"``.
+        settings: of PyTorch's CUDA allocator.
+        capacity: bytes of the card; ``None``: it never refuses.
+
+    Attributes:
+        allocator: the model of PyTorch's CUDA allocator; ``None`` on the CPU, where each request goes to the machine.
+        live: the blocks in use, by address.
+        peak_reserved: the most bytes that the allocator had of the driver.
+    """
+
+    def __init__(self, device: str, settings: str = "", capacity: int | None = None) -> None:
+        self.device = device
+        self.allocator: CachingAllocator | None = None
+        if device != "cpu":
+            self.allocator = CachingAllocator(settings, capacity, _Driver(capacity, self._segment))
+        self.live: dict[int, HeldBlock] = {}
+        self.peak_reserved = self._reserved = 0
+        self._events: list[list] = []
+        self._began, self._next = perf_counter_ns(), 1 << 12
+
+    def malloc(self, size: int, place: Place, role: str = "TEMPORARY", note: str = "") -> HeldBlock:
+        """A block of ``size`` bytes.
+
+        Raises:
+            OutOfMemoryError: the card is full.
+        """
+        if self.allocator is None:
+            address, rounded = self._next, size
+            self._next += -(-size // 64) * 64
+        else:
+            try:
+                address = self.allocator.malloc(size)
+            except OutOfMemoryError as error:
+                left = bytes_text(self.allocator.driver.available)
+                self._write(Kind.MARK, place, note=f"out of memory: {bytes_text(size)} asked, the driver had {left} left")
+                raise error
+            rounded = self.allocator.blocks[address].size
+        held = HeldBlock(address, size, self._write(Kind.MALLOC, place, address, size, rounded, role, note))
+        self.live[address] = held
+        return held
+
+    def free(self, held: HeldBlock, place: Place) -> None:
+        """The end of a block."""
+        rounded = held.birth[4]
+        if self.live.pop(held.address, None) is None:
+            return
+        self._write(Kind.FREE, place, held.address, 0, rounded)
+        if self.allocator is not None:
+            self.allocator.free(held.address)
+
+    def become(self, held: HeldBlock, role: str, name: str = "") -> None:
+        """The block has been ``role`` since its birth: what it is for shows only later. ``name``: its path."""
+        if role in held.roles:
+            return
+        if held.birth[_ROLE] in ("TEMPORARY", "INPUT"):
+            held.birth[_ROLE] = role
+        else:
+            self._write(Kind.ENTER, Place(), held.address, role=role)
+        held.roles.add(role)
+        if name and role in ("PARAMETER", "BUFFER"):
+            self._write(Kind.NAME, Place(), held.address, note=name)
+        elif name:
+            self._write(Kind.ENTER, Place(), held.address, role=role, note=name)
+
+    def enter(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
+        """A new holder of the block."""
+        self._write(Kind.ENTER, place, held.address, role=role, note=note)
+
+    def leave(self, held: HeldBlock, place: Place, role: str, note: str) -> None:
+        """A holder of the block has ended."""
+        if held.address in self.live and self.live[held.address] is held:
+            self._write(Kind.LEAVE, place, held.address, role=role, note=note)
+
+    def mark(self, text: str) -> None:
+        self._write(Kind.MARK, Place(), note=text)
+
+    def log(self) -> Log:
+        """All events so far."""
+        log = Log(self.device)
+        for event in self._events:
+            log.write(tuple(event))
+            log.settle()
+        return log
+
+    def _segment(self, size: int, address: int) -> None:
+        self._reserved += size
+        self.peak_reserved = max(self.peak_reserved, self._reserved)
+        self._write(Kind.RESERVE if size > 0 else Kind.RELEASE, Place(), address, 0, abs(size))
+
+    def _write(
+        self, kind: Kind, place: Place, address: int = 0, requested: int = 0, rounded: int = 0, role: str = "", note: str = ""
+    ) -> list:
+        event = [int(kind), perf_counter_ns() - self._began, address, requested, rounded, *place, role, note, 0]
+        self._events.append(event)
+        return event
+
+
+class _Driver(Driver):
+    """A driver that tells what it gives and takes back."""
+
+    def __init__(self, capacity: int | None, tell: Callable[[int, int], None]) -> None:
+        super().__init__(capacity)
+        self._tell = tell
+
+    def map(self, address: int, size: int, stream: int) -> bool:
+        given = super().map(address, size, stream)
+        if given:
+            self._tell(size, address)
+        return given
+
+    def unmap(self, address: int, size: int, stream: int) -> None:
+        super().unmap(address, size, stream)
+        self._tell(-size, address)
+
+
+def check_settings(settings: str) -> None:
+    """Refuse settings that PyTorch would refuse.
+
+    Raises:
+        ValueError: PyTorch does not know them.
+    """
+    parse(settings)

@@ -1,0 +1,160 @@
+"""The place where a PyTorch program is: its phase, the module that runs, the user's line."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import traceback
+import weakref
+from collections.abc import Iterator
+from threading import get_ident
+from types import CodeType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules import module as hooks
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from ...interrupts import context
+from ...memory.source import source_name
+from .ledger import Place
+
+_OURS = str(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))) + os.sep
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_LIBRARY = re.compile(r"[/\\](?:site-packages|dist-packages|lib[/\\]python3[^/\\]*)[/\\]|^<")
+_MARK = "tinygrad_mem"  # key of a node's metadata
+
+
+class Places:
+    """Knows where this thread's program is, from hooks of PyTorch that every module and optimizer calls.
+
+    Attributes:
+        roots: modules that were called by the user and not by another module.
+        modules: every module that has got a parameter or a buffer since this began.
+    """
+
+    def __init__(self) -> None:
+        self.roots: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
+        self._running: list[tuple[str, int]] = []  # path, and the backward that called it again
+        self._steps = 0
+        self._thread = get_ident()
+        self._lines: dict[tuple[CodeType, int], str] = {}
+        self._users: dict[CodeType, int] = {}
+
+    @context
+    def listening(self, roles: Any) -> Iterator[None]:
+        """Hear of modules and optimizers, and tell ``roles`` of them."""
+        handles = [
+            hooks.register_module_forward_pre_hook(lambda module, _: self._enter(module, roles)),
+            hooks.register_module_forward_hook(lambda module, *_: self._leave(), always_call=True),
+            hooks.register_module_parameter_registration_hook(lambda module, *_: self._seen(module)),
+            hooks.register_module_buffer_registration_hook(lambda module, *_: self._seen(module)),
+            register_optimizer_step_pre_hook(lambda optimizer, *_: self._step(1, optimizer, roles)),
+            register_optimizer_step_post_hook(lambda optimizer, *_: self._step(-1, optimizer, roles)),
+        ]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _seen(self, module: nn.Module) -> None:
+        if get_ident() == self._thread:
+            self.modules.add(module)
+
+    def _enter(self, module: nn.Module, roles: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        if not self._running and module not in self.roots:
+            self.roots.add(module)
+            self.name(module)
+        path = self._paths.get(module)
+        if path is None:
+            above = self._running[-1][0] + "." if self._running else ""
+            path = above + type(module).__name__
+        if not self._running:
+            roles.of_module(module)
+        self._running.append((path, torch._C._current_graph_task_id()))
+
+    def _leave(self) -> None:
+        if get_ident() == self._thread and self._running:
+            self._running.pop()
+
+    def _step(self, change: int, optimizer: Any, roles: Any) -> None:
+        if get_ident() != self._thread:
+            return
+        if change > 0:
+            roles.gradients()
+        else:
+            roles.of_optimizer(optimizer)
+        self._steps += change
+
+    def name(self, root: nn.Module) -> None:
+        """Give the modules below ``root`` their paths."""
+        name = type(root).__name__
+        for path, module in root.named_modules():
+            self._paths[module] = f"{name}.{path}" if path else name
+
+    def path(self, module: nn.Module) -> str:
+        """The path of a module, such as ``"ResNet.layer1.0"``."""
+        return self._paths.get(module) or type(module).__name__
+
+    def here(self, op: str = "") -> Place:
+        """The place where the program is now; in backward, the module and the line that ran the op forward."""
+        task = torch._C._current_graph_task_id()
+        path, within = self._running[-1] if self._running else ("", -1)
+        if task == -1 or (self._running and within == task):
+            phase = "recompute" if task != -1 else "optimizer" if self._steps else "forward" if self._running else "user"
+            return Place(phase, path, op, self.line())
+        node: Any = torch._C._current_autograd_node()
+        module, line = (node.metadata.get(_MARK) or ("", ""))[:2] if node is not None else ("", "")
+        return Place("optimizer" if self._steps else "backward", module, op, line or self.line())
+
+    def line(self) -> str:
+        """The innermost line of the user's own code; if there is none, of a library that is not PyTorch."""
+        frame, other = sys._getframe(1), ""
+        while frame is not None:
+            kind = self._users.get(frame.f_code)
+            if kind is None:
+                kind = self._users[frame.f_code] = _kind(frame.f_code.co_filename)
+            if kind and (kind == 2 or not other):
+                key = frame.f_code, frame.f_lineno
+                said = self._lines.get(key)
+                if said is None:
+                    said = self._lines[key] = source_name(*key)
+                if kind == 2:
+                    return said
+                other = said
+            frame = frame.f_back
+        return other
+
+
+def _kind(filename: str) -> int:
+    """2: the user's own code; 1: a library's; 0: PyTorch's or ours."""
+    if filename.startswith((_OURS, _TORCH)):
+        return 0
+    return 1 if _LIBRARY.search(filename) else 2
+
+
+def marked(node: Any) -> bool:
+    """True if the node of the graph was met before."""
+    return _MARK in node.metadata
+
+
+def mark(node: Any, place: Place, token: object) -> None:
+    """Remember where a node of the graph was made. ``token`` lives as long as the node."""
+    node.metadata[_MARK] = (place.module, place.line, token)
+
+
+def users_line(error: BaseException) -> str:
+    """The user's line that an error came from."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    for wanted in (2, 1):
+        found = next((each for each in reversed(frames) if _kind(each[0].co_filename) == wanted), None)
+        if found is not None:
+            return source_name(*found)
+    return "an unknown line"

@@ -1,0 +1,138 @@
+"""The purpose of each block of a PyTorch program, from the objects that hold it: parameters, gradients, state, saved tensors."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+
+from .ledger import HeldBlock, Ledger
+from .places import Places, mark, marked
+
+_saved_hooks: Any = torch._C._autograd._top_saved_tensors_default_hooks  # type: ignore[attr-defined]
+
+
+class _Token:
+    """Lives as long as a node of the graph."""
+
+    __slots__ = ("__weakref__",)
+
+
+class Roles:
+    """Tells the ledger what blocks are held as.
+
+    Args:
+        find: the block of a tensor, ``None`` where it is on another device.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places, find: Callable[[torch.Tensor], HeldBlock | None]) -> None:
+        self.places = places
+        self._ledger, self._find = ledger, find
+        self._names: dict[int, str] = {}  # address of a parameter's block -> its path
+
+    def of_module(self, root: nn.Module) -> None:
+        """The parameters and buffers of a module that the user calls."""
+        for name, module in root.named_modules():
+            path = f"{type(root).__name__}.{name}" if name else type(root).__name__
+            for kind, held in (("PARAMETER", module._parameters), ("BUFFER", module._buffers)):
+                for key, tensor in held.items():
+                    self._is(tensor, kind, f"{path}.{key}")
+
+    def gradients(self) -> None:
+        """The gradients that parameters have now."""
+        for module in list(self.places.modules):
+            for parameter in module._parameters.values():
+                if parameter is not None and parameter.grad is not None:
+                    self._is_gradient(parameter)
+
+    def _is_gradient(self, parameter: torch.Tensor) -> None:
+        found = self._find(parameter)
+        self._is(parameter.grad, "GRADIENT", "" if found is None else self._names.get(found.address, ""))
+
+    def of_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        """The state that an optimizer has after a step."""
+        for parameter, state in optimizer.state.items():
+            found = self._find(parameter) if isinstance(parameter, torch.Tensor) else None
+            name = "" if found is None else self._names.get(found.address, "")
+            for tensor in _tensors(state.values() if isinstance(state, dict) else [state]):
+                self._is(tensor, "OPTIMIZER_STATE", name)
+
+    def _is(self, tensor: torch.Tensor | None, role: str, name: str) -> None:
+        held = None if tensor is None else self._find(tensor)
+        if held is None or role in held.roles:
+            return
+        if role == "PARAMETER":
+            self._names[held.address] = name
+        self._ledger.become(held, role, name)
+
+    def finish(self) -> None:
+        """Everything that modules hold at the end, also of those that nobody called."""
+        below = {child for module in list(self.places.modules) for child in module.children()}
+        for module in list(self.places.modules):
+            if module not in below:
+                self.of_module(module)
+        self.gradients()
+
+    def saved(self, result: Any) -> None:
+        """The nodes of the graph that a call has made, and what they keep for backward."""
+        for tensor in _tensors([result]):
+            if tensor.grad_fn is not None:
+                self._walk(tensor.grad_fn)
+
+    def _walk(self, node: Any) -> None:
+        hooked = _saved_hooks(True) is not None
+        nodes, place = [node], None
+        while nodes:
+            node = nodes.pop()
+            if marked(node):
+                continue
+            place = place or self.places.here()
+            token = _Token()
+            mark(node, place, token)
+            nodes.extend(above for above, _ in node.next_functions if above is not None)
+            if not hooked:  # a hook packed what is saved: reading it would unpack it
+                self._enter(node, place._replace(op=node.name()), token)
+
+    def _enter(self, node: Any, place: Any, token: _Token) -> None:
+        kept = []
+        for name in _saved_names(type(node)):
+            try:
+                value = getattr(node, name)
+            except RuntimeError:  # freed, or not this kind of node
+                continue
+            for tensor in _tensors([value]):
+                held = self._find(tensor)
+                if held is not None:
+                    note = name.removeprefix("_saved_")
+                    self._ledger.enter(held, place, "ACTIVATION", note)
+                    kept.append((weakref.ref(held), note))
+        if kept:
+            weakref.finalize(token, _end, self._ledger, place, kept).atexit = False
+
+
+def _end(ledger: Ledger, place: Any, kept: list) -> None:
+    for reference, note in kept:
+        held = reference()
+        if held is not None:
+            ledger.leave(held, place, "ACTIVATION", note)
+
+
+@cache
+def _saved_names(kind: type) -> tuple[str, ...]:
+    """The attributes by which a kind of node shows what it keeps."""
+    names = tuple(name for name in dir(kind) if name.startswith("_saved_"))
+    return names or tuple(name for name in ("saved_tensors",) if hasattr(kind, name))
+
+
+def _tensors(values: Iterable[Any]) -> Iterable[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        elif isinstance(value, dict):
+            yield from _tensors(value.values())

@@ -1,0 +1,107 @@
+"""Runs a program under the modes that count its memory, and restores what they change."""
+
+from __future__ import annotations
+
+import gc
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+)
+
+from ...errors import DataDependenceError, DeviceError, NotOfferedError
+from ...interrupts import context
+from ...memory.log import Log
+from .autocast import CudaAutocast
+from .calls import Calls
+from .composite import KERNELS
+from .cuda import Card, gpu
+from .dispatcher import kernels
+from .ledger import Ledger
+from .places import Places, users_line
+from .roles import Roles
+from .watch import Watch
+
+
+def run_program(
+    run: Callable[[], Any], device: torch.device, settings: str, capacity: int | None
+) -> tuple[Log, str, int, str, list[str]]:
+    """The log of a program, the settings, the peak of reserved bytes, what was refused, and notes."""
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", 0)
+    ledger, places = Ledger(str(device), settings, capacity), Places()
+    watch = Watch(FakeTensorMode(allow_non_fake_inputs=True), ledger, places, device)
+    roles = Roles(ledger, places, watch.find)
+    refused = ""
+    with unchanged(), _words(places), ExitStack() as stack:
+        for part in _parts(watch, roles, Card(ledger, capacity)):
+            stack.enter_context(part)
+        try:
+            result = run()
+        except torch.OutOfMemoryError as error:
+            refused = str(error)
+        roles.finish()
+        result = None  # noqa: F841 (what it returns ends here)
+        watch.end()
+    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes
+
+
+def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
+    """The contexts in which the program runs, in this order."""
+    yield roles.places.listening(roles)
+    if watch.device.type == "cuda":
+        yield gpu(card)
+        yield kernels("AutogradCUDA", KERNELS)
+        yield CudaAutocast(watch.as_role).running()
+    yield watch.fake
+    yield watch
+    yield Calls(watch, roles)
+
+
+@context
+def unchanged() -> Iterator[None]:
+    """Restore random states, the default dtype and device, grad mode and autocast, whatever the program does."""
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is the user's)
+    dtype, grad, device = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+    collects = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+        torch.set_rng_state(states[2])
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(grad)
+        if torch.get_default_device() != device:
+            torch.set_default_device(device)
+        if collects:
+            gc.enable()
+
+
+@context
+def _words(places: Places) -> Iterator[None]:
+    """Errors of a prediction with the user's line."""
+    try:
+        yield
+    except (DataDependenceError, DeviceError, NotOfferedError) as error:
+        raise type(error)(f"predict: at {users_line(error)}: {error}") from error
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise DataDependenceError(
+            f"predict: at {users_line(error)}: {error.func} has a result whose shape, or number, depends on values, which are "
+            "not known in a prediction. Give it a fixed size, such as a mask that is multiplied instead of an index"
+        ) from error
+    except UnsupportedFakeTensorException as error:
+        raise NotOfferedError(f"predict: at {users_line(error)}: PyTorch cannot run this without values: {error}") from error
+    except Exception as error:
+        error.add_note(f"predict: at {users_line(error)}")
+        raise

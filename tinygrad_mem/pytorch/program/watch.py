@@ -1,0 +1,191 @@
+"""The dispatch mode under which a program runs: it sees each op, and each storage from its first tensor to its last."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ...errors import DeviceError, OutOfMemoryError
+from ...interrupts import context
+from ...memory.sizes import bytes_text
+from .ledger import HeldBlock, Ledger
+from .places import Places
+
+META = torch.device("meta")
+aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+_FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
+    getattr(getattr(aten, name), overload)
+    for name in ["uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "log_normal_", "cauchy_"]
+    for overload in getattr(aten, name).overloads()
+    if overload != "Tensor"
+}
+_RESIZES = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Storage_storage_offset}
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+class Watch(TorchDispatchMode):
+    """Counts what each op asks for.
+
+    C++ code may not see the GPU: a PyTorch without one dies when autograd asks for its stream. So C++ hears that tensors of the
+    GPU are on ``meta``, where it wants to know, and what it asks for on ``meta`` is made on the GPU. Python sees the GPU.
+
+    Attributes:
+        role: the category of what is asked for next, where a caller knows it.
+    """
+
+    def __init__(self, fake: FakeTensorMode, ledger: Ledger, places: Places, device: torch.device) -> None:
+        super().__init__()
+        self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
+        self.role = ""
+        self.notes: list[str] = []
+        self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while this runs
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _DEVICE:
+            device = args[0].fake_device
+            return META if device.type == "cuda" else device
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, dict(kwargs or {}))
+
+    def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if kwargs.get("device") == META:
+            kwargs["device"] = torch.device("cuda", self.device.index or 0)
+        if func in _FILLS:
+            return args[0]
+        args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
+        if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
+            with self:
+                made = func.decompose(*args, **kwargs)
+            if made is not NotImplemented:
+                return made
+        made = func(*args, **kwargs)
+        if func in _RESIZES:
+            self._resized(args[0])
+        self._see(func, args, made)
+        return made
+
+    @context
+    def as_role(self, role: str) -> Iterator[None]:
+        """Give blocks that are asked for within the category ``role``."""
+        before, self.role = self.role, role
+        try:
+            yield
+        finally:
+            self.role = before
+
+    def end(self) -> None:
+        """The program has ended: note what only Python's collector would free."""
+        before = sum(held.size for held in self.ledger.live.values())
+        gc.collect()
+        cycles = before - sum(held.size for held in self.ledger.live.values())
+        if cycles:
+            self.notes.append(
+                f"reference cycles hold {bytes_text(cycles)} until Python's collector runs, which here it did not: a real run "
+                "may peak lower. Break the cycles, or call gc.collect()"
+            )
+
+    # --- storages ---------------------------------------------------------------------------------------------------------
+
+    def find(self, tensor: torch.Tensor) -> HeldBlock | None:
+        """The block of a tensor; ``None``: it is on another device, or empty."""
+        with torch._C.DisableTorchFunction():
+            if type(tensor) is not FakeTensor and not isinstance(tensor, FakeTensor):
+                return None
+            entry = self._held.get(tensor.untyped_storage()._cdata)
+        return entry[1] if entry is not None else None
+
+    def _see(self, func: Any, args: tuple, made: Any) -> None:
+        """Count the storages that an op made."""
+        new = [made] if isinstance(made, FakeTensor) else [t for t in _flat(made) if isinstance(t, FakeTensor)]
+        for tensor in new:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._held:
+                self._count(storage, tensor, func, args)
+
+    def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        held = None
+        if size and tensor.fake_device.type == self.device.type and tensor.fake_device.index == self.device.index:
+            place = self.places.here(_name(func))
+            try:
+                held = self.ledger.malloc(size, place, self.role or self._role(place.phase, args))
+            except OutOfMemoryError as error:
+                raise torch.OutOfMemoryError(str(error)) from None
+        self._held[key] = weakref.ref(storage, lambda _: self._end(key)), held
+
+    def _end(self, key: int) -> None:
+        _, held = self._held.pop(key, (None, None))
+        if held is not None:
+            self.ledger.free(held, self.places.here())
+
+    def _role(self, phase: str, args: tuple) -> str:
+        """An input depends on nothing that is trained."""
+        if phase not in ("user", "data"):
+            return "TEMPORARY"
+        held = [self.find(t) for t in _flat(args) if isinstance(t, FakeTensor)]
+        return "INPUT" if all(h is None or h.role == "INPUT" for h in held) else "TEMPORARY"
+
+    def _resized(self, tensor: torch.Tensor) -> None:
+        """A storage that has grown, or shrunk to nothing, has another block."""
+        storage = tensor.untyped_storage()
+        reference, held = self._held.get(storage._cdata, (None, None))
+        if reference is None or (held.size if held else 0) == storage.nbytes():
+            return
+        place, new = self.places.here("resize_"), None
+        if storage.nbytes():
+            new = self.ledger.malloc(storage.nbytes(), place, held.role if held else "TEMPORARY")
+        if held is not None:
+            self.ledger.free(held, place)
+        self._held[storage._cdata] = reference, new
+
+    # --- tensors from outside ---------------------------------------------------------------------------------------------
+
+    def _fakes(self, args: tuple) -> tuple:
+        return tuple(map(self._fake, args))
+
+    def _fake(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return value if isinstance(value, FakeTensor) else self.adopt(value)
+        if isinstance(value, (list, tuple)) and value and isinstance(value[0], (torch.Tensor, list, tuple, type(None))):
+            return type(value)(map(self._fake, value))
+        return value
+
+    def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that was made before the prediction, as one of it: its memory is not counted.
+
+        Raises:
+            DeviceError: it is trained, so that the prediction would change it.
+        """
+        if tensor.requires_grad:
+            raise DeviceError(
+                f"a tensor of shape {tuple(tensor.shape)} that requires a gradient was made outside of the prediction. "
+                "Make the model and the optimizer inside the function that is predicted"
+            )
+        fake = self.fake.from_tensor(tensor)
+        storage = fake.untyped_storage()
+        key = storage._cdata
+        if key not in self._held:
+            self._held[key] = weakref.ref(storage, lambda _: self._end(key)), None
+        return fake
+
+
+def _flat(values: Any) -> list[Any]:
+    if isinstance(values, (list, tuple)):
+        return [leaf for value in values for leaf in (_flat(value) if isinstance(value, (list, tuple)) else (value,))]
+    return [values]
+
+
+def _name(func: Any) -> str:
+    """``"mul_Tensor"``, as recordings of a GPU name it."""
+    return func._schema.name.removeprefix("aten::") + (f"_{func._overloadname}" if func._overloadname != "default" else "")
