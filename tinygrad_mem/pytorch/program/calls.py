@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.unknown import Unknown
 from ...errors import DataDependenceError, DeviceError
@@ -167,15 +168,15 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 def _item(watch: Watch, tensor: Tensor) -> Any:
     known = _known(watch, tensor)
     if known is not None:
-        return known.item()
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return known.item()
     return 0.0 if _asks_for_infinities() else Unknown()
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
     """The tensor with its values, where they are known: it was made before, or from numbers of the program."""
-    if not isinstance(tensor, FakeTensor):
-        return tensor
-    return tensor.constant
+    with torch._C.DisableTorchFunction():
+        return watch.numbers.value(tensor)
 
 
 def _asks_for_infinities() -> bool:
@@ -194,7 +195,7 @@ def _decides(what: str) -> Callable[..., Any]:
                 f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "
                 "for a decision, give it a fixed answer"
             )
-        with torch._C._DisableTorchDispatch(), torch._C.DisableTorchFunction():
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
             return _plain(what, known)
 
     return handler

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from ...interrupts import context
-from .calls import replace
 from .ledger import Ledger
 
 GIB = 1 << 30
@@ -163,6 +162,6 @@ def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) ->
 
 @context
 def gpu(card: Card) -> Iterator[None]:
-    """``torch.cuda`` is that of ``card``, and what moves a module to a device works."""
-    with patched(torch.cuda, card.answers()), patched(torch.utils, {"swap_tensors": replace}):
+    """``torch.cuda`` is that of ``card``."""
+    with patched(torch.cuda, card.answers()):
         yield

@@ -40,7 +40,7 @@ class Places:
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._paths: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
         self._running: list[tuple[str, int]] = []  # path, and the backward that called it again
-        self._steps = 0
+        self._steps, self._phase = 0, "user"
         self._thread = get_ident()
         self._lines: dict[tuple[CodeType, int], str] = {}
         self._users: dict[CodeType, int] = {}
@@ -93,6 +93,15 @@ class Places:
             roles.of_optimizer(optimizer)
         self._steps += change
 
+    @context
+    def within(self, phase: str) -> Iterator[None]:
+        """What the user's own code asks for within belongs to ``phase``."""
+        before, self._phase = self._phase, phase
+        try:
+            yield
+        finally:
+            self._phase = before
+
     def name(self, root: nn.Module) -> None:
         """Give the modules below ``root`` their paths."""
         name = type(root).__name__
@@ -108,7 +117,7 @@ class Places:
         task = torch._C._current_graph_task_id()
         path, within = self._running[-1] if self._running else ("", -1)
         if task == -1 or (self._running and within == task):
-            phase = "recompute" if task != -1 else "optimizer" if self._steps else "forward" if self._running else "user"
+            phase = "recompute" if task != -1 else "optimizer" if self._steps else "forward" if self._running else self._phase
             return Place(phase, path, op, self.line())
         node: Any = torch._C._current_autograd_node()
         module, line = (node.metadata.get(_MARK) or ("", ""))[:2] if node is not None else ("", "")

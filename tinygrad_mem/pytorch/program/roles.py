@@ -1,4 +1,4 @@
-"""The purpose of each block of a PyTorch program, from the objects that hold it: parameters, gradients, state, saved tensors."""
+"""The purpose of each block of a PyTorch program, from the objects that hold it: parameters, gradients, state, graph."""
 
 from __future__ import annotations
 

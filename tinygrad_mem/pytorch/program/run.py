@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,18 +14,19 @@ import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorMode,
     UnsupportedFakeTensorException,
 )
 
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import context
 from ...memory.log import Log
+from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
 from .composite import KERNELS
 from .cuda import Card, gpu
 from .dispatcher import kernels
+from .fake import GpuTensorMode
 from .ledger import Ledger
 from .places import Places, users_line
 from .roles import Roles
@@ -38,7 +40,7 @@ def run_program(
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     ledger, places = Ledger(str(device), settings, capacity), Places()
-    watch = Watch(FakeTensorMode(allow_non_fake_inputs=True), ledger, places, device)
+    watch = Watch(GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device)
     roles = Roles(ledger, places, watch.find)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
@@ -64,6 +66,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield watch.fake
     yield watch
     yield Calls(watch, roles)
+    yield around(watch)
 
 
 @context
@@ -71,7 +74,8 @@ def unchanged() -> Iterator[None]:
     """Restore random states, the default dtype and device, grad mode and autocast, whatever the program does."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is the user's)
     dtype, grad, device = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
-    collects = gc.isenabled()
+    collects, logger = gc.isenabled(), logging.getLogger("torch._subclasses.fake_tensor")
+    silent, logger.disabled = logger.disabled, True  # errors are raised: they need no log
     gc.collect()
     gc.disable()
     try:
@@ -80,6 +84,7 @@ def unchanged() -> Iterator[None]:
         random.setstate(states[0])
         np.random.set_state(states[1])  # noqa: NPY002
         torch.set_rng_state(states[2])
+        logger.disabled = silent
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
         if torch.get_default_device() != device:

@@ -8,18 +8,19 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ...errors import DeviceError, OutOfMemoryError
 from ...interrupts import context
 from ...memory.sizes import bytes_text
-from .ledger import HeldBlock, Ledger
+from .fake import DEVICE, GpuTensorMode, seen_by_cpp
+from .ledger import HeldBlock, Ledger, Place
+from .numbers import Numbers
 from .places import Places
 
-META = torch.device("meta")
 aten = torch.ops.aten
-_DEVICE = torch.ops.prim.device.default
 _FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
     getattr(getattr(aten, name), overload)
     for name in ["uniform_", "normal_", "exponential_", "bernoulli_", "random_", "geometric_", "log_normal_", "cauchy_"]
@@ -33,18 +34,16 @@ _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 class Watch(TorchDispatchMode):
     """Counts what each op asks for.
 
-    C++ code may not see the GPU: a PyTorch without one dies when autograd asks for its stream. So C++ hears that tensors of the
-    GPU are on ``meta``, where it wants to know, and what it asks for on ``meta`` is made on the GPU. Python sees the GPU.
-
     Attributes:
         role: the category of what is asked for next, where a caller knows it.
     """
 
-    def __init__(self, fake: FakeTensorMode, ledger: Ledger, places: Places, device: torch.device) -> None:
+    def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device) -> None:
         super().__init__()
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
+        self.numbers = Numbers()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
 
     @classmethod
@@ -52,15 +51,12 @@ class Watch(TorchDispatchMode):
         return False  # nothing is compiled while this runs
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is _DEVICE:
-            device = args[0].fake_device
-            return META if device.type == "cuda" else device
+        if func is DEVICE:
+            return seen_by_cpp(args[0])
         with torch._C.DisableTorchFunction():
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("device") == META:
-            kwargs["device"] = torch.device("cuda", self.device.index or 0)
         if func in _FILLS:
             return args[0]
         args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
@@ -73,6 +69,7 @@ class Watch(TorchDispatchMode):
         if func in _RESIZES:
             self._resized(args[0])
         self._see(func, args, made)
+        self.numbers.follow(func, args, kwargs, made)
         return made
 
     @context
@@ -105,6 +102,11 @@ class Watch(TorchDispatchMode):
             entry = self._held.get(tensor.untyped_storage()._cdata)
         return entry[1] if entry is not None else None
 
+    def found(self, values: Any) -> None:
+        """Count the storages of tensors that were made while this mode was off."""
+        with torch._C.DisableTorchFunction():
+            self._see(aten.stack.default, (), tree_leaves(values))
+
     def _see(self, func: Any, args: tuple, made: Any) -> None:
         """Count the storages that an op made."""
         new = [made] if isinstance(made, FakeTensor) else [t for t in _flat(made) if isinstance(t, FakeTensor)]
@@ -114,18 +116,22 @@ class Watch(TorchDispatchMode):
                 self._count(storage, tensor, func, args)
 
     def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
-        key, size = storage._cdata, storage.nbytes()
-        held = None
+        size, held = storage.nbytes(), None
         if size and tensor.fake_device.type == self.device.type and tensor.fake_device.index == self.device.index:
             place = self.places.here(_name(func))
             try:
                 held = self.ledger.malloc(size, place, self.role or self._role(place.phase, args))
             except OutOfMemoryError as error:
                 raise torch.OutOfMemoryError(str(error)) from None
+        self._hold(storage, held)
+
+    def _hold(self, storage: Any, held: HeldBlock | None) -> None:
+        key = storage._cdata
         self._held[key] = weakref.ref(storage, lambda _: self._end(key)), held
 
     def _end(self, key: int) -> None:
         _, held = self._held.pop(key, (None, None))
+        self.numbers.forget(key)
         if held is not None:
             self.ledger.free(held, self.places.here())
 
@@ -162,7 +168,7 @@ class Watch(TorchDispatchMode):
         return value
 
     def adopt(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that was made before the prediction, as one of it: its memory is not counted.
+        """A tensor that was made before the prediction, as one of it: its memory is counted as older.
 
         Raises:
             DeviceError: it is trained, so that the prediction would change it.
@@ -174,9 +180,9 @@ class Watch(TorchDispatchMode):
             )
         fake = self.fake.from_tensor(tensor)
         storage = fake.untyped_storage()
-        key = storage._cdata
-        if key not in self._held:
-            self._held[key] = weakref.ref(storage, lambda _: self._end(key)), None
+        if storage._cdata not in self._held:
+            older = fake.fake_device == self.device and self.device.type == "cuda"
+            self._hold(storage, self.ledger.malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
         return fake
 
 

@@ -1,0 +1,65 @@
+"""The parts of PyTorch around a program that run in another way in a prediction: moves, data loaders, compiled functions."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import DataLoader, dataloader
+
+from ...interrupts import context
+from .calls import replace
+from .cuda import patched
+from .watch import Watch
+
+_COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
+
+
+@context
+def around(watch: Watch) -> Iterator[None]:
+    """Loaders read real data, in this process; what is compiled runs as it is written."""
+
+    def compiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        if _COMPILED not in watch.notes:
+            watch.notes.append(_COMPILED)
+        return (lambda function: function) if model is None else model
+
+    loading = {"_get_iterator": _single(watch, DataLoader._get_iterator)}
+    fetching = {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}
+    with (
+        patched(torch, {"compile": compiled}),
+        patched(torch.utils, {"swap_tensors": replace}),
+        patched(DataLoader, loading),
+        patched(dataloader._BaseDataLoaderIter, fetching),
+        torch.compiler.set_stance("force_eager"),
+    ):
+        yield
+
+
+def _single(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+    """An iterator that reads in this process: a batch of another one has no bytes on the GPU either."""
+
+    def iterator(loader: Any) -> Any:
+        if loader.num_workers:
+            loader = copy.copy(loader)
+            loader.num_workers, loader.prefetch_factor, loader.timeout = 0, None, 0
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return own(loader)
+
+    return iterator
+
+
+def _read(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+    """The next batch, with its values: samplers and transforms decide by them."""
+
+    def following(self: Any) -> Any:
+        with watch.places.within("data"):
+            with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
+                batch = own(self)
+            watch.found(batch)
+        return batch
+
+    return following

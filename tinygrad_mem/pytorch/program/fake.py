@@ -1,0 +1,44 @@
+"""Fake tensors on a GPU that is not there, with a PyTorch that may know no GPU at all.
+
+C++ may not see the GPU: a PyTorch without one dies when autograd asks for its stream. So C++ hears that tensors of the GPU are
+on ``meta``, and what it asks for on ``meta`` is made on the GPU. Python sees the GPU.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+META = torch.device("meta")
+DEVICE = torch.ops.prim.device.default  # C++ asks a tensor for its device
+
+
+def seen_by_cpp(tensor: FakeTensor) -> torch.device:
+    """The device of a tensor, as C++ may see it."""
+    return META if tensor.fake_device.type == "cuda" else tensor.fake_device
+
+
+class GpuTensorMode(FakeTensorMode):
+    """A ``FakeTensorMode`` whose tensors may be on a GPU that is not there.
+
+    Args:
+        gpu: where what is asked for on ``meta`` is made.
+    """
+
+    def __init__(self, gpu: torch.device) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self._gpu = gpu
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled while this runs
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE:
+            return seen_by_cpp(args[0])
+        kwargs = dict(kwargs or {})
+        if kwargs.get("device") == META:
+            kwargs["device"] = self._gpu
+        return super().__torch_dispatch__(func, types, args, kwargs)
