@@ -81,6 +81,24 @@ def _indexed(watch: Watch, device: torch.device | None) -> torch.device | None:
     return device
 
 
+@_handles(torch.tensor, torch.as_tensor, torch.asarray)
+def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Tensor:
+    """Made on the CPU, then moved: as PyTorch does."""
+    trained = kwargs.pop("requires_grad", False)
+    if isinstance(data, Tensor):
+        made = _to(watch, data, device=torch.device(device) if device is not None else None, dtype=kwargs.get("dtype"))
+    else:
+        made = torch.tensor(data, device="cpu", **kwargs)
+        made = _to(watch, made, default_device() if device is None else torch.device(device))
+    return made.requires_grad_() if trained else made
+
+
+def default_device() -> torch.device:
+    """The device of ``torch.set_default_device``."""
+    found = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)  # PyTorch's own way makes a tensor there
+    return torch.device("cpu") if found is None else found.device
+
+
 @_handles(Tensor.cuda)
 def _cuda(watch: Watch, tensor: Tensor, device: Any = None, non_blocking: bool = False, memory_format: Any = None) -> Tensor:
     index = device if isinstance(device, int) else torch.device("cuda" if device is None else device).index
@@ -164,7 +182,13 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 # --- values ---------------------------------------------------------------------------------------------------------------
 
 
-@_handles(Tensor.item, Tensor.__float__)
+@_handles(Tensor.__float__)
+def _float(watch: Watch, tensor: Tensor) -> float:
+    number = _item(watch, tensor)
+    return number if isinstance(number, float) else float(number)
+
+
+@_handles(Tensor.item)
 def _item(watch: Watch, tensor: Tensor) -> Any:
     known = _known(watch, tensor)
     if known is not None:

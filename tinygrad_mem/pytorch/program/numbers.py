@@ -22,14 +22,26 @@ class Numbers:
         if not isinstance(tensor, FakeTensor):
             return tensor
         found = self._values.get(tensor.untyped_storage()._cdata) if tensor.numel() == 1 else None
-        return tensor.constant if found is None or found.dtype != tensor.dtype else found.reshape(tensor.shape)
+        return tensor.constant if found is None or found.dtype != tensor.dtype else found
+
+    def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
+        """Note that ``tensor`` has the value of ``real``, if that is one number."""
+        if real.numel() == 1 and real.untyped_storage().nbytes() == real.element_size() and real.device.type == "cpu":
+            with _disable_current_modes(), torch.no_grad():
+                self._values[tensor.untyped_storage()._cdata] = real.clone().reshape(())
 
     def forget(self, storage: int) -> None:
         """The storage at this address has ended."""
         self._values.pop(storage, None)
 
-    def follow(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any) -> None:
-        """Note the value that an op made, or wrote, if all that it read is known."""
+    def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
+        """The value of an op's result, if it reads known numbers alone; asked before the op, which may write to one."""
+        if any(isinstance(arg, torch.Tensor) for arg in args):
+            return self._computed(func, args, kwargs)
+        return None
+
+    def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, value: torch.Tensor | None) -> None:
+        """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
         target = args[0] if writes else made
         if not isinstance(target, FakeTensor) or target.untyped_storage().nbytes() != target.element_size():
@@ -37,27 +49,29 @@ class Numbers:
         key = target.untyped_storage()._cdata
         if not writes and key in self._values:
             return  # a view
-        value = self._computed(func, args, kwargs)
+        if value is None and not any(isinstance(arg, torch.Tensor) for arg in args):
+            value = self._computed(func, args, kwargs)
         if value is None:
             self._values.pop(key, None)
         else:
-            self._values[key] = value.reshape(())
+            self._values[key] = value
 
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
-        real, named = [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
-        random = torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name
-        if random or func.namespace != "aten" or any(each is _UNKNOWN for each in (*real, *named.values())):
+        if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name:
             return None
-        if "device" in named:
-            named["device"] = torch.device("cpu")
+        if "device" in kwargs:
+            kwargs = {**kwargs, "device": torch.device("cpu")}
         with _disable_current_modes(), torch.no_grad():
+            real, named = [self._real(arg) for arg in args], {key: self._real(value) for key, value in kwargs.items()}
+            if any(each is _UNKNOWN for each in (*real, *named.values())):
+                return None
             value = func(*real, **named)
-        return value if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+            return value.reshape(()) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
 
     def _real(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            known = self.value(value)
-            return _UNKNOWN if known is None else known
+            known = self.value(value)  # copied: an op may write to it
+            return _UNKNOWN if known is None or known.numel() != 1 else known.reshape(value.shape).clone()
         if isinstance(value, (list, tuple)) and any(isinstance(each, torch.Tensor) for each in value):
             return _UNKNOWN
         return value

@@ -73,7 +73,11 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
 def unchanged() -> Iterator[None]:
     """Restore random states, the default dtype and device, grad mode and autocast, whatever the program does."""
     states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is the user's)
-    dtype, grad, device = torch.get_default_dtype(), torch.is_grad_enabled(), torch.get_default_device()
+    dtype, grad, device = (
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
+    )
     collects, logger = gc.isenabled(), logging.getLogger("torch._subclasses.fake_tensor")
     silent, logger.disabled = logger.disabled, True  # errors are raised: they need no log
     gc.collect()
@@ -87,8 +91,8 @@ def unchanged() -> Iterator[None]:
         logger.disabled = silent
         torch.set_default_dtype(dtype)
         torch.set_grad_enabled(grad)
-        if torch.get_default_device() != device:
-            torch.set_default_device(device)
+        if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not device:
+            torch.set_default_device(None if device is None else device.device)
         if collects:
             gc.enable()
 

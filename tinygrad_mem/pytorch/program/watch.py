@@ -65,11 +65,12 @@ class Watch(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        number = self.numbers.before(func, args, kwargs)
         made = func(*args, **kwargs)
         if func in _RESIZES:
             self._resized(args[0])
         self._see(func, args, made)
-        self.numbers.follow(func, args, kwargs, made)
+        self.numbers.after(func, args, kwargs, made, number)
         return made
 
     @context
@@ -183,6 +184,7 @@ class Watch(TorchDispatchMode):
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"
             self._hold(storage, self.ledger.malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
+            self.numbers.know(fake, tensor)
         return fake
 
 
