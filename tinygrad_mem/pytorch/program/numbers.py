@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 _UNKNOWN = object()
 
 
-class Numbers:
+class KnownNumbers:
     """Follows tensors of one element whose value does not depend on data: ``torch.zeros(())``, ``step += 1``."""
 
     def __init__(self) -> None:

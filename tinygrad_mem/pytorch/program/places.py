@@ -95,7 +95,7 @@ class Places:
 
     @context
     def within(self, phase: str) -> Iterator[None]:
-        """What the user's own code asks for within belongs to ``phase``."""
+        """Let requests of the user's own code belong to ``phase``."""
         before, self._phase = self._phase, phase
         try:
             yield

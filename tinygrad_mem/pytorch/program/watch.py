@@ -17,7 +17,7 @@ from ...interrupts import context
 from ...memory.sizes import bytes_text
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .ledger import HeldBlock, Ledger, Place
-from .numbers import Numbers
+from .numbers import KnownNumbers
 from .places import Places
 
 aten = torch.ops.aten
@@ -43,7 +43,7 @@ class Watch(TorchDispatchMode):
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
-        self.numbers = Numbers()
+        self.numbers = KnownNumbers()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
 
     @classmethod
