@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ def around(watch: Watch) -> Iterator[None]:
     fetching = {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}
     with (
         patched(torch, {"compile": compiled}),
-        patched(torch.utils, {"swap_tensors": replace}),
+        patched(torch.utils, {"swap_tensors": partial(replace, watch)}),
         patched(DataLoader, loading),
         patched(dataloader._BaseDataLoaderIter, fetching),
         torch.compiler.set_stance("force_eager"),

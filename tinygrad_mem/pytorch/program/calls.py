@@ -19,6 +19,10 @@ from .watch import Watch
 Tensor = torch.Tensor
 _parse_to: Any = torch._C._nn._parse_to  # type: ignore[attr-defined]
 _HANDLERS: dict[Any, Callable[..., Any]] = {}
+_FLOAT = (
+    "float(tensor) gave 1.0: the number is not known, and a plain float cannot say so. A decision by it would not be noticed; "
+    "tensor.item() gives a number that stays unknown"
+)
 _LISTED = {Tensor.tolist: "tolist()", Tensor.numpy: "numpy()", Tensor.__array__: "a NumPy array"}
 
 
@@ -148,11 +152,14 @@ def _record_stream(watch: Watch, tensor: Tensor, stream: Any) -> None:
 
 @_handles(vars(torch._C.TensorBase)["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
-    replace(tensor, value)
+    replace(watch, tensor, value)
 
 
-def replace(tensor: Tensor, value: Tensor) -> None:
+def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:
     """Let ``tensor`` have the storage, dtype and device of ``value``, as ``tensor.data = value``."""
+    held = watch.find(tensor) if isinstance(tensor, torch.nn.Parameter) else None
+    if held is not None:
+        watch.ledger.become(held, "PARAMETER")
     with torch._C.DisableTorchFunction():
         tensor.data = value
         if isinstance(tensor, FakeTensor) and isinstance(value, FakeTensor):
@@ -185,7 +192,9 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 @_handles(Tensor.__float__)
 def _float(watch: Watch, tensor: Tensor) -> float:
     number = _item(watch, tensor)
-    return number if isinstance(number, float) else float(number)
+    if isinstance(number, Unknown) and _FLOAT not in watch.notes:
+        watch.notes.append(_FLOAT)
+    return float(number)
 
 
 @_handles(Tensor.item)

@@ -1,0 +1,379 @@
+"""``pytorch.predict``: bytes, categories and decisions of PyTorch programs, on a GPU that is not there and on the CPU."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tinygrad_mem import pytorch
+from tinygrad_mem.errors import ArgumentError, DataDependenceError, DeviceError
+from tinygrad_mem.memory import Category, Kind
+
+GPU = "cuda"
+
+
+def mlp(device: str) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 256), nn.ReLU(), nn.Linear(256, 8)).to(device)
+
+
+def train(
+    device: str,
+    make: Callable[[Any], Any] = lambda parameters: torch.optim.Adam(parameters),
+    steps: int = 2,
+    model: Callable[[str], nn.Module] = mlp,
+    shape: tuple[int, ...] = (64, 256),
+) -> None:
+    network = model(device)
+    optimizer = make(network.parameters())
+    for _ in range(steps):
+        x, y = torch.randn(*shape, device=device), torch.randint(0, 8, shape[:1], device=device)
+        optimizer.zero_grad()
+        loss = F.cross_entropy(network(x), y)
+        loss.backward()
+        optimizer.step()
+
+
+def measured_peak(run: Callable[[], object]) -> int:
+    """The peak of PyTorch's CPU allocator in a real run, from the events of its profiler."""
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run()
+    now = peak = 0
+    result: Any = profile.profiler
+    for event in result.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+def sgd(parameters: Any) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1, momentum=0.9)
+
+
+@pytest.mark.parametrize("make", [sgd])
+def test_on_the_cpu_the_peak_is_that_of_pytorchs_allocator(make: Callable[[Any], Any]):
+    assert pytorch.predict(train, "cpu", make, device="cpu").peak == measured_peak(lambda: train("cpu", make))
+
+
+# --- bytes on the GPU -----------------------------------------------------------------------------------------------------
+
+
+def rounded(*sizes: int) -> int:
+    return sum(-(-size // 512) * 512 for size in sizes)
+
+
+PARAMETERS = rounded(256 * 512 * 4, 512 * 4, 512 * 256 * 4, 256 * 4, 256 * 8 * 4, 8 * 4)
+
+
+def test_parameters_gradients_and_state_have_their_bytes():
+    track = pytorch.predict(train, GPU)
+    by = track.by_category()
+    assert by[Category.PARAMETER] == PARAMETERS
+    assert by[Category.OPTIMIZER_STATE] == 2 * PARAMETERS  # the steps of Adam are counted on the CPU
+    assert track.device == "cuda:0"
+    assert track.fits
+    assert track.notes == []
+
+
+def test_reserved_bytes_come_from_the_allocators_model():
+    track = pytorch.predict(train, GPU)
+    replay = pytorch.replay(track)
+    assert track.peak_reserved == replay.peak_reserved
+    assert track.peak == replay.peak_allocated
+    assert track.peak <= track.peak_reserved
+    assert track.peak_reserved % (2 << 20) == 0
+
+
+def test_a_block_says_who_asked_for_it():
+    def run() -> None:
+        model = nn.Sequential(nn.Linear(8, 8), nn.ReLU()).to(GPU)
+        model(torch.randn(4, 8, device=GPU)).sum().backward()
+
+    track = pytorch.predict(run)
+    forward = [event for event in track.log if event.kind is Kind.MALLOC and event.phase == "forward"]
+    assert [(event.op, event.module) for event in forward] == [("addmm", "Sequential.0"), ("relu", "Sequential.1")]
+    assert all(event.line.endswith(" run") and "test_predict.py" in event.line for event in forward)
+    backward = {(event.op, event.module) for event in track.log if event.kind is Kind.MALLOC and event.phase == "backward"}
+    assert ("threshold_backward", "Sequential.1") in backward
+    assert ("mm", "Sequential.0") in backward
+    names = {event.note for event in track.log if event.kind is Kind.NAME}
+    assert names == {"Sequential.0.weight", "Sequential.0.bias"}
+
+
+def test_what_is_saved_for_backward_is_an_activation_until_the_graph_ends():
+    def run() -> None:
+        x = torch.randn(1 << 10, device=GPU, requires_grad=True)
+        y = x.exp()
+        y.sum().backward()
+        torch.empty(1, device=GPU)
+        del y
+
+    track = pytorch.predict(run)
+    entered = [event for event in track.log if event.kind is Kind.ENTER and event.role == "ACTIVATION"]
+    assert [(event.op, event.note) for event in entered] == [("ExpBackward0", "result")]
+    left = [event for event in track.log if event.kind is Kind.LEAVE]
+    assert [event.address for event in left] == [entered[0].address] or not left  # or the block itself ended first
+
+
+def test_dropout_keeps_a_mask_of_booleans_as_on_a_gpu():
+    track = pytorch.predict(lambda: F.dropout(torch.ones(1 << 12, device=GPU), 0.5))
+    made = [(event.op, event.requested) for event in track.log if event.kind is Kind.MALLOC]
+    assert made == [("ones", 4 << 12), ("native_dropout", 4 << 12), ("native_dropout", 1 << 12)]
+
+
+def test_a_move_frees_what_was_there():
+    def run() -> None:
+        model = nn.Linear(256, 256, bias=False).to(GPU)
+        model.half()
+        model(torch.empty(1, 256, device=GPU, dtype=torch.half))
+
+    track = pytorch.predict(run)
+    assert track.peak == 256 * 256 * 4 + 256 * 256 * 2  # the new weight beside the old one
+    assert track.by_category()[Category.PARAMETER] == track.peak
+
+
+def test_memory_of_the_cpu_is_not_the_gpus():
+    track = pytorch.predict(lambda: torch.zeros(1 << 20) + torch.ones(1, device=GPU).cpu())
+    assert track.peak == 512
+
+
+# --- autocast as on CUDA --------------------------------------------------------------------------------------------------
+
+
+def dtypes(call: Callable[[torch.Tensor, torch.Tensor], torch.Tensor], dtype: torch.dtype = torch.bfloat16) -> torch.dtype:
+    found = []
+
+    def run() -> None:
+        x, half = torch.randn(4, 4, device=GPU), torch.randn(4, 4, device=GPU, dtype=dtype)
+        with torch.autocast("cuda", dtype=dtype):
+            found.append(call(x, half).dtype)
+
+    pytorch.predict(run)
+    return found[0]
+
+
+@pytest.mark.parametrize(
+    ("call", "expected"),
+    [
+        (lambda x, half: x @ x, torch.bfloat16),
+        (lambda x, half: F.linear(x, x), torch.bfloat16),
+        (lambda x, half: torch.einsum("ij,jk->ik", x, x), torch.bfloat16),
+        (lambda x, half: half.exp(), torch.float32),
+        (lambda x, half: half.pow(2), torch.float32),
+        (lambda x, half: half.sum(), torch.float32),
+        (lambda x, half: half.softmax(-1), torch.float32),
+        (lambda x, half: half.norm(), torch.float32),
+        (lambda x, half: F.layer_norm(half, (4,)), torch.float32),
+        (lambda x, half: F.cross_entropy(half, torch.zeros(4, dtype=torch.long, device=GPU)), torch.float32),
+        (lambda x, half: half.relu(), torch.bfloat16),
+        (lambda x, half: half + x, torch.float32),
+        (lambda x, half: torch.dot(half[0], x[0]), torch.float32),
+        (lambda x, half: x.double() @ x.double(), torch.float64),
+    ],
+)
+def test_autocast_decides_as_on_cuda(call: Callable[..., torch.Tensor], expected: torch.dtype):
+    assert dtypes(call) == expected
+
+
+def test_autocast_keeps_casts_of_weights_until_its_region_ends():
+    def run() -> None:
+        model = nn.Linear(256, 256, bias=False).to(GPU)
+        x = torch.randn(1, 256, device=GPU)
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            model(x)
+            model(x)
+        torch.empty(1, device=GPU)
+
+    track = pytorch.predict(run)
+    casts = [event for event in track.log if event.kind is Kind.MALLOC and event.role == "WEIGHT_CAST"]
+    assert [event.requested for event in casts] == [256 * 256 * 2]
+    last = next(event for event in reversed(list(track.log)) if event.kind is Kind.MALLOC)
+    freed = [number for number, event in enumerate(track.log) if event.kind is Kind.FREE and event.address == casts[0].address]
+    assert freed[0] < list(track.log).index(last)
+
+
+def test_a_product_of_losses_that_is_unsafe_is_refused_as_pytorch_refuses_it():
+    with pytest.raises(RuntimeError, match="unsafe to autocast"):
+        dtypes(lambda x, half: F.binary_cross_entropy(x, x))
+
+
+# --- numbers and decisions ------------------------------------------------------------------------------------------------
+
+
+def test_losses_may_be_logged():
+    def run() -> None:
+        loss = torch.randn(4, device=GPU).sum()
+        total = 0.0
+        total += loss.item()
+        print(f"{loss.item():.3f} {total / 2} {float(loss)}")
+
+    assert [note.partition(":")[0] for note in pytorch.predict(run).notes] == ["float(tensor) gave 1.0"]
+
+
+@pytest.mark.parametrize(
+    "decide",
+    [
+        lambda: 1 if torch.randn(4, device=GPU).sum() > 0 else 2,
+        lambda: torch.randn(4, device=GPU).sum().item() > 0,
+        lambda: range(int(torch.randn((), device=GPU))),
+        lambda: torch.randn(4, device=GPU)[torch.randn(4, device=GPU) > 0],
+        lambda: max(torch.randn(4, device=GPU).tolist()),
+    ],
+)
+def test_a_decision_by_a_value_is_refused_with_the_users_line(decide: Callable[[], object]):
+    with pytest.raises(DataDependenceError, match=r"predict: at .*test_predict\.py:\d+ <lambda>"):
+        pytorch.predict(decide)
+
+
+def test_counters_are_known():
+    seen = []
+
+    def run() -> None:
+        count = torch.tensor(0, device=GPU)
+        count += 2
+        seen.extend([count.item(), bool(count == 2), int(count.cpu())])
+        view = count.view(1)
+        view.add_(torch.randint(0, 9, (1,), device=GPU))
+        with pytest.raises(DataDependenceError):
+            bool(count == 2)
+
+    pytorch.predict(run)
+    assert seen == [2, True, 2]
+
+
+def test_a_gradient_scaler_takes_its_step():
+    def run() -> None:
+        model = mlp(GPU)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        scaler = torch.amp.GradScaler("cuda")
+        with torch.autocast("cuda", dtype=torch.float16):
+            loss = model(torch.randn(4, 256, device=GPU)).sum()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+
+    assert pytorch.predict(run).by_category(at="end").get(Category.OPTIMIZER_STATE, 0) in (0, PARAMETERS)
+    state = [event for event in pytorch.predict(run).log if event.kind is Kind.MALLOC and event.role == "OPTIMIZER_STATE"]
+    assert sum(event.rounded for event in state) == PARAMETERS
+
+
+# --- a card that is too small ---------------------------------------------------------------------------------------------
+
+
+def test_a_program_gets_pytorchs_error_when_the_card_is_full():
+    def run() -> None:
+        kept = torch.empty(1 << 20, device=GPU)
+        torch.empty(1 << 30, device=GPU)
+        del kept
+
+    track = pytorch.predict(run, capacity=64 << 20)
+    assert not track.fits
+    assert "out of memory" in track.out_of_memory.lower()
+    assert next(mark.text for mark in track.marks).startswith("out of memory")
+
+    def caught() -> None:
+        try:
+            torch.empty(1 << 30, device=GPU)
+        except torch.OutOfMemoryError:
+            torch.empty(1 << 20, device=GPU)
+
+    assert pytorch.predict(caught, capacity=64 << 20).peak == 4 << 20
+
+
+# --- what stays as it was -------------------------------------------------------------------------------------------------
+
+
+def state() -> tuple:
+    return (
+        random.getstate(),
+        tuple(map(str, np.random.get_state())),  # noqa: NPY002 (it is the user's)
+        torch.get_rng_state().tolist(),
+        torch.get_default_dtype(),
+        torch.is_grad_enabled(),
+        torch.get_default_device(),
+        torch.cuda.is_available,
+        torch.cuda.memory_allocated,
+        torch.compile,
+        torch.clear_autocast_cache,
+        torch.utils.swap_tensors,
+        torch.is_autocast_enabled("cuda"),
+    )
+
+
+def untidy(error: BaseException | None) -> None:
+    random.random()
+    torch.manual_seed(3)
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    torch.set_default_device("cuda")
+    torch.empty(3)
+    if error is not None:
+        raise error
+
+
+@pytest.mark.parametrize("error", [None, ValueError("mine"), KeyboardInterrupt()])
+def test_everything_is_as_before(error: BaseException | None):
+    before = state()
+    if error is None:
+        pytorch.predict(untidy, None)
+    else:
+        with pytest.raises(type(error)):
+            pytorch.predict(untidy, error)
+    assert state() == before
+
+
+def test_the_users_error_has_the_users_line():
+    with pytest.raises(RuntimeError) as caught:
+        pytorch.predict(lambda: torch.randn(4, 4, device=GPU) @ torch.randn(3, 3, device=GPU))
+    assert any("test_predict.py" in note for note in caught.value.__notes__)
+
+
+def test_a_model_that_was_made_outside_is_refused():
+    model = mlp("cpu")
+    before = [parameter.data_ptr() for parameter in model.parameters()]
+    with pytest.raises(DeviceError, match="outside of the prediction"):
+        pytorch.predict(lambda: model.to(GPU))
+    with pytest.raises(DeviceError, match="outside of the prediction"):
+        pytorch.predict(lambda: model(torch.randn(1, 256)), device="cpu")
+    assert [parameter.data_ptr() for parameter in model.parameters()] == before
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_another_thread_trains_meanwhile_as_ever():
+    def real() -> list[float]:
+        generator = torch.Generator().manual_seed(0)
+        weight = torch.randn(8, 8, generator=generator, requires_grad=True)
+        found = []
+        for _ in range(20):
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                loss = F.dropout(weight @ weight, 0.0).softmax(-1).square().sum()
+            (gradient,) = torch.autograd.grad(loss, weight)
+            found.append(gradient.sum().item())
+        return found
+
+    expected, found = real(), []
+    thread = threading.Thread(target=lambda: found.extend(real()))
+
+    def run() -> None:
+        thread.start()
+        train(GPU)
+        thread.join()
+
+    pytorch.predict(run)
+    assert found == expected
+
+
+@pytest.mark.parametrize("device", ["meta", "xpu"])
+def test_devices_of_another_kind_are_refused(device: str):
+    with pytest.raises(ArgumentError, match='expected device="cuda" or "cpu"'):
+        pytorch.predict(lambda: None, device=device)
