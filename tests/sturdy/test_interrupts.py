@@ -140,6 +140,24 @@ class EightBit(Training):
         return tm.optim.AdamW8bit(parameters, lr=0.1, min_8bit_size=0)
 
 
+class Searching(Training):
+    """One iteration of L-BFGS a step, which moves the parameters for each point that it tries."""
+
+    def make(self, parameters: list) -> Any:
+        return tm.optim.LBFGS(parameters, max_iter=1, line_search_fn="strong_wolfe")
+
+    def step(self) -> None:
+        def closure() -> Any:
+            self.optimizer.zero_grad()
+            loss = self.loss()
+            loss.backward()
+            return loss
+
+        self.optimizer.step(closure)
+        self.scheduler.step()
+        self.optimizer.zero_grad()
+
+
 class Masters(Training):
     half = True
 
@@ -210,7 +228,7 @@ def ctrl_c() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-KINDS = [Training, Adam, EightBit, Masters, Scaled, InBackward, Accumulated]
+KINDS = [Training, Adam, EightBit, Searching, Masters, Scaled, InBackward, Accumulated]
 
 
 @functools.cache

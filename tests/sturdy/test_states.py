@@ -23,6 +23,7 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("RMSprop", {"lr": 0.01, "momentum": 0.9, "centered": True}),
     ("Adam8bit", {"lr": 0.01}),
     ("SGD8bit", {"lr": 0.01, "momentum": 0.9}),
+    ("LBFGS", {"lr": 0.1, "max_iter": 3}),
 ]
 
 
@@ -78,8 +79,13 @@ def trained(make: Callable[[Any], Any]) -> tuple[Any, Any]:
 
 
 def step(model: Any, optimizer: Any) -> None:
-    model(tm.ones(4, 3)).square().sum().backward()
-    optimizer.step()
+    def closure() -> Any:
+        optimizer.zero_grad()
+        loss = model(tm.arange(12.0).reshape(4, 3)).exp().sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
     optimizer.zero_grad()
 
 

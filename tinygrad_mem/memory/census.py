@@ -15,6 +15,7 @@ from ..devices.pool import Block
 from ..nn.module import Module
 from ..nn.parameter import Parameter
 from ..optim.optimizer import Optimizer
+from ..optim.state import tensors as state_tensors
 from ..scope import Listener
 from .alive import alive
 
@@ -49,8 +50,8 @@ class Census:
         self.tensors = [t for t in here if not isinstance(t, Parameter)]
         self.gradients = [(t, part) for t in here if t._grad is not None for part in parts(t._grad)]
         self.buffers = [b for m in modules for b in m._buffers.copy().values() if b is not None and b.device is device]
-        states = [v for o in optimizers for entries in o.state.copy().values() for v in entries.copy().values()]
-        self.states = [v for v in states if isinstance(v, Tensor) and v.device is device]
+        states = [v for o in optimizers for entries in o.state.copy().values() for _, v in state_tensors(entries.copy())]
+        self.states = [v for v in states if v.device is device]
         self.nodes = [n for n in nodes if n.device is device]
         children = {id(child) for m in modules for child in m._modules.copy().values()}
         self.roots = [m for m in modules if id(m) not in children]

@@ -16,6 +16,8 @@ the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weig
 | `Adam8bit`, `AdamW8bit` | 2 + 8 / 2048 |
 | `Adam(amsgrad=True)`, `RMSprop(momentum=0.9, centered=True)` | 12 |
 | `Adafactor` | 4 * (n + m) / (n * m) |
+
+`LBFGS` keeps ``8 * history_size + 8`` bytes per parameter: 808 with PyTorch's history of 100. Its steps need a closure.
 """
 
 from .. import absent as _absent
@@ -24,6 +26,7 @@ from .adafactor import *
 from .adam import *
 from .adaptive import *
 from .eight_bit import *
+from .lbfgs import *
 from .optimizer import *
 from .sgd import *
 

@@ -10,8 +10,8 @@ import numpy as np
 from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
-from .optimizer import Optimizer, options, tick
-from .state import StateArray
+from .optimizer import Optimizer
+from .state import StateArray, options, tick
 
 __all__ = ("Adafactor",)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from ..devices import device as Device
 from ..errors import ArgumentError
-from .optimizer import Optimizer, options, tick
+from .optimizer import Optimizer
 from .rows import RowWise
-from .state import check_rates, not_negative
+from .state import check_rates, not_negative, options, tick
 
 __all__ = ("Adam", "AdamW", "Adamax", "NAdam", "RAdam", "SparseAdam")
 

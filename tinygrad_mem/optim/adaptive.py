@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices import device as Device
-from .optimizer import Optimizer, options, tick
+from .optimizer import Optimizer
 from .rows import RowWise
-from .state import check_rates, not_negative
+from .state import check_rates, not_negative, options, tick
 
 __all__ = ("Adadelta", "Adagrad", "RMSprop")
 

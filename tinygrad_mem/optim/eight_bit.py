@@ -12,9 +12,9 @@ from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import NotOfferedError
 from .adam import Adam, decay_of
-from .optimizer import Optimizer, options, tick
+from .optimizer import Optimizer
 from .sgd import SGD, check_sgd, rates_of
-from .state import StateArray, check_rates
+from .state import StateArray, check_rates, options, tick
 
 __all__ = ("Adam8bit", "AdamW8bit", "SGD8bit")
 

@@ -66,6 +66,7 @@ class Optimizer:
         ValueError: no parameters, a non-leaf tensor, a parameter in two groups.
     """
 
+    needs_closure = False  # whether a step evaluates the loss itself
     half_state = False  # whether ``state_dtype`` is offered
     work: Any = None  # during a step: the workspace on the device of the parameter that is being updated
     arrays: tuple[str, ...] = ()  # the names of the arrays that the rule keeps of each parameter
@@ -150,14 +151,19 @@ class Optimizer:
             if not (isinstance(answer, tuple) and len(answer) == 2):
                 raise RuntimeError(f"a step pre-hook must return None or a tuple of (new_args, new_kwargs), but got {answer}")
             args = answer[0] or tuple(answer[1].values())
-        loss = None
-        if args and args[0] is not None:
-            with enable_grad():
-                loss = args[0]()
-        self._opt_called = True
-        self._step([(group, p) for group in self.param_groups for p in group["params"] if p._grad is not None])
+        loss = self._move(args[0] if args else None)
         for hook in list(self._after.values()) if self._after else ():
             hook(self, args, {})
+        return loss
+
+    def _move(self, closure: Callable[[], Any] | None) -> Any:
+        """Evaluate ``closure``, if given, and update the parameters; returns its result."""
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        self._opt_called = True
+        self._step([(group, p) for group in self.param_groups for p in group["params"] if p._grad is not None])
         return loss
 
     def refuse_in_backward(self, what: str) -> None:
@@ -312,7 +318,7 @@ class Optimizer:
             if default is required and name not in param_group:
                 raise ValueError(f"parameter group didn't specify a value of required optimization parameter {name}")
             param_group.setdefault(name, default)
-        states.check(param_group, self.half_state, type(self).__name__)
+        self._check(param_group)
         ids = {id(p) for p in params}
         if len(ids) != len(params):
             warnings.warn("optimizer contains a parameter group with duplicate parameters: each is updated twice", stacklevel=3)
@@ -326,6 +332,10 @@ class Optimizer:
             if not ids.isdisjoint(id(p) for p in group["params"]):
                 raise ValueError("some parameters appear in more than one parameter group")
         self.param_groups.append(param_group)
+
+    def _check(self, group: dict[str, Any]) -> None:
+        """Check the options of a group, new or loaded."""
+        states.check(group, self.half_state, type(self).__name__)
 
     # --- state dicts ----------------------------------------------------------------------------------------------------
 
@@ -370,7 +380,7 @@ class Optimizer:
             groups.append(
                 {"params": group["params"], **{k: v for k, v in self.defaults.items() if k not in new}, **ours, **new}
             )
-            states.check(groups[-1], self.half_state, type(self).__name__)
+            self._check(groups[-1])
             group_of.update(dict.fromkeys(group["params"], groups[-1]))
             rooted.update(dict.fromkeys(group["params"], new.get("state_dtype") == "float16"))
         state: defaultdict[Any, dict[str, Any]] = defaultdict(dict)
@@ -379,12 +389,15 @@ class Optimizer:
             if p is None:
                 state[number] = values
                 continue
-            state[p] = states.all_loaded(values, p, self._kept(group_of[p], p), rooted[p])
+            state[p] = self._loaded(values, p, group_of[p], rooted[p])
         self.state, self.param_groups = state, groups
         for p, values in state.items():
-            for name, value in values.items() if isinstance(p, Tensor) else ():
-                if isinstance(value, Tensor):
-                    states.report_state(value, p, name)
+            for name, value in states.tensors(values) if isinstance(p, Tensor) else ():
+                states.report_state(value, p, name)
+
+    def _loaded(self, values: dict[str, Any], p: Tensor, group: dict[str, Any], roots: bool) -> dict[str, Any]:
+        """The state of ``p`` from a state dict: see :func:`states.loaded`."""
+        return states.all_loaded(values, p, self._kept(group, p), roots)
 
     def __getstate__(self) -> dict[str, Any]:
         hooks = ("_before", "_after", "_in_backward")  # not pickled, as in PyTorch
@@ -399,21 +412,3 @@ class Optimizer:
         for i, group in enumerate(self.param_groups):
             lines += [f"Parameter Group {i}", *[f"    {key}: {group[key]}" for key in sorted(group) if key != "params"]]
         return "\n".join([*lines, ")"]) if self.param_groups else f"{lines[0]})"
-
-
-# --- what the rules share ---------------------------------------------------------------------------------------------------
-
-
-def options(arguments: dict[str, Any]) -> dict[str, Any]:
-    """The options of a group, from the ``locals()`` of a constructor: all arguments but the parameters.
-
-    Options that PyTorch does not have are left out if they are not set, so that groups print and save as PyTorch's.
-    """
-    none = ("self", "params", "__class__", *[name for name in OURS if not arguments.get(name)])
-    return {name: value for name, value in arguments.items() if name not in none}
-
-
-def tick(state: dict[str, Any]) -> int:
-    """Count a step of a parameter; the first is 1."""
-    state["step"] = state.get("step", 0) + 1
-    return state["step"]

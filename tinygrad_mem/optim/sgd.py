@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from ..devices import device as Device
-from .optimizer import Optimizer, options
+from .optimizer import Optimizer
 from .rows import RowWise
-from .state import not_negative
+from .state import not_negative, options
 
 __all__ = ("SGD",)
 

@@ -83,6 +83,12 @@ def report_state(state: Tensor, p: Tensor | None, name: str) -> Tensor:
     return state
 
 
+def tensors(values: dict[str, Any]) -> list[tuple[str, Tensor]]:
+    """(name, tensor) for each tensor of a parameter's state, those in lists too."""
+    each = [(name, v) for name, value in values.items() for v in (value if isinstance(value, list) else [value])]
+    return [(name, v) for name, v in each if isinstance(v, Tensor)]
+
+
 def told(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
     """A parameter's state for a state dict: of mean squares whose roots are kept in float16, the squares in float32."""
     roots = [name for name in squares if isinstance(values.get(name), Tensor) and values[name].dtype == np.float16]
@@ -166,3 +172,18 @@ def not_negative(**rates: float) -> None:
         if not value >= 0.0:
             words = {"lr": "learning rate", "eps": "epsilon value"}.get(name, f"{name} value")
             raise ValueError(f"Invalid {words}: {value}")
+
+
+def options(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The options of a group, from the ``locals()`` of a constructor: all arguments but the parameters.
+
+    Options that PyTorch does not have are left out if they are not set, so that groups print and save as PyTorch's.
+    """
+    none = ("self", "params", "__class__", *[name for name in OURS if not arguments.get(name)])
+    return {name: value for name, value in arguments.items() if name not in none}
+
+
+def tick(state: dict[str, Any]) -> int:
+    """Count a step of a parameter; the first is 1."""
+    state["step"] = state.get("step", 0) + 1
+    return state["step"]

@@ -7,7 +7,7 @@ from functools import partial
 
 from .. import scope
 from ..autograd.tensor import Tensor
-from ..errors import GraphError
+from ..errors import GraphError, NotOfferedError
 from ..interrupts import uninterrupted
 from ..optim.optimizer import Optimizer
 
@@ -32,6 +32,7 @@ class optimizer_in_backward:
     train: if both are freed, the next backward raises, and later ones keep their gradients.
 
     Raises:
+        NotOfferedError: the optimizer needs a closure.
         GraphError: the optimizer steps in backward already; a parameter has a gradient, or another such optimizer. In backward:
             the optimizer was freed.
 
@@ -46,6 +47,11 @@ class optimizer_in_backward:
     def __init__(self, optimizer: Optimizer) -> None:
         if optimizer._in_backward is not None:
             raise GraphError("optimizer_in_backward: this optimizer steps in backward already; remove() that first")
+        if optimizer.needs_closure:
+            raise NotOfferedError(
+                f"optimizer_in_backward: {type(optimizer).__name__} evaluates the loss several times a step, so it cannot "
+                "update each parameter in one backward; use another optimizer"
+            )
         chosen = [(i, p) for i, group in enumerate(optimizer.param_groups) for p in group["params"] if p.requires_grad]
         for _, p in chosen:
             if p._grad is not None:
