@@ -15,6 +15,8 @@ from torch.utils._pytree import tree_leaves
 from ...errors import DeviceError, OutOfMemoryError
 from ...interrupts import context
 from ...memory.sizes import bytes_text
+from .composite import KERNELS
+from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
@@ -43,6 +45,7 @@ class Watch(TorchDispatchMode):
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
+        self.composites = {operator(name): kernel for name, kernel in KERNELS.items()}
         self.numbers = KnownNumbers()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
 
@@ -62,7 +65,8 @@ class Watch(TorchDispatchMode):
         args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
         if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
             with self:
-                made = func.decompose(*args, **kwargs)
+                ours = self.composites.get(func) if self.device.type == "cuda" else None
+                made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
         number = self.numbers.before(func, args, kwargs)
