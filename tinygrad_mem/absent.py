@@ -33,7 +33,8 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     "": [
         ("complex real imag conj angle", _REAL),
         ("view_as_complex view_as_real polar", _ROTARY),
-        ("sparse nested masked sparse_coo_tensor sparse_csr_tensor spmm", _DENSE),
+        ("sparse nested masked sparse_coo_tensor sparse_csr_tensor", _DENSE),
+        ("spmm", "use `mm`: tensors are dense, and a product with a dense matrix is the same"),
         ("quantize_per_tensor quantize_per_channel dequantize qint8 quint8", _INTEGERS),
         ("stft istft", "use `numpy.fft` on `tensor.detach().numpy()`; for gradients write products with matrices"),
         ("cholesky det inverse lstsq lu matrix_exp matrix_power matrix_rank pinverse qr slogdet svd", _LINALG),
