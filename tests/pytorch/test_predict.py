@@ -145,6 +145,64 @@ def test_memory_of_the_cpu_is_not_the_gpus():
     assert track.peak == 512
 
 
+def made(run: Callable[[], object]) -> list[tuple[str, int]]:
+    """The requests of ``run`` beyond its first mark: ops and bytes."""
+    events = [event for event in pytorch.predict(run).log if event.kind is Kind.MALLOC]
+    start = next(number for number, event in enumerate(events) if event.requested == START)
+    return [(event.op, event.requested) for event in events[start + 1 :]]
+
+
+START = 12_345
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "masked", "first"),
+    [
+        (torch.bfloat16, 64, False, [("_scaled_dot_product_flash_attention", 2 * 4 * 16 * 64 * 2)]),
+        (torch.bfloat16, 60, False, [("constant_pad_nd", 2 * 4 * 16 * 64 * 2)] * 3),
+        (torch.float32, 64, False, [("_scaled_dot_product_efficient_attention", 2 * 4 * 16 * 64 * 4)]),
+        (torch.bfloat16, 64, True, [("zeros_like", 16 * 16 * 2), ("logical_not", 16 * 16)]),
+        (torch.float32, 62, False, [("mul_Scalar", 2 * 4 * 16 * 62 * 4)] * 2),
+        (torch.float64, 64, False, [("mul_Scalar", 2 * 4 * 16 * 64 * 8)] * 2),
+    ],
+)
+def test_attention_runs_the_kernel_that_cuda_takes(dtype: torch.dtype, width: int, masked: bool, first: list):
+    def run() -> None:
+        q, k, v = (torch.randn(2, 4, 16, width, device=GPU, dtype=dtype) for _ in range(3))
+        mask = torch.ones(16, 16, device=GPU, dtype=torch.bool) if masked else None
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        F.scaled_dot_product_attention(q, k, v, mask)
+
+    assert made(run)[: len(first)] == first
+
+
+def test_attention_obeys_the_switches():
+    def run() -> None:
+        q = torch.randn(2, 4, 16, 64, device=GPU, dtype=torch.bfloat16)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        with nn.attention.sdpa_kernel(nn.attention.SDPBackend.MATH):
+            F.scaled_dot_product_attention(q, q, q)
+
+    assert made(run)[0] == ("_to_copy", 2 * 4 * 16 * 64 * 4)  # the formula runs in float32
+
+
+def test_a_recurrent_layer_runs_in_one_call_and_says_what_is_not_known():
+    def run() -> None:
+        layer = nn.LSTM(16, 32, 2).to(GPU)
+        x = torch.randn(5, 3, 16, device=GPU)
+        torch.empty(START, device=GPU, dtype=torch.uint8)
+        layer(x)[0].sum().backward()
+
+    weights = 4 * 32 * (16 + 32 + 2) + 4 * 32 * (32 + 32 + 2)
+    reserve = 5 * 3 * 2 * 32 * 6
+    sizes = [size for _, size in made(run)]
+    assert sizes[:6] == [4 * n for n in (2 * 3 * 32, 2 * 3 * 32, 5 * 3 * 32, 2 * 3 * 32, 2 * 3 * 32, reserve)]
+    assert 4 * weights in sizes  # the gradients lie in one buffer
+    track = pytorch.predict(run)
+    assert [note for note in track.notes if "reserve space" in note]
+    assert [event.requested for event in track.log if event.kind is Kind.MALLOC].count(4 * weights) == 2
+
+
 # --- autocast as on CUDA --------------------------------------------------------------------------------------------------
 
 

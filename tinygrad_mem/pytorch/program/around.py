@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, dataloader
 from ...interrupts import context
 from .calls import replace
 from .cuda import patched
+from .recurrent import flatten_parameters
 from .watch import Watch
 
 _COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
@@ -24,13 +25,13 @@ def around(watch: Watch) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
 
     def compiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if _COMPILED not in watch.notes:
-            watch.notes.append(_COMPILED)
+        watch.note(_COMPILED)
         return (lambda function: function) if model is None else model
 
     loading = {"_get_iterator": _single(watch, DataLoader._get_iterator)}
     fetching = {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}
     with (
+        patched(torch.nn.RNNBase, {"flatten_parameters": flatten_parameters}),
         patched(torch, {"compile": compiled}),
         patched(torch.utils, {"swap_tensors": partial(replace, watch)}),
         patched(DataLoader, loading),

@@ -192,8 +192,8 @@ def _deepcopy(watch: Watch, tensor: Tensor, memo: dict) -> Tensor:
 @_handles(Tensor.__float__)
 def _float(watch: Watch, tensor: Tensor) -> float:
     number = _item(watch, tensor)
-    if isinstance(number, Unknown) and _FLOAT not in watch.notes:
-        watch.notes.append(_FLOAT)
+    if isinstance(number, Unknown):
+        watch.note(_FLOAT)
     return float(number)
 
 

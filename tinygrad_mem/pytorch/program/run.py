@@ -23,7 +23,6 @@ from ...memory.log import Log
 from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
-from .composite import KERNELS
 from .cuda import Card, gpu
 from .dispatcher import kernels
 from .fake import GpuTensorMode
@@ -61,7 +60,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield roles.places.listening(roles)
     if watch.device.type == "cuda":
         yield gpu(card)
-        yield kernels("AutogradCUDA", KERNELS)
+        yield kernels("AutogradCUDA", watch.kernels)
         yield CudaAutocast(watch.as_role).running()
     yield watch.fake
     yield watch

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ...errors import DeviceError, OutOfMemoryError
 from ...interrupts import context
 from ...memory.sizes import bytes_text
+from . import recurrent
 from .composite import KERNELS
 from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
@@ -45,7 +46,8 @@ class Watch(TorchDispatchMode):
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
-        self.composites = {operator(name): kernel for name, kernel in KERNELS.items()}
+        self.kernels = KERNELS | recurrent.layers(self.note)
+        self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
 
@@ -65,7 +67,7 @@ class Watch(TorchDispatchMode):
         args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
         if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
             with self:
-                ours = self.composites.get(func) if self.device.type == "cuda" else None
+                ours = self._composites.get(func) if self.device.type == "cuda" else None
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
@@ -76,6 +78,11 @@ class Watch(TorchDispatchMode):
         self._see(func, args, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
+
+    def note(self, text: str) -> None:
+        """Say once what the prediction assumes."""
+        if text not in self.notes:
+            self.notes.append(text)
 
     @context
     def as_role(self, role: str) -> Iterator[None]:
