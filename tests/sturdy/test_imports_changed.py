@@ -207,6 +207,50 @@ def test_it_trains_as_under_pytorch(name: str, dev: str, reliability: Callable[[
     np.testing.assert_allclose(found, expected, rtol=2e-4, atol=1e-5)
 
 
+SERIES = """
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.out = nn.LSTMCell(1, 7), nn.LSTMCell(7, 7), nn.Linear(7, 1)
+
+    def forward(self, x, more=0):
+        h, c, h2, c2 = (torch.zeros(x.size(0), 7, dtype=torch.double) for _ in range(4))
+        found = []
+        for each in x.split(1, dim=1):
+            h, c = self.first(each, (h, c))
+            h2, c2 = self.second(h, (h2, c2))
+            found += [self.out(h2)]
+        return torch.cat(found, dim=1)
+
+def train(model, x, y):
+    optimizer, losses = torch.optim.LBFGS(model.parameters(), lr=0.8, max_iter=5), []
+    def closure():
+        optimizer.zero_grad()
+        loss = nn.MSELoss()(model(x), y)
+        losses.append(loss.item())
+        loss.backward()
+        return loss
+    for _ in range(3):
+        optimizer.step(closure)
+    return losses
+"""
+
+
+def test_a_time_series_trains_by_lbfgs_as_under_pytorch(reliability: Callable[[str, int], None]):
+    reliability("model files that train as under PyTorch", 1)
+    head = HEAD.replace("torch", "tinygrad_mem").replace("import tinygrad_mem\n", "import tinygrad_mem as torch\n")
+    mine: Any = run(head + SERIES, "a time series")
+    theirs: Any = run(HEAD + SERIES, "a time series")
+    torch.manual_seed(0)
+    other, model = theirs.Net().double(), mine.Net().double()
+    model.load_state_dict({k: tm.tensor(v.numpy()) for k, v in other.state_dict().items()})
+    wave = np.sin(np.arange(14) / 2 + np.arange(3)[:, None])
+    found = mine.train(model, tm.tensor(wave[:, :-1]), tm.tensor(wave[:, 1:]))
+    expected = theirs.train(other, torch.tensor(wave[:, :-1]), torch.tensor(wave[:, 1:]))
+    assert len(found) == len(expected) >= 15
+    np.testing.assert_allclose(found, expected, rtol=1e-8)
+
+
 def test_rotary_embeddings_in_the_form_that_the_refusal_shows():
     """What published files ask ``polar`` and ``view_as_complex`` for, in real numbers: the same values and gradients."""
     rng = np.random.default_rng(0)
