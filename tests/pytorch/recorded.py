@@ -33,6 +33,12 @@ def recording(name: str) -> Recording:
     return Recording(0, events, segments)
 
 
+def traces(name: str) -> list[tuple[str, int, int, int, str]]:
+    """The events of a recording: action, address, bytes, stream and the op that asked."""
+    with gzip.open(HERE / f"{name}.json.gz") as file:
+        return [tuple(event) for event in json.load(file)["traces"]]
+
+
 class LoggingDriver(Driver):
     """A driver that writes down what it gives and takes, as a snapshot has it."""
 

@@ -1,0 +1,37 @@
+"""The page of what CUDA's kernels ask for beside their results: ``python -m tests.pytorch.kernels_page`` writes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tinygrad_mem.pytorch.program.kernels import rows
+
+PAGE = Path(__file__).parents[2] / "docs" / "pytorch_kernels.md"
+
+_HEAD = """# What PyTorch's CUDA kernels ask for beside their results
+
+`pytorch.predict` runs a program without a GPU, and sees each result of each op. Kernels and libraries ask PyTorch's allocator
+for more: workspaces, temporaries, staging buffers. This is the table of them, one function a row, in
+`tinygrad_mem/pytorch/program/kernels/`. *Seen* names the recordings of real GPUs in which a row was found, and says with what;
+the other rows are derived from sources only. What only a GPU or a closed library knows is told as a bound, with its reason.
+Nothing here ran on a GPU.
+
+The sources are those of PyTorch 2.6.0, the headers that come with PyTorch 2.13 and CUB 3.0.1; a row says where versions differ.
+`python -m tests.pytorch.kernels_page` writes this page.
+
+| ops | asks for | source | seen |
+|---|---|---|---|
+"""
+
+
+def page() -> str:
+    """The page, from the table."""
+    lines = [
+        f"| {', '.join(f'`{op}`' for op in row.ops)} | {row.takes} | {row.source} | {row.seen or 'no'} |".replace("\n", " ")
+        for row in rows()
+    ]
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,74 @@
+"""Requests of CUDA's kernels and libraries to PyTorch's allocator beside an op's results: a table, one function a row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import attention, blas, convolution, indexing, norms, recurrent, reductions, sorting
+from .call import NOTHING, ROWS, Bound, Gpu, KernelCall, KernelRow, Request, Requests
+
+__all__ = [
+    "NOTHING",
+    "ROWS",
+    "Bound",
+    "Gpu",
+    "KernelCall",
+    "KernelRow",
+    "Kernels",
+    "Request",
+    "Requests",
+    "attention",
+    "blas",
+    "convolution",
+    "indexing",
+    "norms",
+    "recurrent",
+    "reductions",
+    "rows",
+    "sorting",
+]
+
+
+class Kernels:
+    """The table for one process on one GPU: it remembers the workspaces that libraries keep.
+
+    Args:
+        gpu: whose kernels run.
+    """
+
+    def __init__(self, gpu: Gpu | None = None) -> None:
+        self.gpu = gpu or Gpu()
+        self._kept: dict[Any, int] = {}
+
+    def beside(self, func: Any, args: tuple, kwargs: Mapping[str, Any], outputs: Any, thread: str = "main") -> Requests:
+        """The requests of a call of the op ``func`` beside its results.
+
+        Args:
+            func: an overload of an aten op.
+            args, kwargs: its arguments: tensors with shapes and strides, fake ones too.
+            outputs: its result, or a tuple or list of them.
+            thread: ``"main"``, or ``"autograd"`` in backward, whose thread has library handles of its own.
+        """
+        found = _row(func)
+        if found is None:
+            return NOTHING
+        outs = list(outputs) if isinstance(outputs, (tuple, list)) else [outputs]
+        call = KernelCall(func, args, kwargs, outs, self.gpu, thread, self._kept)
+        found.rule(call)
+        return Requests(tuple(call.steps), call.results, tuple(call.bounds), (found.name,))
+
+    def clear(self) -> None:
+        """Workspaces have been given back, as by ``torch._C._cuda_clearCublasWorkspaces()``."""
+        self._kept.clear()
+
+
+def _row(func: Any) -> KernelRow | None:
+    name = func._schema.name.removeprefix("aten::")
+    overload = func._overloadname
+    return ROWS.get(f"{name}.{overload}") or ROWS.get(name)
+
+
+def rows() -> list[KernelRow]:
+    """Each row once, in the order of the table."""
+    return list({row.name: row for row in ROWS.values()}.values())

@@ -1,0 +1,230 @@
+"""The kernel of attention that runs, and the requests of each."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+from typing import Any
+
+import torch
+
+from .call import Gpu, KernelCall, accumulated, nbytes, row, up
+
+_HALF = (torch.float16, torch.bfloat16)
+_ENABLED = {
+    "flash": "flash_sdp_enabled",
+    "efficient": "mem_efficient_sdp_enabled",
+    "cudnn": "cudnn_sdp_enabled",
+    "math": "math_sdp_enabled",
+}
+
+
+def backend(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    mask: torch.Tensor | None = None,
+    dropout: float = 0.0,
+    causal: bool = False,
+    scale: float | None = None,
+    gqa: bool = False,
+    gpu: Gpu | None = None,
+) -> str:
+    """The kernel of ``scaled_dot_product_attention``: ``"flash"``, ``"efficient"``, ``"cudnn"`` or ``"math"``.
+
+    Args:
+        q, k, v: of shapes batch x heads x tokens x size.
+        mask: bool, or added to the scores.
+        gqa: heads of ``k`` and ``v`` are shared by several of ``q``.
+        gpu: on which it runs.
+
+    Source: ``transformers/cuda/sdp_utils.cpp``, ``select_sdp_backend``.
+    """
+    gpu = gpu or Gpu()
+    fits = {"flash": _flash, "efficient": _efficient, "cudnn": _cudnn, "math": lambda *_: True}
+    for name in _order(gpu):
+        if getattr(torch.backends.cuda, _ENABLED[name])() and fits[name](gpu, q, k, v, mask, dropout, causal, gqa):
+            return name
+    return "math"
+
+
+def _order(gpu: Gpu) -> tuple[str, ...]:
+    """cuDNN's first on Hopper and large Blackwells since PyTorch 2.8, from some cuDNN on; else flash.
+
+    Source: ``sdp_utils.cpp``, ``check_prefer_cudnn_attention`` and ``priority_order``.
+    """
+    if gpu.version >= (2, 10):
+        wanted = gpu.settings.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1" and gpu.cudnn > 91500
+        large = gpu.capability in ((9, 0), (9, 3), (10, 0), (10, 3))
+    else:
+        wanted = gpu.settings.get("TORCH_CUDNN_SDPA_PREFERRED") != "0" and gpu.version >= (2, 8) and gpu.cudnn >= 90900
+        large = gpu.capability in ((9, 0), (10, 0))
+    return ("cudnn", "flash", "efficient", "math") if wanted and large else ("flash", "efficient", "math", "cudnn")
+
+
+def _shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, shared: bool) -> bool:
+    """Four axes, equal batches, equal heads (or a whole number of them for each shared one), no empty sequence."""
+    if not q.dim() == k.dim() == v.dim() == 4 or not q.shape[0] == k.shape[0] == v.shape[0]:
+        return False
+    heads = q.shape[1], k.shape[1], v.shape[1]
+    if not (heads[0] == heads[1] == heads[2] or (shared and heads[1] == heads[2] and heads[0] % heads[1] == 0)):
+        return False
+    return min(q.shape[2], k.shape[2]) > 0
+
+
+def _dense(mask: torch.Tensor | None, *tensors: torch.Tensor, single: bool) -> bool:
+    """The last axis lies densely; one of size 1 counts as dense where ``single``."""
+    lies = all(t.stride(-1) == 1 for t in tensors) or (single and tensors[0].shape[-1] == 1)
+    return lies and (mask is None or mask.stride(-1) == 1)
+
+
+def _flash(
+    gpu: Gpu, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float, causal: bool, gqa: bool
+) -> bool:
+    if mask is not None or not _shapes(q, k, v, gqa) or not _dense(None, q, k, v, single=True):
+        return False
+    size, trained = q.shape[-1], torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    if not size == k.shape[-1] == v.shape[-1] or size > 256 or q.dtype not in _HALF:
+        return False
+    newest = (9, 0) if gpu.version < (2, 7) else (12, 1)
+    if not (8, 0) <= gpu.capability <= newest or not q.dtype == k.dtype == v.dtype:
+        return False
+    if trained and (8, 6) <= gpu.capability <= (8, 9) and (192 < size <= 224 or (size > 224 and dropout > 0)):
+        return False
+    return not (causal and q.shape[-2] != k.shape[-2])
+
+
+def _efficient(
+    gpu: Gpu, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float, causal: bool, gqa: bool
+) -> bool:
+    if gqa or not _shapes(q, k, v, False) or not _dense(mask, q, k, v, single=False):
+        return False
+    newest = (9, 0) if gpu.version < (2, 7) else (12, 1)
+    step, size, other = _alignment(gpu, q.dtype), q.shape[-1], v.shape[-1]
+    if size != k.shape[-1] or size % step or other % step or not size or not other:
+        return False
+    takes = (torch.float32, *_HALF) if gpu.capability >= (8, 0) else (torch.float32, torch.float16)
+    return (5, 0) <= gpu.capability <= newest and q.dtype in takes and q.dtype == k.dtype == v.dtype
+
+
+def _alignment(gpu: Gpu, dtype: torch.dtype) -> int:
+    """The number of which the size of a head is a multiple. Source: ``sdp_utils.cpp``, ``minimum_gemm_alignment``."""
+    half = dtype in _HALF
+    least = 4 if gpu.capability >= (8, 0) else 1
+    cores = gpu.capability >= (8, 0) or (gpu.capability >= (7, 0) and half)
+    return max(least, 128 // (16 if half else 32)) if cores else least
+
+
+def _cudnn(
+    gpu: Gpu, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Any, dropout: float, causal: bool, gqa: bool
+) -> bool:
+    if not _shapes(q, k, v, gqa) or not _dense(mask, q, k, v, single=True) or gpu.deterministic:
+        return False
+    sizes = q.shape[-1], v.shape[-1]
+    if max(sizes) > 128 or any(size % 8 for size in sizes) or min(q.shape[2], k.shape[2]) == 1:
+        return False
+    return q.dtype in _HALF and gpu.capability >= (8, 0) and not (mask is not None and mask.requires_grad)
+
+
+# --- what they take -------------------------------------------------------------------------------------------------------
+
+
+def splits(gpu: Gpu, blocks: int, keys: int, most: int = 128) -> int:
+    """Into how many parts the keys are split to fill the GPU. Source: ``flash_api.cpp``, ``num_splits_heuristic``."""
+    units = gpu.processors * 2
+    if blocks >= 0.8 * units:
+        return 1
+    most = min(most, units, keys)
+
+    def counts(parts: int) -> bool:
+        return parts == 1 or up(keys, parts) != up(keys, parts - 1)
+
+    waves = {parts: blocks * parts / units for parts in range(1, most + 1) if counts(parts)}
+    good = {parts: wave / ceil(wave) for parts, wave in waves.items()}
+    best = max(good.values())
+    return next(parts for parts in range(1, most + 1) if parts in good and good[parts] >= 0.85 * best)
+
+
+@row(
+    "_scaled_dot_product_flash_attention",
+    takes="without dropout, where few blocks would run: the keys are split, and each part has a result of float32 and a sum",
+    source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, set_params_splitkv",
+)
+def flash(call: KernelCall) -> None:
+    q, k = call["query"], call["key"]
+    (batch, heads, queries, size), keys = q.shape, k.shape[2]
+    if queries == 1 and heads > k.shape[1] and not call["is_causal"] and call["dropout_p"] == 0 and size % 8 == 0:
+        queries, heads = heads // k.shape[1], k.shape[1]  # queries of heads that share keys are one sequence
+    if call["dropout_p"]:
+        return
+    size = up(size, 8) * 8
+    block = 256 if size <= 64 else 128 if size <= 128 else 64
+    parts = splits(call.gpu, batch * heads * up(queries, 64), up(keys, block))
+    if parts > 1:
+        call.ask(parts * batch * heads * queries * 4)
+        call.ask(parts * batch * heads * queries * up(size, 32) * 32 * 4)
+
+
+@row(
+    "_scaled_dot_product_flash_attention_backward",
+    takes="copies of gradient and output that are not contiguous; after the results: a number of float32 for each "
+    "query (a multiple of "
+    "128), the gradient of q in float32 (sizes a multiple of 32), and, where heads are shared, gradients of k and v "
+    "of each head",
+    source="aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp, mha_bwd; attention_backward.cu",
+)
+def flash_backward(call: KernelCall) -> None:
+    q, k, grad = call["query"], call["key"], call["grad_out"]
+    batch, heads, queries, size = q.shape
+    for tensor in (grad, call["out"]):
+        call.contiguous(tensor.transpose(1, 2))
+    call.result(0, 1, 2)
+    rows = up(queries, 128) * 128
+    call.ask(batch * heads * rows * 4)
+    parts = up(call.gpu.processors, batch * heads) if call.gpu.deterministic else 1
+    call.ask(parts * batch * rows * heads * up(size, 32) * 32 * 4)
+    if k.shape[1] != heads:
+        for _ in range(2):
+            call.ask(batch * k.shape[2] * heads * size * q.element_size(), "TEMPORARY")
+
+
+@row(
+    "_scaled_dot_product_efficient_attention",
+    takes="for values of more than 128 numbers (64 before compute capability 8.0) of 16 bits: the result in float32; "
+    "the sums are a "
+    "result, a multiple of 32 for each head",
+    source="aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",
+)
+def efficient(call: KernelCall) -> None:
+    q, v = call["query"], call["value"]
+    if q.dtype in _HALF and v.shape[-1] > 128:
+        call.ask(prod(q.shape[:3]) * v.shape[-1] * 4)
+
+
+@row(
+    "_scaled_dot_product_efficient_attention_backward",
+    takes="a copy of a gradient that is not contiguous; after the results a number of float32 for each query; a "
+    "workspace for sums that "
+    "do not fit into registers, of which the kernel that cutlass chooses knows the size",
+    source="aten/src/ATen/native/transformers/cuda/attention_backward.cu, _efficient_attention_backward; mem_eff_attention/"
+    "kernel_backward.h, workspace_size",
+)
+def efficient_backward(call: KernelCall) -> None:
+    q, k, v, grad = call["query"], call["key"], call["value"], call["grad_out_"]
+    call.contiguous(grad.transpose(1, 2))
+    call.result(*range(len(call.outs)))
+    call.ask(prod(call["logsumexp"].shape) * accumulated(torch.float32))
+    block, heads = 128, prod(q.shape[:2])
+    query = up(q.shape[2], 64) * up(q.shape[3], 64) * (64 * 64 * 4 + 16)
+    values = 2 * block * (up(q.shape[3], 64) + up(v.shape[3], 64)) * 64 * 4
+    parts = up(k.shape[2], block)
+    call.bound(heads * (query + min(parts, max(1, 200 // heads)) * values), "sums of efficient attention's backward")
+
+
+@row(
+    "_scaled_dot_product_cudnn_attention", "_scaled_dot_product_cudnn_attention_backward",
+    takes="a workspace that only cuDNN knows",
+    source="aten/src/ATen/native/cudnn/MHA.cpp, run_cudnn_SDP_fprop, run_cudnn_SDP_bprop",
+)  # fmt: skip
+def by_cudnn(call: KernelCall) -> None:
+    q = call["query"]
+    call.bound(4 * prod(q.shape) + nbytes(q) + (1 << 20), "cuDNN alone knows the workspace of its attention")

@@ -1,0 +1,107 @@
+"""Matrix products: the workspaces of cuBLAS and cuBLASLt, and copies of matrices whose strides they do not take."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+
+import torch
+
+from .call import Gpu, KernelCall, nbytes, row
+
+KIB = 1024
+_POOL = "aten/src/ATen/cuda/CublasHandlePool.cpp"
+
+
+def cublas_workspace(gpu: Gpu) -> int:
+    """Bytes that a handle of cuBLAS keeps: 8.125 MiB, on Hopper 32 MiB, or what ``CUBLAS_WORKSPACE_CONFIG`` says.
+
+    Source: ``CublasHandlePool.cpp``, ``parseChosenWorkspaceSize``.
+    """
+    said = re.findall(r":(\d+):(\d+)", gpu.settings.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if said:
+        return sum(int(size) * KIB * int(count) for size, count in said)
+    large = gpu.capability == (9, 0) or (gpu.version >= (2, 12) and gpu.capability[0] in (9, 10, 12))
+    return 4096 * 8 * KIB if large else 4096 * KIB * 2 + 16 * KIB * 8
+
+
+def cublaslt_workspace(gpu: Gpu) -> int:
+    """Bytes that a product by cuBLASLt asks for: 1 MiB, or what ``CUBLASLT_WORKSPACE_SIZE`` says, in KiB.
+
+    Source: ``CublasHandlePool.cpp``, ``parseCUDABlasLtWorkspaceSize``; before PyTorch 2.9 ``CUDABlas.cpp``.
+    """
+    return int(gpu.settings.get("CUBLASLT_WORKSPACE_SIZE", "1024")) * KIB
+
+
+def _shared(gpu: Gpu) -> bool:
+    """True where cuBLASLt uses the workspace of cuBLAS: by default since PyTorch 2.12, on request since 2.8."""
+    said = gpu.settings.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", "")
+    return said == "1" if said else gpu.version >= (2, 12)
+
+
+def handle(call: KernelCall) -> None:
+    """A thread's first product on a stream makes a handle, whose workspace the process keeps."""
+    call.keep("cublas", cublas_workspace(call.gpu))
+
+
+def _matrix(call: KernelCall, matrix: torch.Tensor) -> None:
+    """A copy of a matrix of which neither side is dense. Source: ``cuda/Blas.cpp``, ``prepare_matrix_for_cublas``."""
+    (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
+    dense = (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
+    if not dense:
+        call.ask(nbytes(matrix), "TEMPORARY")
+
+
+@row(
+    "mm", "bmm", "baddbmm", "addmv", "mv", "dot", "vdot", "addbmm",
+    takes="cuBLAS's workspace at a thread's first product; a copy of a matrix whose strides cuBLAS does not take",
+    source=f"{_POOL}, getCurrentCUDABlasHandle; aten/src/ATen/native/cuda/Blas.cpp, cublasCommonArgs",
+    seen="cnn-small (after the result, in backward's thread)",
+)  # fmt: skip
+def products(call: KernelCall) -> None:
+    if prod(call.outs[0].shape) == 0:
+        return
+    for name in ("self", "mat1", "mat2", "batch1", "batch2"):
+        matrix = call.get(name)
+        if isinstance(matrix, torch.Tensor) and matrix.dim() > 1 and not (name == "self" and call.get("batch1") is not None):
+            _matrix(call, matrix)
+    handle(call)
+
+
+def by_cublaslt(call: KernelCall) -> bool:
+    """True if ``addmm`` adds its bias inside cuBLASLt's product. Source: ``cuda/Blas.cpp``, ``addmm_out_cuda_impl``."""
+    bias, right, out = call["self"], call["mat2"], call.outs[0]
+    return (
+        call.gpu.settings.get("DISABLE_ADDMM_CUDA_LT", "0") != "1"
+        and call.get("beta", 1) == 1
+        and bias.dim() == 1
+        and bias.shape[0] == right.shape[1]
+        and bias.is_contiguous()
+        and out.is_contiguous()
+        and bias.dtype in (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+        and min(right.shape) > 1
+    )
+
+
+@row(
+    "addmm", "_addmm_activation",
+    takes="cuBLAS's workspace as above; with a bias of one axis cuBLASLt's 1 MiB: for the op before PyTorch 2.9, kept by the "
+    "handle from 2.9 on, cuBLAS's own from 2.12 on",
+    source="aten/src/ATen/cuda/CUDABlas.cpp, gemm_and_bias; " + _POOL + ", getCUDABlasLtWorkspace",
+    seen="cnn-small",
+)  # fmt: skip
+def addmm(call: KernelCall) -> None:
+    if prod(call.outs[0].shape) == 0:
+        return
+    for name in ("mat1", "mat2"):
+        _matrix(call, call[name])
+    if not by_cublaslt(call):
+        return handle(call)
+    if call.gpu.version < (2, 9) and not _shared(call.gpu):
+        call.ask(cublaslt_workspace(call.gpu))
+        handle(call)
+    else:
+        handle(call)
+        if not _shared(call.gpu):
+            call.keep("cublaslt", cublaslt_workspace(call.gpu))
+    return None

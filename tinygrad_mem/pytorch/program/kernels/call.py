@@ -1,0 +1,217 @@
+"""Rows of the table, and the requests that a row finds in one call beside the op's results, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, NamedTuple
+
+import torch
+
+Rule = Callable[["KernelCall"], None]
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU, and the PyTorch that runs on it, as kernels ask for them. By default an H100 and the PyTorch that is installed.
+
+    Attributes:
+        capability: compute capability; ``(9, 0)`` is Hopper.
+        processors: how many multiprocessors it has.
+        threads: how many threads run at once on each of them.
+        version: of PyTorch, ``(2, 13)``: what libraries take has changed between versions.
+        cudnn: version of cuDNN, as ``torch.backends.cudnn.version()``; the default is that of wheels for CUDA 13.
+        settings: environment variables, such as ``{"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}``.
+        benchmark: ``torch.backends.cudnn.benchmark``.
+        deterministic: ``torch.use_deterministic_algorithms`` is on.
+    """
+
+    capability: tuple[int, int] = (9, 0)
+    processors: int = 132
+    threads: int = 2048
+    version: tuple[int, int] = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
+    cudnn: int = 91501
+    settings: Mapping[str, str] = field(default_factory=dict)
+    benchmark: bool = False
+    deterministic: bool = False
+
+
+class Request(NamedTuple):
+    """One event beside an op's results.
+
+    Attributes:
+        kind: ``"ask"``: a block is asked for, and ends with the op where no ``"free"`` says otherwise; ``"keep"``: it is asked
+            for and lives as long as the process; ``"free"``: the block ends; ``"result"``: now the op asks for a result.
+        block: number of the block in this call, or of the result.
+        size: bytes.
+        role: ``"WORKSPACE"`` or ``"TEMPORARY"``.
+        exact: the size is a formula of the source; False: an estimate, whose reason is one of the bounds.
+    """
+
+    kind: str
+    block: int
+    size: int = 0
+    role: str = ""
+    exact: bool = True
+
+
+class Bound(NamedTuple):
+    """A thing that is not known of a call: about ``size`` bytes more at most, and why."""
+
+    size: int
+    why: str
+
+
+class Requests(NamedTuple):
+    """The requests of a call beside its results.
+
+    Attributes:
+        steps: in order. Results that no step names are asked for after the last step where ``results`` is ``"last"``, and
+            before the first one where it is ``"first"``. Blocks that nothing has freed end with the op, the newest first.
+        results: ``"first"`` or ``"last"``.
+        bounds: what is not known.
+        rows: names of the rows that apply.
+    """
+
+    steps: tuple[Request, ...] = ()
+    results: str = "first"
+    bounds: tuple[Bound, ...] = ()
+    rows: tuple[str, ...] = ()
+
+    def events(self, count: int) -> Iterator[Request]:
+        """All events of a call with ``count`` results: each result once, and the end of each block that ends with the op."""
+        named = {step.block for step in self.steps if step.kind == "result"}
+        rest = [Request("result", index) for index in range(count) if index not in named]
+        live: list[int] = []
+        yield from rest if self.results == "first" else ()
+        for step in self.steps:
+            if step.kind == "ask":
+                live.append(step.block)
+            elif step.kind == "free":
+                live.remove(step.block)
+            if step.kind != "result" or step.block < count:
+                yield step
+        yield from rest if self.results == "last" else ()
+        yield from (Request("free", block) for block in reversed(live))
+
+
+NOTHING = Requests()
+
+
+class KernelRow(NamedTuple):
+    """A row of the table.
+
+    Attributes:
+        name: of the row.
+        ops: ``"sum"`` for all overloads, ``"sum.dim_IntList"`` for one.
+        takes: the formula, in words.
+        source: file and function.
+        seen: recordings in which it was found; ``""``: derived from sources only.
+        rule: the function.
+    """
+
+    name: str
+    ops: tuple[str, ...]
+    takes: str
+    source: str
+    seen: str
+    rule: Rule
+
+
+ROWS: dict[str, KernelRow] = {}
+
+
+def row(*ops: str, takes: str, source: str, seen: str = "") -> Callable[[Rule], Rule]:
+    """Add a function of a call to the table."""
+
+    def add(rule: Rule) -> Rule:
+        for op in ops:
+            if op in ROWS:
+                raise ValueError(f"{op} has a row: {ROWS[op].name}")
+            ROWS[op] = KernelRow(rule.__name__, ops, takes, source, seen, rule)
+        return rule
+
+    return add
+
+
+class KernelCall:
+    """A call of an op on a GPU, for a row to read, and to say what it asks for.
+
+    Attributes:
+        gpu: the GPU.
+        outs: its results.
+        thread: the thread that calls, ``"main"`` or ``"autograd"``: each has library handles of its own.
+        kept: what the process has, by key: workspaces of handles.
+    """
+
+    def __init__(self, func: Any, args: tuple, kwargs: Mapping, outs: list, gpu: Gpu, thread: str, kept: dict) -> None:
+        self.func, self.outs, self.gpu, self.thread, self.kept = func, outs, gpu, thread, kept
+        self.steps: list[Request] = []
+        self.bounds: list[Bound] = []
+        self.results = "first"
+        self._given: dict[str, Any] = {}
+        for place, argument in enumerate(func._schema.arguments):
+            given = args[place] if place < len(args) else kwargs.get(argument.name, argument.default_value)
+            self._given[argument.name] = given
+        self._next = 0
+
+    def __getitem__(self, name: str) -> Any:
+        """The argument with this name of the op's schema."""
+        return self._given[name]
+
+    def get(self, name: str, other: Any = None) -> Any:
+        """The argument with this name, or ``other`` where the op has none."""
+        return self._given.get(name, other)
+
+    def ask(self, size: int, role: str = "WORKSPACE", exact: bool = True) -> int:
+        """A block of ``size`` bytes, until the op ends or :meth:`free`. None is asked for where ``size`` is 0."""
+        return self._step("ask", size, role, exact)
+
+    def keep(self, key: Any, size: int) -> None:
+        """A block that the process keeps under ``key``; it is asked for once."""
+        if (self.thread, key) not in self.kept:
+            self.kept[self.thread, key] = size
+            self._step("keep", size, "WORKSPACE", True)
+
+    def _step(self, kind: str, size: int, role: str, exact: bool) -> int:
+        self._next += 1
+        if size > 0:
+            self.steps.append(Request(kind, self._next, size, role, exact))
+        return self._next
+
+    def free(self, *blocks: int) -> None:
+        """These blocks end now."""
+        asked = {step.block for step in self.steps if step.kind == "ask"}
+        self.steps.extend(Request("free", block) for block in blocks if block in asked)
+
+    def once(self, size: int, role: str = "WORKSPACE", exact: bool = True) -> None:
+        """A block that ends before the next request."""
+        self.free(self.ask(size, role, exact))
+
+    def result(self, *indices: int) -> None:
+        """Now the op asks for these results."""
+        self.steps.extend(Request("result", index) for index in indices)
+
+    def bound(self, size: int, why: str) -> None:
+        """``size`` bytes more may be asked for."""
+        self.bounds.append(Bound(size, why))
+
+    def contiguous(self, tensor: torch.Tensor) -> int:
+        """A copy of a tensor that is not contiguous."""
+        return self.ask(0 if tensor.is_contiguous() else nbytes(tensor), "TEMPORARY")
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Bytes of a tensor's elements."""
+    return prod(tensor.shape) * tensor.element_size()
+
+
+def accumulated(dtype: torch.dtype) -> int:
+    """Bytes of the type in which a GPU accumulates ``dtype``."""
+    return max(4, dtype.itemsize) if dtype.is_floating_point or dtype.is_complex else 8
+
+
+def up(size: int, step: int) -> int:
+    """``size / step``, rounded up."""
+    return -(-size // step)

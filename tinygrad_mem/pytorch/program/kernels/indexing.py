@@ -1,0 +1,197 @@
+"""Indexing with tensors, and the gradients of it, which sort the indices first."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from .call import KernelCall, accumulated, nbytes, row, up
+from .cub import radix_sort, scan, select
+
+_LONG = 8  # bytes of an index
+_ROWS = 10  # of a partial sum: NROWS_PER_THREAD
+_FEW = 3072  # indices that are not sorted
+
+
+@row(
+    "_index_put_impl_", "index_put_", "index_put", "_unsafe_index_put",
+    takes="with accumulate: for n indices of 8 bytes: the wrapped index, its place (the first of which ends at once), "
+    "sorted and "
+    "original places, 0...n-1, and what CUB's sort takes (1 byte up to 2,304 indices); a value that is not contiguous "
+    "is copied",
+    source="aten/src/ATen/native/cuda/Indexing.cu, index_put_with_sort_kernel; CUB dispatch_radix_sort.cuh",
+    seen="lm-medium-128-train",
+)  # fmt: skip
+def index_put(call: KernelCall) -> None:
+    """Add or put values at places of a tensor; only what adds is sorted."""
+    if not (call.get("accumulate") or call.gpu.deterministic):
+        return
+    target = call["self"]
+    indices = [index for index in call["indices"] if index is not None]
+    if not indices or any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+        call.bound(5 * _LONG * prod(target.shape), "a mask is an index whose length is not known")
+        return
+    count = prod(torch.broadcast_shapes(*(index.shape for index in indices)))
+    size, used = count * _LONG, []
+    for index in indices:
+        wide = call.ask(prod(index.shape) * _LONG, "TEMPORARY") if index.dtype == torch.int32 else 0
+        used.append(wide)
+    linear = _linear(call, size, len(indices))
+    _values(call, count, len(indices))
+    sort_pairs(call, size, count, _LONG, _bits(target, call["indices"]))
+    del linear
+
+
+def _linear(call: KernelCall, size: int, indices: int) -> int:
+    """The place of each index in the flattened tensor."""
+    first = 0
+    for number in range(indices):
+        checked = not call.get("unsafe", False) and "impl" in call.func._schema.name
+        if checked or "impl" not in call.func._schema.name:
+            _range_check(call)
+        wrapped = call.ask(size, "TEMPORARY")
+        placed = call.ask(size, "TEMPORARY")
+        call.free(wrapped)
+        if number:
+            call.free(placed)
+        first = first or placed
+    return first
+
+
+def _range_check(call: KernelCall) -> None:
+    """The largest and the smallest index, each compared with a number. Source: ``Indexing.cu``, ``wrapIndexOnce``."""
+    for _ in range(2):
+        found = call.ask(_LONG, "TEMPORARY")
+        compared = call.ask(1, "TEMPORARY")
+        call.free(compared, found)
+
+
+def _values(call: KernelCall, count: int, indices: int) -> None:
+    """Values that are expanded, or not contiguous, are copied."""
+    values, target = call["values"], call["self"]
+    rest = prod(size for index, size in zip(_padded(call["indices"], target.dim()), target.shape, strict=True) if index is None)
+    if prod(values.shape) < count * rest:
+        call.ask(count * rest * values.element_size(), "TEMPORARY")
+    else:
+        call.contiguous(values)
+
+
+def _padded(indices: list, dims: int) -> list:
+    return [*indices, *[None] * (dims - len(indices))]
+
+
+def _bits(target: torch.Tensor, indices: list) -> int:
+    """Bits of the largest place. Source: ``Indexing.cu``, ``largestIndex``."""
+    last = max((place for place, index in enumerate(indices) if index is not None), default=0)
+    inner = prod(target.shape[last + 1 :])
+    return max(1, ((prod(target.shape) - 1) // max(1, inner)).bit_length())
+
+
+def sort_pairs(call: KernelCall, size: int, count: int, width: int, bits: int) -> None:
+    """The arrays of a sort of indices: sorted, original, 0...n-1, and CUB's own."""
+    call.ask(size, "TEMPORARY")
+    call.ask(size, "TEMPORARY")
+    numbers = call.ask(size, "TEMPORARY")
+    work = call.ask(radix_sort(call.gpu, count, width, width, bits))
+    call.free(work, numbers)
+
+
+@row(
+    "embedding_dense_backward",
+    takes="above 3,072 indices or with scale_grad_by_freq: sorted and original indices, 0...n-1 and CUB's sort before "
+    "the result; "
+    "then offsets of segments and of parts, and a row of float32 for each 10 indices and each segment",
+    source="aten/src/ATen/native/cuda/Embedding.cu, embedding_dense_backward_cuda; EmbeddingBackwardKernel.cu",
+)
+def embedding_backward(call: KernelCall) -> None:
+    grad, indices, weights = call["grad_output"], call["indices"], call["num_weights"]
+    call.contiguous(indices)
+    call.contiguous(grad)
+    count, width = prod(indices.shape), indices.element_size()
+    if count <= _FEW and not call["scale_grad_by_freq"]:
+        call.result(0)
+        return
+    sort_pairs(call, count * width, count, width, 8 * width)
+    if call["scale_grad_by_freq"]:
+        call.ask(count * width, "TEMPORARY")
+        for _ in range(2):
+            call.once(scan(count, width), exact=False)
+    call.result(0)
+    segments(call, count, width, weights, grad)
+
+
+def segments(call: KernelCall, count: int, width: int, weights: int, grad: torch.Tensor) -> None:
+    """Sums of rows of one index, in parts. Source: ``EmbeddingBackwardKernel.cu``, ``embedding_backward_cuda_kernel``."""
+    most = min(count, weights)
+    parts = count // _ROWS + most
+    call.ask(count * width, "TEMPORARY")
+    call.ask(_LONG, "TEMPORARY")
+    keys = call.ask(count * width)
+    chosen = call.ask(select(count), exact=False)
+    call.free(chosen, keys)
+    call.ask(most * width, "TEMPORARY")
+    call.ask(most * width, "TEMPORARY")
+    call.once(scan(most, width), exact=False)
+    call.ask(_LONG, "TEMPORARY")
+    call.ask(parts * width, "TEMPORARY")
+    call.ask(parts * grad.shape[-1] * accumulated(grad.dtype), "TEMPORARY")
+
+
+@row(
+    "nonzero",
+    takes="before its result: a number of 4 bytes, what CUB's reduction takes; then what its selection takes (estimates)",
+    source="aten/src/ATen/native/cuda/Nonzero.cu, nonzero_cuda_out_impl",
+)
+def nonzero(call: KernelCall) -> None:
+    from .cub import reduce
+
+    tensor = call["self"]
+    count = prod(tensor.shape)
+    call.contiguous(tensor)
+    call.ask(4)
+    call.once(reduce(call.gpu, count, 4), exact=False)
+    call.result(0)
+    if tensor.dim():
+        call.once(select(count), exact=False)
+
+
+@row(
+    "masked_select",
+    "masked_scatter",
+    "masked_scatter_",
+    takes="the places of the mask: 8 bytes an element of it, and CUB's scan (an estimate)",
+    source="aten/src/ATen/native/cuda/IndexKernel.cpp, masked_scatter__cuda; Indexing.cu",
+)
+def masked(call: KernelCall) -> None:
+    mask = call["mask"]
+    count = prod(torch.broadcast_shapes(mask.shape, call["self"].shape))
+    if "scatter" in call.func._schema.name:
+        call.ask(count * _LONG)
+        call.once(scan(count, _LONG), exact=False)
+    else:
+        call.bound(
+            count * _LONG * call["self"].dim(), "a mask selects by the places that nonzero finds: their number is a value"
+        )
+
+
+@row(
+    "index_add_",
+    "index_add",
+    "scatter_add_",
+    "scatter_add",
+    "gather",
+    "index_select",
+    "index",
+    takes="nothing (unless deterministic algorithms are asked for)",
+    source="aten/src/ATen/native/cuda/Indexing.cu, ScatterGatherKernel.cu",
+    seen="lm-medium-128-train",
+)
+def in_place(call: KernelCall) -> None:
+    if call.gpu.deterministic:
+        call.bound(6 * nbytes(call["self"]), "deterministic algorithms sort the indices")
+
+
+def blocks(size: int) -> int:
+    """Blocks of 512 bytes that hold ``size`` bytes."""
+    return up(size, 512)

@@ -1,0 +1,166 @@
+"""Normalization, dropout and losses: partial sums of their backward, and in which order they ask for results."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+
+from .call import KernelCall, accumulated, nbytes, row, up
+
+_LAST = (torch.channels_last, torch.channels_last_3d)
+
+
+@row(
+    "native_dropout", "_fused_dropout",
+    takes="nothing, but the mask is asked for before the result",
+    source="aten/src/ATen/native/cuda/Dropout.cu, dropout_cuda",
+    seen="cnn-small",
+)  # fmt: skip
+def dropout(call: KernelCall) -> None:
+    call.result(1, 0)
+
+
+@row(
+    "native_layer_norm",
+    takes="copies of arguments that are not contiguous",
+    source="aten/src/ATen/native/cuda/layer_norm_kernel.cu, layer_norm_cuda",
+)
+def layer_norm(call: KernelCall) -> None:
+    for name in ("input", "weight", "bias"):
+        if isinstance(call[name], torch.Tensor):
+            call.contiguous(call[name])
+    call.results = "last"
+
+
+@row(
+    "native_layer_norm_backward",
+    takes="copies of arguments that are not contiguous; since PyTorch 2.8, for more than 65,536 rows of few columns, partial "
+    "gradients of weight and bias: a row of them for each 32 rows",
+    source="aten/src/ATen/native/cuda/layer_norm_kernel.cu, LayerNormBackwardKernelImplInternal, "
+    "LaunchGammaBetaBackwardCUDAKernel",
+)
+def layer_norm_backward(call: KernelCall) -> None:
+    tensor, weight = call["input"], call["weight"]
+    for argument in (call["grad_out"], tensor, weight):
+        if isinstance(argument, torch.Tensor):
+            call.contiguous(argument)
+    call.result(*range(len(call.outs)))
+    columns = prod(call["normalized_shape"])
+    rows = prod(tensor.shape) // max(columns, 1)
+    if call.gpu.version < (2, 8) or rows <= 64 * 1024 or columns // 32 >= call.gpu.processors // 2:
+        return
+    across = up(columns, 32)
+    partial = min(32 * 1024 // across, up(rows, 32)) * columns
+    for wanted in call["output_mask"][1:]:
+        if wanted:
+            call.ask(partial * (weight if weight is not None else tensor).element_size(), "TEMPORARY")
+
+
+@row(
+    "native_group_norm",
+    takes="with weight or bias and more than one value a channel: two numbers (float32 for 16 bits) for each channel "
+    "of each sample",
+    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormKernelImplInternal",
+)
+def group_norm(call: KernelCall) -> None:
+    if call["HxW"] > 1 and (call["weight"] is not None or call["bias"] is not None):
+        for _ in range(2):
+            call.ask(call["N"] * call["C"] * accumulated(call["input"].dtype), "TEMPORARY")
+
+
+@row(
+    "native_group_norm_backward",
+    takes="two numbers for each channel of each sample; for the input's gradient two for each group, and with a "
+    "weight one more "
+    "for each channel",
+    source="aten/src/ATen/native/cuda/group_norm_kernel.cu, GroupNormBackwardKernelImplInternal",
+)
+def group_norm_backward(call: KernelCall) -> None:
+    width = accumulated(call["input"].dtype)
+    for _ in range(2):
+        call.ask(call["N"] * call["C"] * width, "TEMPORARY")
+    if call["HxW"] == 1 or not call["output_mask"][0]:
+        return
+    groups = [call.ask(call["N"] * call["group"] * width, "TEMPORARY") for _ in range(2)]
+    scale = call.ask((call["weight"] is not None) * call["N"] * call["C"] * width, "TEMPORARY")
+    call.free(*reversed(groups), scale)
+
+
+def persistent(call: KernelCall, tensor: torch.Tensor) -> bool:
+    """True if cuDNN keeps a batch for backward: channels last, while training. Source: ``cudnn/BatchNorm.cpp``."""
+    training = call.get("training", call.get("train", True))
+    dense = any(
+        tensor.dim() == dims and tensor.is_contiguous(memory_format=kind) for dims, kind in zip((4, 5), _LAST, strict=True)
+    )
+    return bool(training) and dense and not tensor.is_contiguous()
+
+
+@row(
+    "cudnn_batch_norm", "_batch_norm_impl_index", "miopen_batch_norm",
+    takes="nothing where channels are the second axis; channels last: cuDNN's workspace and what it keeps, which only "
+    "cuDNN knows",
+    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm; "
+    "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize",
+    seen="cnn-small (nothing: channels are the second axis)",
+)  # fmt: skip
+def batch_norm(call: KernelCall) -> None:
+    tensor = call["input"]
+    if persistent(call, tensor):
+        call.bound(
+            up(nbytes(tensor), 32 * tensor.element_size()) + (1 << 20), "cuDNN's persistent batch norm keeps a bit a value"
+        )
+
+
+@row(
+    "cudnn_batch_norm_backward",
+    takes="as forward",
+    source="aten/src/ATen/native/cudnn/BatchNorm.cpp, cudnn_batch_norm_backward",
+    seen="cnn-small (nothing)",
+)
+def batch_norm_backward(call: KernelCall) -> None:
+    call.contiguous(call["grad_output"])
+    tensor = call["input"]
+    if persistent(call, tensor):
+        call.bound(1 << 20, "the workspace of cuDNN's persistent batch norm is not known")
+
+
+@row(
+    "native_batch_norm", "native_batch_norm_backward", "batch_norm_elemt", "batch_norm_stats",
+    takes="channels last: staging of partial sums, four numbers for each channel and block; else nothing",
+    source="aten/src/ATen/native/cuda/Normalization.cuh, batch_norm_stats_channels_last_cuda_template",
+)  # fmt: skip
+def native_batch_norm(call: KernelCall) -> None:
+    tensor = call["input"]
+    if persistent(call, tensor):
+        call.bound(4 * 4 * tensor.shape[1] * 128 + 512, "how many blocks share a channel depends on the GPU")
+
+
+@row(
+    "nll_loss_forward", "nll_loss2d_forward", "nll_loss_backward", "nll_loss2d_backward",
+    takes="copies of arguments that are not contiguous",
+    source="aten/src/ATen/native/cuda/Loss.cu, NLLLoss2d.cu",
+)  # fmt: skip
+def nll_loss(call: KernelCall) -> None:
+    for name in ("target", "weight") if "2d" not in call.func._schema.name else ("self", "target", "weight"):
+        if isinstance(call.get(name), torch.Tensor):
+            call.contiguous(call[name])
+
+
+@row(
+    "max_pool2d_with_indices",
+    "max_pool2d_with_indices_backward",
+    "avg_pool2d",
+    "avg_pool2d_backward",
+    "_adaptive_avg_pool2d",
+    "upsample_nearest2d",
+    "upsample_bilinear2d",
+    "grid_sampler_2d",
+    takes="a copy of an input that is not contiguous in its memory format",
+    source="aten/src/ATen/native/cuda/DilatedMaxPool2d.cu, AveragePool2d.cu, UpSample*.cu",
+    seen="cnn-small (nothing)",
+)  # fmt: skip
+def pools(call: KernelCall) -> None:
+    tensor = call.get("self", call.get("input"))
+    if tensor.dim() == 4 and not tensor.is_contiguous(memory_format=torch.channels_last):
+        call.contiguous(tensor)

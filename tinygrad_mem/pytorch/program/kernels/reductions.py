@@ -1,0 +1,327 @@
+"""Reductions: where few results need many values, blocks of threads share a result, and stage theirs in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+
+from .call import Gpu, KernelCall, accumulated, nbytes, row, up
+from .cub import scan
+
+_WARP = 32
+_LONG = torch.iinfo(torch.int32).max
+_16_BITS = (torch.float16, torch.bfloat16)
+
+
+@dataclass
+class Dim:
+    """An axis of a reduction.
+
+    Attributes:
+        size: of the axis.
+        step: of the input, in elements.
+        out: step of the result; 0 where the axis is reduced.
+    """
+
+    size: int
+    step: int
+    out: int
+
+
+def axes(tensor: torch.Tensor, reduced: Sequence[int]) -> list[Dim]:
+    """The axes of a reduction as kernels see them: the fastest first, neighbours joined where one step leads through both.
+
+    Source: ``TensorIterator.cpp``, ``reorder_dimensions`` and ``coalesce_dimensions``.
+    """
+    dims, step = [], 1
+    for axis in reversed(range(tensor.dim())):
+        kept = axis not in reduced
+        dims.append(Dim(tensor.shape[axis], tensor.stride(axis), step if kept else 0))
+        step *= tensor.shape[axis] if kept else 1
+    return _joined(_ordered(dims))
+
+
+def _ordered(dims: list[Dim]) -> list[Dim]:
+    dims = list(dims)
+    for i in range(1, len(dims)):
+        at = i
+        for j in range(i - 1, -1, -1):
+            swap = _compared(dims[j], dims[at])
+            if swap > 0:
+                dims[j], dims[at] = dims[at], dims[j]
+                at = j
+            elif swap < 0:
+                break
+    return dims
+
+
+def _compared(a: Dim, b: Dim) -> int:
+    """1 if ``b`` belongs before ``a``; -1 if not; 0: either."""
+    if (a.out == 0) != (b.out == 0):
+        return 1 if b.out == 0 else -1
+    for one, other in ((a.out, b.out), (a.step, b.step)):
+        if one == 0 or other == 0:
+            continue
+        if one != other:
+            return -1 if one < other else 1
+        if a.size > b.size:
+            return 1
+    return 0
+
+
+def _joined(dims: list[Dim]) -> list[Dim]:
+    joined: list[Dim] = []
+    for dim in dims:
+        last = joined[-1] if joined else None
+        if last is None:
+            joined.append(Dim(dim.size, dim.step, dim.out))
+        elif last.size == 1:
+            last.size, last.step, last.out = dim.size, dim.step, dim.out
+        elif dim.size == 1 or (last.size * last.step == dim.step and last.size * last.out == dim.out):
+            last.size *= dim.size
+        else:
+            joined.append(Dim(dim.size, dim.step, dim.out))
+    return joined
+
+
+def _power(size: int, most: int) -> int:
+    """The largest power of two that is not above ``size``; at most ``most``."""
+    return most if size >= most else 1 << (max(size, 1).bit_length() - 1)
+
+
+def _vector(dims: list[Dim], first: int, offset: int) -> int:
+    """The number of results that a thread makes at once. Source: ``Reduce.cuh``, ``get_output_vec_size``."""
+    size = 4
+    steps = [dim.step for place, dim in enumerate(dims) if place != first]
+    for number in (offset, dims[first].size, *steps):
+        while number % size:
+            size //= 2
+    return size
+
+
+def staged(dims: list[Dim], gpu: Gpu, element: int, vector: int = 4, offset: int = 0) -> tuple[int, int]:
+    """Bytes of the staging buffer and of the semaphores of a reduction; ``(0, 0)`` if each result is one block's.
+
+    Args:
+        dims: its axes, from :func:`axes`.
+        element: bytes of the type that accumulates.
+        vector: how many values a thread loads at once.
+        offset: of the input in its storage, in elements.
+
+    Source: ``Reduce.cuh``, ``setReduceConfig``, ``global_memory_size`` and ``semaphore_size``.
+    """
+    outputs = prod(dim.size for dim in dims if dim.out)
+    inputs = prod(dim.size for dim in dims) // max(outputs, 1)
+    reduced = sum(dim.out == 0 for dim in dims)
+    along = reduced == len(dims) or dims[0].step < dims[reduced].step
+    across, down = (inputs, outputs) if along else (outputs, inputs)
+    wide = 1
+    if dims and (dims[0].step if along else dims[reduced].step) == 1:
+        long = across >= 128 if gpu.version >= (2, 10) else across > 128
+        if along and long and reduced == 1:
+            across //= vector
+        elif not along:
+            wide = _vector(dims, reduced, offset)
+            across //= wide
+    width, height = _block(across, down, 512 // wide)
+    step_in, step_out = (width, 1) if along else (1, width)
+    if up(inputs, step_in) < min(height * 16, 256):
+        return 0, 0  # each warp makes results of its own
+    step_in *= height
+    values = up(inputs, step_in)
+    grid = up(outputs // wide, step_out)
+    target = gpu.processors * (gpu.threads // (width * height))
+    if values < 256 or grid > target:
+        return 0, 0
+    shared = max(min(up(target, grid), up(values, 16)), up(values, 256))
+    if shared <= 1:
+        return 0, 0
+    return element * outputs * shared * (1 if along else width * wide), 4 * grid
+
+
+def _block(across: int, down: int, most: int) -> tuple[int, int]:
+    """Width and height of a block of threads. Source: ``Reduce.cuh``, ``set_block_dimension``."""
+    across, down = _power(across, most), _power(down, most)
+    width = min(across, _WARP)
+    height = min(down, most // width)
+    return min(across, most // height), height
+
+
+def reduce(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, vector: int = 4) -> None:
+    """Ask for what a reduction of ``tensor`` over the axes ``reduced`` stages."""
+    if prod(tensor.shape) == 0:
+        return
+    if isinstance(reduced, int):
+        reduced = [reduced]
+    over = [axis % max(tensor.dim(), 1) for axis in reduced] if reduced else range(tensor.dim())
+    if prod(tensor.shape) > _LONG:
+        call.bound(element * prod(tensor.shape) // _LONG << 20, "a reduction of more than 2^31 elements runs in parts")
+        return
+    for size in staged(axes(tensor, over), call.gpu, element, vector, int(tensor.storage_offset())):
+        call.ask(size)
+
+
+def _axes_of(call: KernelCall) -> Any:
+    return call.get("dim")
+
+
+def _loads(call: KernelCall, dtype: torch.dtype) -> int:
+    """Values that a sum or a mean loads at once: of 16 bits eight since PyTorch 2.7."""
+    return 8 if dtype in _16_BITS and call.gpu.version >= (2, 7) else 4
+
+
+@row(
+    "sum", "mean", "prod", "nansum",
+    takes="where blocks share a result: a value for each block (of float32 for 16 bits) and a semaphore for each group of "
+    "results; a copy of an input that is summed in another dtype (bool, int32)",
+    source="aten/src/ATen/native/cuda/Reduce.cuh, setReduceConfig; ReduceOps.cpp, make_reduction_from_out_ty",
+    seen="cnn-small (576 and 4 bytes)",
+)  # fmt: skip
+def sums(call: KernelCall) -> None:
+    tensor, out = call["self"], call.outs[0]
+    dtype = tensor.dtype
+    if dtype != out.dtype and not (dtype in _16_BITS and out.dtype == torch.float32):
+        call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
+        dtype = out.dtype
+    reduce(call, tensor, _axes_of(call), accumulated(dtype), _loads(call, dtype))
+
+
+@row(
+    "any", "all",
+    takes="where blocks share a result: one byte for each block and a semaphore for each group of results",
+    source="aten/src/ATen/native/cuda/ReduceLogicKernel.cu",
+    seen="cnn-small (16, 32, 64, 128 and 144 bytes, and 4)",
+)  # fmt: skip
+def logic(call: KernelCall) -> None:
+    reduce(call, call["self"], _axes_of(call), 1)
+
+
+@row(
+    "amax", "amin", "aminmax", "max", "min",
+    takes="where blocks share a result: a value for each block (two for aminmax) and a semaphore for each group of results",
+    source="aten/src/ATen/native/cuda/ReduceMaxValuesKernel.cu, ReduceAMinMaxKernel.cu",
+)  # fmt: skip
+def extremes(call: KernelCall) -> None:
+    if call.get("other") is not None:
+        return  # of two tensors
+    tensor = call["self"]
+    pairs = 2 if "aminmax" in call.func._schema.name else 1
+    reduce(call, tensor, _axes_of(call), tensor.element_size() * pairs)
+
+
+@row(
+    "max.dim", "min.dim", "argmax", "argmin",
+    takes="where blocks share a result: a value and its place for each block, and a semaphore for each group of results",
+    source="aten/src/ATen/native/cuda/ReduceArgMaxKernel.cu; ReduceMaxValuesKernel.cu, max_launch_kernel",
+)  # fmt: skip
+def extremes_with_places(call: KernelCall) -> None:
+    reduce(call, call["self"], _axes_of(call), 16)
+
+
+@row(
+    "norm", "linalg_vector_norm",
+    takes="as sum",
+    source="aten/src/ATen/native/cuda/ReduceNormKernel.cu",
+)  # fmt: skip
+def norm(call: KernelCall) -> None:
+    tensor = call["self"]
+    reduce(call, tensor, _axes_of(call), accumulated(tensor.dtype))
+
+
+@row(
+    "std", "var", "std_mean", "var_mean",
+    takes="where blocks share a result: mean, squares and two counts for each block, and a semaphore for each group "
+    "of results",
+    source="aten/src/ATen/native/cuda/ReduceMomentKernel.cu; SharedReduceOps.h, WelfordData",
+)  # fmt: skip
+def moments(call: KernelCall) -> None:
+    tensor = call["self"]
+    wide = tensor.dtype == torch.float64
+    reduce(call, tensor, _axes_of(call), 32 if wide else 16, 2)
+
+
+@row(
+    "_foreach_norm",
+    takes="before its results: of each tensor one number of float32 for each 65,536 elements that the longest tensor has",
+    source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_norm_cuda",
+)
+def foreach_norm(call: KernelCall) -> None:
+    tensors = call["self"]
+    same = len({tensor.dtype for tensor in tensors}) == 1 and tensors[0].dtype.is_floating_point
+    if not same or call["ord"] not in (1, 2, float("inf")):
+        return  # one norm after another
+    chunks = max(up(prod(tensor.shape), 65_536) for tensor in tensors)
+    call.ask(len(tensors) * chunks * accumulated(tensors[0].dtype))
+    call.results = "last"
+
+
+@row(
+    "_softmax_backward_data",
+    takes="the product of gradient and output, as large as the input; copies of arguments that are not contiguous",
+    source="aten/src/ATen/native/cuda/SoftMax.cu, softmax_backward_cuda_out",
+)
+def softmax_backward(call: KernelCall) -> None:
+    grad, output = call["grad_output"], call["output"]
+    call.ask(prod(grad.shape) * max(grad.element_size(), output.element_size()), "TEMPORARY")
+    call.contiguous(output)
+
+
+@row(
+    "_log_softmax_backward_data",
+    takes="copies of arguments that are not contiguous",
+    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax_backward",
+)
+def log_softmax_backward(call: KernelCall) -> None:
+    call.contiguous(call["grad_output"])
+    call.contiguous(call["output"])
+
+
+@row(
+    "_softmax", "_log_softmax",
+    takes="a copy of an input that is not contiguous",
+    source="aten/src/ATen/native/cuda/SoftMax.cu, host_softmax",
+)  # fmt: skip
+def softmax(call: KernelCall) -> None:
+    call.contiguous(call["self"])
+
+
+@row(
+    "cumsum", "cumprod", "logcumsumexp",
+    takes="a copy of an input that is not contiguous; of one long axis the states of CUB's scan (an estimate)",
+    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim; CUB dispatch_scan.cuh",
+)  # fmt: skip
+def cumulate(call: KernelCall) -> None:
+    tensor, out = call["self"], call.outs[0]
+    if tensor.dim() == 0 or prod(tensor.shape) == 0:
+        return
+    if tensor.dtype != out.dtype:
+        call.ask(nbytes(out), "TEMPORARY")
+    else:
+        call.contiguous(tensor)
+    if prod(tensor.shape) == tensor.shape[call["dim"]]:
+        call.once(scan(prod(tensor.shape), out.element_size()), exact=False)
+
+
+@row(
+    "cummax", "cummin",
+    takes="a copy of an input that is not contiguous",
+    source="aten/src/ATen/native/cuda/ScanUtils.cuh, scan_dim_with_indices",
+)  # fmt: skip
+def cumulate_with_places(call: KernelCall) -> None:
+    call.contiguous(call["self"])
+
+
+@row(
+    "_foreach_add", "_foreach_add_", "_foreach_mul", "_foreach_mul_", "_foreach_div", "_foreach_div_", "_foreach_sqrt",
+    "_foreach_sqrt_", "_foreach_lerp_", "_foreach_addcmul_", "_foreach_addcdiv_", "_foreach_copy_", "_foreach_zero_",
+    "_fused_adam_", "_fused_adamw_", "_fused_sgd_", "_amp_foreach_non_finite_check_and_unscale_",
+    takes="nothing: the addresses of a list travel with the launch",
+    source="aten/src/ATen/native/cuda/MultiTensorApply.cuh, multi_tensor_apply",
+    seen="cnn-small (_foreach_sqrt)",
+)  # fmt: skip
+def foreach(call: KernelCall) -> None:
+    return None

@@ -1,0 +1,172 @@
+"""Sorting, the largest k, and what is drawn by sorting."""
+
+from __future__ import annotations
+
+from math import ceil, log, log2, prod
+
+import torch
+
+from .call import Gpu, KernelCall, nbytes, row, up
+from .cub import aliased, radix_sort, scan
+
+_LONG, _PAIR = 8, 8
+_SMALL = 4096  # elements of an axis that are sorted in place
+
+
+def stable_sort(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
+    """The requests of a sort along an axis of more than 4,096 elements.
+
+    Source: ``cuda/SortStable.cu``, ``launch_stable_sort_kernel``.
+    """
+    length, width = tensor.shape[dim], tensor.element_size()
+    batches, count = prod(tensor.shape) // length, prod(tensor.shape)
+    bits = 8 * width
+    if batches == 1 or length >= 1_000_000:
+        call.ask(length * _LONG)
+        for _ in range(batches):
+            call.once(radix_sort(call.gpu, length, width, _LONG, bits))
+    elif batches < 128:
+        call.ask(count * _PAIR)
+        call.ask(count * _PAIR)
+        call.once(radix_sort(call.gpu, count, width, _PAIR, bits))
+        segment = max(1, (batches - 1).bit_length())
+        call.once(radix_sort(call.gpu, count, 4, _PAIR, segment), exact=False)
+    else:
+        call.ask(count * _LONG)
+        call.once(aliased(count * width, count * _LONG))
+
+
+def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
+    """A sort into two results, ``values`` and ``indices``. Source: ``cuda/Sort.cpp``, ``sort_cuda_kernel``."""
+    if tensor.dim() == 0 or prod(tensor.shape) == 0:
+        return
+    if tensor.shape[dim] <= _SMALL:
+        call.once(tensor.shape[dim] * _LONG, "TEMPORARY")  # 0...n-1, copied into the indices
+        return
+    if tensor.stride(dim) != 1:
+        call.ask(nbytes(tensor), "TEMPORARY")
+        call.ask(nbytes(tensor), "TEMPORARY")
+        call.ask(prod(tensor.shape) * _LONG, "TEMPORARY")
+    stable_sort(call, tensor, dim)
+
+
+@row(
+    "sort",
+    "argsort",
+    "msort",
+    takes="up to 4,096 elements of an axis: 0...n-1; of a longer one: their places (8 bytes each; twice for 2 to 127 "
+    "rows) and "
+    "CUB's sort; where the axis is not the densest, copies of values and places",
+    source="aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
+)
+def sort(call: KernelCall) -> None:
+    sorted_along(call, call["self"], call["dim"])
+
+
+def _several_blocks(slices: int, length: int) -> bool:
+    """True if blocks share a slice. Source: ``cuda/TensorTopK.cu``, ``should_use_multiblock``."""
+    bounds = [(20, 20_000), (40, 10_000), (80, 8000), (199, 5000), (799, 3000), (4000, 800)]
+    least = next((least for most, least in bounds if slices <= most), 400)
+    return length >= least
+
+
+def _items(gpu: Gpu, slices: int, length: int) -> int:
+    """Elements of a thread, 4 to 64. Source: ``cuda/TensorTopK.cu``, ``get_items_per_thread``."""
+    blocks = min(65_536 // (40 * 256), 32 if gpu.threads >= 2048 else 16)
+    return max(4, min(up(length * slices, gpu.processors * blocks * 256), 64))
+
+
+@row(
+    "topk",
+    takes="where blocks share a slice: five arrays of 4 bytes a slice and 516 bytes a block; a result of more than "
+    "4,096 is sorted",
+    source="aten/src/ATen/native/cuda/TensorTopK.cu, mbtopk::launch; TensorTopK.cpp, topk_out_cuda",
+)
+def topk(call: KernelCall) -> None:
+    tensor, dim, k = call["self"], call["dim"], call["k"]
+    if tensor.dim() == 0 or prod(tensor.shape) == 0 or k == 0:
+        return
+    length = tensor.shape[dim]
+    slices = prod(tensor.shape) // length
+    if slices <= 10 and length >= 100_000:
+        call.ask(nbytes(tensor), "TEMPORARY")
+        call.ask(prod(tensor.shape) * _LONG, "TEMPORARY")
+        sorted_along(call, tensor, dim)
+        return
+    if _several_blocks(slices, length):
+        _many_blocks(call, tensor, slices, length)
+    values = call.outs[0]
+    if call["sorted"] and k > _SMALL:
+        call.ask(prod(values.shape) * _LONG, "TEMPORARY")
+        call.ask(nbytes(values), "TEMPORARY")
+        sorted_along(call, values, dim)
+        call.once(prod(values.shape) * _LONG, "TEMPORARY")
+
+
+def _many_blocks(call: KernelCall, tensor: torch.Tensor, slices: int, length: int) -> None:
+    width = tensor.element_size()
+    blocks = slices * up(length, _items(call.gpu, slices, length) * 256)
+    radix = max(4, width)
+    sizes = (slices * width, slices * 4, slices * 4, slices * radix, blocks * 256 * 2, blocks * 4, blocks * 4)
+    asked = [call.ask(size) for size in sizes]
+    for _ in range(width):
+        call.once(scan(blocks, 4), exact=False)
+    call.free(*reversed(asked))
+
+
+@row(
+    "randperm",
+    takes="0...n-1; keys of 4 bytes (8 from about 40,000 on: the chance of two equal keys stays under a tenth) twice; "
+    "CUB's sort",
+    source="aten/src/ATen/native/cuda/Randperm.cu, randperm_out_cuda",
+)
+def randperm(call: KernelCall) -> None:
+    n, out = call["n"], call.outs[0]
+    if n == 0:
+        return
+    call.result(0)
+    call.ask(nbytes(out), "TEMPORARY")
+    bits = min(64, ceil(log2(n - (6 * n * n + 1) / (log(0.9) * 12))))
+    key = 4 if bits <= 32 else 8
+    call.ask(n * key, "TEMPORARY")
+    call.ask(n * key, "TEMPORARY")
+    call.once(radix_sort(call.gpu, n, key, out.element_size(), bits))
+
+
+@row(
+    "multinomial",
+    takes="without replacement, or for one sample: exponential numbers as large as the probabilities; else sums along them",
+    source="aten/src/ATen/native/Distributions.cpp, multinomial_out; cuda/MultinomialKernel.cu",
+)
+def multinomial(call: KernelCall) -> None:
+    tensor = call["self"]
+    if not call["replacement"] or call["num_samples"] == 1:
+        call.ask(nbytes(tensor), "TEMPORARY")
+        call.bound(nbytes(tensor) // 4 + 4096, "checks of the probabilities make masks of one byte an element")
+    else:
+        for _ in range(2):
+            call.ask(nbytes(tensor), "TEMPORARY")
+
+
+@row(
+    "_unique2",
+    "unique_dim",
+    "unique_consecutive",
+    "_unique",
+    takes="sorted copies of values and places; the number of results is a value",
+    source="aten/src/ATen/native/cuda/UniqueCub.cu, compute_unique",
+)
+def unique(call: KernelCall) -> None:
+    tensor = call["self"]
+    call.bound(3 * nbytes(tensor) + 4 * _LONG * prod(tensor.shape), "unique sorts: its temporaries depend on what it finds")
+
+
+@row(
+    "median",
+    "kthvalue",
+    "mode",
+    takes="a copy of an input that is not contiguous",
+    source="aten/src/ATen/native/cuda/Sorting.cpp",
+)
+def median(call: KernelCall) -> None:
+    call.contiguous(call["self"])
