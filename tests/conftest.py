@@ -15,13 +15,11 @@ try:
 except ModuleNotFoundError:
     torch = None  # type: ignore[assignment]  # there is none for a free-threaded Python
 
-import tinygrad_mem as tm
-from tinygrad_mem import interrupts, scope
 from tinygrad_mem.devices import cuda_problem, device
 from tinygrad_mem.interrupts import FREE_THREADED
 from tinygrad_mem.memory import alive, census
 
-from . import profiles
+from . import profiles, seal
 from .dealing import Dealing
 from .emulated.device import Device
 from .emulated.plugin import CudaHalf
@@ -44,6 +42,7 @@ if torch is None:
     sys.meta_path.append(_Skip)  # type: ignore[arg-type]
 else:
     torch.set_num_threads(1)
+    torch.set_warn_always(True)  # else only the first test that does what it warns of would hear it
     torch.manual_seed = torch.default_generator.manual_seed  # its own writes a stack trace for each kind of GPU, each time
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
@@ -147,23 +146,22 @@ def only_memory(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="module")
+def begun() -> None:
+    """What a module's own fixtures make and measure, they do as the first."""
+    gc.collect()
+    seal.begin()
+
+
 @pytest.fixture(autouse=True)
 def sealed() -> Iterator[None]:
-    """No test leaves a switch turned; what earlier ones left in cycles is collected between tests, or where one asks for it."""
-    device("cpu").generator.manual_seed(0)
-    device("meta").generator.manual_seed(0)
+    """No test leaves a switch turned, and none begins with what an earlier one left in cycles, or in the pools."""
+    gc.collect()  # else it would go, and its bytes with it, in the middle of a test that counts
     if len(gc.get_objects()) > CROWD:
         leave_out()
+    seal.begin()
+    before = seal.state()
     gc.disable()
     yield
     gc.enable()
-    assert tm.is_grad_enabled(), "the test left gradients off"
-    assert interrupts.may_wait(), "the test left the lock taken"
-    assert scope.listeners == (), "the test left a listener"
-    assert scope.local.saved_hooks == (), "the test left saved-tensor hooks"
-    assert scope.local.autocast is None, "the test left a region of autocast"
-    assert scope.local.default_device is None, "the test left a default device"
-    assert scope.local.phase == "user"
-    assert not scope.local.op, f"the test left the op {scope.local.op!r} running"
-    assert tm.get_default_dtype() == tm.float32
-    assert device("cpu").pool.get_limit() == 0, "the test left a limit on the pool"
+    assert not (left := seal.left(before)), "\n".join(left)

@@ -44,9 +44,12 @@ def replacing(path: str | os.PathLike) -> Iterator[IO[bytes]]:
         return
     target = os.path.realpath(path)
     _remove_leftovers(target)
-    temporary = f"{_stem(target)}.{secrets.token_hex(8)}.tmp"
+    temporary = ""
     try:
-        with _begin(temporary, there) as file:
+        # a new name each time: who took the file of an older name for a leftover may remove that name at any later time
+        while (begun := _begin(temporary := f"{_stem(target)}.{secrets.token_hex(8)}.tmp", there)) is None:
+            pass
+        with begun as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
@@ -74,22 +77,25 @@ def _found(path: str) -> os.stat_result | None:
     return there
 
 
-def _begin(temporary: str, there: os.stat_result | None) -> IO[bytes]:
-    """Open the temporary file, locked, with the owner and the permissions of the old file."""
+def _begin(temporary: str, there: os.stat_result | None) -> IO[bytes] | None:
+    """Open the temporary file, locked, with the owner and the permissions of the old file.
+
+    Returns ``None`` if another process removed it as a leftover before it was locked.
+    """
     mode = 0o666 if there is None else stat.S_IMODE(there.st_mode) & 0o777
-    while True:
-        file = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115 (it is returned)
-        try:
-            if _lock(file) is not False and os.path.exists(temporary):
-                if there is not None and fcntl is not None:
-                    _give(file.fileno(), there, mode)
-                return file
-        except BaseException:
-            file.close()
-            raise
-        file.close()  # before it was locked, another process removed it as a leftover
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(temporary)
+    file = open(temporary, "xb", opener=lambda name, flags: os.open(name, flags, mode))  # noqa: SIM115 (it is returned)
+    try:
+        if _lock(file) is not False and os.path.exists(temporary):
+            if there is not None and fcntl is not None:
+                _give(file.fileno(), there, mode)
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(temporary)
+    return None
 
 
 def _give(file: int, there: os.stat_result, mode: int) -> None:

@@ -99,15 +99,17 @@ def test_the_state_is_the_threads_own():
     @tm.autocast("cpu", dtype=tm.float16)
     def there() -> None:
         begun.set()
-        assert go.wait(10)
+        assert go.wait(60)
         found.append(state())
 
     begun, go = threading.Event(), threading.Event()
     thread = threading.Thread(target=there)
     with tm.autocast("cpu", dtype=tm.float16):
-        threading.Thread(target=lambda: found.append(state())).start()
+        other = threading.Thread(target=lambda: found.append(state()))
+        other.start()
+        other.join()
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
     assert state() == OFF
     go.set()
     thread.join()

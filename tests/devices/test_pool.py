@@ -390,7 +390,7 @@ assert os.waitstatus_to_exitcode(status) == 0
 assert pool.used_bytes() == used
 assert big.sum().item() == 1 << 20, "the child wrote its parent's memory"
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 
@@ -419,7 +419,7 @@ for _ in range(30):
     assert os.waitstatus_to_exitcode(status) == 0
 done.set()
 """
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

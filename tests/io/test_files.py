@@ -224,6 +224,23 @@ def test_a_temporary_that_vanished_before_it_was_locked_is_begun_again(tmp_path:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
+def test_what_removes_a_temporary_late_removes_no_newer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Another process takes it for a leftover, locks it, and comes to delete its name only when this one has begun again."""
+    lock, begun = files._lock, []
+
+    def late(file: Any) -> bool | None:
+        begun.append(file.name)
+        return lock(file) if len(begun) > 1 else False
+
+    monkeypatch.setattr(files, "_lock", late)
+    with replacing(tmp_path / "file") as file:
+        file.write(b"x")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(begun[0])
+    assert (tmp_path / "file").read_bytes() == b"x"
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def test_others_files_are_no_leftovers(tmp_path: Path):
     names = ["file.0123456789abcdef.tmp.old", "file.0123456789ABCDEF.tmp", "file.tmp", "xfile.0123456789abcdef.tmp"]
     for name in names:

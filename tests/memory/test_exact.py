@@ -289,9 +289,11 @@ def test_threads_lose_no_event(where: str, work: list):
     pool = device(where).pool
     base = pool.used_bytes()
     errors: list[BaseException] = []
+    all_begun = threading.Barrier(len(work))  # else one could end first, and the next would have its number
 
     def thread(program: list) -> None:
         try:
+            all_begun.wait()
             with tm.device(where):
                 run = Program(where)
                 for what, a, b in program:

@@ -240,7 +240,7 @@ except tm.errors.OutOfMemoryError as error:
 else:
     sys.exit("no error")
 """
-    done = subprocess.run([sys.executable, "-c", program, tm.__file__], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program, tm.__file__], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

@@ -30,7 +30,7 @@ MIB = 1 << 20
 
 def in_a_process(program: str) -> None:
     """The program runs to its end and says nothing."""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
 
 

@@ -40,7 +40,7 @@ class Neighbour:
     def draw(self) -> tuple[int, int]:
         """Have it draw, and wait until it has."""
         self.told.put(True)
-        return self.drawn.get(timeout=10)
+        return self.drawn.get(timeout=60)
 
     def begin(self) -> tuple[int, int] | None:
         """Have it draw; what, if it can at once."""
@@ -138,7 +138,7 @@ def test_another_thread_at_every_bytecode_of_the_draws(neighbour: Neighbour, rel
     for both in interleavings(random.__file__):
         tm.manual_seed(1)
         (y, gradient), ticket = both(step, neighbour.begin)
-        ticket = ticket or neighbour.drawn.get(timeout=10)
+        ticket = ticket or neighbour.drawn.get(timeout=60)
         assert gradient == [2 * each for each in y], f"bytecode {points + 1}"  # y is x * x times what does not depend on x
         assert generator.state == (1, 3)
         assert ticket in ((1, 0), (1, 1), (1, 2))
@@ -177,7 +177,7 @@ def test_a_thread_that_goes_on_after_the_function_is_no_part_of_it():
     go, found = threading.Event(), []
 
     def late() -> None:
-        assert go.wait(10)
+        assert go.wait(60)
         found.append(device("cpu").generator.ticket())
 
     def function(x: Any) -> Any:

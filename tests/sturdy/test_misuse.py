@@ -166,7 +166,7 @@ def test_as_pytorch(call: Call):
     found, names = {}, set()
     for misuse in cases(call):
         theirs = attempt(misuse, torch, *arguments(misuse, torch))
-        with limit(20):
+        with limit(60):
             ours = attempt(misuse, tm, *arguments(misuse, tm))
         answer = difference(misuse, theirs, ours)
         number = named(misuse)
