@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 from itertools import takewhile
 from typing import Any
 
@@ -319,6 +321,25 @@ def test_the_page_is_the_table() -> None:
 def test_each_op_of_the_table_is_one_of_pytorchs() -> None:
     unknown = [op for op in ROWS if not hasattr(aten, op.split(".")[0])]
     assert unknown == ["miopen_batch_norm"] or unknown == []
+
+
+def test_rows_read_arguments_that_their_ops_have() -> None:
+    missing = []
+    for op, found in ROWS.items():
+        name, _, overload = op.partition(".")
+        read = set(re.findall(r'call\["(\w+)"\]', inspect.getsource(found.rule)))
+        packet = getattr(aten, name, None)
+        for each in [overload] if overload else packet.overloads() if packet else []:
+            schema = getattr(packet, each or "default")._schema
+            if schema.name.startswith("aten::") and str(schema.arguments[0].type) != "t[]":
+                missing += [f"{op}.{each}: {name}" for name in read - {argument.name for argument in schema.arguments}]
+    assert missing == []
+
+
+def test_a_bias_of_a_large_head_stages_more_than_its_gradient() -> None:
+    """4,096 rows of 50,000: 391 groups of 128 results on 2,112 places: six blocks share each, a value for each thread."""
+    found = beside(H100, aten.sum.dim_IntList, empty(4096, 50_000), [0], outs=empty(50_000))
+    assert asked(found) == [4 * 50_000 * 6 * 32 * 4, 4 * 391]
 
 
 def test_an_op_without_a_row_asks_for_nothing() -> None:

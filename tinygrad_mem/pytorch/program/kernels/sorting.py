@@ -60,7 +60,7 @@ def sorted_along(call: KernelCall, tensor: torch.Tensor, dim: int) -> None:
     source="aten/src/ATen/native/cuda/Sort.cpp, sort_cuda_kernel; SortStable.cu; CUB dispatch_radix_sort.cuh",
 )
 def sort(call: KernelCall) -> None:
-    sorted_along(call, call["self"], call["dim"])
+    sorted_along(call, call["self"], call.get("dim", 0))
 
 
 def _several_blocks(slices: int, length: int) -> bool:
