@@ -30,15 +30,29 @@ def around(watch: Watch) -> Iterator[None]:
 
     loading = {"_get_iterator": _single(watch, DataLoader._get_iterator)}
     fetching = {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}
+    state = {"get_rng_state": _owned(watch, torch.get_rng_state)}
     with (
         patched(torch.nn.RNNBase, {"flatten_parameters": flatten_parameters}),
-        patched(torch, {"compile": compiled}),
+        patched(torch, {"compile": compiled, **state}),
+        patched(torch.random, state),
         patched(torch.utils, {"swap_tensors": partial(replace, watch)}),
         patched(DataLoader, loading),
         patched(dataloader._BaseDataLoaderIter, fetching),
         torch.compiler.set_stance("force_eager"),
     ):
         yield
+
+
+def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    """A function whose result is a real tensor of the program, which it may keep."""
+
+    def state() -> torch.Tensor:
+        made = own()
+        with torch._C.DisableTorchFunction():
+            watch.own(made, made)
+        return made
+
+    return state
 
 
 def _single(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ from ...errors import DeviceError, OutOfMemoryError
 from ...interrupts import context
 from ...memory.sizes import bytes_text
 from . import recurrent
+from .alone import Alone, as_made
 from .composite import KERNELS
 from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
@@ -31,6 +32,7 @@ _FILLS = {  # in place, without memory of their own; fake tensors would decompos
     if overload != "Tensor"
 }
 _RESIZES = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Storage_storage_offset}
+_LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
@@ -49,6 +51,7 @@ class Watch(TorchDispatchMode):
         self.kernels = KERNELS | recurrent.layers(self.note)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
+        self.alone = Alone()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
 
     @classmethod
@@ -62,8 +65,12 @@ class Watch(TorchDispatchMode):
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
-        if func in _FILLS:
+        if func in _FILLS and self.device.type != "cpu":
             return args[0]
+        if func is _LIFT and not isinstance(args[0], FakeTensor):
+            fake = self.adopt(args[0])
+            self.own(args[0], fake)
+            args = (fake,)
         args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
         if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
             with self:
@@ -72,7 +79,7 @@ class Watch(TorchDispatchMode):
             if made is not NotImplemented:
                 return made
         number = self.numbers.before(func, args, kwargs)
-        made = func(*args, **kwargs)
+        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else func(*args, **kwargs)
         if func in _RESIZES:
             self._resized(args[0])
         self._see(func, args, made)
@@ -83,6 +90,23 @@ class Watch(TorchDispatchMode):
         """Say once what the prediction assumes."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
+        call = None if func in _RESIZES else self.alone.call(func, args, kwargs)
+        made = args[0] if func in _FILLS else func(*args, **kwargs)
+        if call is None:
+            return made
+        found = self.alone.within(call, args, kwargs, made)
+        if found.unknown:
+            self.note(f"what {_name(func)} takes beside its results is not known: {found.unknown}")
+        made = as_made(made, found, args)
+        if found.peak > found.kept:
+            place = self.places.here(_name(func))
+            workspace = self.ledger.malloc(found.peak - found.kept, place, "WORKSPACE")
+            self._see(func, args, made)
+            self.ledger.free(workspace, place)
+        return made
 
     @context
     def as_role(self, role: str) -> Iterator[None]:
@@ -197,6 +221,13 @@ class Watch(TorchDispatchMode):
             self._hold(storage, self.ledger.malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
             self.numbers.know(fake, tensor)
         return fake
+
+    def own(self, tensor: torch.Tensor, seen: torch.Tensor) -> None:
+        """Count a real tensor that PyTorch made for the program, as long as ``seen`` lives. NumPy's memory is not PyTorch's."""
+        storage = tensor.untyped_storage()
+        if tensor.device == self.device and storage.nbytes() and storage.resizable():
+            place = self.places.here("tensor")
+            self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
 
 
 def _flat(values: Any) -> list[Any]:
