@@ -342,6 +342,14 @@ def test_a_bias_of_a_large_head_stages_more_than_its_gradient() -> None:
     assert asked(found) == [4 * 50_000 * 6 * 32 * 4, 4 * 391]
 
 
+def test_long_sums_run_in_parts() -> None:
+    """2^30 numbers of 4 bytes: two parts of 2^29, one after the other, each staged by 528 blocks or more."""
+    found = beside(H100, aten.sum.default, empty(1 << 30), outs=empty())
+    half = beside(H100, aten.sum.default, empty(1 << 29), outs=empty())
+    assert asked(found) == asked(half) * 2
+    assert [step.kind for step in found.steps] == ["ask", "ask", "free", "free"] * 2
+
+
 def test_an_op_without_a_row_asks_for_nothing() -> None:
     assert beside(H100, aten.relu.default, empty(3), outs=empty(3)) == Requests()
 

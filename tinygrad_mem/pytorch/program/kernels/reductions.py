@@ -13,7 +13,7 @@ from .call import Gpu, KernelCall, accumulated, nbytes, row, up
 from .cub import scan
 
 _WARP = 32
-_LONG = torch.iinfo(torch.int32).max
+_INT_MAX = torch.iinfo(torch.int32).max
 _16_BITS = (torch.float16, torch.bfloat16)
 
 
@@ -122,7 +122,7 @@ def staged(dims: list[Dim], gpu: Gpu, element: int, vector: int = 4, offset: int
     wide = 1
     if dims and (dims[0].step if along else dims[reduced].step) == 1:
         long = across >= 128 if gpu.version >= (2, 10) else across > 128
-        if along and long and reduced == 1:
+        if along and long and reduced == 1 and (vector >= 4 or gpu.version >= (2, 7)):
             across //= vector
         elif not along:
             wide = _vector(dims, reduced, offset)
@@ -158,11 +158,27 @@ def reduce(call: KernelCall, tensor: torch.Tensor, reduced: Any, element: int, v
     if isinstance(reduced, int):
         reduced = [reduced]
     over = [axis % max(tensor.dim(), 1) for axis in reduced] if reduced else range(tensor.dim())
-    if prod(tensor.shape) > _LONG:
-        call.bound(element * prod(tensor.shape) // _LONG << 20, "a reduction of more than 2^31 elements runs in parts")
-        return
-    for size in staged(axes(tensor, over), call.gpu, element, vector, int(tensor.storage_offset())):
-        call.ask(size)
+    dims, width = axes(tensor, over), tensor.element_size()
+    parts = _parts(dims, width)
+    if parts > 1 and tensor.dtype in _16_BITS:
+        call.ask(element * prod(dim.size for dim in axes(tensor, over) if dim.out))  # what the parts add up to
+    for _ in range(parts):
+        asked = [call.ask(size) for size in staged(dims, call.gpu, element, vector, int(tensor.storage_offset()))]
+        if parts > 1:
+            call.free(*reversed(asked))
+
+
+def _parts(dims: list[Dim], width: int) -> int:
+    """Halve axes until places of a part, in bytes, are numbers of 32 bits; return the number of parts.
+
+    Source: ``TensorIterator.cpp``, ``can_use_32bit_indexing`` and ``get_dim_to_split``.
+    """
+    parts = 1
+    while 1 + sum((dim.size - 1) * dim.step * width for dim in dims) > _INT_MAX:
+        longest = max(dims, key=lambda dim: (dim.size - 1) * dim.step)
+        longest.size = up(longest.size, 2)
+        parts *= 2
+    return parts
 
 
 def _axes_of(call: KernelCall) -> Any:
