@@ -18,7 +18,10 @@ LINEAR = checks.JOBS[0]
 
 
 @pytest.fixture
-def here(dev: str) -> Any:
+def here(dev: str, request: pytest.FixtureRequest) -> Any:
+    """The device, with an empty pool: limits are tried on it."""
+    if dev == "cuda":
+        request.getfixturevalue("gpu_pool")
     return tm.device(dev)
 
 

@@ -32,7 +32,7 @@ def test_ours_answers_for_cupy():
 
 
 @pytest.mark.cuda
-def test_seeds_and_cache_of_a_gpu():
+def test_seeds_and_cache_of_a_gpu(gpu_pool: object):
     tm.cuda.manual_seed_all(5)
     first = tm.rand(3, device="cuda").tolist()
     tm.cuda.manual_seed(5)

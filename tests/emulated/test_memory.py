@@ -188,11 +188,9 @@ def test_a_failed_allocation_is_no_event(emulated: Device):
     assert pool.used_bytes() == used
 
 
-def test_a_device_of_a_given_size_is_full(emulated: Device):
+def test_a_device_of_a_given_size_is_full(emulated: Device, gpu_pool: Any):
     import cupy
 
-    pool = cupy.get_default_memory_pool()
-    pool.free_all_blocks()
     free, total = cupy.cuda.runtime.memGetInfo()
     with emulated.capacity(total - free + (1 << 20)):
         kept = cupy.empty(1 << 20, "uint8")
@@ -200,21 +198,17 @@ def test_a_device_of_a_given_size_is_full(emulated: Device):
             cupy.empty(1 << 20, "uint8")
         del kept
         assert cupy.empty(1 << 20, "uint8").size == 1 << 20
-    pool.free_all_blocks()
 
 
-def test_a_driver_that_refuses(emulated: Device):
+def test_a_driver_that_refuses(emulated: Device, gpu_pool: Any):
     import cupy
 
-    pool = cupy.get_default_memory_pool()
-    pool.free_all_blocks()
     with emulated.refusing(after=1):
         kept = cupy.empty(3 << 20, "uint8")
         with pytest.raises(cupy.cuda.memory.OutOfMemoryError):
             cupy.empty(5 << 20, "uint8")
     assert cupy.empty(5 << 20, "uint8").size == 5 << 20
     del kept
-    pool.free_all_blocks()
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
