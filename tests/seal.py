@@ -12,7 +12,7 @@ import numpy as np
 
 import tinygrad_mem as tm
 from tinygrad_mem import absent, interrupts, scope
-from tinygrad_mem.devices import device
+from tinygrad_mem.devices import base, device
 from tinygrad_mem.dtypes import float32, get_default_dtype
 
 from . import pools
@@ -28,10 +28,19 @@ def begin() -> None:
     pools.begin()
     for place in pools.PLACES:
         device(place).generator.manual_seed(0)
+    _unhook()
     random.seed(0)
     absent._said.clear()
     if torch := sys.modules.get("torch"):
         torch.default_generator.manual_seed(0)
+
+
+def _unhook() -> None:
+    """A thread that ran an op while somebody tracked keeps our hook (``PoolEvents.stay``): the next test begins without it."""
+    for (kind, _), place in list(base._instances.items()):
+        events = vars(place).get("_events") if kind == "cuda" else None
+        while events is not None and getattr(events._here, "depth", 0):
+            events.__exit__()
 
 
 def state() -> dict[str, Any]:
@@ -48,7 +57,7 @@ def state() -> dict[str, Any]:
         "settings of NumPy": (np.geterr(), np.getbufsize()),
         "options of PyTorch": {name: getattr(torch, name)() for name in _OPTIONS} if torch else None,
         "precision of products": tm.get_float32_matmul_precision(),
-        "hooks of CuPy's memory": sorted(hooks.get_memory_hooks()) if hooks else [],
+        "hooks of CuPy's memory": hooks and [name for name in hooks.get_memory_hooks() if not name.startswith("tinygrad_mem")],
     }
 
 

@@ -65,7 +65,7 @@ def test_each_step_of_the_front_has_the_bytes_that_were_predicted():
     assert seen >= {"recompute", "offload", "in_backward", "accumulation"}
 
 
-def test_a_plan_trains_inside_its_budget():
+def test_a_plan_trains_inside_its_budget(gpu_pool: object):
     """The pool is CuPy's: it may cut its blocks in another way than ours, so it gets one block of the largest size more."""
     front = planned()
     plain = front.plain
