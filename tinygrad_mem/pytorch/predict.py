@@ -18,19 +18,23 @@ class Prediction(Track):
         peak_reserved: the most bytes that the allocator had of the driver.
         out_of_memory: what the program asked for when the card was full; ``""``: it fits.
         notes: what the prediction assumed, in sentences.
+        unknown: what cannot be known without a GPU -> the most bytes that one call may take for it beside what is counted.
     """
 
     settings: str
     peak_reserved: int
     out_of_memory: str
     notes: list[str]
+    unknown: dict[str, int]
 
     @classmethod
-    def of_run(cls, log: Log, settings: str, peak_reserved: int, out_of_memory: str, notes: list[str]) -> Prediction:
+    def of_run(
+        cls, log: Log, settings: str, peak_reserved: int, out_of_memory: str, notes: list[str], unknown: dict[str, int]
+    ) -> Prediction:
         """The prediction with this log."""
         self = object.__new__(cls)
         self.log, self.device, self.settings, self.peak_reserved = log, log.device, settings, peak_reserved
-        self.out_of_memory, self.notes = out_of_memory, notes
+        self.out_of_memory, self.notes, self.unknown = out_of_memory, notes, unknown
         return self
 
     @property

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ...interrupts import context
+from .kernels import Gpu
 from .ledger import Ledger
 
 GIB = 1 << 30
@@ -24,15 +25,11 @@ class Card:
     """The answers of ``torch.cuda`` for the GPU of a prediction.
 
     Args:
-        capability: compute capability; ``(9, 0)`` is Hopper.
-        processors: how many multiprocessors it has.
+        capacity: bytes; ``None``: the program hears of 80 GiB, and may have more.
     """
 
-    def __init__(
-        self, ledger: Ledger, capacity: int | None, capability: tuple[int, int] = (9, 0), processors: int = 132
-    ) -> None:
-        self._ledger, self._capacity = ledger, capacity or 80 * GIB
-        self.capability, self.processors = capability, processors
+    def __init__(self, ledger: Ledger, capacity: int | None, gpu: Gpu) -> None:
+        self._ledger, self._capacity, self._gpu = ledger, capacity or 80 * GIB, gpu
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
@@ -45,7 +42,7 @@ class Card:
             "device_count": lambda: 1,
             "current_device": lambda: 0,
             "get_device_name": lambda device=None: "a GPU that is predicted",
-            "get_device_capability": lambda device=None: self.capability,
+            "get_device_capability": lambda device=None: self._gpu.capability,
             "get_device_properties": lambda device=None: self.properties(),
             "memory_stats": lambda device=None: self._memory_stats(),
             "memory_allocated": lambda device=None: stats("allocated_bytes.all.current"),
@@ -67,10 +64,10 @@ class Card:
         }
 
     def properties(self) -> SimpleNamespace:
-        major, minor = self.capability
+        major, minor = self._gpu.capability
         return SimpleNamespace(
             name="a GPU that is predicted", major=major, minor=minor, total_memory=self._capacity,
-            multi_processor_count=self.processors, warp_size=32, max_threads_per_multi_processor=2048,
+            multi_processor_count=self._gpu.processors, warp_size=32, max_threads_per_multi_processor=2048,
         )  # fmt: skip
 
     def _memory_stats(self) -> dict[str, int]:

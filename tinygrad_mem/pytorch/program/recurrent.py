@@ -13,13 +13,12 @@ from typing import Any
 
 import torch
 
+from .kernels.recurrent import kept
+
 Tensors = list[torch.Tensor]
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-_BESIDE = {"lstm": 2, "gru": 2, "rnn_tanh": 1, "rnn_relu": 1}  # the cell, GRU's hidden product, and the output
-NOTE = (
-    "cuDNN's recurrent layers keep a reserve space whose size NVIDIA does not publish: counted is the least that backward "
-    "needs. A GPU takes more, and a workspace beside it"
-)
+_MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
+_WHY = "cuDNN alone knows the reserve and the workspace of its recurrent layers; counted is the least that backward needs"
+_WORKSPACE = 16 << 20  # bytes: more than cuDNN's own scratch beside the gates
 
 
 class _Recurrent(torch.autograd.Function):
@@ -52,8 +51,8 @@ class _Recurrent(torch.autograd.Function):
         return None, made, *found, *pieces
 
 
-def layer(name: str, note: Callable[[str], None]) -> Callable[..., Any]:
-    """``aten::lstm.input`` and its like for tensors on the GPU; ``note`` is told what is not known."""
+def layer(name: str, bound: Callable[[int, str], None]) -> Callable[..., Any]:
+    """``aten::lstm.input`` and its like for tensors on the GPU; ``bound`` hears how much more cuDNN may take."""
 
     def run(
         input: torch.Tensor,
@@ -66,16 +65,16 @@ def layer(name: str, note: Callable[[str], None]) -> Callable[..., Any]:
         bidirectional: bool,
         batch_first: bool,
     ) -> Any:
-        note(NOTE)
         states = list(hx) if name == "lstm" else [hx]
         if torch.is_autocast_enabled("cuda"):
             lower = torch.get_autocast_dtype("cuda")
             input, states, params = input.to(lower), [s.to(lower) for s in states], [p.to(lower) for p in params]
         directions, hidden = 2 if bidirectional else 1, states[0].shape[-1]
         width = states[0].shape[-1] * directions
-        steps = input.shape[0] * input.shape[1]
-        cells = steps * num_layers * directions * hidden
-        reserve = cells * (_GATES[name] + _BESIDE[name]) * input.element_size()
+        steps, batch = input.shape[:2]
+        masks = bool(train and dropout)
+        reserve = kept(_MODES[name], hidden, num_layers, directions, steps, batch, input.element_size(), masks)
+        bound(reserve + _WORKSPACE, _WHY)
         keeps = torch.is_grad_enabled() and train and any(t.requires_grad for t in (input, *states, *params))
         shapes = (*input.shape[:2], width), tuple(states[0].shape), reserve, len(states), keeps
         output, *after = _Recurrent.apply(shapes, input, *states, *params)
@@ -84,9 +83,9 @@ def layer(name: str, note: Callable[[str], None]) -> Callable[..., Any]:
     return run
 
 
-def layers(note: Callable[[str], None]) -> dict[str, Callable[..., Any]]:
+def layers(bound: Callable[[int, str], None]) -> dict[str, Callable[..., Any]]:
     """The kernels of all recurrent layers, by the name of the op."""
-    return {f"{name}.input": layer(name, note) for name in _GATES}
+    return {f"{name}.input": layer(name, bound) for name in _MODES}
 
 
 def flatten_parameters(module: torch.nn.RNNBase) -> None:

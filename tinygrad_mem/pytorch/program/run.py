@@ -26,6 +26,7 @@ from .calls import Calls
 from .cuda import Card, gpu
 from .dispatcher import kernels
 from .fake import GpuTensorMode
+from .kernels import Gpu
 from .ledger import Ledger
 from .places import Places, users_line
 from .roles import Roles
@@ -34,16 +35,17 @@ from .watch import Watch
 
 def run_program(
     run: Callable[[], Any], device: torch.device, settings: str, capacity: int | None
-) -> tuple[Log, str, int, str, list[str]]:
-    """The log of a program, the settings, the peak of reserved bytes, what was refused, and notes."""
+) -> tuple[Log, str, int, str, list[str], dict[str, int]]:
+    """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
+    gpu = Gpu()
     ledger, places = Ledger(str(device), settings, capacity), Places()
-    watch = Watch(GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device)
+    watch = Watch(GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device, gpu)
     roles = Roles(ledger, places, watch.find)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
-        for part in _parts(watch, roles, Card(ledger, capacity)):
+        for part in _parts(watch, roles, Card(ledger, capacity, gpu)):
             stack.enter_context(part)
         try:
             result = run()
@@ -52,7 +54,7 @@ def run_program(
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
-    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes
+    return ledger.log(), settings, ledger.peak_reserved, refused, watch.notes, watch.unknown
 
 
 def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:

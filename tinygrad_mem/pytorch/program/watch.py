@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,9 +18,11 @@ from ...interrupts import context
 from ...memory.sizes import bytes_text
 from . import recurrent
 from .alone import Alone, as_made
+from .attention import attention
 from .composite import KERNELS
 from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
+from .kernels import Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .places import Places
@@ -43,12 +46,19 @@ class Watch(TorchDispatchMode):
         role: the category of what is asked for next, where a caller knows it.
     """
 
-    def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device) -> None:
+    def __init__(self, fake: GpuTensorMode, ledger: Ledger, places: Places, device: torch.device, gpu: Gpu) -> None:
         super().__init__()
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
-        self.kernels = KERNELS | recurrent.layers(self.note)
+        self.gpu = gpu
+        self.unknown: dict[str, int] = {}
+        self.kernels = {
+            **KERNELS,
+            **recurrent.layers(self.bound),
+            "scaled_dot_product_attention": partial(attention, gpu),
+        }
+        self._table, self._workspaces = Kernels(gpu), []
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self.alone = Alone()
@@ -82,7 +92,7 @@ class Watch(TorchDispatchMode):
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else func(*args, **kwargs)
         if func in _RESIZES:
             self._resized(args[0])
-        self._see(func, args, made)
+        self._ask(func, args, kwargs, made)
         self.numbers.after(func, args, kwargs, made, number)
         return made
 
@@ -143,6 +153,37 @@ class Watch(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             self._see(aten.stack.default, (), tree_leaves(values))
 
+    def _ask(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any) -> None:
+        """Count the results of an op, and what its kernel asks for beside them, in order."""
+        results = list(made) if isinstance(made, (list, tuple)) else [made]
+        if self.device.type != "cuda" or not any(map(self._here, (*results, *args))):
+            return self._see(func, args, results)
+        thread = "main" if torch._C._current_graph_task_id() == -1 else "autograd"
+        asked, blocks = self._table.beside(func, args, kwargs, made, thread), {}
+        for bound in asked.bounds:
+            self.bound(bound.size, bound.why)
+        for step in asked.events(len(results)):
+            if step.kind == "result":
+                self._see(func, args, results[step.block : step.block + 1])
+            elif step.kind == "free":
+                self.ledger.free(blocks.pop(step.block), self.places.here(_name(func)))
+            else:
+                block = self._malloc(step.size, self.places.here(_name(func)), step.role or "WORKSPACE")
+                (blocks.__setitem__ if step.kind == "ask" else lambda _, kept: self._workspaces.append(kept))(step.block, block)
+
+    def _here(self, value: Any) -> bool:
+        return isinstance(value, FakeTensor) and value.fake_device == self.device
+
+    def bound(self, size: int, why: str) -> None:
+        """Remember that up to ``size`` bytes more may be asked for, and why."""
+        self.unknown[why] = max(size, self.unknown.get(why, 0))
+
+    def _malloc(self, size: int, place: Place, role: str) -> HeldBlock:
+        try:
+            return self.ledger.malloc(size, place, role)
+        except OutOfMemoryError as error:
+            raise torch.OutOfMemoryError(str(error)) from None
+
     def _see(self, func: Any, args: tuple, made: Any) -> None:
         """Count the storages that an op made."""
         new = [made] if isinstance(made, FakeTensor) else [t for t in _flat(made) if isinstance(t, FakeTensor)]
@@ -153,12 +194,9 @@ class Watch(TorchDispatchMode):
 
     def _count(self, storage: Any, tensor: FakeTensor, func: Any, args: tuple) -> None:
         size, held = storage.nbytes(), None
-        if size and tensor.fake_device.type == self.device.type and tensor.fake_device.index == self.device.index:
+        if size and self._here(tensor):
             place = self.places.here(_name(func))
-            try:
-                held = self.ledger.malloc(size, place, self.role or self._role(place.phase, args))
-            except OutOfMemoryError as error:
-                raise torch.OutOfMemoryError(str(error)) from None
+            held = self._malloc(size, place, self.role or self._role(place.phase, args))
         self._hold(storage, held)
 
     def _hold(self, storage: Any, held: HeldBlock | None) -> None:
