@@ -157,7 +157,13 @@ Optimizer = Annotated[
 
 @app.command()
 def estimate(
-    network: Annotated[str, typer.Argument(help="a name such as vgg16 or gpt2, or your own: module:Class, file.py:Class")],
+    network: Annotated[
+        str,
+        typer.Argument(
+            help="a name such as vgg16 or gpt2; your own class or training function, of PyTorch or of this library: "
+            "file.py:Class, file.py:run, module:Class; or hf:config.json"
+        ),
+    ],
     batch_size: Annotated[int, typer.Option(min=1, help="samples in a step")] = 32,
     sample: Sample = None,
     tokens: Tokens = None,
@@ -169,12 +175,24 @@ def estimate(
         str | None,
         typer.Option(help="recompute each chain of blocks in backward, in segments: sqrt, every-block, or their number"),
     ] = None,
+    checkpoint: Annotated[bool, typer.Option("--checkpoint", help="hf: recompute each block in backward")] = False,
+    lora: Annotated[int | None, typer.Option(min=1, help="hf: train matrices of this rank beside the weights, by peft")] = None,
     budget: Annotated[str | None, typer.Option(help="bytes, such as '8 GiB'; exit status 1 if the step needs more")] = None,
-    device: PredictedDevice = "cpu",
+    gpu: Annotated[
+        str | None, typer.Option(help="answer for one card, such as 'RTX 4090'; exit status 1 unless a PyTorch program fits")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),
+    ] = None,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:
-    """Predict the memory of a training step, to the byte. The table goes layer by layer; nothing is computed or allocated."""
+    """Predict the memory of a training step; nothing is computed or allocated, and no GPU is needed.
+
+    A PyTorch program is told as PyTorch on a GPU would, with the cards on which it fits; a network of this
+    library layer by layer.
+    """
     _run("estimate", locals())
 
 

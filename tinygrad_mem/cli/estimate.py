@@ -20,7 +20,10 @@ from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..text import visible
+from . import estimate_torch
 from .networks import OPTIMIZERS, budget_of, network_of
+from .torch_programs import Asked
+from .users import is_torch
 
 
 @dataclass
@@ -58,15 +61,25 @@ def run(
     accumulate: int,
     recompute: str | None,
     budget: str | None,
-    device: str,
+    gpu: str | None,
+    lora: int | None,
+    checkpoint: bool,
+    device: str | None,
     as_json: bool,
 ) -> int:
-    """Estimate and print. Returns 1 if the peak exceeds the budget, else 0.
+    """Estimate and print. Returns 1 if the peak exceeds the budget, or what ``--gpu`` has, else 0.
 
     Raises:
         ArgumentError: no such network, no such size, a class that fails, a network without chains of blocks to recompute.
         DeviceError: ``device`` is neither ``cpu`` nor ``cuda``, or CuPy is not installed, which ``cuda`` needs.
     """
+    if is_torch(network):
+        if recompute is not None or master_weights:
+            raise ArgumentError("--recompute and --master-weights are for networks of tinygrad_mem; write them in a function")
+        asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
+        return estimate_torch.run(asked, budget, gpu, as_json)
+    if gpu is not None or lora is not None or checkpoint:
+        raise ArgumentError(f"--gpu, --lora and --checkpoint are for programs of PyTorch, and {network} is none")
     room = None if budget is None else budget_of(budget)
     named = network_of(network, sample, tokens)
     if recompute is not None:
@@ -75,7 +88,7 @@ def run(
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
-    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device)
+    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu")
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import tinygrad_mem as tm
@@ -18,6 +15,7 @@ from .. import nn, scope
 from ..errors import ArgumentError
 from ..memory.sizes import parse_bytes
 from ..models.names import NETWORKS, Named
+from .users import HUGGING_FACE, is_torch, load
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "sgd": partial(tm.optim.SGD, lr=0.1),
@@ -41,6 +39,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
 
+_ESTIMATE = "its memory is told by python -m tinygrad_mem estimate"
+
 
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
     """The network of a name: one of ours, or the user's ``module:Class`` (``file.py:Class``).
@@ -58,14 +58,16 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
         known = NETWORKS[network]
         if tokens is not None:
             raise ArgumentError(f"--tokens is for networks of your own; {network} {_samples(known)}")
-        return known if sample is None else replace(known, sample=_shape("--input", sample))
+        return known if sample is None else replace(known, sample=shape_of("--input", sample))
+    if network.startswith(HUGGING_FACE):
+        raise ArgumentError(f"{network} is a configuration of Hugging Face's: {_ESTIMATE} {network}")
     module, _, name = network.rpartition(":")
     if not module:
         raise ArgumentError(
             f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class"
         )
     if tokens is not None:
-        vocabulary, *length = _shape("--tokens", tokens)
+        vocabulary, *length = shape_of("--tokens", tokens)
         if len(length) != 1:
             raise ArgumentError(f"--tokens {tokens!r}: write how many tokens there are and the length of a sample: 50257x1024")
         return Named(_users(module, name), tuple(length), 0, tokens=vocabulary)
@@ -74,7 +76,7 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
             f"{network} needs --input, the shape of one sample such as 3x32x32, "
             "or --tokens, how many tokens there are and the length of a sample, such as 50257x1024"
         )
-    return Named(_users(module, name), _shape("--input", sample), 0)
+    return Named(_users(module, name), shape_of("--input", sample), 0)
 
 
 def _samples(known: Named) -> str:
@@ -83,7 +85,12 @@ def _samples(known: Named) -> str:
     return "is fed images, whose shape --input sets"
 
 
-def _shape(option: str, text: str) -> tuple[int, ...]:
+def shape_of(option: str, text: str) -> tuple[int, ...]:
+    """The sizes of ``"3x224x224"``.
+
+    Raises:
+        ArgumentError: it is no shape.
+    """
     parts = text.lower().split("x")
     if not all(part.isascii() and part.isdecimal() and int(part) for part in parts):
         raise ArgumentError(f"{option} {text!r} is not a shape: write sizes such as 3x224x224, or 1024")
@@ -92,30 +99,29 @@ def _shape(option: str, text: str) -> tuple[int, ...]:
 
 def _users(module: str, name: str) -> Callable[[], nn.Module]:
     """A function that makes the user's network; a PyTorch network is converted."""
-    if module.endswith(".py"):
-        path = Path(module)
-        if not path.is_file():
-            raise ArgumentError(f"there is no file {module}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        loaded = importlib.util.module_from_spec(spec)
-        sys.path.insert(0, str(path.parent.resolve()))  # so that the file can import its neighbours
-        try:
-            spec.loader.exec_module(loaded)
-        finally:
-            sys.path.remove(str(path.parent.resolve()))
+    network, make = f"{module}:{name}", load(module, name)
+    if not isinstance(make, type) and is_torch(network):
+        _check_makes(make, network)
+    return partial(_made, make, network)
+
+
+def _check_makes(make: Callable[[], Any], network: str) -> None:
+    """Refuse a function of PyTorch's that trains: its network is made once, without memory.
+
+    Raises:
+        ArgumentError: it fails, or makes no network.
+    """
+    torch: Any = sys.modules["torch"]
+    try:
+        with torch.random.fork_rng(devices=[]), torch.device("meta"), redirect_stdout(sys.stderr):
+            made = make()
+    except Exception as error:
+        found = f"fails: {type(error).__name__}: {error}"
     else:
-        sys.path.insert(0, "")
-        try:
-            loaded = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            raise ArgumentError(f"{module}: {error}") from None
-        finally:
-            sys.path.remove("")
-    if not hasattr(loaded, name):
-        raise ArgumentError(f"{module} has no {name!r}")
-    return partial(_made, getattr(loaded, name), f"{module}:{name}")
+        if isinstance(made, torch.nn.Module):
+            return
+        found = f"makes {type(made).__name__!r}"
+    raise ArgumentError(f"{network} must make a network, and {found}\nIf it trains one of PyTorch's: {_ESTIMATE} {network}")
 
 
 def _made(make: Callable[[], Any], network: str) -> nn.Module:

@@ -1,0 +1,247 @@
+"""``estimate`` of PyTorch programs: what a prediction says, the cards, and errors with the user's line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tinygrad_mem import pytorch
+from tinygrad_mem.cli import estimate_torch
+from tinygrad_mem.cli.networks import network_of
+from tinygrad_mem.cli.torch_programs import Asked, TorchProgram
+from tinygrad_mem.cli.users import is_torch
+from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, card_of
+
+from . import inside
+
+FILE = """
+from __future__ import annotations
+from dataclasses import dataclass
+import torch
+from torch import nn
+from neighbour import Head
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+@dataclass
+class Config:
+    width: int = 16
+
+class Net(nn.Module):
+    def __init__(self, config=Config()):
+        super().__init__()
+        self.first, self.head = nn.Conv2d(3, config.width, 3), Head(config.width)
+    def forward(self, x):
+        return self.head(self.first(x).relu().mean((2, 3)))
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.head = nn.Embedding(50, 16), nn.Linear(16, 50)
+    def forward(self, x):
+        return {"loss": None, "logits": self.head(self.embed(x))}
+
+def run():
+    print("training")
+    model = Net().to(DEVICE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for _ in range(2):
+        optimizer.zero_grad()
+        x = torch.randn(8, 3, 16, 16, device=DEVICE)
+        output = model(x)
+        loss = nn.functional.cross_entropy(output, torch.randint(0, 10, (8,), device=DEVICE))
+        loss.backward()
+        optimizer.step()
+
+def ones(count, bytes):
+    return [torch.empty(bytes, dtype=torch.uint8, device=DEVICE) for _ in range(count)]
+
+def pieces():
+    return ones(2050, (10 << 20) + 512)
+
+def wrong():
+    return Net().to(DEVICE)(torch.randn(8, 7, 16, 16, device=DEVICE))
+
+def decides():
+    if torch.randn(3, device=DEVICE).sum() > 0:
+        pass
+
+def leaves():
+    raise SystemExit
+
+def nothing():
+    pass
+
+number = 3
+"""
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(FILE)
+    (tmp_path / "neighbour.py").write_text("from torch import nn\n\ndef Head(width):\n    return nn.Linear(width, 10)\n")
+    return tmp_path
+
+
+def told(files: Path, *arguments: str, status: int = 0) -> dict[str, Any]:
+    done = inside.run("estimate", *arguments, "--json", cwd=files)
+    assert done.returncode == status, done.stderr
+    return json.loads(done.stdout)
+
+
+def asked(network: str, **options: Any) -> Asked:
+    usual: dict[str, Any] = {
+        "sample": None, "tokens": None, "batch_size": 8, "optimizer": "momentum", "precision": "float32", "accumulate": 1,
+        "lora": None, "checkpoint": False, "device": "cuda",
+    }  # fmt: skip
+    return Asked(network, **{**usual, **options})
+
+
+def test_a_function_is_told_as_predict_tells_it(files: Path, monkeypatch: pytest.MonkeyPatch):
+    """And so is the class, of which the same training step is made."""
+    answer = told(files, "train.py:run")
+    monkeypatch.chdir(files)
+    track = pytorch.predict(TorchProgram(asked("train.py:run")))
+    assert (answer["peak_allocated"], answer["peak_reserved"]) == (track.peak, track.peak_reserved)
+    assert sum(answer["by_category"].values()) == track.peak
+    assert answer["driver"] == [track.peak_reserved + size for size in CONTEXT]
+    assert [block["bytes"] for block in answer["biggest"]] == [block.rounded for block in track.live("peak")[:5]]
+    assert any(block["line"].startswith("train.py:") for block in answer["biggest"])
+    assert answer["peak"]["phase"] == track.at_peak().phase
+    made = told(files, "train.py:Net", "--input", "3x16x16", "--batch-size", "8")
+    assert made["peak_allocated"] == answer["peak_allocated"]
+    assert (made["loss"], made["parameters"]) == ("cross-entropy", 16 * 27 + 16 + 170)
+
+
+def test_tokens_and_precisions(files: Path):
+    options = ("train.py:Words", "--tokens", "50x64", "--optimizer", "adam")
+    plain = told(files, *options)
+    assert plain["loss"] == "cross-entropy"
+    assert plain["by_category"]["optimizer state"] > 2 * 4 * plain["parameters"]
+    halves = [told(files, *options, "--precision", name)["by_category"] for name in ("bfloat16", "float16")]
+    assert all("casts of weights" in found for found in halves)
+    assert "casts of weights" not in plain["by_category"]
+
+
+def test_the_processor(files: Path):
+    answer = told(files, "train.py:run", "--device", "cpu", "--budget", "1 KiB", status=1)
+    assert (answer["driver"], answer["cards"], answer["fits"]) == (None, [], False)
+    assert told(files, "train.py:run", "--device", "cpu", "--budget", "1 GiB")["fits"] is True
+
+
+@pytest.mark.parametrize("columns", [60, 80, 120])
+def test_the_screen(files: Path, columns: int):
+    done = inside.run("estimate", "train.py:run", cwd=files, columns=columns)
+    assert done.returncode == 0
+    assert max(map(len, done.stdout.splitlines())) <= columns
+    assert len(done.stdout.splitlines()) <= 50
+    for word in ("allocated", "reserved", "nvidia-smi", "optimizer state", "Net.first", *COMMON):
+        assert word in done.stdout
+    assert "training" not in done.stdout  # what the program prints
+    assert "training" in done.stderr
+
+
+def test_pieces_fit_with_expandable_segments(files: Path):
+    """2,050 requests of 10 MiB and a bit have segments of 12 MiB each."""
+    answer = told(files, "train.py:pieces")
+    said = {row["card"]: row["fits"] for row in answer["cards"]}
+    assert answer["peak_allocated"] < card_of("RTX 4090").bytes < answer["peak_reserved"]
+    assert said["T4"] == "does not fit"
+    assert said["RTX 4090"] == f"fits with {estimate_torch.EXPANDABLE}"
+    assert said["A100 40GB"] == "fits"
+    (only,) = told(files, "train.py:pieces", "--gpu", "tesla t4", status=1)["cards"]
+    assert only["lacking"] == answer["peak_allocated"] - (only["capacity"] - CONTEXT[1])
+    told(files, "train.py:pieces", "--gpu", "GeForce RTX 4090")
+    assert told(files, "train.py:pieces", "--budget", "21 GiB", status=1)["fits"] is False
+
+
+def test_the_table_of_cards():
+    assert len({card.name for card in CARDS}) == len(CARDS)
+    assert [card_of(name).sold_as for name in COMMON] == [16, 24, 40, 48, 80, 141]
+    for card in CARDS:
+        assert round(card.bytes / (1 << 30), 2) == card.capacity / 100
+        assert round((card.bytes - 1) / (1 << 30), 2) < card.capacity / 100
+        assert card.bytes < card.sold_as << 30
+        assert card_of(f"NVIDIA {card.name.lower()}") is card
+    with pytest.raises(ValueError, match=r"'A100' is several: name one of A100 40GB, A100 80GB"):
+        card_of("A100")
+    with pytest.raises(ValueError, match=r"'RTX 1' is not in the table: name one of T4"):
+        card_of("RTX 1")
+
+
+def test_no_flag_says_whose_it_is(files: Path, monkeypatch: pytest.MonkeyPatch):
+    """The neighbour of a file may be the one that imports PyTorch; a file may import both libraries."""
+    monkeypatch.chdir(files)
+    (files / "far.py").write_text("from neighbour import Head\nfrom train import Net\n")
+    (files / "ours.py").write_text("import tinygrad_mem as torch\nfrom tinygrad_mem import nn\nNet = nn.ReLU\n")
+    (files / "both.py").write_text("import torch\nimport tinygrad_mem as tm\nOurs, Theirs = tm.nn.ReLU, torch.nn.ReLU\n")
+    found = {name: is_torch(name) for name in ("far.py:Net", "ours.py:Net", "both.py:Ours", "both.py:Theirs", "vgg16")}
+    assert found == {"far.py:Net": True, "ours.py:Net": False, "both.py:Ours": False, "both.py:Theirs": True, "vgg16": False}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train.py:wrong"], "train.py:wrong fails at train.py:19 forward: RuntimeError: Given groups=1"),
+        (["train.py:decides"], "at train.py:50 decides: the program asks for the truth of a tensor"),
+        (["train.py:leaves"], "train.py:leaves ended the program"),
+        (["train.py:nothing"], "asked for no memory on cuda"),
+        (["train.py:number"], "train.py:number is 'int': name a class, or a function that trains"),
+        (["train.py:Net"], "train.py:Net is a class: it needs --input"),
+        (["train.py:missing"], "train.py has no 'missing'"),
+        (["none.py:Net"], "there is no file none.py"),
+        (["train.py:run", "--optimizer", "adam"], "--optimizer adam cannot change it"),
+        (["train.py:run", "--lora", "4"], "--lora 4 cannot change it"),
+        (["train.py:nothing", "--input", "3"], "train.py:nothing makes a NoneType"),
+        (["train.py:Net", "--input", "3x8x8", "--checkpoint"], "are for hf:config.json"),
+        (["train.py:Net", "--input", "3x8x8", "--optimizer", "adam8bit"], "adam8bit is not one of torch.optim"),
+        (["train.py:Net", "--input", "3x8x8", "--precision", "half"], "for PyTorch there are float32, bfloat16"),
+        (["train.py:Net", "--input", "3x8x8", "--recompute", "sqrt"], "are for networks of tinygrad_mem"),
+        (["train.py:Net", "--input", "3x8x8", "--accumulate", "3"], "--accumulate 3 does not divide"),
+        (["train.py:Words", "--tokens", "50"], "write how many there are and the length of a sample"),
+        (["train.py:run", "--gpu", "T4", "--device", "cpu"], "--gpu names a card, and --device cpu is none"),
+        (["train.py:run", "--device", "meta"], "a PyTorch program is predicted for cuda or cpu"),
+        (["lenet", "--gpu", "T4"], "are for programs of PyTorch, and lenet is none"),
+    ],
+)
+def test_refusals(files: Path, arguments: list[str], message: str):
+    done = inside.run("estimate", *arguments, cwd=files)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["plan", "tips"])
+@pytest.mark.parametrize("network", ["train.py:run", "hf:config.json"])
+def test_other_commands_say_what_to_do(files: Path, command: str, network: str):
+    option = ["--network"] if command == "tips" else []
+    done = inside.run(command, *option, network, "--input", "3x16x16", cwd=files)
+    assert done.returncode == 2
+    assert f"python -m tinygrad_mem estimate {network}" in done.stderr
+
+
+def test_networks_of_pytorch_are_converted_elsewhere(files: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(files)
+    assert network_of("train.py:Words", None, "50x8").tokens == 50
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # peft calls names that transformers renames
+def test_configurations_of_hugging_face(files: Path):
+    pytest.importorskip("transformers")
+    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 64}
+    (files / "config.json").write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 2, **small}))
+    options = ("hf:config.json", "--tokens", "64", "--batch-size", "2")
+    plain = told(files, *options)
+    assert plain["parameters"] == plain["trained"] > 4 * 3 * 32 * 64
+    assert told(files, *options, "--precision", "bfloat16")["by_category"]["parameters"] < plain["by_category"]["parameters"]
+    assert told(files, *options, "--checkpoint")["peak_allocated"] < plain["peak_allocated"]
+    pytest.importorskip("peft")
+    lora = told(files, *options, "--lora", "4")
+    assert lora["trained"] == lora["parameters"] - plain["parameters"] == 4 * 2 * 4 * (32 + 32)
+    assert any("q_proj, v_proj" in note for note in lora["notes"])
+    for name, message in (("nowhere.json", "there is no file nowhere.json"), ("train.py", "is no configuration")):
+        done = inside.run("estimate", f"hf:{name}", "--tokens", "4", cwd=files)
+        assert message in done.stderr

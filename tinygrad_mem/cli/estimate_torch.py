@@ -1,0 +1,274 @@
+"""``estimate`` for PyTorch programs: PyTorch's own bytes on a GPU that is not there, and on which cards they fit."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from dataclasses import asdict, dataclass
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..errors import ArgumentError, TinygradMemError
+from ..memory.sizes import bytes_text
+from ..pytorch.cards import CARDS, COMMON, CONTEXT, GraphicsCard, card_of
+from ..pytorch.predict import Prediction, predict
+from ..text import visible
+from .networks import budget_of
+from .torch_programs import Asked, TorchProgram
+from .users import forgotten
+
+EXPANDABLE = "expandable_segments:True"
+_FITS, _EDGE, _NOT = "fits", "may fit", "does not fit"
+Again = Callable[[str, int], Prediction]
+
+
+@dataclass
+class Owned:
+    """A block at the peak."""
+
+    owner: str
+    category: str
+    line: str
+    bytes: int
+
+
+@dataclass
+class PeakPlace:
+    """The place in the program where most is in use."""
+
+    phase: str
+    module: str
+    op: str
+    line: str
+
+
+@dataclass
+class CardAnswer:
+    """The answer for one card.
+
+    Attributes:
+        capacity: bytes that CUDA says it has; of a budget, what PyTorch may have.
+        fits: ``"fits"``, ``"fits with expandable_segments:True"``, ``"may fit"`` (the context decides) or ``"does not fit"``.
+        lacking: allocated bytes that are too many; 0: it fits, or its pieces do not.
+    """
+
+    card: str
+    sold_as: int | None
+    capacity: int
+    fits: str
+    lacking: int
+
+
+@dataclass
+class TorchEstimate:
+    """The memory of a PyTorch program, in bytes.
+
+    Attributes:
+        peak_allocated, peak_reserved: as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved`` say.
+        driver: what the driver shows at least and at most, with the context and libraries; ``None`` on the CPU.
+        loss: the loss of the step; ``""``: the program's own.
+        budget_answer: as for a card; ``fits`` is true if it fits as it is.
+        parameters, trained: 0 if the program is a function.
+    """
+
+    network: str
+    device: str
+    batch_size: int | None
+    peak_allocated: int
+    peak_reserved: int
+    driver: tuple[int, int] | None
+    by_category: dict[str, int]
+    biggest: list[Owned]
+    peak: PeakPlace
+    loss: str
+    parameters: int
+    trained: int
+    cards: list[CardAnswer]
+    budget: int | None
+    budget_answer: str
+    fits: bool | None
+    notes: list[str]
+
+
+def run(asked: Asked, budget: str | None, gpu: str | None, as_json: bool) -> int:
+    """Predict and print. Returns 1 if it does not fit the budget or the card, else 0.
+
+    Raises:
+        ArgumentError: an option that the program does not take, no such card, or a program that fails.
+    """
+    room = None if budget is None else budget_of(budget)
+    if asked.device not in ("cuda", "cpu"):
+        raise ArgumentError(f"--device {asked.device!r}: a PyTorch program is predicted for cuda or cpu")
+    if gpu is not None and asked.device == "cpu":
+        raise ArgumentError("--gpu names a card, and --device cpu is none: give one of them")
+    cards = [card_of(gpu)] if gpu is not None else [card for card in CARDS if card.name in COMMON]
+    program = TorchProgram(asked)
+    errors = Console(stderr=True)
+    with errors.status("predicting") as status:
+        tell = status.update if errors.is_terminal else lambda what: None
+
+        def again(settings: str, capacity: int) -> Prediction:
+            tell(f"predicting again within {bytes_text(capacity)} {settings}")
+            return _predicted(program, settings, capacity)
+
+        found = _told(program, _predicted(program), room, cards, again)
+    if as_json:
+        print(json.dumps(asdict(found), indent=2))
+    else:
+        _show(found, Console(highlight=False))
+    return int(found.fits is False or (gpu is not None and found.cards[0].fits in (_EDGE, _NOT)))
+
+
+def _predicted(program: TorchProgram, settings: str = "", capacity: int | None = None) -> Prediction:
+    """The prediction. What the program prints goes to stderr; its errors name its line.
+
+    Raises:
+        ArgumentError: the program fails.
+    """
+    try:
+        with redirect_stdout(sys.stderr), forgotten(program.module):
+            return predict(program, device=program.asked.device, settings=settings, capacity=capacity)
+    except ArgumentError:
+        raise
+    except TinygradMemError as error:
+        raise ArgumentError(str(error).removeprefix("predict: ")) from error
+    except Exception as error:
+        from ..pytorch.program.places import users_line
+
+        message = f"{type(error).__name__}: {error}"
+        raise ArgumentError(
+            f"{program.asked.network} fails at {users_line(error)}: {message}\nMend this line: on a GPU it would fail too"
+        ) from error
+
+
+# --- the answers ----------------------------------------------------------------------------------------------------------
+
+
+def _told(program: TorchProgram, track: Prediction, room: int | None, cards: list[GraphicsCard], again: Again) -> TorchEstimate:
+    asked = program.asked
+    if not len(track.timeline()):
+        raise ArgumentError(f"{asked.network} asked for no memory on {asked.device}: does it put its model and data there?")
+    moment = track.at_peak()
+    event = track.log[moment.index]
+    gpu = asked.device == "cuda"
+    budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, again)
+    categories = sorted(((c.value, size) for c, size in moment.by_category.items() if size), key=lambda row: -row[1])
+    return TorchEstimate(
+        asked.network,
+        asked.device,
+        asked.batch_size if program.steps else None,
+        moment.used,
+        track.peak_reserved,
+        (track.peak_reserved + CONTEXT[0], track.peak_reserved + CONTEXT[1]) if gpu else None,
+        dict(categories),
+        [Owned(b.owner, b.category.value, _users(b.line), b.rounded) for b in track.live(moment)[:5]],
+        PeakPlace(event.phase, event.module, event.op, _users(event.line)),
+        program.loss,
+        program.parameters,
+        program.trained,
+        [_verdict(card.name, card.sold_as, card.bytes, CONTEXT, track, again) for card in cards] if gpu else [],
+        room,
+        "" if budget is None else budget.fits,
+        None if budget is None else budget.fits == _FITS,
+        [*program.notes, *track.notes],
+    )
+
+
+def _verdict(
+    name: str, sold_as: int | None, capacity: int, context: tuple[int, int], track: Prediction, again: Again
+) -> CardAnswer:
+    """The answer for one card; the program is predicted again on the card where the bytes alone do not tell."""
+    least, most = capacity - context[1], capacity - context[0]  # what is left for PyTorch
+    lacking = max(track.peak - least, 0)
+    if max(track.peak_reserved, track.peak) <= least:
+        fits = _FITS
+    elif track.peak > most or track.device == "cpu":
+        fits = _NOT
+    elif not lacking and again("", least).fits:
+        fits = _FITS
+    elif not lacking and again(EXPANDABLE, least).fits:
+        fits = f"{_FITS} with {EXPANDABLE}"
+    else:
+        fits = _EDGE if context[0] != context[1] and again("", most).fits else _NOT
+    return CardAnswer(name, sold_as, capacity, fits, lacking)
+
+
+def _users(line: str) -> str:
+    """A line of a library as from its folder, and none of this command's own."""
+    for folder in sorted(filter(None, sys.path), key=len, reverse=True):
+        line = line.removeprefix(folder + "/")
+    return "" if line.startswith(("typer/", "click/", "<")) else line
+
+
+# --- the screen -----------------------------------------------------------------------------------------------------------
+
+
+def _show(found: TorchEstimate, console: Console) -> None:
+    batch = "" if found.batch_size is None else f", batch {found.batch_size}"
+    where = "a GPU that is not there" if found.device == "cuda" else "the CPU"
+    console.print(Text(visible(f"{found.network}{batch}, predicted for {where}"), "bold"))
+    if found.loss:
+        trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
+        console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
+    console.print(_totals(found))
+    if found.driver is not None:
+        low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))
+        console.print(f"nvidia-smi shows {low} to {high}: CUDA's context and libraries take {least} to {most}.")
+    place = " ".join(part for part in (found.peak.module, found.peak.op) if part)
+    line = f" at {found.peak.line}" if found.peak.line else ""
+    console.print(Text(visible(f"The peak is in {found.peak.phase}: {place or 'your code'}{line}.")))
+    console.print(_categories(found))
+    console.print(_biggest(found))
+    if found.cards:
+        console.print(_cards(found))
+    for note in found.notes:
+        console.print(Text(visible(f"* {note}")))
+    if found.budget is not None:
+        console.print(Text(f"A budget of {found.budget:,} bytes for PyTorch: {found.budget_answer}.", "bold"))
+
+
+def _table(*columns: str, head: bool = True) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0), show_header=head)
+    for name in columns:
+        right = name in ("bytes", "in short")
+        table.add_column(name, justify="right" if right else "left", no_wrap=right, overflow="fold")
+    return table
+
+
+def _totals(found: TorchEstimate) -> Table:
+    table = _table("", "bytes", "in short", "", head=False)
+    meant = "torch.cuda.max_memory_allocated" if found.driver else "most in use at once"
+    table.add_row("allocated", f"{found.peak_allocated:,}", bytes_text(found.peak_allocated), meant)
+    if found.driver is not None:
+        table.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "torch.cuda.max_memory_reserved")
+    return table
+
+
+def _categories(found: TorchEstimate) -> Table:
+    table = _table("at the peak", "bytes", "in short")
+    for name, size in found.by_category.items():
+        table.add_row(name, f"{size:,}", bytes_text(size))
+    return table
+
+
+def _biggest(found: TorchEstimate) -> Table:
+    table = _table("the biggest blocks", "bytes", "asked for at")
+    for block in found.biggest:
+        table.add_row(Text(visible(block.owner)), f"{block.bytes:,}", Text(visible(block.line)))
+    return table
+
+
+def _cards(found: TorchEstimate) -> Table:
+    table = _table("card", "has", "")
+    for verdict in found.cards:
+        name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
+        lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
+        edge = ", if context and libraries are small" if verdict.fits == _EDGE else ""
+        style = {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow")
+        table.add_row(name, bytes_text(verdict.capacity), Text(f"{verdict.fits}{lacking}{edge}", style))
+    return table

@@ -1,0 +1,173 @@
+"""The user's files: which library they are written for, and what they define."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ..errors import ArgumentError
+from ..interrupts import context
+
+_TORCH = {
+    "torch", "torchvision", "torchaudio", "transformers", "peft", "accelerate", "timm", "diffusers", "lightning",
+    "pytorch_lightning",
+}  # fmt: skip
+HUGGING_FACE = "hf:"
+"""Begins the name of a configuration of Hugging Face's."""
+
+
+class Imports:
+    """The imports of a file, also through its neighbours in the same folder; nothing is run to find out.
+
+    Attributes:
+        names: (module, attribute) of each import that is no neighbour; the attribute is ``""`` for ``import module``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.names: list[tuple[str, str]] = []
+        self._seen: set[Path] = set()
+        self._read(path)
+
+    @property
+    def roots(self) -> set[str]:
+        return {module.partition(".")[0] for module, _ in self.names}
+
+    def _read(self, path: Path) -> None:
+        if path in self._seen or not path.is_file():
+            return
+        self._seen.add(path)
+        try:
+            tree = ast.parse(path.read_bytes())
+        except SyntaxError:
+            return  # it is told when the file is loaded
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    self._add(path, alias.name, "")
+            elif isinstance(node, ast.ImportFrom):
+                for alias in node.names:
+                    self._add(path, node.module or alias.name, alias.name, bool(node.level))
+
+    def _add(self, path: Path, module: str, attribute: str, relative: bool = False) -> None:
+        beside = path.parent.joinpath(*module.split("."))
+        neighbours = [each for each in (beside.with_suffix(".py"), beside / "__init__.py") if each.is_file()]
+        if not neighbours and not relative:
+            self.names.append((module, attribute))
+        for each in neighbours:
+            self._read(each)
+
+    def load(self) -> None:
+        """Import the libraries now, so that none is imported within a prediction. What is missing is told where it is used."""
+        for module, attribute in self.names:
+            with suppress(Exception):
+                getattr(importlib.import_module(module), attribute or "__name__")
+
+
+def imports_of(module: str) -> Imports | None:
+    """The imports of a module or a file; ``None``: it has no source.
+
+    Raises:
+        ArgumentError: there is no such file or module.
+    """
+    if module.endswith(".py"):
+        if not Path(module).is_file():
+            raise ArgumentError(f"there is no file {module}")
+        return Imports(Path(module).resolve())
+    with _beside(""):
+        try:
+            spec = importlib.util.find_spec(module)
+        except ModuleNotFoundError as error:
+            raise ArgumentError(f"{module}: {error}") from None
+    if spec is None:
+        raise ArgumentError(f"{module}: No module named {module!r}")
+    return Imports(Path(spec.origin)) if spec.origin and spec.origin.endswith(".py") else None
+
+
+def is_torch(network: str) -> bool:
+    """True if the name is of a program of PyTorch's: a configuration of Hugging Face's, or in a file that imports PyTorch.
+
+    A file that imports this library too is loaded, and what has the name is looked at.
+
+    Raises:
+        ArgumentError: there is no such file or module.
+    """
+    if network.startswith(HUGGING_FACE):
+        return True
+    module, _, name = network.rpartition(":")
+    imports = imports_of(module) if module else None
+    if imports is None or not imports.roots & _TORCH:
+        return False
+    if "tinygrad_mem" not in imports.roots:
+        return True
+    found = load(module, name)
+    torch: Any = sys.modules.get("torch")
+    return torch is not None and (issubclass(found, torch.nn.Module) if isinstance(found, type) else True)
+
+
+@context
+def _beside(folder: str) -> Iterator[None]:
+    """Let a file import its neighbours."""
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
+
+
+def load(module: str, name: str) -> Any:
+    """The object of this name in the user's module or file.
+
+    Raises:
+        ArgumentError: there is no such file, module or name.
+    """
+    if module.endswith(".py"):
+        if not Path(module).is_file():
+            raise ArgumentError(f"there is no file {module}")
+        loaded = _run(Path(module))
+    else:
+        with _beside(""):
+            try:
+                loaded = importlib.import_module(module)
+            except ModuleNotFoundError as error:
+                raise ArgumentError(f"{module}: {error}") from None
+    if not hasattr(loaded, name):
+        raise ArgumentError(f"{module} has no {name!r}")
+    return getattr(loaded, name)
+
+
+def _run(path: Path) -> ModuleType:
+    """The module of a file. Its dataclasses look for it under its name."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, loaded)
+    with _beside(str(path.parent.resolve())):
+        try:
+            spec.loader.exec_module(loaded)
+        except BaseException:
+            if sys.modules.get(path.stem) is loaded:
+                del sys.modules[path.stem]
+            raise
+    return loaded
+
+
+@context
+def forgotten(module: str) -> Iterator[None]:
+    """Afterwards, forget the user's own modules that were loaded within: they hold what was made in a prediction."""
+    folder = str(Path(module).parent.resolve() if module.endswith(".py") else Path.cwd())
+    before = set(sys.modules)
+    try:
+        yield
+    finally:
+        for name in set(sys.modules) - before:
+            file = str(getattr(sys.modules[name], "__file__", None) or "")
+            if file and str(Path(file).resolve()).startswith(folder) and "site-packages" not in file:
+                del sys.modules[name]
