@@ -10,7 +10,6 @@ import pytest
 
 from tinygrad_mem import pytorch
 from tinygrad_mem.cli import estimate_torch
-from tinygrad_mem.cli.networks import network_of
 from tinygrad_mem.cli.torch_programs import Asked, TorchProgram
 from tinygrad_mem.cli.users import is_torch
 from tinygrad_mem.pytorch.cards import CARDS, COMMON, CONTEXT, card_of
@@ -138,7 +137,7 @@ def test_the_screen(files: Path, columns: int):
     assert done.returncode == 0
     assert max(map(len, done.stdout.splitlines())) <= columns
     assert len(done.stdout.splitlines()) <= 50
-    for word in ("allocated", "reserved", "nvidia-smi", "optimizer state", "Net.first", *COMMON):
+    for word in ("allocated", "reserved", "nvidia-smi", "optimizer state", "train.py:", *COMMON):
         assert word in done.stdout
     assert "training" not in done.stdout  # what the program prints
     assert "training" in done.stderr
@@ -223,9 +222,13 @@ def test_other_commands_say_what_to_do(files: Path, command: str, network: str):
     assert f"python -m tinygrad_mem estimate {network}" in done.stderr
 
 
-def test_networks_of_pytorch_are_converted_elsewhere(files: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(files)
-    assert network_of("train.py:Words", None, "50x8").tokens == 50
+@pytest.mark.parametrize("command", [["plan"], ["tips", "--tip", "no_grad", "--network"]])
+def test_what_is_converted_is_told_with_where_pytorchs_own_bytes_are(files: Path, command: list[str]):
+    done = inside.run(*command, "train.py:Words", "--tokens", "50x8", "--batch-size", "2", cwd=files)
+    assert done.returncode == 0, done.stderr
+    assert "PyTorch's own: python -m tinygrad_mem estimate train.py:Words" in " ".join(done.stdout.split())
+    known = inside.run(*command, "lenet", "--batch-size", "2", cwd=files)
+    assert "PyTorch's own" not in known.stdout
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft calls names that transformers renames

@@ -218,7 +218,7 @@ def _show(found: TorchEstimate, console: Console) -> None:
     console.print(_totals(found))
     if found.driver is not None:
         low, high, least, most = (bytes_text(size) for size in (*found.driver, *CONTEXT))
-        console.print(f"nvidia-smi shows {low} to {high}: CUDA's context and libraries take {least} to {most}.")
+        console.print(f"nvidia-smi shows {low} to {high}: context and libraries were {least} to {most} in ten reports.")
     place = " ".join(part for part in (found.peak.module, found.peak.op) if part)
     line = f" at {found.peak.line}" if found.peak.line else ""
     console.print(Text(visible(f"The peak is in {found.peak.phase}: {place or 'your code'}{line}.")))

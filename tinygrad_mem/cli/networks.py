@@ -39,7 +39,8 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
 
-_ESTIMATE = "its memory is told by python -m tinygrad_mem estimate"
+_COMMAND = "python -m tinygrad_mem estimate"
+_ESTIMATE = f"its memory is told by {_COMMAND}"
 
 
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
@@ -146,6 +147,13 @@ def _made(make: Callable[[], Any], network: str) -> nn.Module:
         what = "an instance" if isinstance(model, type) else f"{type(model).__name__!r}"
         raise ArgumentError(f"{network} makes {what}: it must make a Module of tinygrad_mem.nn or of torch.nn")
     return model
+
+
+def told_elsewhere(network: str | None) -> str:
+    """A sentence for a network of PyTorch's that was converted; ``""`` for others."""
+    if network is None or network in NETWORKS or not is_torch(network):
+        return ""
+    return f"The network was converted, and these are bytes of this library. PyTorch's own: {_COMMAND} {network}"
 
 
 def budget_of(text: str) -> int:

@@ -13,7 +13,7 @@ import tinygrad_mem as tm
 from .. import plan as planner
 from ..models.names import Named
 from ..text import visible
-from .networks import OPTIMIZERS, budget_of, network_of
+from .networks import OPTIMIZERS, budget_of, network_of, told_elsewhere
 
 
 def run(
@@ -110,3 +110,5 @@ def _show(network: str, batch_size: int, found: planner.Plan) -> None:
     where = "with the workspaces of a GPU's kernels" if found.search.like == "cuda" else "to the byte"
     print(f"Times are sums {times}, relative to the plain step. Each peak was found by a run on meta, {where}.")
     print(visible(f"{network}, batch {batch_size}: {found}", keep="\n"))
+    if said := told_elsewhere(network):
+        print(visible(said))

@@ -16,10 +16,11 @@ import tinygrad_mem as tm
 from ..errors import ArgumentError, DeviceError
 from ..memory import Effect
 from ..techniques.catalogue import of_tip
+from ..text import visible
 from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, reason, result_words, summary
-from .networks import network_of
+from .networks import network_of, told_elsewhere
 from .train import check_picture
 
 INTERRUPTED = 130
@@ -60,6 +61,8 @@ def run(
         if names:
             _show(rows, console)
         console.print(Text(summary(rows)))
+        if said := told_elsewhere(network):
+            console.print(Text(visible(said)))
     if picture is not None:
         for each, results in rows:
             _draw(each, results[0], picture)
