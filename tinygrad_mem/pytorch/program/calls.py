@@ -41,6 +41,15 @@ class Calls(TorchFunctionMode):
             self.roles.saved(made)
         return made
 
+    def within_backward(self, own: Callable[..., Any]) -> Callable[..., Any]:
+        """A mode is off while it handles a call such as ``backward``: hooks and checkpoints that run there need it on."""
+
+        def engine(*args: Any, **kwargs: Any) -> Any:
+            with self:
+                return own(*args, **kwargs)
+
+        return engine
+
 
 def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def add(handler: Callable[..., Any]) -> Callable[..., Any]:

@@ -23,7 +23,7 @@ from ...memory.log import Log
 from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
-from .cuda import Card, gpu
+from .cuda import Card, gpu, patched
 from .dispatcher import kernels
 from .fake import GpuTensorMode
 from .kernels import Gpu
@@ -66,7 +66,9 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
         yield CudaAutocast(watch.as_role).running()
     yield watch.fake
     yield watch
-    yield Calls(watch, roles)
+    calls = Calls(watch, roles)
+    yield calls
+    yield patched(torch.autograd, {"_engine_run_backward": calls.within_backward(torch.autograd._engine_run_backward)})
     yield around(watch)
 
 

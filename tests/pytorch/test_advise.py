@@ -1,0 +1,292 @@
+"""``pytorch.advise``: each change predicts what the program predicts when its line of code is written into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.checkpoint import checkpoint, checkpoint_sequential
+
+from tinygrad_mem import pytorch
+from tinygrad_mem.pytorch.program.changing import Adam8bit, optimizer_classes
+from tinygrad_mem.pytorch.program.seen import blocks_of
+
+MIB = 1 << 20
+WIDE = 256
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDE, 2 * WIDE), nn.Linear(2 * WIDE, WIDE)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Loop(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Block() for _ in range(6))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+def chain() -> nn.Module:
+    return nn.Sequential(*(Block() for _ in range(6)))
+
+
+def nothing(model: nn.Module) -> None:
+    return None
+
+
+def train(
+    batch_size: int = 512,
+    make: Callable[[], nn.Module] = Loop,
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+    zero: bool = True,
+    change: Callable[[Any], None] = nothing,
+    around: Callable[[], Any] = torch.enable_grad,
+    clip: bool = False,
+    parts: int = 1,
+) -> None:
+    """Two steps; ``change`` and ``around`` are for a change that is written into it."""
+    model = make().cuda()
+    change(model)
+    rule = optimizer(model.parameters(), lr=0.1)
+    for _ in range(2):
+        rule.zero_grad(set_to_none=zero)
+        for _ in range(parts):
+            with around():
+                loss = model(torch.randn(batch_size, WIDE, device="cuda")).square().mean()
+            loss.backward()
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        rule.step()
+
+
+def checkpointed(model: Any, every: int = 1) -> None:
+    blocks = model.blocks if isinstance(model, Loop) else model
+    for block in blocks[::every]:
+        block.forward = partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def in_segments(model: Any) -> None:
+    model.forward = partial(checkpoint_sequential, model, 2, use_reentrant=False)
+
+
+class InBackward(torch.optim.AdamW):
+    def __init__(self, parameters: Any, lr: float) -> None:
+        super().__init__(parameters, lr=lr)
+        for parameter in self.param_groups[0]["params"]:
+            alone = torch.optim.AdamW([parameter], lr=lr)
+
+            def step(_: Any, alone: Any = alone) -> None:
+                alone.step()
+                alone.zero_grad()
+
+            parameter.register_post_accumulate_grad_hook(step)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        return None
+
+
+WRITTEN: dict[str, dict[str, Any]] = {
+    "checkpoint all of blocks": {"change": checkpointed},
+    "checkpoint every second of blocks": {"change": partial(checkpointed, every=2)},
+    "foreach=False": {"optimizer": partial(torch.optim.AdamW, foreach=False)},
+    "fused=True": {"optimizer": partial(torch.optim.AdamW, fused=True)},
+    "autocast bfloat16": {"around": partial(torch.autocast, "cuda", dtype=torch.bfloat16)},
+    "saved tensors on the CPU": {"around": partial(torch.autograd.graph.save_on_cpu, pin_memory=True)},
+    "optimizer in backward": {"optimizer": InBackward},
+    "8-bit states for Adam": {"optimizer": Adam8bit},
+}
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """No prediction leaves autocast on."""
+    yield
+    assert not torch.is_autocast_enabled("cuda")
+
+
+@pytest.fixture(scope="module")
+def advice() -> pytorch.Advice:
+    return pytorch.advise(train)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_change_is_what_its_code_does(name: str, advice: pytorch.Advice):
+    row, written = advice.row(name), pytorch.predict(train, **WRITTEN[name])
+    assert (row.peak, row.peak_reserved) == (written.peak, written.peak_reserved)
+    assert row.saved == advice.plain.peak - row.peak
+    assert row.code
+    assert row.cost
+    assert row.source[0].startswith("https://")
+
+
+def test_as_it_is(advice: pytorch.Advice):
+    plain = pytorch.predict(train)
+    assert (advice.plain.peak, advice.plain.peak_reserved, advice.plain.fits) == (plain.peak, plain.peak_reserved, None)
+
+
+def test_expandable_segments_are_settings(advice: pytorch.Advice):
+    settings = "expandable_segments:True"
+    assert advice.row("expandable segments").peak_reserved == pytorch.predict(train, settings=settings).peak_reserved
+
+
+def test_rows_are_in_order_and_a_combination_saves_more_than_each_of_its_parts(advice: pytorch.Advice):
+    sizes = [row.peak_reserved for row in advice.rows]
+    assert sizes == sorted(sizes)
+    assert advice.together
+    for row in advice.together:
+        assert all(row.peak_reserved < advice.row(name).peak_reserved for name in row.names)
+    with pytest.raises(KeyError, match="no such change"):
+        advice.row("no such change")
+
+
+def test_offloading_says_the_bytes_that_move(advice: pytorch.Advice):
+    """Each block saves its input, the weights of two layers, and what GELU takes and gives; the first gives no gradient on."""
+    kept = 4 * (6 * (512 * 5 * WIDE + 4 * WIDE * WIDE) - 2 * WIDE * WIDE + 512 * WIDE)  # and the result, for its square
+    assert f"{kept / MIB:.2f} MiB to the host" in advice.row("saved tensors on the CPU").cost
+
+
+@pytest.mark.parametrize("name", ["autocast bfloat16", "saved tensors on the CPU"])
+def test_blocks_that_run_again_are_no_new_forward(name: str):
+    """Autocast and offloading are opened by the forward of the model, not by that of a block in backward."""
+    checkpoints = partial(train, change=checkpointed)
+    assert pytorch.advise(checkpoints).row(name).peak == pytorch.predict(checkpoints, **WRITTEN[name]).peak
+
+
+def test_segments_of_a_sequential():
+    advice = pytorch.advise(train, make=chain)
+    row = advice.row("checkpoint Sequential in 2 segments")
+    assert row.peak == pytorch.predict(train, make=chain, change=in_segments).peak
+    assert row.saved > 0
+    assert "one more forward of 3 blocks" in row.cost
+
+
+@pytest.mark.parametrize(
+    ("options", "name", "why"),
+    [
+        ({"clip": True}, "optimizer in backward", "gradients are clipped"),
+        ({"parts": 2}, "optimizer in backward", "2 backwards for each step"),
+        ({"optimizer": torch.optim.SGD}, "Adafactor for Adam", "no optimizer is Adam"),
+        ({"optimizer": partial(torch.optim.AdamW, foreach=False)}, "foreach=False", "no optimizer steps with lists"),
+        ({"optimizer": partial(torch.optim.AdamW, fused=True)}, "fused=True", "has no fused step, or uses it"),
+        ({}, "gradients to None", "drops gradients already"),
+        ({}, "checkpoint blocks in 2 segments", "in a loop of its own"),
+        ({}, "loss in chunks", "cannot be made from outside"),
+        ({"around": partial(torch.autocast, "cuda", dtype=torch.bfloat16)}, "autocast bfloat16", "in autocast already"),
+        ({"make": lambda: Loop().bfloat16(), "change": lambda m: m.float().bfloat16()}, "loss in chunks", "logits"),
+    ],
+)
+def test_what_does_not_apply_says_why(options: dict[str, Any], name: str, why: str):
+    row = pytorch.advise(train, 4, **options).row(name)
+    assert why in row.refused
+    assert row.peak == 0
+
+
+def test_zeroed_gradients_are_dropped():
+    row = pytorch.advise(train, zero=False).row("gradients to None")
+    assert row.peak == pytorch.predict(train).peak
+    assert row.saved > 0
+
+
+def test_adafactor_in_place_of_adam(advice: pytorch.Advice):
+    """Its state of a matrix is a row and a column; a bias has one number an element."""
+    written = pytorch.predict(train, optimizer=torch.optim.SGD)  # no state: the least that a rule can have
+    row = advice.row("Adafactor for Adam")
+    assert written.peak < row.peak < advice.plain.peak
+    assert "others" in row.numbers
+
+
+def test_a_program_that_fails_with_a_change_says_so():
+    def run() -> None:
+        model = Loop().cuda()
+        rule = torch.optim.AdamW(model.parameters())
+        model(torch.randn(4, WIDE, device="cuda")).sum().backward()
+        assert all(parameter.grad is not None for parameter in model.parameters()), "no gradients"
+        rule.step()
+
+    assert "the program fails with it: AssertionError: no gradients" in pytorch.advise(run).row("optimizer in backward").refused
+
+
+def test_the_largest_batch_and_what_fits():
+    least = pytorch.predict(train, 512).peak_reserved
+    advice = pytorch.advise(train, capacity=least - MIB)
+    assert advice.plain.fits is False
+    fitting = advice.together[0]
+    assert fitting.fits or any(row.fits for row in advice.rows)
+    batch = advice.batch[0]
+    assert 0 < batch.batch_size < 512
+    assert pytorch.predict(train, batch.batch_size, capacity=least - MIB).fits
+    assert not pytorch.predict(train, batch.batch_size + 1, capacity=least - MIB).fits
+    assert batch.names == [f"batch_size={batch.batch_size}"]
+    assert "2 steps, gathered, for one of 512" in batch.cost
+    assert advice.batch[-1].batch_size > batch.batch_size
+
+
+def test_without_a_capacity_or_an_argument_the_batch_says_what_to_do(advice: pytorch.Advice):
+    assert "give a capacity" in advice.row("largest batch").refused
+    found = pytorch.advise(lambda: train(4), capacity="4 GiB")
+    assert "let it take one named batch_size" in found.row("largest batch").refused
+    small = pytorch.advise(train, 4, capacity=MIB)
+    assert "not even batch_size=1 fits" in small.batch[0].refused
+
+
+def test_the_table(advice: pytorch.Advice):
+    text = advice.table(140)
+    for row in advice.rows:
+        assert row.name.split()[0] in text
+    assert "for b in model.blocks: b.forward = partial(checkpoint, b.forward, use_reentrant=False)" in text
+    assert "loss in chunks: cannot be made from outside" in text
+    assert "largest batch" in text
+
+
+def test_the_program_and_pytorch_are_as_before():
+    kinds = optimizer_classes()
+    before = [vars(kind)["__init__"] for kind in kinds]
+    own = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward, nn.Module.zero_grad
+    pytorch.advise(train, 4)
+    assert [vars(kind)["__init__"] for kind in kinds] == before
+    assert own == (torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward, nn.Module.zero_grad)
+    assert not torch.is_autocast_enabled("cuda")
+    assert not hasattr(torch.optim._adafactor, "max")
+    assert not nn.modules.module._global_forward_pre_hooks
+    assert not nn.modules.module._global_forward_hooks
+
+
+def test_lists_of_equal_blocks():
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.heads = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))  # lone layers
+            self.mixed = nn.Sequential(Block(), nn.ReLU())
+            self.stages = nn.Sequential(chain(), chain())  # the outermost alone
+            self.one = nn.ModuleList([Block()])
+
+    assert [(each.path, each.block, each.count) for each in blocks_of(Two())] == [("stages", "Sequential", 2)]
+
+
+def test_several_lists_are_tried_together():
+    class Stages(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = chain(), chain()
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(self.first(x))
+
+    advice = pytorch.advise(train, make=Stages)
+    both = advice.row("checkpoint all of first, second")
+    assert both.peak < advice.row("checkpoint all of first").peak
+    assert "12 blocks" in both.cost

@@ -1,0 +1,309 @@
+"""``advise``: a PyTorch program predicted again with each change that can be made from outside, alone and together."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ..memory.sizes import parse_bytes
+from .predict import Prediction, predict
+
+if TYPE_CHECKING:
+    from .changes import Change
+    from .program.seen import Seen
+
+BATCH = ("batch_size", "batch", "bs", "micro_batch_size", "per_device_train_batch_size")
+"""The names by which a program's argument is known as its batch size."""
+_MOST = 1 << 20
+
+
+@dataclass
+class Advised:
+    """A program with changes.
+
+    Attributes:
+        names: of the changes; none: the program as it is.
+        peak: ``torch.cuda.max_memory_allocated()``, in bytes.
+        peak_reserved: the most that the allocator had of the driver.
+        saved, saved_reserved: how much less that is than as it is; negative: more.
+        fits: whether the card has memory for every request; ``None``: no capacity was given.
+        cost: what is paid for the bytes.
+        numbers: what becomes of the program's results.
+        code: the lines to write.
+        source: pages that explain the changes.
+        refused: why it is not possible, in words; sizes are 0 then.
+        batch_size: the largest that fits, where one was looked for; else 0.
+    """
+
+    names: list[str]
+    peak: int = 0
+    peak_reserved: int = 0
+    saved: int = 0
+    saved_reserved: int = 0
+    fits: bool | None = None
+    cost: str = ""
+    numbers: str = "the same"
+    code: str = ""
+    source: list[str] = field(default_factory=list)
+    refused: str = ""
+    batch_size: int = 0
+
+    @property
+    def name(self) -> str:
+        """The changes in a line."""
+        return " + ".join(self.names) or "as it is"
+
+
+@dataclass
+class Advice:
+    """What changes would do to a program.
+
+    Attributes:
+        plain: the program as it is.
+        rows: each change alone, the one that saves most first.
+        together: the best combinations.
+        batch: rows about the batch size.
+        refused: changes that do not apply, with the reason.
+        capacity: bytes of the card, or ``None``.
+        notes: what the predictions assumed.
+    """
+
+    plain: Advised
+    rows: list[Advised]
+    together: list[Advised]
+    batch: list[Advised]
+    refused: list[Advised]
+    capacity: int | None
+    notes: list[str]
+
+    def row(self, *names: str) -> Advised:
+        """The row of these changes.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for row in [self.plain, *self.rows, *self.together, *self.batch, *self.refused]:
+            if row.names == list(names):
+                return row
+        raise KeyError(" + ".join(names))
+
+    def table(self, width: int = 128) -> str:
+        """The table to print: bytes saved, what they cost, and the lines to write.
+
+        Raises:
+            ModuleNotFoundError: rich is missing: ``pip install rich``.
+        """
+        from .advice_table import table
+
+        return table(self, width)
+
+
+def advise(
+    run: Callable[..., Any],
+    *args: Any,
+    device: str = "cuda",
+    settings: str = "",
+    capacity: int | str | None = None,
+    **kwargs: Any,
+) -> Advice:
+    """Predict ``run(*args, **kwargs)`` with each change that needs none of its code, alone and in the best combinations.
+
+    Every byte is predicted: nothing about savings is written down. ``run`` is as for :func:`.predict`; the largest batch is
+    looked for if it has an argument ``batch_size`` and a ``capacity`` is given.
+
+    Args:
+        device: whose memory is counted.
+        settings: of PyTorch's CUDA allocator, for the program as it is and for each change.
+        capacity: bytes of the card, or text such as ``"24 GiB"``.
+
+    Raises:
+        ValueError: as of :func:`.predict`, of the program as it is; or ``capacity`` is no size.
+    """
+    room = None if capacity is None else parse_bytes(capacity)
+    trials = _Trials(run, args, kwargs, device, settings, room)
+    changes = trials.begin()
+    reasons = {change.name: change.why_not(trials.seen, device) for change in changes}
+    refused = [_refused(change, reasons[change.name]) for change in changes if reasons[change.name]]
+    rows = [trials.row([change]) for change in changes if not reasons[change.name]]
+    refused += [row for row in rows if row.refused]
+    rows = sorted((row for row in rows if not row.refused), key=_size)
+    by_name = {change.name: change for change in changes}
+    helping = [by_name[row.names[0]] for row in rows if _size(row) < _size(trials.plain)]
+    together = trials.together(helping)
+    batch = trials.batches([*rows, *together])
+    return Advice(trials.plain, rows, together, batch, refused, room, trials.notes)
+
+
+def _size(row: Advised) -> tuple[int, int]:
+    return row.peak_reserved, row.peak
+
+
+def _refused(change: Change, why: str) -> Advised:
+    return Advised([change.name], cost=change.cost, code=change.code, source=[change.source], refused=why)
+
+
+class _Trials:
+    """Predictions of one program."""
+
+    def __init__(
+        self, run: Callable[..., Any], args: tuple, kwargs: dict[str, Any], device: str, settings: str, room: int | None
+    ) -> None:
+        self.run, self.args, self.kwargs = run, args, kwargs
+        self.device, self.settings, self.room = device, settings, room
+        self.plain, self.notes = Advised([]), [""]
+        self.seen: Seen
+        self._rows: dict[tuple[str, ...], Advised] = {}
+
+    def begin(self) -> list[Change]:
+        """Predict the program as it is, look at it, and list the changes."""
+        predict(lambda: None, device=self.device)  # is there PyTorch?
+        from .changes import changes
+        from .program.seen import Seen
+
+        self.seen = Seen()
+        found = self._predict([], None, look=True)
+        self.notes = list(found.notes)
+        self.plain = Advised([], found.peak, found.peak_reserved, fits=self._fits(found, []))
+        return changes(self.seen)
+
+    def row(self, changes: list[Change]) -> Advised:
+        """The program with these changes."""
+        names = tuple(change.name for change in changes)
+        if names not in self._rows:
+            self._rows[names] = self._row(changes)
+        return self._rows[names]
+
+    def _row(self, changes: list[Change]) -> Advised:
+        row = Advised([change.name for change in changes], code="\n".join(change.code for change in changes))
+        row.source = [change.source for change in changes]
+        try:
+            found = self._predict(changes, None)
+            row.cost = "; ".join(dict.fromkeys(change.paid(self.seen) for change in changes))
+            row.fits = self._fits(found, changes)
+        except Exception as error:  # the program is the user's: it may fail with a change in any way
+            said = str(error).partition("\n")[0]
+            row.refused = f"the program fails with it: {type(error).__name__}: {said}"
+            return row
+        row.peak, row.peak_reserved = found.peak, found.peak_reserved
+        row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
+        row.numbers = max(changes, key=lambda change: (change.price, change.numbers != "the same")).numbers
+        return row
+
+    def _predict(
+        self, changes: list[Change], capacity: int | None, look: bool = False, batch: tuple[str, int] | None = None
+    ) -> Prediction:
+        """The program with changes, made within the prediction; and, if asked, looked at."""
+
+        def changed() -> None:
+            with ExitStack() as stack:
+                for change in changes:
+                    stack.enter_context(change.made(self.device))
+                if look:
+                    stack.enter_context(self.seen.watching())
+                self._call(batch)
+
+        settings = ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of PyTorch, about how the changes are made
+            return predict(changed, device=self.device, settings=settings, capacity=capacity)
+
+    def _call(self, batch: tuple[str, int] | None) -> None:
+        if batch is None:
+            self.run(*self.args, **self.kwargs)
+            return
+        given = inspect.signature(self.run).bind(*self.args, **self.kwargs)
+        given.arguments[batch[0]] = batch[1]
+        self.run(*given.args, **given.kwargs)
+
+    def _fits(self, found: Prediction, changes: list[Change], batch: tuple[str, int] | None = None) -> bool | None:
+        """Whether the card has room; where reserved bytes alone do not, the allocator may give some back."""
+        if self.room is None:
+            return None
+        if found.peak_reserved <= self.room:
+            return True
+        return found.peak <= self.room and self._predict(changes, self.room, batch=batch).fits
+
+    # --- together ---------------------------------------------------------------------------------------------------------
+
+    def together(self, helping: list[Change]) -> list[Advised]:
+        """What fits at the least price; what keeps the numbers; everything. Each change stays only if it saves."""
+        least = self._cheapest(helping) if self.room is not None and not self.plain.fits else []
+        exact = self._most([change for change in helping if change.price < 3])
+        found = [self.row(each) for each in (least, exact, self._most(helping)) if len(each) > 1]
+        return list({tuple(row.names): row for row in found if not row.refused}.values())
+
+    def _most(self, helping: list[Change]) -> list[Change]:
+        """From the change that saves most on, each that saves something beside those before."""
+        taken: list[Change] = []
+        best = self.plain
+        for change in helping:
+            if any(change.kinds & other.kinds for other in taken):
+                continue
+            row = self.row(self._ordered([*taken, change]))
+            if not row.refused and _size(row) < _size(best):
+                taken, best = self._ordered([*taken, change]), row
+        return taken
+
+    def _cheapest(self, helping: list[Change]) -> list[Change]:
+        """What fits at the lowest price, without changes that it fits without; none if it never does."""
+        for price in sorted({change.price for change in helping}):
+            taken = self._most([change for change in helping if change.price <= price])
+            if taken and self.row(taken).fits:
+                for change in sorted(taken, key=lambda each: -each.price):
+                    fewer = [each for each in taken if each is not change]
+                    taken = fewer if fewer and self.row(fewer).fits else taken
+                return taken
+        return []
+
+    def _ordered(self, changes: list[Change]) -> list[Change]:
+        """In the order in which they are made."""
+        from .changes import changes as every
+
+        places = {change.name: place for place, change in enumerate(every(self.seen))}
+        return sorted(changes, key=lambda change: places[change.name])
+
+    # --- batch size -------------------------------------------------------------------------------------------------------
+
+    def batches(self, rows: list[Advised]) -> list[Advised]:
+        """The largest batch that fits, of the program as it is and with the changes that keep its numbers."""
+        name, given = self._batch()
+        why = "" if self.room is not None else "give a capacity: the largest batch that fits is found by bisection"
+        if not name:
+            why = f"run takes no argument for it: let it take one named {BATCH[0]}, and make its data of it"
+        if why:
+            return [Advised(["largest batch"], refused=why)]
+        from .changes import changes
+
+        by_name = {change.name: change for change in changes(self.seen)}
+        kept = [row for row in rows if _size(row) < _size(self.plain) and all(by_name[each].price < 3 for each in row.names)]
+        tried = [self.plain, *sorted(kept, key=_size)[:1]]
+        return [self._largest(name, given, [by_name[each] for each in row.names]) for row in tried]
+
+    def _batch(self) -> tuple[str, int]:
+        """The argument that is the batch size, and its value; ``""``: there is none."""
+        bound = inspect.signature(self.run).bind(*self.args, **self.kwargs)
+        bound.apply_defaults()
+        found = ((name, bound.arguments[name]) for name in BATCH if isinstance(bound.arguments.get(name), int))
+        return next(found, ("", 0))
+
+    def _largest(self, name: str, given: int, changes: list[Change]) -> Advised:
+        good, bad, size = 0, _MOST + 1, max(1, given)
+        while bad - good > 1:
+            if self._predict(changes, self.room, batch=(name, size)).fits:
+                good = size
+            else:
+                bad = size
+            size = min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
+        names = [f"{name}={good}", *(change.name for change in changes)]
+        if not good:
+            return Advised(["largest batch", *names[1:]], refused=f"not even {name}=1 fits")
+        found = self._predict(changes, self.room, batch=(name, good))
+        row = Advised(names, found.peak, found.peak_reserved, fits=True, batch_size=good, code=f"{name}={good}")
+        row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
+        row.numbers = "the same" if good == given else "of another batch: the learning rate may have to follow"
+        row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
+        return row

@@ -1,0 +1,147 @@
+"""What a program was seen to do in a prediction, by which changes that apply are told from those that do not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from ...interrupts import context
+from .changing import at_first_call, before_backward
+from .cuda import patched
+
+
+@dataclass(frozen=True)
+class BlockList:
+    """A list of equal blocks.
+
+    Attributes:
+        root: class of the model that has it.
+        path: where in the model.
+        block: class of its blocks.
+        sequential: an ``nn.Sequential``, which calls them one after the other itself.
+    """
+
+    root: str
+    path: str
+    block: str
+    count: int
+    sequential: bool
+
+    def of(self, root: nn.Module) -> Any:
+        """This list in a model; ``None``: it is another model."""
+        if type(root).__name__ != self.root:
+            return None
+        return dict(root.named_modules()).get(self.path)
+
+
+@dataclass
+class Seen:
+    """What a program did.
+
+    Attributes:
+        lists: lists of equal blocks, the outermost alone.
+        optimizers: their classes.
+        foreach: an optimizer steps with lists of parameters.
+        can_be_fused: each optimizer has an option ``fused``, and does not use it.
+        backwards, steps: how often.
+        keeps_zeros: ``zero_grad(set_to_none=False)`` was called.
+        clips: gradients were clipped after backward.
+        scales: a ``GradScaler`` made the step.
+        autocast: forward ran in autocast.
+        narrow: a model has parameters of half precision.
+    """
+
+    lists: list[BlockList] = field(default_factory=list)
+    optimizers: set[type] = field(default_factory=set)
+    foreach: bool = False
+    can_be_fused: bool = False
+    backwards: int = 0
+    steps: int = 0
+    keeps_zeros: bool = False
+    clips: bool = False
+    scales: bool = False
+    autocast: bool = False
+    narrow: bool = False
+    _places: set[int] = field(default_factory=set)
+
+    def module(self, root: nn.Module) -> None:
+        """A module that the program calls."""
+        self.lists += [found for found in blocks_of(root) if found not in self.lists]
+        self.narrow |= any(p.dtype in (torch.float16, torch.bfloat16) for p in root.parameters())
+        self.autocast |= torch.is_autocast_enabled("cuda") or torch.is_autocast_enabled("cpu")
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer that is about to step."""
+        self._places.add(id(optimizer))
+        self.steps += 1
+        groups = optimizer.param_groups
+        fusable = all("fused" in group and not group["fused"] for group in groups)
+        self.can_be_fused = fusable and (self.can_be_fused or self.steps == 1)
+        self.foreach |= any("foreach" in g and g["foreach"] is not False and not g.get("fused") for g in groups)
+        self.optimizers.add(type(optimizer))
+
+    @property
+    def backwards_a_step(self) -> float:
+        """Backwards for each optimizer's step."""
+        return self.backwards * len(self._places) / self.steps if self.steps else 0.0
+
+    @context
+    def watching(self) -> Iterator[None]:
+        """Look at the program that runs."""
+        clip, scaler = torch.nn.utils.clip_grad, torch.amp.GradScaler
+        own = {name: getattr(clip, name) for name in ("_clip_grads_with_norm_", "clip_grad_value_")}
+        step, zero, zero_module = scaler.step, torch.optim.Optimizer.zero_grad, nn.Module.zero_grad
+        handle = register_optimizer_step_pre_hook(lambda optimizer, *_: self.step(optimizer))
+        try:
+            with (
+                at_first_call(self.module),
+                before_backward(self._backward),
+                patched(clip, {name: self._told("clips", function) for name, function in own.items()}),
+                patched(scaler, {"step": self._told("scales", step)}),
+                patched(torch.optim.Optimizer, {"zero_grad": self._zeroing(zero)}),
+                patched(nn.Module, {"zero_grad": self._zeroing(zero_module)}),
+            ):
+                yield
+        finally:
+            handle.remove()
+
+    def _backward(self) -> None:
+        self.backwards += 1
+
+    def _told(self, name: str, function: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            setattr(self, name, True)
+            return function(*args, **kwargs)
+
+        return call
+
+    def _zeroing(self, function: Any) -> Any:
+        def call(owner: Any, set_to_none: bool = True) -> None:
+            self.keeps_zeros |= not set_to_none
+            function(owner, set_to_none)
+
+        return call
+
+
+def blocks_of(root: nn.Module) -> list[BlockList]:
+    """The lists of at least two equal blocks in a model that are not inside of another one."""
+    found: list[BlockList] = []
+    for path, module in root.named_modules():
+        inside = any(path.startswith(f"{each.path}.") or not each.path for each in found)
+        if inside or not isinstance(module, (nn.ModuleList, nn.Sequential)):
+            continue
+        kinds = {type(child) for child in module}
+        if len(module) > 1 and len(kinds) == 1 and _is_block(module[0]):
+            name = type(module[0]).__name__
+            found.append(BlockList(type(root).__name__, path, name, len(module), isinstance(module, nn.Sequential)))
+    return found
+
+
+def _is_block(module: nn.Module) -> bool:
+    """More than one layer: a lone layer saves its input, which a checkpoint keeps too."""
+    return any(True for _ in module.children()) or not type(module).__module__.startswith("torch.nn.")
