@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from tinygrad_mem import pytorch
-from tinygrad_mem.pytorch.program.changing import Adam8bit, optimizer_classes
+from tinygrad_mem.pytorch.program.changing import BitsAndBytesAdam, optimizer_classes
 from tinygrad_mem.pytorch.program.seen import blocks_of
 
 MIB = 1 << 20
@@ -107,7 +108,7 @@ WRITTEN: dict[str, dict[str, Any]] = {
     "autocast bfloat16": {"around": partial(torch.autocast, "cuda", dtype=torch.bfloat16)},
     "saved tensors on the CPU": {"around": partial(torch.autograd.graph.save_on_cpu, pin_memory=True)},
     "optimizer in backward": {"optimizer": InBackward},
-    "8-bit states for Adam": {"optimizer": Adam8bit},
+    "8-bit states for Adam": {"optimizer": BitsAndBytesAdam},
 }
 
 
@@ -255,12 +256,13 @@ def test_the_table(advice: pytorch.Advice):
 def test_the_program_and_pytorch_are_as_before():
     kinds = optimizer_classes()
     before = [vars(kind)["__init__"] for kind in kinds]
-    own = torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward, nn.Module.zero_grad
+    autograd: Any = torch.autograd
+    own = torch.optim.Optimizer.zero_grad, autograd._engine_run_backward, nn.Module.zero_grad
     pytorch.advise(train, 4)
     assert [vars(kind)["__init__"] for kind in kinds] == before
-    assert own == (torch.optim.Optimizer.zero_grad, torch.autograd._engine_run_backward, nn.Module.zero_grad)
+    assert own == (torch.optim.Optimizer.zero_grad, autograd._engine_run_backward, nn.Module.zero_grad)
     assert not torch.is_autocast_enabled("cuda")
-    assert not hasattr(torch.optim._adafactor, "max")
+    assert not hasattr(sys.modules["torch.optim._adafactor"], "max")
     assert not nn.modules.module._global_forward_pre_hooks
     assert not nn.modules.module._global_forward_hooks
 

@@ -1,6 +1,6 @@
 """PyTorch's memory on a GPU: snapshots of real runs, and its allocator as a model. No PyTorch is needed."""
 
-from .advise import Advice as Advice
+from .advice import Advice as Advice
 from .advise import advise as advise
 from .allocator import CachingAllocator as CachingAllocator
 from .load import load as load

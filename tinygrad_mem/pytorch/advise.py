@@ -6,100 +6,19 @@ import inspect
 import warnings
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ..memory.sizes import parse_bytes
+from .advice import Advice, Advised
 from .predict import Prediction, predict
 
 if TYPE_CHECKING:
-    from .changes import Change
+    from .changes import ProgramChange
     from .program.seen import Seen
 
 BATCH = ("batch_size", "batch", "bs", "micro_batch_size", "per_device_train_batch_size")
 """The names by which a program's argument is known as its batch size."""
 _MOST = 1 << 20
-
-
-@dataclass
-class Advised:
-    """A program with changes.
-
-    Attributes:
-        names: of the changes; none: the program as it is.
-        peak: ``torch.cuda.max_memory_allocated()``, in bytes.
-        peak_reserved: the most that the allocator had of the driver.
-        saved, saved_reserved: how much less that is than as it is; negative: more.
-        fits: whether the card has memory for every request; ``None``: no capacity was given.
-        cost: what is paid for the bytes.
-        numbers: what becomes of the program's results.
-        code: the lines to write.
-        source: pages that explain the changes.
-        refused: why it is not possible, in words; sizes are 0 then.
-        batch_size: the largest that fits, where one was looked for; else 0.
-    """
-
-    names: list[str]
-    peak: int = 0
-    peak_reserved: int = 0
-    saved: int = 0
-    saved_reserved: int = 0
-    fits: bool | None = None
-    cost: str = ""
-    numbers: str = "the same"
-    code: str = ""
-    source: list[str] = field(default_factory=list)
-    refused: str = ""
-    batch_size: int = 0
-
-    @property
-    def name(self) -> str:
-        """The changes in a line."""
-        return " + ".join(self.names) or "as it is"
-
-
-@dataclass
-class Advice:
-    """What changes would do to a program.
-
-    Attributes:
-        plain: the program as it is.
-        rows: each change alone, the one that saves most first.
-        together: the best combinations.
-        batch: rows about the batch size.
-        refused: changes that do not apply, with the reason.
-        capacity: bytes of the card, or ``None``.
-        notes: what the predictions assumed.
-    """
-
-    plain: Advised
-    rows: list[Advised]
-    together: list[Advised]
-    batch: list[Advised]
-    refused: list[Advised]
-    capacity: int | None
-    notes: list[str]
-
-    def row(self, *names: str) -> Advised:
-        """The row of these changes.
-
-        Raises:
-            KeyError: there is none.
-        """
-        for row in [self.plain, *self.rows, *self.together, *self.batch, *self.refused]:
-            if row.names == list(names):
-                return row
-        raise KeyError(" + ".join(names))
-
-    def table(self, width: int = 128) -> str:
-        """The table to print: bytes saved, what they cost, and the lines to write.
-
-        Raises:
-            ModuleNotFoundError: rich is missing: ``pip install rich``.
-        """
-        from .advice_table import table
-
-        return table(self, width)
 
 
 def advise(
@@ -142,7 +61,7 @@ def _size(row: Advised) -> tuple[int, int]:
     return row.peak_reserved, row.peak
 
 
-def _refused(change: Change, why: str) -> Advised:
+def _refused(change: ProgramChange, why: str) -> Advised:
     return Advised([change.name], cost=change.cost, code=change.code, source=[change.source], refused=why)
 
 
@@ -158,7 +77,7 @@ class _Trials:
         self.seen: Seen
         self._rows: dict[tuple[str, ...], Advised] = {}
 
-    def begin(self) -> list[Change]:
+    def begin(self) -> list[ProgramChange]:
         """Predict the program as it is, look at it, and list the changes."""
         predict(lambda: None, device=self.device)  # is there PyTorch?
         from .changes import changes
@@ -170,14 +89,14 @@ class _Trials:
         self.plain = Advised([], found.peak, found.peak_reserved, fits=self._fits(found, []))
         return changes(self.seen)
 
-    def row(self, changes: list[Change]) -> Advised:
+    def row(self, changes: list[ProgramChange]) -> Advised:
         """The program with these changes."""
         names = tuple(change.name for change in changes)
         if names not in self._rows:
             self._rows[names] = self._row(changes)
         return self._rows[names]
 
-    def _row(self, changes: list[Change]) -> Advised:
+    def _row(self, changes: list[ProgramChange]) -> Advised:
         row = Advised([change.name for change in changes], code="\n".join(change.code for change in changes))
         row.source = [change.source for change in changes]
         try:
@@ -194,7 +113,7 @@ class _Trials:
         return row
 
     def _predict(
-        self, changes: list[Change], capacity: int | None, look: bool = False, batch: tuple[str, int] | None = None
+        self, changes: list[ProgramChange], capacity: int | None, look: bool = False, batch: tuple[str, int] | None = None
     ) -> Prediction:
         """The program with changes, made within the prediction; and, if asked, looked at."""
 
@@ -219,8 +138,8 @@ class _Trials:
         given.arguments[batch[0]] = batch[1]
         self.run(*given.args, **given.kwargs)
 
-    def _fits(self, found: Prediction, changes: list[Change], batch: tuple[str, int] | None = None) -> bool | None:
-        """Whether the card has room; where reserved bytes alone do not, the allocator may give some back."""
+    def _fits(self, found: Prediction, changes: list[ProgramChange], batch: tuple[str, int] | None = None) -> bool | None:
+        """True if the card has room. Where reserved bytes alone do not, the allocator may give some back."""
         if self.room is None:
             return None
         if found.peak_reserved <= self.room:
@@ -229,16 +148,16 @@ class _Trials:
 
     # --- together ---------------------------------------------------------------------------------------------------------
 
-    def together(self, helping: list[Change]) -> list[Advised]:
-        """What fits at the least price; what keeps the numbers; everything. Each change stays only if it saves."""
+    def together(self, helping: list[ProgramChange]) -> list[Advised]:
+        """Together: what fits at the least price; what keeps the numbers; everything. Each change stays only if it saves."""
         least = self._cheapest(helping) if self.room is not None and not self.plain.fits else []
         exact = self._most([change for change in helping if change.price < 3])
         found = [self.row(each) for each in (least, exact, self._most(helping)) if len(each) > 1]
         return list({tuple(row.names): row for row in found if not row.refused}.values())
 
-    def _most(self, helping: list[Change]) -> list[Change]:
+    def _most(self, helping: list[ProgramChange]) -> list[ProgramChange]:
         """From the change that saves most on, each that saves something beside those before."""
-        taken: list[Change] = []
+        taken: list[ProgramChange] = []
         best = self.plain
         for change in helping:
             if any(change.kinds & other.kinds for other in taken):
@@ -248,8 +167,8 @@ class _Trials:
                 taken, best = self._ordered([*taken, change]), row
         return taken
 
-    def _cheapest(self, helping: list[Change]) -> list[Change]:
-        """What fits at the lowest price, without changes that it fits without; none if it never does."""
+    def _cheapest(self, helping: list[ProgramChange]) -> list[ProgramChange]:
+        """The changes that fit at the lowest price, without those that it fits without; none if it never does."""
         for price in sorted({change.price for change in helping}):
             taken = self._most([change for change in helping if change.price <= price])
             if taken and self.row(taken).fits:
@@ -259,7 +178,7 @@ class _Trials:
                 return taken
         return []
 
-    def _ordered(self, changes: list[Change]) -> list[Change]:
+    def _ordered(self, changes: list[ProgramChange]) -> list[ProgramChange]:
         """In the order in which they are made."""
         from .changes import changes as every
 
@@ -290,7 +209,7 @@ class _Trials:
         found = ((name, bound.arguments[name]) for name in BATCH if isinstance(bound.arguments.get(name), int))
         return next(found, ("", 0))
 
-    def _largest(self, name: str, given: int, changes: list[Change]) -> Advised:
+    def _largest(self, name: str, given: int, changes: list[ProgramChange]) -> Advised:
         good, bad, size = 0, _MOST + 1, max(1, given)
         while bad - good > 1:
             if self._predict(changes, self.room, batch=(name, size)).fits:

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 from ..interrupts import context
 from ..memory.sizes import bytes_text
 from .program.changing import (
-    Adam8bit,
+    BitsAndBytesAdam,
     adam_becomes,
     constructors,
     forward_and_loss,
@@ -29,7 +29,7 @@ _DOCS = "https://docs.pytorch.org/docs/stable/"
 _ADAM = (torch.optim.Adam, torch.optim.AdamW)
 
 
-class Change:
+class ProgramChange:
     """A change of a program.
 
     Attributes:
@@ -49,7 +49,7 @@ class Change:
     kinds: frozenset[str] = frozenset()
 
     def why_not(self, seen: Seen, device: str) -> str:
-        """Why it does not apply to the program; ``""``: it does."""
+        """The reason why it does not apply to the program; ``""``: it does."""
         return ""
 
     def made(self, device: str) -> AbstractContextManager:
@@ -61,7 +61,7 @@ class Change:
         return self.cost
 
 
-class Foreach(Change):
+class ForeachOff(ProgramChange):
     name, cost, code = "foreach=False", "more kernels a step: slower for many small parameters", "optimizer(..., foreach=False)"
     source, price, kinds = f"{_DOCS}optim.html#algorithms", 1, frozenset({"step"})
 
@@ -77,7 +77,7 @@ class Foreach(Change):
         return constructors(after=off)
 
 
-class Fused(Change):
+class FusedStep(ProgramChange):
     name, cost, code = "fused=True", "nothing: one kernel, faster", "optimizer(..., fused=True)"
     source, kinds, numbers = f"{_DOCS}optim.html#algorithms", frozenset({"step"}), "the same but for rounding"
 
@@ -92,7 +92,7 @@ class Fused(Change):
         return constructors(before=fuse)
 
 
-class SetToNone(Change):
+class GradientsToNone(ProgramChange):
     name, cost, code = "gradients to None", "nothing", "optimizer.zero_grad(set_to_none=True)"
     source = f"{_DOCS}generated/torch.optim.Optimizer.zero_grad.html"
     kinds = frozenset({"zero"})
@@ -105,7 +105,7 @@ class SetToNone(Change):
         return zeroed_to_none()
 
 
-class InBackward(Change):
+class StepInBackward(ProgramChange):
     name, cost = "optimizer in backward", "one optimizer for each parameter: small kernels"
     code = (
         "for p in model.parameters():\n"
@@ -133,7 +133,7 @@ class InBackward(Change):
         return stepping_in_backward()
 
 
-class Segments(Change):
+class ExpandableSegments(ProgramChange):
     name, cost = "expandable segments", "nothing that bytes show; on by a variable of the environment"
     code, settings = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python ...", "expandable_segments:True"
     source, kinds = f"{_DOCS}notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf", frozenset({"allocator"})
@@ -142,7 +142,7 @@ class Segments(Change):
         return "the CPU has no segments" if device == "cpu" else ""
 
 
-class Checkpoint(Change):
+class CheckpointedBlocks(ProgramChange):
     """Blocks of a list run again in backward, each for itself."""
 
     numbers, price = "the same", 1
@@ -169,7 +169,7 @@ class Checkpoint(Change):
         return forwards(chosen)
 
 
-class Segmented(Change):
+class SegmentedBlocks(ProgramChange):
     """An ``nn.Sequential`` in about as many segments as the square root of its blocks."""
 
     numbers, price = "the same", 1
@@ -202,7 +202,7 @@ class Segmented(Change):
         return forwards(chosen)
 
 
-class Autocast(Change):
+class AutocastForward(ProgramChange):
     name, cost = "autocast bfloat16", "8 bits of precision in matrix products; time mostly falls"
     numbers, price, kinds = "rounded to bfloat16 in forward and backward", 3, frozenset({"dtype"})
     code = 'with torch.autocast("cuda", dtype=torch.bfloat16): loss = ...  # forward and loss, not backward'
@@ -217,8 +217,8 @@ class Autocast(Change):
         return forward_and_loss(lambda: torch.autocast(device.split(":")[0], dtype=torch.bfloat16))
 
 
-class Offload(Change):
-    """What is saved for backward waits in the host's memory."""
+class OffloadSaved(ProgramChange):
+    """Tensors that are saved for backward wait in the host's memory."""
 
     name, price, kinds = "saved tensors on the CPU", 2, frozenset({"saved"})
     code = "with torch.autograd.graph.save_on_cpu(pin_memory=True): loss = ...  # forward and loss, not backward"
@@ -251,7 +251,7 @@ class Offload(Change):
         return f"{each} to the host and {each} back over PCIe for each backward; as much pinned memory there"
 
 
-class Adafactor(Change):
+class AdafactorForAdam(ProgramChange):
     name, cost = "Adafactor for Adam", "another optimizer: its learning rate must be found again"
     numbers, price, kinds = "others: the rule is another", 4, frozenset({"step", "rule"})
     code, source = "torch.optim.Adafactor(model.parameters(), lr=...)", f"{_DOCS}generated/torch.optim.Adafactor.html"
@@ -270,7 +270,7 @@ class Adafactor(Change):
                 del module.max
 
 
-class EightBit(Change):
+class EightBitStates(ProgramChange):
     name, numbers, price = "8-bit states for Adam", "others: states are rounded to 8 bits", 4
     cost = (
         "accuracy of states; predicted as two bytes an element and two float32 for each 256, float32 below 4,096 elements, "
@@ -283,10 +283,10 @@ class EightBit(Change):
         return "bitsandbytes is for a GPU" if device == "cpu" else _not_adam(seen)
 
     def made(self, device: str) -> AbstractContextManager:
-        return adam_becomes(Adam8bit, ("lr", "betas", "eps", "weight_decay"))
+        return adam_becomes(BitsAndBytesAdam, ("lr", "betas", "eps", "weight_decay"))
 
 
-class ChunkedLoss(Change):
+class LossInChunks(ProgramChange):
     name = "loss in chunks"
     source = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.linear_cross_entropy.html"
 
@@ -298,14 +298,22 @@ class ChunkedLoss(Change):
         )
 
 
-def changes(seen: Seen) -> list[Change]:
+def changes(seen: Seen) -> list[ProgramChange]:
     """Every change for a program, in the order in which they are made: those of the optimizer's rule before its step's."""
-    found: list[Change] = [Adafactor(), EightBit(), Foreach(), Fused(), SetToNone(), InBackward(), Segments()]
+    found: list[ProgramChange] = [
+        AdafactorForAdam(),
+        EightBitStates(),
+        ForeachOff(),
+        FusedStep(),
+        GradientsToNone(),
+        StepInBackward(),
+        ExpandableSegments(),
+    ]
     for each in seen.lists:
-        found += [Checkpoint([each], 1), Checkpoint([each], 2), Segmented(each)]
+        found += [CheckpointedBlocks([each], 1), CheckpointedBlocks([each], 2), SegmentedBlocks(each)]
     if len(seen.lists) > 1:
-        found.append(Checkpoint(seen.lists, 1))
-    return [*found, Autocast(), Offload(), ChunkedLoss()]
+        found.append(CheckpointedBlocks(seen.lists, 1))
+    return [*found, AutocastForward(), OffloadSaved(), LossInChunks()]
 
 
 def _dotted(blocks: BlockList) -> str:

@@ -1,4 +1,4 @@
-"""What the changes of :mod:`..changes` are made of: they act on a program from outside while it runs. See :mod:`..advise`."""
+"""The means of the changes of :mod:`..changes`: they act on a program from outside while it runs. See :mod:`..advise`."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at_first_call(act: Callable[[nn.Module], None], always: bool = False) -> Ite
 @context
 def before_backward(act: Callable[[], None]) -> Iterator[None]:
     """Call ``act`` before each backward."""
-    own = torch.autograd._engine_run_backward
+    own = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
 
     def engine(*args: Any, **kwargs: Any) -> Any:
         act()
@@ -140,7 +140,8 @@ def stepping_in_backward() -> Iterator[None]:
         for group in optimizer.param_groups:
             options = {key: value for key, value in group.items() if key in optimizer.defaults}
             for parameter in group["params"]:
-                alone = type(optimizer)([{"params": [parameter], **options}])
+                kind: Any = type(optimizer)
+                alone = kind([{"params": [parameter], **options}])
                 handles.append(parameter.register_post_accumulate_grad_hook(functools.partial(_step_alone, alone)))
         optimizer.step = types.MethodType(_no_step, optimizer)  # type: ignore[method-assign]
 
@@ -191,7 +192,7 @@ def adam_becomes(kind: type, keep: tuple[str, ...]) -> Iterator[None]:
         yield
 
 
-class Adam8bit(torch.optim.Optimizer):
+class BitsAndBytesAdam(torch.optim.Optimizer):
     """The bytes of bitsandbytes' ``AdamW8bit``: two bytes for an element, two float32 for each 256, and no temporaries.
 
     Parameters of fewer than 4,096 elements keep two float32 for an element. It computes nothing: it is for a prediction.

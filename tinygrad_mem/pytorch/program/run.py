@@ -68,7 +68,8 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     yield watch
     calls = Calls(watch, roles)
     yield calls
-    yield patched(torch.autograd, {"_engine_run_backward": calls.within_backward(torch.autograd._engine_run_backward)})
+    engine = torch.autograd._engine_run_backward  # type: ignore[attr-defined]
+    yield patched(torch.autograd, {"_engine_run_backward": calls.within_backward(engine)})
     yield around(watch)
 
 

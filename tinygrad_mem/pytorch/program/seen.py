@@ -1,4 +1,4 @@
-"""What a program was seen to do in a prediction, by which changes that apply are told from those that do not."""
+"""The acts of a program in a prediction, by which changes that apply are told from those that do not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class BlockList:
 
 @dataclass
 class Seen:
-    """What a program did.
+    """The acts of a program.
 
     Attributes:
         lists: lists of equal blocks, the outermost alone.

@@ -1,0 +1,133 @@
+"""The result of :func:`.advise`: what a program takes with each change, and the table of it for a terminal (rich)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..errors import needs
+from ..memory.sizes import bytes_text
+
+
+@dataclass
+class Advised:
+    """A program with changes.
+
+    Attributes:
+        names: of the changes; none: the program as it is.
+        peak: ``torch.cuda.max_memory_allocated()``, in bytes.
+        peak_reserved: the most that the allocator had of the driver.
+        saved, saved_reserved: how much less that is than as it is; negative: more.
+        fits: whether the card has memory for every request; ``None``: no capacity was given.
+        cost: what is paid for the bytes.
+        numbers: what becomes of the program's results.
+        code: the lines to write.
+        source: pages that explain the changes.
+        refused: why it is not possible, in words; sizes are 0 then.
+        batch_size: the largest that fits, where one was looked for; else 0.
+    """
+
+    names: list[str]
+    peak: int = 0
+    peak_reserved: int = 0
+    saved: int = 0
+    saved_reserved: int = 0
+    fits: bool | None = None
+    cost: str = ""
+    numbers: str = "the same"
+    code: str = ""
+    source: list[str] = field(default_factory=list)
+    refused: str = ""
+    batch_size: int = 0
+
+    @property
+    def name(self) -> str:
+        """The changes in a line."""
+        return " + ".join(self.names) or "as it is"
+
+
+@dataclass
+class Advice:
+    """The effects of changes on a program.
+
+    Attributes:
+        plain: the program as it is.
+        rows: each change alone, the one that saves most first.
+        together: the best combinations.
+        batch: rows about the batch size.
+        refused: changes that do not apply, with the reason.
+        capacity: bytes of the card, or ``None``.
+        notes: what the predictions assumed.
+    """
+
+    plain: Advised
+    rows: list[Advised]
+    together: list[Advised]
+    batch: list[Advised]
+    refused: list[Advised]
+    capacity: int | None
+    notes: list[str]
+
+    def row(self, *names: str) -> Advised:
+        """The row of these changes.
+
+        Raises:
+            KeyError: there is none.
+        """
+        for row in [self.plain, *self.rows, *self.together, *self.batch, *self.refused]:
+            if row.names == list(names):
+                return row
+        raise KeyError(" + ".join(names))
+
+    def table(self, width: int = 128) -> str:
+        """The table to print: bytes saved, what they cost, and the lines to write.
+
+        Raises:
+            ModuleNotFoundError: rich is missing: ``pip install rich``.
+        """
+        return table(self, width)
+
+
+def table(advice: Advice, width: int = 128) -> str:
+    """Bytes and costs of each change; below, the lines to write and what does not apply."""
+    needs("rich", "a table")
+    from rich.table import Table
+    from rich.text import Text
+
+    from ..memory.render.terminal import text
+
+    card = "" if advice.capacity is None else f", on a card with {bytes_text(advice.capacity)}"
+    shown = Table(title=Text(f"what would help{card}"), title_justify="left", title_style="bold")
+    shown.add_column("change", overflow="fold", ratio=3)
+    for name in ("peak", "saved", "reserved", "saved"):
+        shown.add_column(name, justify="right", no_wrap=True)
+    if advice.capacity is not None:
+        shown.add_column("fits", no_wrap=True)
+    shown.add_column("cost", overflow="fold", ratio=4)
+    groups = ([advice.plain], advice.rows, advice.together, advice.batch)
+    for group in groups:
+        for row in group:
+            shown.add_row(*(Text(cell) for cell in _cells(row, advice.capacity is not None)))
+        if group:
+            shown.add_section()
+    return text(shown, width) + _below(advice)
+
+
+def _cells(row: Advised, card: bool) -> list[str]:
+    if row.refused:
+        return [row.name, "", "", "", "", *([""] if card else []), row.refused]
+    saved = [bytes_text(row.saved), bytes_text(row.saved_reserved)] if row.names else ["", ""]
+    fits = [{True: "yes", False: "no", None: ""}[row.fits]] if card else []
+    cost = "; ".join(filter(None, [row.cost, "" if row.numbers == "the same" else f"numbers: {row.numbers}"]))
+    return [row.name, bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1], *fits, cost]
+
+
+def _below(advice: Advice) -> str:
+    """The lines to write, once each, and the changes that were not tried."""
+    lines = ["", "To write:"]
+    for row in advice.rows:
+        if row.saved > 0 or row.saved_reserved > 0:
+            lines += [f"  {row.name}:", *(f"    {line}" for line in row.code.splitlines()), f"    {row.source[0]}"]
+    if advice.refused:
+        lines += ["", "Not tried, or not possible:"]
+        lines += [f"  {row.name}: {row.refused}" for row in advice.refused]
+    return "\n".join([*lines, *(f"Note: {note}" for note in advice.notes), ""])
