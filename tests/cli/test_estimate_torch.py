@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -248,3 +249,20 @@ def test_configurations_of_hugging_face(files: Path):
     for name, message in (("nowhere.json", "there is no file nowhere.json"), ("train.py", "is no configuration")):
         done = inside.run("estimate", f"hf:{name}", "--tokens", "4", cwd=files)
         assert message in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("library", "arguments"),
+    [
+        ("torch", ["train.py:run"]),
+        ("torch", ["train.py:Net", "--input", "3x8x8"]),
+        ("transformers", ["hf:config.json", "--tokens", "8"]),
+    ],
+)
+def test_what_is_not_installed_is_named_with_its_cure(
+    files: Path, monkeypatch: pytest.MonkeyPatch, library: str, arguments: list[str]
+):
+    monkeypatch.setitem(sys.modules, library, None)
+    done = inside.run("estimate", *arguments, cwd=files)
+    assert done.returncode == 2
+    assert f"needs {library}, which is not installed: pip install {library}" in done.stderr

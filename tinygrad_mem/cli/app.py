@@ -160,15 +160,21 @@ def estimate(
     network: Annotated[
         str,
         typer.Argument(
-            help="a name such as vgg16 or gpt2; your own class or training function, of PyTorch or of this library: "
-            "file.py:Class, file.py:run, module:Class; or hf:config.json"
+            help="a name such as vgg16 or gpt2; your own class, of PyTorch or of this library: module:Class, file.py:Class; "
+            "a function that trains with PyTorch: file.py:run; or hf:config.json"
         ),
     ],
-    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step")] = 32,
+    batch_size: Annotated[int, typer.Option(min=1, help="samples in a step; a function makes its own batches")] = 32,
     sample: Sample = None,
     tokens: Tokens = None,
     optimizer: Optimizer = Update.momentum,
-    precision: Annotated[Precision, typer.Option(help="half: float16, with float32 copies and gradients")] = Precision.float32,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="half: float16, with float32 copies and gradients. For PyTorch's classes bfloat16 and float16 are autocast, "
+            "for hf: the weights"
+        ),
+    ] = Precision.float32,
     master_weights: Annotated[bool, typer.Option("--master-weights", help="float32 copies of float16 parameters")] = False,
     accumulate: Annotated[int, typer.Option(min=1, help="split each batch into so many parts, one after the other")] = 1,
     recompute: Annotated[

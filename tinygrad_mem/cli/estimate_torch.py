@@ -242,10 +242,10 @@ def _table(*columns: str, head: bool = True) -> Table:
 
 def _totals(found: TorchEstimate) -> Table:
     table = _table("", "bytes", "in short", "", head=False)
-    meant = "torch.cuda.max_memory_allocated" if found.driver else "most in use at once"
+    meant = "max_memory_allocated" if found.driver else "most in use at once"
     table.add_row("allocated", f"{found.peak_allocated:,}", bytes_text(found.peak_allocated), meant)
     if found.driver is not None:
-        table.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "torch.cuda.max_memory_reserved")
+        table.add_row("reserved", f"{found.peak_reserved:,}", bytes_text(found.peak_reserved), "max_memory_reserved")
     return table
 
 
