@@ -142,7 +142,8 @@ def _predicted(program: TorchProgram, settings: str = "", capacity: int | None =
 
         message = f"{type(error).__name__}: {error}"
         raise ArgumentError(
-            f"{program.asked.network} fails at {users_line(error)}: {message}\nMend this line: on a GPU it would fail too"
+            f"{program.asked.network} fails at {users_line(error)}: {message}\n"
+            "Mend this line. If it runs on a GPU, the prediction lacks something: --traceback shows where"
         ) from error
 
 
