@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, NotOfferedError
+from ..interrupts import reentrant
 from ..memory.log import Log
 from ..memory.track import Track
+
+_lock = reentrant()
+"""Held while a program is predicted: what a prediction changes in PyTorch is shared by all threads."""
 
 
 class Prediction(Track):
@@ -67,6 +71,7 @@ def predict(
 
     Raises:
         DataDependenceError: the program decides by values; the message says where.
+        NotOfferedError: it does what is not predicted, such as sparse tensors, graphs, or tensors in threads of its own.
         DeviceError: it trains a model that was made before.
         ValueError: there is no such device, PyTorch would refuse the settings, or PyTorch is not installed.
     """
@@ -79,4 +84,7 @@ def predict(
     place = torch.device(device)
     if place.type not in ("cuda", "cpu"):
         raise ArgumentError(f'predict: expected device="cuda" or "cpu", found {device!r}')
-    return Prediction.of_run(*run_program(lambda: run(*args, **kwargs), place, settings, capacity))
+    if _lock._is_owned():  # type: ignore[attr-defined]
+        raise NotOfferedError("predict: found inside of a program that is predicted. Call one after the other")
+    with _lock:
+        return Prediction.of_run(*run_program(lambda: run(*args, **kwargs), place, settings, capacity))

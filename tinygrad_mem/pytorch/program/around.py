@@ -1,45 +1,61 @@
-"""The parts of PyTorch around a program that run in another way in a prediction: moves, data loaders, compiled functions."""
+"""The parts of PyTorch around a program that run in another way in a prediction: moves, backward, compiled code, threads."""
 
 from __future__ import annotations
 
-import copy
+import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data import DataLoader, dataloader
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.nn.modules import transformer
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
-from .calls import replace
+from .calls import Calls, replace
 from .cuda import patched
+from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
 from .watch import Watch
 
 _COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
+_GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph keeps a pool of memory of its own"
+_CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
 
 
 @context
-def around(watch: Watch) -> Iterator[None]:
+def around(watch: Watch, calls: Calls) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
 
     def compiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
         watch.note(_COMPILED)
         return (lambda function: function) if model is None else model
 
-    loading = {"_get_iterator": _single(watch, DataLoader._get_iterator)}
-    fetching = {"__next__": _read(watch, dataloader._BaseDataLoaderIter.__next__)}
+    def graphed(callables: Any, *args: Any, **kwargs: Any) -> Any:
+        watch.note(_GRAPHED)
+        return callables
+
     state = {"get_rng_state": _owned(watch, torch.get_rng_state)}
-    with (
-        patched(torch.nn.RNNBase, {"flatten_parameters": flatten_parameters}),
-        patched(torch, {"compile": compiled, **state}),
-        patched(torch.random, state),
-        patched(torch.utils, {"swap_tensors": partial(replace, watch)}),
-        patched(DataLoader, loading),
-        patched(dataloader._BaseDataLoaderIter, fetching),
-        torch.compiler.set_stance("force_eager"),
-    ):
+    backward = _with_calls(calls, torch.autograd._engine_run_backward)
+    with ExitStack() as stack:
+        for owner, replacements in [
+            (torch, {"compile": compiled, **state}),
+            (torch.random, state),
+            (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
+            (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
+            (torch.utils, {"swap_tensors": partial(replace, watch)}),
+            (torch.autograd, {"_engine_run_backward": backward}),
+            (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
+            (nn.Module, {"_apply": _moved(nn.Module._apply)}),
+            (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
+        ]:
+            stack.enter_context(patched(owner, replacements))
+        stack.enter_context(loading(watch))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
 
 
@@ -55,27 +71,85 @@ def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.
     return state
 
 
-def _single(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
-    """An iterator that reads in this process: a batch of another one has no bytes on the GPU either."""
+def _with_calls(calls: Calls, own: Callable[..., Any]) -> Callable[..., Any]:
+    """Backward, which calls hooks and recomputes: ``Tensor.backward`` is such a call itself, inside which no mode listens."""
 
-    def iterator(loader: Any) -> Any:
-        if loader.num_workers:
-            loader = copy.copy(loader)
-            loader.num_workers, loader.prefetch_factor, loader.timeout = 0, None, 0
-        with _disable_current_modes(), torch._C.DisableTorchFunction():
-            return own(loader)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if calls in _get_current_function_mode_stack():
+            return own(*args, **kwargs)
+        with calls:
+            return own(*args, **kwargs)
 
-    return iterator
+    return run
 
 
-def _read(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
-    """The next batch, with its values: samplers and transforms decide by them."""
+def _graph(*args: Any, **kwargs: Any) -> Any:
+    raise NotOfferedError(
+        "torch.cuda.graph: a graph keeps a pool of memory of its own, which is not predicted. Predict the program without it"
+    )
 
-    def following(self: Any) -> Any:
-        with watch.places.within("data"):
-            with _disable_current_modes(), torch._C.DisableTorchFunction(), torch.no_grad():
-                batch = own(self)
-            watch.found(batch)
-        return batch
 
-    return following
+def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
+    """Whether a mask is causal, without reading it; the comparison takes its memory all the same."""
+
+    def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
+        if is_causal is not None or mask is None:
+            return own(mask, is_causal, size)
+        length = mask.size(-2) if size is None else size
+        causal = transformer._generate_square_subsequent_mask(length, device=mask.device, dtype=mask.dtype)
+        if mask.size() != causal.size():
+            return False
+        (mask == causal).all()
+        watch.note(_CAUSAL)
+        return True
+
+    return detect
+
+
+def _moved(own: Callable[..., Any]) -> Callable[..., Any]:
+    """``.to``, ``.cuda`` and ``.half`` of a module: one that was made before the prediction would be changed for good."""
+
+    def apply(module: nn.Module, function: Any, recurse: bool = True) -> Any:
+        for tensor in (*module._parameters.values(), *module._buffers.values()):
+            if tensor is not None and not isinstance(tensor, FakeTensor):
+                raise DeviceError(
+                    f"a {type(module).__name__} that was made outside of the prediction is moved. Make the model inside the "
+                    "function that is predicted"
+                )
+        return own(module, function, recurse)
+
+    return apply
+
+
+def _started(watch: Watch, own: Callable[..., Any]) -> Callable[..., Any]:
+    """A thread of the program: it may do other things, but nothing that a prediction would have to count."""
+
+    def start(thread: threading.Thread) -> None:
+        body = thread.run
+
+        def run() -> None:
+            with _Elsewhere(watch):
+                body()
+
+        thread.run = run  # type: ignore[method-assign]
+        own(thread)
+
+    return start
+
+
+class _Elsewhere(TorchFunctionMode):
+    """Refuses tensors of a prediction in another thread than its own."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if on_gpu(func, args, kwargs):
+            self._watch.elsewhere = (
+                "the program uses tensors in a thread that it starts, and only one thread is predicted. Call the thread's "
+                "function directly"
+            )
+            raise NotOfferedError(self._watch.elsewhere)
+        return func(*args, **kwargs)

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ...autograd.unknown import Unknown
-from ...errors import DataDependenceError, DeviceError
+from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from .roles import Roles
 from .watch import Watch
 
@@ -35,6 +35,10 @@ class Calls(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if "pin_memory" in kwargs:
+            kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # the host's memory
+        if kwargs.get("device") is not None and _is_meta_device(kwargs["device"]):
+            kwargs = {**kwargs, "device": _without_memory(self.watch)}
         handler = _HANDLERS.get(func)
         made = func(*args, **kwargs) if handler is None else handler(self.watch, *args, **kwargs)
         if torch.is_grad_enabled():
@@ -49,6 +53,17 @@ class Calls(TorchFunctionMode):
                 return own(*args, **kwargs)
 
         return engine
+
+
+def _is_meta_device(device: Any) -> bool:
+    return str(device).startswith("meta")
+
+
+def _without_memory(watch: Watch) -> torch.device:
+    """Where the program's own tensors on ``meta`` are: C++ believes that those of the GPU are there, so they are elsewhere."""
+    if watch.device.type == "cpu":
+        raise NotOfferedError('the program makes tensors on "meta": predict it with device="cuda", or make them on the CPU')
+    return torch.device("cpu")
 
 
 def _handles(*functions: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -80,7 +95,7 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             watch.adopt(tensor)
         if isinstance(tensor, torch.nn.Parameter):
             raise DeviceError("a parameter was made outside of the prediction: make the model inside the predicted function")
-    device = _indexed(watch, device)
+    device = _without_memory(watch) if device is not None and device.type == "meta" else _indexed(watch, device)
     same = (device is None or device == tensor.device) and (dtype is None or dtype == tensor.dtype)
     if same and not copy and (layout is None or layout is torch.preserve_format or tensor.is_contiguous(memory_format=layout)):
         return tensor
@@ -104,6 +119,11 @@ def _tensor(watch: Watch, data: Any, *, device: Any = None, **kwargs: Any) -> Te
         made = torch.tensor(data, device="cpu", **kwargs)
         made = _to(watch, made, default_device() if device is None else torch.device(device))
     return made.requires_grad_() if trained else made
+
+
+@_handles(Tensor.new_tensor)
+def _new_tensor(watch: Watch, tensor: Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any) -> Tensor:
+    return _tensor(watch, data, dtype=dtype or tensor.dtype, device=device or tensor.device, **kwargs)
 
 
 def default_device() -> torch.device:
@@ -161,7 +181,31 @@ def _record_stream(watch: Watch, tensor: Tensor, stream: Any) -> None:
 
 @_handles(vars(torch._C.TensorBase)["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
+    _own(tensor, ".data is set")
     replace(watch, tensor, value)
+
+
+def _own(tensor: Tensor, what: str) -> None:
+    if not isinstance(tensor, FakeTensor):
+        raise DeviceError(f"{what} for a tensor that was made outside of the prediction. Make it inside the predicted function")
+
+
+@_handles(Tensor.requires_grad_)
+def _requires_grad(watch: Watch, tensor: Tensor, requires_grad: bool = True) -> Tensor:
+    _own(tensor, "requires_grad is set")
+    return tensor.requires_grad_(requires_grad)
+
+
+@_handles(vars(torch._C.TensorBase)["requires_grad"].__set__)
+def _set_requires_grad(watch: Watch, tensor: Tensor, value: bool) -> None:
+    _own(tensor, "requires_grad is set")
+    tensor.requires_grad = value
+
+
+@_handles(vars(torch._C.TensorBase)["grad"].__set__)
+def _set_grad(watch: Watch, tensor: Tensor, value: Tensor | None) -> None:
+    _own(tensor, "grad is set")
+    tensor.grad = value
 
 
 def replace(watch: Watch, tensor: Tensor, value: Tensor) -> None:
@@ -206,6 +250,32 @@ def _float(watch: Watch, tensor: Tensor) -> float:
     return float(number)
 
 
+@_handles(Tensor.__format__)
+def _format(watch: Watch, tensor: Tensor, spec: str) -> str:
+    if tensor.dim() or not spec:
+        return object.__format__(tensor, spec)
+    return format(_item(watch, tensor), spec)
+
+
+@_handles(torch.randperm)
+def _randperm(watch: Watch, n: int, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+    """On the CPU with values: programs split and shuffle their data by them."""
+    place = default_device() if device is None else torch.device(device)
+    if place.type != "cpu":
+        return torch.randperm(n, *args, device=place, **kwargs)
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        real = torch.randperm(n, *args, **kwargs)
+    return _known_tensor(watch, real)
+
+
+def _known_tensor(watch: Watch, real: Tensor) -> Tensor:
+    """A tensor of the prediction whose values are those of ``real``."""
+    made = torch.empty_like(real)
+    if isinstance(made, FakeTensor):
+        made.constant = real
+    return made
+
+
 @_handles(Tensor.item)
 def _item(watch: Watch, tensor: Tensor) -> Any:
     known = _known(watch, tensor)
@@ -229,9 +299,20 @@ def _asks_for_infinities() -> bool:
     return frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith("torch/amp/grad_scaler.py")
 
 
+def _asked_by_pytorch() -> bool | None:
+    """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
+    frame: Any = sys._getframe(3)
+    while frame is not None and frame.f_code.co_filename.endswith(("torch/_tensor.py", "overrides.py")):
+        frame = frame.f_back
+    path = "" if frame is None else frame.f_code.co_filename.replace("\\", "/")
+    return True if "/torch/distributions/" in path else False if path.endswith("/torch/nn/utils/clip_grad.py") else None
+
+
 def _decides(what: str) -> Callable[..., Any]:
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        known = _known(watch, tensor)
+        known, answer = _known(watch, tensor), _asked_by_pytorch() if what == "the truth" else None
+        if known is None and answer is not None:
+            return answer
         if known is None:
             raise DataDependenceError(
                 f"the program asks for {what} of a tensor, whose values are not known in a prediction. It may log loss.item(); "

@@ -15,6 +15,10 @@ from .kernels import Gpu
 from .ledger import Ledger
 
 GIB = 1 << 30
+_OF_ACCELERATORS = (
+    "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
+    "reset_peak_memory_stats", "empty_cache",
+)  # fmt: skip
 _WITHOUT_EFFECT = (
     "init", "_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
     "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_stream",
@@ -52,6 +56,10 @@ class Card:
             "mem_get_info": lambda device=None: (self._capacity - stats("reserved_bytes.all.current"), self._capacity),
             "reset_peak_memory_stats": lambda device=None: self._reset(),
             "empty_cache": self._empty_cache,
+            "memory_summary": lambda device=None, abbreviated=False: self._summary(),
+            "initial_seed": lambda: 0,
+            "get_arch_list": lambda: [f"sm_{self.capability[0]}{self.capability[1]}"],
+            "memory_snapshot": lambda *args, **kwargs: [],
             "current_stream": lambda device=None: _Stream(),
             "default_stream": lambda device=None: _Stream(),
             "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8),
@@ -76,6 +84,9 @@ class Card:
 
     def _stats(self, name: str) -> int:
         return self._memory_stats().get(name, 0)
+
+    def _summary(self) -> str:
+        return "\n".join(f"{name}: {number}" for name, number in self._memory_stats().items())
 
     def _reset(self) -> None:
         if self._ledger.allocator is not None:
@@ -142,7 +153,8 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
     for name, answer in replacements.items():
         if hasattr(owner, name):
             own[name] = getattr(owner, name)
-            setattr(owner, name, answer if isinstance(own[name], type) else _either(mine, answer, own[name]))
+            either = _either_type if isinstance(own[name], type) else _either
+            setattr(owner, name, either(mine, answer, own[name]))
     try:
         yield
     finally:
@@ -157,8 +169,49 @@ def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) ->
     return call
 
 
+def _either_type(thread: int, answer: Any, own: Any) -> Any:
+    """A type that makes ``answer`` in one thread and ``own`` in others; objects of both are of it."""
+
+    class Either(type(own)):  # type: ignore[misc]
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+            return (answer if get_ident() == thread else own)(*args, **kwargs)
+
+        def __instancecheck__(cls, value: object) -> bool:
+            return isinstance(value, (own, answer) if isinstance(answer, type) else own)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, (own, answer) if isinstance(answer, type) else own)
+
+    return Either(own.__name__, (), {})
+
+
+def _generator(device: Any = "cpu") -> torch.Generator:
+    """Numbers of the GPU are not drawn: any generator will do."""
+    return _OWN_GENERATOR("cpu")
+
+
+_OWN_GENERATOR = torch.Generator
+
+
 @context
 def gpu(card: Card) -> Iterator[None]:
     """``torch.cuda`` is that of ``card``."""
-    with patched(torch.cuda, card.answers()):
+    answers = card.answers()
+    accelerator = {
+        "is_available": answers["is_available"],
+        "device_count": answers["device_count"],
+        "current_accelerator": lambda check_available=False: torch.device("cuda"),
+        "current_device_index": answers["current_device"],
+        "current_stream": lambda device=None: _Stream(),
+        "synchronize": _nothing,
+        **{name: answers[name] for name in _OF_ACCELERATORS},
+    }
+    without = {"_record_memory_history": _nothing, "_dump_snapshot": _nothing, "memory_snapshot": lambda *a, **k: []}
+    with (
+        patched(torch.cuda, answers),
+        patched(torch.cuda.memory, {**answers, **without}),
+        patched(torch.accelerator, accelerator),
+        patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
+        patched(torch, {"Generator": _generator}),
+    ):
         yield

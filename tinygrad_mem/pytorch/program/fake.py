@@ -28,7 +28,7 @@ class GpuTensorMode(FakeTensorMode):
     """
 
     def __init__(self, gpu: torch.device) -> None:
-        super().__init__(allow_non_fake_inputs=True)
+        super().__init__(allow_non_fake_inputs=True, allow_fallback_kernels=False)  # nothing is computed
         self._gpu = gpu
 
     @classmethod

@@ -8,6 +8,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
+from ...errors import DataDependenceError
+
 _UNKNOWN = object()
 
 
@@ -23,6 +25,21 @@ class KnownNumbers:
             return tensor
         found = self._values.get(tensor.untyped_storage()._cdata) if tensor.numel() == 1 else None
         return tensor.constant if found is None or found.dtype != tensor.dtype else found
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """The number that an op reads from ``tensor``: one on the host, where C++ wants a plain one.
+
+        Raises:
+            DataDependenceError: it is not known.
+        """
+        known = self.value(tensor)
+        if known is None:
+            raise DataDependenceError(
+                "a tensor is used as a plain number, such as a size, a bound or a scale, and its value is not known in a "
+                "prediction. Give it a fixed number"
+            )
+        with _disable_current_modes(), torch._C.DisableTorchFunction():
+            return known.item()
 
     def know(self, tensor: FakeTensor, real: torch.Tensor) -> None:
         """Note that ``tensor`` has the value of ``real``, if that is one number."""

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import gc
-import logging
-import random
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
-import numpy as np
 import torch
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
 )
 
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
@@ -30,6 +27,7 @@ from .kernels import Gpu
 from .ledger import Ledger
 from .places import Places, users_line
 from .roles import Roles
+from .state import unchanged
 from .watch import Watch
 
 
@@ -51,6 +49,8 @@ def run_program(
             result = run()
         except torch.OutOfMemoryError as error:
             refused = str(error)
+        if watch.elsewhere:
+            raise NotOfferedError(watch.elsewhere)
         roles.finish()
         result = None  # noqa: F841 (what it returns ends here)
         watch.end()
@@ -74,34 +74,6 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
 
 
 @context
-def unchanged() -> Iterator[None]:
-    """Restore random states, the default dtype and device, grad mode and autocast, whatever the program does."""
-    states = random.getstate(), np.random.get_state(), torch.get_rng_state()  # noqa: NPY002 (it is the user's)
-    dtype, grad, device = (
-        torch.get_default_dtype(),
-        torch.is_grad_enabled(),
-        getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None),
-    )
-    collects, logger = gc.isenabled(), logging.getLogger("torch._subclasses.fake_tensor")
-    silent, logger.disabled = logger.disabled, True  # errors are raised: they need no log
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
-        torch.set_rng_state(states[2])
-        logger.disabled = silent
-        torch.set_default_dtype(dtype)
-        torch.set_grad_enabled(grad)
-        if getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None) is not device:
-            torch.set_default_device(None if device is None else device.device)
-        if collects:
-            gc.enable()
-
-
-@context
 def _words(places: Places) -> Iterator[None]:
     """Errors of a prediction with the user's line."""
     try:
@@ -115,6 +87,19 @@ def _words(places: Places) -> Iterator[None]:
         ) from error
     except UnsupportedFakeTensorException as error:
         raise NotOfferedError(f"predict: at {users_line(error)}: PyTorch cannot run this without values: {error}") from error
+    except (TypeError, IndexError) as error:
+        if "Unknown" not in str(error):
+            error.add_note(f"predict: at {users_line(error)}")
+            raise
+        raise DataDependenceError(
+            f"predict: at {users_line(error)}: a size or an index is a number that is read from a tensor, which is not known "
+            "in a prediction. Give it a fixed number"
+        ) from error
+    except UnsupportedOperatorException as error:
+        raise NotOfferedError(
+            f"predict: at {users_line(error)}: PyTorch has no shapes for {error.func} without computing it. "
+            "Leave it out of what is predicted"
+        ) from error
     except Exception as error:
         error.add_note(f"predict: at {users_line(error)}")
         raise

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ...errors import DeviceError, OutOfMemoryError
+from ...errors import DeviceError, NotOfferedError, OutOfMemoryError
 from ...interrupts import context
 from ...memory.sizes import bytes_text
 from . import recurrent
@@ -34,6 +34,7 @@ _FILLS = {  # in place, without memory of their own; fake tensors would decompos
     for overload in getattr(aten, name).overloads()
     if overload != "Tensor"
 }
+_FUSED_SGD, _NUMBER = aten._fused_sgd_.default, aten._local_scalar_dense.default
 _RESIZES = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Storage_storage_offset}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
@@ -51,6 +52,7 @@ class Watch(TorchDispatchMode):
         self.fake, self.ledger, self.places, self.device = fake, ledger, places, device
         self.role = ""
         self.notes: list[str] = []
+        self.elsewhere = ""  # why what another thread does cannot be counted
         self.gpu = gpu
         self.unknown: dict[str, int] = {}
         self.kernels = {
@@ -75,8 +77,15 @@ class Watch(TorchDispatchMode):
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        if func is _NUMBER:
+            in_backward = torch._C._current_graph_task_id() != -1
+            if in_backward and args[0].dtype is torch.bool and torch.is_anomaly_check_nan_enabled():
+                return False  # set_detect_anomaly asks for each gradient if it has a NaN
+            return self.numbers.number(args[0])
         if func in _FILLS and self.device.type != "cpu":
             return args[0]
+        if func is _FUSED_SGD:  # in place, and PyTorch has no kernel for fake tensors
+            return None
         if func is _LIFT and not isinstance(args[0], FakeTensor):
             fake = self.adopt(args[0])
             self.own(args[0], fake)
@@ -188,6 +197,11 @@ class Watch(TorchDispatchMode):
         """Count the storages that an op made."""
         new = [made] if isinstance(made, FakeTensor) else [t for t in _flat(made) if isinstance(t, FakeTensor)]
         for tensor in new:
+            if tensor.layout is not torch.strided:
+                raise NotOfferedError(
+                    f"{_name(func)} makes a tensor of layout {tensor.layout}, whose memory is not predicted. Use dense "
+                    "tensors, such as Embedding(sparse=False)"
+                )
             storage = tensor.untyped_storage()
             if storage._cdata not in self._held:
                 self._count(storage, tensor, func, args)

@@ -1,0 +1,340 @@
+"""Programs as PyTorch's users write them: each is predicted, or refused in words, and leaves everything as it was."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import gc
+import logging
+import random
+import threading
+import warnings
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import nn  # noqa: E402
+from torch.nn import functional as F  # noqa: E402
+from torch.utils import checkpoint  # noqa: E402
+from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split  # noqa: E402
+
+from tinygrad_mem.errors import DataDependenceError, DeviceError, NotOfferedError  # noqa: E402
+from tinygrad_mem.pytorch.predict import predict  # noqa: E402
+from tinygrad_mem.pytorch.program.state import STATES  # noqa: E402
+
+OUTSIDE = torch.ones(4, 16)
+MODEL = nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4))
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to("cuda")
+
+
+def data(rows: int = 8):
+    return torch.randn(rows, 16, device="cuda"), torch.randint(0, 4, (rows,), device="cuda")
+
+
+def step(model: nn.Module, optimizer, batch=None):
+    x, y = batch or data()
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(x), y)
+    loss.backward()
+    optimizer.step()
+    return loss
+
+
+def sgd(model: nn.Module):
+    return torch.optim.SGD(model.parameters(), 0.1)
+
+
+class Samples(Dataset):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, i: int):
+        return torch.full((16,), float(i)), i % 4
+
+
+# --- programs that are predicted ------------------------------------------------------------------------------------------
+
+
+def prints():
+    loss = step(model := net(), sgd(model))
+    assert f"{loss:.3f} {loss.item():.2f}" == "unknown unknown"
+
+
+def settings():
+    torch.manual_seed(7)
+    random.seed(7)
+    np.random.seed(7)  # noqa: NPY002
+    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("cuda")
+    torch.set_grad_enabled(False)
+    torch.set_autocast_enabled("cuda", True)
+    torch.autograd.set_detect_anomaly(True)
+    torch.use_deterministic_algorithms(True)
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = not torch.backends.cudnn.benchmark
+    torch.set_printoptions(precision=2)
+    warnings.simplefilter("ignore")
+    gc.enable()
+    torch.randn(3)
+
+
+def hooks_in_backward():
+    model = net()
+    optimizers = {p: torch.optim.Adam([p], foreach=False) for p in model.parameters()}
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(lambda p: optimizers[p].step())
+    for _ in range(2):
+        x, y = data()
+        F.cross_entropy(model(x), y).backward()
+
+
+def recomputed_moves():
+    x, y = data()
+    body = net()
+    for reentrant in (True, False):
+        out = checkpoint.checkpoint(lambda x: body(x + torch.ones(16).to("cuda")), x.requires_grad_(), use_reentrant=reentrant)
+        F.cross_entropy(out, y).backward()
+
+
+def loaders():
+    model = net()
+    optimizer = sgd(model)
+    for x, y in DataLoader(Samples(), 4, shuffle=True, num_workers=2, pin_memory=True, persistent_workers=True):
+        step(model, optimizer, (x.cuda(non_blocking=True), y.to("cuda")))
+    x, y = data(16)
+    for batch in DataLoader(TensorDataset(x, y), 4, shuffle=True):
+        assert batch[0].is_cuda
+        step(model, optimizer, batch)
+    here = TensorDataset(torch.randn(16, 16), torch.zeros(16, dtype=torch.long))
+    for a, b in DataLoader(random_split(here, [12, 4])[0], 4, shuffle=True):
+        step(model, optimizer, (a.cuda(), b.cuda()))
+
+
+def averaged():
+    model = net()
+    average = torch.optim.swa_utils.AveragedModel(model)
+    step(model, sgd(model))
+    average.update_parameters(model)
+    torch.optim.swa_utils.update_bn(DataLoader(TensorDataset(*data()), 4), average)
+    copy.deepcopy(model)
+
+
+def masked_transformer():
+    model = nn.Transformer(16, 2, 1, 1, 16, batch_first=True).to("cuda")
+    mask = nn.Transformer.generate_square_subsequent_mask(4, device="cuda")
+    model(torch.randn(2, 4, 16, device="cuda"), torch.randn(2, 4, 16, device="cuda"), tgt_mask=mask).sum().backward()
+
+
+def meta_first():
+    with torch.device("meta"):
+        model = nn.Linear(1000, 1000)
+    assert torch.cuda.memory_allocated() == 0
+    model.to_empty(device="cuda")
+    assert torch.cuda.memory_allocated() == 4_000_256 + 4_096  # rounded up to 512 bytes each
+
+
+def the_gpus_own():
+    generator = torch.Generator("cuda").manual_seed(1)
+    torch.randn(4, device="cuda", generator=generator)
+    assert isinstance(generator, torch.Generator)
+    torch.cuda.memory_summary()
+    torch.cuda.nvtx.range_push("a")
+    torch.cuda.nvtx.range_pop()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.randn(4, pin_memory=True)
+    torch.distributions.Normal(torch.zeros(3, device="cuda"), 1.0).log_prob(torch.zeros(3, device="cuda"))
+
+
+def clipped():
+    x, y = data()
+    model = net()
+    F.cross_entropy(model(x), y).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0, error_if_nonfinite=True)
+    torch.optim.SGD(model.parameters(), 0.1, fused=True).step()
+
+
+RIGHT = [
+    prints, settings, hooks_in_backward, recomputed_moves, loaders, averaged, masked_transformer, meta_first, the_gpus_own,
+    clipped,
+]  # fmt: skip
+
+
+# --- programs that are refused --------------------------------------------------------------------------------------------
+
+
+def sparse():
+    nn.Embedding(10, 4, sparse=True).to("cuda")(torch.zeros(2, dtype=torch.long, device="cuda")).sum().backward()
+
+
+def counts():
+    torch.zeros((torch.randn(8, device="cuda") > 0).sum().item(), device="cuda")
+
+
+def a_bound():
+    torch.arange(torch.randint(1, 5, (3,)).max())
+
+
+def a_graph():
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        pass
+
+
+def in_a_thread():
+    thread = threading.Thread(target=_quietly)
+    thread.start()
+    thread.join()
+
+
+def _quietly():
+    with contextlib.suppress(NotOfferedError):
+        net()
+
+
+def moves_a_module():
+    MODEL[1].cuda()
+
+
+def sets_data():
+    OUTSIDE.data = torch.zeros(3)
+
+
+def wants_gradients():
+    OUTSIDE.requires_grad_()
+
+
+def predicts_inside():
+    predict(net)
+
+
+REFUSED = [
+    (sparse, NotOfferedError, r"test_program_breadth\.py:\d+ sparse: .*layout torch\.sparse_coo.*Use dense"),
+    (counts, DataDependenceError, r"counts: a size or an index .*not known .*Give it a fixed number"),
+    (a_bound, DataDependenceError, r"a_bound: a tensor is used as a plain number.*Give it a fixed"),
+    (a_graph, NotOfferedError, r"a_graph: torch\.cuda\.graph: a graph keeps a pool.*without it"),
+    (in_a_thread, NotOfferedError, r"thread that it starts, .*Call the thread's function directly"),
+    (moves_a_module, DeviceError, r"moves_a_module: a BatchNorm1d that was made outside .* is moved.*Make the model inside"),
+    (sets_data, DeviceError, r"sets_data: \.data is set for a tensor that was made outside"),
+    (wants_gradients, DeviceError, r"wants_gradients: requires_grad is set for a tensor that was made outside"),
+    (predicts_inside, NotOfferedError, r"predicts_inside: .*inside of a program that is predicted. Call one after the other"),
+]
+
+
+# --- what must be as before -----------------------------------------------------------------------------------------------
+
+
+def snapshot():
+    """What a prediction may not leave changed: states, functions, hooks, filters, the user's own modules."""
+    owners = [torch, torch.cuda, torch.cuda.memory, torch.autograd, torch.utils, torch.accelerator, nn.Module, nn.RNNBase]
+    functions = [
+        {k: v for k, v in vars(owner).items() if callable(v)}
+        for owner in (*owners, DataLoader, threading.Thread, nn.modules.transformer)
+    ]
+    hooks = [len(v) for k, v in vars(nn.modules.module).items() if k.startswith("_global") and isinstance(v, dict)]
+    states = {name: read() for name, (read, _) in STATES.items()}
+    kernels = torch._C._dispatch_dump("aten::batch_norm")
+    held = [(id(t), t.device, t.requires_grad, t.clone()) for t in (OUTSIDE, *MODEL.parameters(), *MODEL.buffers())]
+    rest = gc.isenabled(), warnings.filters[:], logging.root.level, torch._C._len_torch_function_stack()
+    return functions, hooks, states, kernels, held, rest
+
+
+def assert_same(now, before):
+    assert type(now) is type(before)
+    if isinstance(now, dict):
+        assert before.keys() <= now.keys()  # modules get submodules as these are imported
+        for key in before:
+            assert_same(now[key], before[key])
+    elif isinstance(now, (list, tuple)):
+        assert len(now) == len(before)
+        for a, b in zip(now, before, strict=True):
+            assert_same(a, b)
+    elif isinstance(now, torch.Tensor):
+        assert torch.equal(now, before)
+    elif isinstance(now, np.ndarray):
+        assert np.array_equal(now, before)
+    else:
+        assert now is before or now == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _imported():
+    """The first prediction imports parts of PyTorch, which add their own filters of warnings once."""
+    predict(net)
+
+
+def predicted(program):
+    """Its prediction, or its error; either way everything is as before."""
+    before = snapshot()
+    try:
+        return predict(program)
+    finally:
+        assert_same(snapshot(), before)
+
+
+@pytest.mark.parametrize("program", RIGHT, ids=lambda program: program.__name__)
+def test_a_program_is_predicted_and_leaves_everything_as_it_was(program):
+    assert predicted(program).peak > 0
+
+
+@pytest.mark.parametrize(("program", "kind", "words"), REFUSED, ids=lambda value: getattr(value, "__name__", ""))
+def test_a_program_is_refused_in_words_and_leaves_everything_as_it_was(program, kind, words):
+    with pytest.raises(kind, match=words):
+        predicted(program)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError, SystemExit, torch.OutOfMemoryError])
+@pytest.mark.parametrize("where", ["first", "forward", "backward", "loader", "last"])
+def test_an_error_at_any_point_leaves_everything_as_it_was(error, where):
+    def now(at: str, *_):
+        if at == where:
+            raise error("here")
+
+    def program():
+        settings()
+        torch.set_grad_enabled(True)
+        torch.set_default_dtype(torch.float32)
+        now("first")
+        model = net()
+        model[0].register_forward_hook(lambda *_: now("forward"))
+        model[2].weight.register_hook(lambda _: now("backward"))
+        for _ in DataLoader(Samples(), 4, collate_fn=lambda batch: now("loader")):
+            pass
+        with torch.autocast("cuda"):
+            step(model, sgd(model))
+            now("last")
+
+    if error is torch.OutOfMemoryError:
+        assert not predicted(program).fits
+    else:
+        with pytest.raises(error, match="here"):
+            predicted(program)
+
+
+def test_predictions_in_two_threads_and_training_beside_them_do_not_meet():
+    def program():
+        return step(model := net(), torch.optim.Adam(model.parameters()))
+
+    def training():
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Dropout(0.0), nn.Linear(32, 4))
+        optimizer, x, y = torch.optim.Adam(model.parameters()), torch.ones(8, 16), torch.zeros(8, dtype=torch.long)
+        for _ in range(20):
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = F.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        return loss.item(), torch.cuda.is_available()
+
+    alone, trained = predict(program).peak, training()
+    found: dict[str, object] = {}
+    threads = [threading.Thread(target=lambda i=i: found.update({f"p{i}": predict(program).peak})) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    found["training"] = training()
+    for thread in threads:
+        thread.join()
+    assert found == {"p0": alone, "p1": alone, "training": trained}
