@@ -142,6 +142,7 @@ def the_gpus_own():
     torch.randn(4, device="cuda", generator=generator)
     assert isinstance(generator, torch.Generator)
     torch.cuda.memory_summary()
+    assert torch.cuda.get_arch_list() == ["sm_{}{}".format(*torch.cuda.get_device_capability())]
     torch.cuda.nvtx.range_push("a")
     torch.cuda.nvtx.range_pop()
     with torch.cuda.stream(torch.cuda.Stream()):

@@ -40,7 +40,7 @@ def around(watch: Watch, calls: Calls) -> Iterator[None]:
         return callables
 
     state = {"get_rng_state": _owned(watch, torch.get_rng_state)}
-    backward = _with_calls(calls, torch.autograd._engine_run_backward)
+    backward = _with_calls(calls, torch.autograd.graph._engine_run_backward)
     with ExitStack() as stack:
         for owner, replacements in [
             (torch, {"compile": compiled, **state}),

@@ -58,7 +58,7 @@ class Card:
             "empty_cache": self._empty_cache,
             "memory_summary": lambda device=None, abbreviated=False: self._summary(),
             "initial_seed": lambda: 0,
-            "get_arch_list": lambda: [f"sm_{self.capability[0]}{self.capability[1]}"],
+            "get_arch_list": lambda: ["sm_{}{}".format(*self._gpu.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
             "current_stream": lambda device=None: _Stream(),
             "default_stream": lambda device=None: _Stream(),
@@ -173,13 +173,13 @@ def _either_type(thread: int, answer: Any, own: Any) -> Any:
     """A type that makes ``answer`` in one thread and ``own`` in others; objects of both are of it."""
 
     class Either(type(own)):  # type: ignore[misc]
-        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return (answer if get_ident() == thread else own)(*args, **kwargs)
 
-        def __instancecheck__(cls, value: object) -> bool:
+        def __instancecheck__(self, value: object) -> bool:
             return isinstance(value, (own, answer) if isinstance(answer, type) else own)
 
-        def __subclasscheck__(cls, kind: type) -> bool:
+        def __subclasscheck__(self, kind: type) -> bool:
             return issubclass(kind, (own, answer) if isinstance(answer, type) else own)
 
     return Either(own.__name__, (), {})

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch._tensor_str import PRINT_OPTS
 
 from ...interrupts import cleanup, context
 
@@ -65,8 +66,8 @@ STATES: dict[str, Pair] = {
     "sdp math": (torch.backends.cuda.math_sdp_enabled, torch.backends.cuda.enable_math_sdp),
     "threads": (torch.get_num_threads, torch.set_num_threads),
     "printing": (
-        lambda: dict(vars(torch._tensor_str.PRINT_OPTS)),
-        lambda kept: vars(torch._tensor_str.PRINT_OPTS).update(kept),
+        lambda: dict(vars(PRINT_OPTS)),
+        lambda kept: vars(PRINT_OPTS).update(kept),
     ),
 }
 """What is read before a prediction, and written again after it, by name."""
@@ -88,7 +89,7 @@ def unchanged() -> Iterator[None]:
                 write(states[name])
         logger.disabled = silent
         if warnings.filters != filters:
-            warnings.filters[:] = filters
+            warnings.filters[:] = filters  # type: ignore[index] (a list)
             getattr(warnings, "_filters_mutated", getattr(warnings, "_filters_mutated_lock_held", gc.isenabled))()
         (gc.enable if collects else gc.disable)()
 
