@@ -1,4 +1,4 @@
-"""The parts of PyTorch around a program that run in another way in a prediction: moves, backward, compiled code, threads."""
+"""The parts of PyTorch around a program that run in another way in a prediction: moves, compiled code, threads."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
-from .calls import Calls, replace
+from .calls import replace
 from .cuda import patched
 from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
@@ -28,7 +28,7 @@ _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction
 
 
 @context
-def around(watch: Watch, calls: Calls) -> Iterator[None]:
+def around(watch: Watch) -> Iterator[None]:
     """Loaders read real data, in this process; what is compiled runs as it is written."""
 
     def compiled(model: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -40,7 +40,6 @@ def around(watch: Watch, calls: Calls) -> Iterator[None]:
         return callables
 
     state = {"get_rng_state": _owned(watch, torch.get_rng_state)}
-    backward = _with_calls(calls, torch.autograd.graph._engine_run_backward)
     with ExitStack() as stack:
         for owner, replacements in [
             (torch, {"compile": compiled, **state}),
@@ -48,7 +47,6 @@ def around(watch: Watch, calls: Calls) -> Iterator[None]:
             (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
             (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
             (torch.utils, {"swap_tensors": partial(replace, watch)}),
-            (torch.autograd, {"_engine_run_backward": backward}),
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
             (nn.Module, {"_apply": _moved(nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
@@ -69,18 +67,6 @@ def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.
         return made
 
     return state
-
-
-def _with_calls(calls: Calls, own: Callable[..., Any]) -> Callable[..., Any]:
-    """Backward, which calls hooks and recomputes: ``Tensor.backward`` is such a call itself, inside which no mode listens."""
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        if calls in _get_current_function_mode_stack():
-            return own(*args, **kwargs)
-        with calls:
-            return own(*args, **kwargs)
-
-    return run
 
 
 def _graph(*args: Any, **kwargs: Any) -> Any:
