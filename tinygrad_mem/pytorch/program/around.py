@@ -76,7 +76,7 @@ def _graph(*args: Any, **kwargs: Any) -> Any:
 
 
 def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:
-    """Whether a mask is causal, without reading it; the comparison takes its memory all the same."""
+    """Take a mask as causal, without reading it; the comparison takes its memory all the same."""
 
     def detect(mask: Any, is_causal: bool | None = None, size: int | None = None) -> bool:
         if is_causal is not None or mask is None:

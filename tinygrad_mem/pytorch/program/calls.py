@@ -60,7 +60,7 @@ def _is_meta_device(device: Any) -> bool:
 
 
 def _without_memory(watch: Watch) -> torch.device:
-    """Where the program's own tensors on ``meta`` are: C++ believes that those of the GPU are there, so they are elsewhere."""
+    """The place of the program's own tensors on ``meta``: C++ believes that those of the GPU are there, so another one."""
     if watch.device.type == "cpu":
         raise NotOfferedError('the program makes tensors on "meta": predict it with device="cuda", or make them on the CPU')
     return torch.device("cpu")

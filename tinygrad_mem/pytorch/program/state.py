@@ -1,4 +1,4 @@
-"""What a program may change in PyTorch, NumPy and Python for the whole process, restored when its prediction ends."""
+"""The settings that a program may change in PyTorch, NumPy and Python for the whole process, restored when its prediction ends."""
 
 from __future__ import annotations
 
