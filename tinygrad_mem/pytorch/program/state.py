@@ -1,4 +1,4 @@
-"""The settings that a program may change in PyTorch, NumPy and Python for the whole process, restored when its prediction ends."""
+"""Settings that a program may change in PyTorch, NumPy and Python for the whole process, restored after its prediction."""
 
 from __future__ import annotations
 
