@@ -1,4 +1,4 @@
-"""What the numbers of lessons 8 to 18 must be: by formulas that know nothing of the lessons' own."""
+"""What the numbers of lessons 8 to 19 must be: by formulas that know nothing of the lessons' own."""
 
 from __future__ import annotations
 
@@ -175,3 +175,17 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
     assert found["in one place: reserved on the card"] < 1.1 * found["most in use"]
     assert found["requests of the recording"] == 6526
     assert found["the recording: reserved"] < 1.05 * found["the recording: allocated"]
+
+
+def lesson_19(found: dict[str, float], dev: str) -> None:
+    mib, card, words, wide, layers, tokens = 1 << 20, 276 << 20, 4096, 256, 6, 8 * 256
+    weights = 4 * (2 * words * wide + layers * (12 * wide * wide + 4 * wide))
+    assert found["parameters"] == found["parameters, held"] == weights
+    assert found["states of AdamW"] == found["states, held"] == 2 * weights
+    assert found["the largest block"] == 4 * tokens * words
+    assert card + 100 * mib < found["peak"] <= found["reserved"]
+    assert found["changed: peak"] < card
+    # qkv, what attention gives, two norms' results, x twice; and up's result and GELU's of four times the width
+    assert found["peak"] - found["changed: peak"] > layers * 4 * tokens * wide * 12
+    assert found["activations: changed"] < found["activations: as it is"]
+    assert found["changes that fit alone"] == 0
