@@ -61,8 +61,7 @@ class Rotary(nn.Module):
         self.register_buffer("turns", torch.stack([angles.cos(), angles.sin()]).to(device), persistent=False)
 
     def forward(self, x: torch.Tensor, places: torch.Tensor | slice) -> torch.Tensor:
-        pairs = x.unflatten(-1, (-1, 2))
-        x1, x2 = pairs.unbind(-1)
+        x1, x2 = x.unflatten(-1, (-1, 2)).movedim(-1, 0).unbind(0)
         cos, sin = self.turns[:, places, :]
         even = cos * x1 - sin * x2
         odd = sin * x1 + cos * x2
@@ -125,8 +124,8 @@ def silu(x: torch.Tensor) -> torch.Tensor:
 class Block(nn.Module):
     def __init__(self, size: Size, rotary: Rotary, device: str) -> None:
         super().__init__()
-        self.norm1, self.attention = RMSNorm(size.width, device), Attention(size, rotary, device)
-        self.norm2, self.feed = RMSNorm(size.width, device), SwiGLU(size.width, size.inner, device)
+        self.attention, self.feed = Attention(size, rotary, device), SwiGLU(size.width, size.inner, device)
+        self.norm1, self.norm2 = RMSNorm(size.width, device), RMSNorm(size.width, device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         attention = self.attention(self.norm1(x))  # lives until the block returns, as what feed makes

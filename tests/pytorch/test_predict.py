@@ -158,7 +158,7 @@ START = 12_345
 @pytest.mark.parametrize(
     ("dtype", "width", "masked", "first"),
     [
-        (torch.bfloat16, 64, False, [("_scaled_dot_product_cudnn_attention", 2 * 4 * 16 * 64 * 2)]),  # on Hopper
+        (torch.bfloat16, 64, False, [("_scaled_dot_product_flash_attention", 2 * 4 * 16 * 64 * 2)]),
         (torch.bfloat16, 60, False, [("constant_pad_nd", 2 * 4 * 16 * 64 * 2)] * 3),
         (torch.float32, 64, False, [("_scaled_dot_product_efficient_attention", 2 * 4 * 16 * 64 * 4)]),
         (torch.bfloat16, 64, True, [("zeros_like", 16 * 16 * 2), ("logical_not", 16 * 16)]),

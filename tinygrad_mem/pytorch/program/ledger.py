@@ -61,7 +61,7 @@ class Ledger:
     """
 
     def __init__(self, device: str, settings: str = "", capacity: int | None = None) -> None:
-        self.device = device
+        self.device, self._settings, self._capacity = device, settings, capacity
         self.allocator: CachingAllocator | None = None
         if device != "cpu":
             self.allocator = CachingAllocator(settings, capacity, _Driver(capacity, self._segment))
@@ -122,6 +122,10 @@ class Ledger:
         """A holder of the block has ended."""
         if held.address in self.live and self.live[held.address] is held:
             self._write(Kind.LEAVE, place, held.address, role=role, note=note)
+
+    def restart(self) -> None:
+        """Forget all events so far: they were not the program's."""
+        self.__init__(self.device, self._settings, self._capacity)
 
     def mark(self, text: str) -> None:
         self._write(Kind.MARK, Place(), note=text)

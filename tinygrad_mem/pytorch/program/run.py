@@ -45,6 +45,8 @@ def run_program(
     with unchanged(), _words(places), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, capacity, gpu)):
             stack.enter_context(part)
+        watch.in_place.calibrate()
+        ledger.restart()
         try:
             result = run()
         except torch.OutOfMemoryError as error:

@@ -22,6 +22,7 @@ from .attention import attention
 from .composite import KERNELS
 from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
+from .in_place import InPlace, node
 from .kernels import Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
@@ -64,7 +65,9 @@ class Watch(TorchDispatchMode):
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self.alone = Alone()
+        self.in_place = InPlace(self._born)
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
+        self._nodes: dict[int, Any] = {}  # the nodes in whose backward storages were made
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -97,6 +100,7 @@ class Watch(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else func(*args, **kwargs)
         if func in _RESIZES:
@@ -180,6 +184,9 @@ class Watch(TorchDispatchMode):
                 block = self._malloc(step.size, self.places.here(_name(func)), step.role or "WORKSPACE")
                 (blocks.__setitem__ if step.kind == "ask" else lambda _, kept: self._workspaces.append(kept))(step.block, block)
 
+    def _born(self, tensor: torch.Tensor) -> Any:
+        return self._nodes.get(tensor.untyped_storage()._cdata)
+
     def _here(self, value: Any) -> bool:
         return isinstance(value, FakeTensor) and value.fake_device == self.device
 
@@ -215,11 +222,14 @@ class Watch(TorchDispatchMode):
 
     def _hold(self, storage: Any, held: HeldBlock | None) -> None:
         key = storage._cdata
+        if torch._C._current_graph_task_id() != -1:
+            self._nodes[key] = node()
         self._held[key] = weakref.ref(storage, lambda _: self._end(key)), held
 
     def _end(self, key: int) -> None:
         _, held = self._held.pop(key, (None, None))
         self.numbers.forget(key)
+        self._nodes.pop(key, None)
         if held is not None:
             self.ledger.free(held, self.places.here())
 

@@ -14,7 +14,7 @@ Rule = Callable[["KernelCall"], None]
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU, and the PyTorch that runs on it, as kernels ask for them. By default an H100 and the PyTorch that is installed.
+    """A GPU, and the PyTorch that runs on it, as kernels ask for them. By default an A100 and the PyTorch that is installed.
 
     Attributes:
         capability: compute capability; ``(9, 0)`` is Hopper.
@@ -27,8 +27,8 @@ class Gpu:
         deterministic: ``torch.use_deterministic_algorithms`` is on.
     """
 
-    capability: tuple[int, int] = (9, 0)
-    processors: int = 132
+    capability: tuple[int, int] = (8, 0)
+    processors: int = 108
     threads: int = 2048
     version: tuple[int, int] = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
     cudnn: int = 91501

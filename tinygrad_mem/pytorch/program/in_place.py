@@ -1,0 +1,80 @@
+"""The places where autograd writes in place, but not to tensors of a subclass, as fake tensors are.
+
+- Gradients that meet are added to the first one, if nobody else has it. Source: ``torch/csrc/autograd/input_buffer.cpp``.
+- Some formulas write into zeros that they have just made. Source: ``torch/csrc/autograd/FunctionsManual.cpp``, wherever it asks
+  ``areAnyTensorSubclassLike``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+aten = torch.ops.aten
+_FORMULAS = {
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+    aten.scatter.value: aten.scatter_.value,
+    aten.masked_fill.Scalar: aten.masked_fill_.Scalar,
+    aten.index_add.default: aten.index_add_.default,
+}
+
+
+class InPlace:
+    """Decides which op autograd would run for plain tensors.
+
+    Args:
+        born: the node of the graph in which a tensor's storage was made; ``None`` outside of backward.
+    """
+
+    def __init__(self, born: Callable[[torch.Tensor], Any]) -> None:
+        self._born = born
+        self._alone = 0, 0  # references to a gradient that nobody else has, and to its storage
+
+    def calibrate(self) -> None:
+        """Count the references of a gradient that nobody else has, which differ between versions of PyTorch."""
+        self._alone = -1, -1
+        leaf = torch.empty(1, requires_grad=True)
+        (leaf * 2 + leaf * 3).sum().backward()
+
+    def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
+        """The op, and its arguments, that runs in place of ``func``."""
+        if (
+            torch._C._current_graph_task_id() == -1
+            or torch.is_grad_enabled()
+            or not args
+            or not isinstance(args[0], torch.Tensor)
+        ):
+            return func, args
+        if func is aten.add.Tensor and self._meets(args):
+            return aten.add_.Tensor, args
+        if func is aten.index_put.default and self._fresh(args[0]):
+            accumulate = args[3] if len(args) > 3 else False
+            return aten._index_put_impl_.default, (*args[:3], accumulate, True)
+        if func in _FORMULAS and self._fresh(args[0]):
+            return _FORMULAS[func], args
+        return func, args
+
+    def _meets(self, args: tuple) -> bool:
+        """True if a second gradient of the same tensor comes to ``args[0]``, and nobody else has that one."""
+        first = args[0]
+        counts = first._use_count(), torch._C._storage_Use_Count(first.untyped_storage()._cdata)
+        if self._alone == (-1, -1):
+            self._alone = counts
+        if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
+            return False
+        dense = torch._C._is_non_overlapping_and_dense(first) if hasattr(torch._C, "_is_non_overlapping_and_dense") else True
+        earlier = self._born(first) is not None and not self._fresh(first)
+        return earlier and dense and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
+
+    def _fresh(self, tensor: torch.Tensor) -> bool:
+        """True if the node that runs made the tensor's storage."""
+        return self._born(tensor) == node()
+
+
+def node() -> Any:
+    """The node of the graph that runs, as a value that differs between nodes; ``None`` outside of backward."""
+    running: Any = torch._C._current_autograd_node()
+    return None if running is None else (running.name(), running._sequence_nr(), torch._C._current_graph_task_id())
