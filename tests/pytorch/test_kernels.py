@@ -22,7 +22,7 @@ from tinygrad_mem.pytorch.program.kernels.reductions import axes, staged  # noqa
 
 aten = torch.ops.aten
 SMALL = Gpu(capability=(7, 5), processors=72, threads=1024, version=(2, 6))  # 144 blocks of 512 threads, as cnn-small's GPU
-H100, A100 = Gpu(version=(2, 6)), Gpu(capability=(8, 0), processors=108, version=(2, 6))
+H100, A100 = Gpu((9, 0), 132, version=(2, 6)), Gpu(capability=(8, 0), processors=108, version=(2, 6))
 
 
 def empty(*shape: int, dtype: Any = torch.float32) -> Any:
@@ -176,7 +176,7 @@ def test_the_workspace_of_cublas(gpu: Gpu, settings: dict[str, str], size: int) 
     [((2, 6), [1 << 20, 32 << 20], [1 << 20]), ((2, 9), [32 << 20, 1 << 20], []), ((2, 13), [32 << 20], [])],
 )
 def test_the_workspace_of_cublaslt_by_version(version: tuple[int, int], first: list[int], second: list[int]) -> None:
-    kernels = Kernels(Gpu(version=version))
+    kernels = Kernels(Gpu((9, 0), 132, version=version))
     args = (empty(8), empty(4, 16), empty(16, 8))
     for sizes in (first, second):
         assert asked(kernels.beside(aten.addmm.default, args, {}, empty(4, 8))) == sizes
@@ -286,9 +286,9 @@ BF16, F16, F32, F64 = torch.bfloat16, torch.float16, torch.float32, torch.float6
         (SMALL, BF16, 64, {}, "math"),
         (Gpu(capability=(12, 0), version=(2, 6)), BF16, 64, {}, "math"),
         (Gpu(capability=(12, 0), version=(2, 13)), BF16, 64, {}, "flash"),
-        (Gpu(version=(2, 13)), BF16, 64, {}, "cudnn"),
-        (Gpu(version=(2, 13), cudnn=91002), BF16, 64, {}, "flash"),
-        (Gpu(version=(2, 13), settings={"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}), BF16, 64, {}, "flash"),
+        (Gpu((9, 0), version=(2, 13)), BF16, 64, {}, "cudnn"),
+        (Gpu((9, 0), version=(2, 13), cudnn=91002), BF16, 64, {}, "flash"),
+        (Gpu((9, 0), version=(2, 13), settings={"TORCH_CUDNN_SDPA_DEPRIORITIZED": "1"}), BF16, 64, {}, "flash"),
         (A100, BF16, 64, {"heads": 2, "gqa": True}, "flash"),
         (A100, F32, 64, {"heads": 2, "gqa": True}, "math"),
         (A100, BF16, 64, {"keys": 32, "causal": True}, "efficient"),

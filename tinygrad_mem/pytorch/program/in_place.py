@@ -22,7 +22,7 @@ _FORMULAS = {
 }
 
 
-class InPlace:
+class AutogradWrites:
     """Decides which op autograd would run for plain tensors.
 
     Args:
@@ -65,13 +65,23 @@ class InPlace:
             self._alone = counts
         if not isinstance(args[1], torch.Tensor) or args[1].shape != first.shape or args[1].dtype != first.dtype:
             return False
-        dense = torch._C._is_non_overlapping_and_dense(first) if hasattr(torch._C, "_is_non_overlapping_and_dense") else True
         earlier = self._born(first) is not None and not self._fresh(first)
-        return earlier and dense and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
+        return earlier and _dense(first) and counts[0] <= self._alone[0] and counts[1] <= self._alone[1]
 
     def _fresh(self, tensor: torch.Tensor) -> bool:
         """True if the node that runs made the tensor's storage."""
         return self._born(tensor) == node()
+
+
+def _dense(tensor: torch.Tensor) -> bool:
+    """True if its elements lie beside each other, in whatever order, and none twice."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
 
 
 def node() -> Any:

@@ -22,7 +22,7 @@ from .attention import attention
 from .composite import KERNELS
 from .dispatcher import operator
 from .fake import DEVICE, GpuTensorMode, seen_by_cpp
-from .in_place import InPlace, node
+from .in_place import AutogradWrites, node
 from .kernels import Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
@@ -65,7 +65,7 @@ class Watch(TorchDispatchMode):
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self.alone = Alone()
-        self.in_place = InPlace(self._born)
+        self.in_place = AutogradWrites(self._born)
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
         self._nodes: dict[int, Any] = {}  # the nodes in whose backward storages were made
 
