@@ -88,11 +88,11 @@ logits = 4 * BATCH * TOKENS * WORDS
 # %% [markdown]
 # ## Predicted
 #
-# On a card with 276 MiB for it the program gets the error that it would get there; without a limit the prediction says how much
+# On a card with 240 MiB for it the program gets the error that it would get there; without a limit the prediction says how much
 # it needs, and who has it.
 
 # %%
-CARD = 276 * MIB
+CARD = 240 * MIB
 failed = pytorch.predict(train, capacity=CARD)
 print(failed.out_of_memory)
 RESULT.agree("the program fits", by_hand=0, predicted=int(failed.fits), unit="")

@@ -178,7 +178,7 @@ def lesson_18(found: dict[str, float], dev: str) -> None:
 
 
 def lesson_19(found: dict[str, float], dev: str) -> None:
-    mib, card, words, wide, layers, tokens = 1 << 20, 276 << 20, 4096, 256, 6, 8 * 256
+    mib, card, words, wide, layers, tokens = 1 << 20, 240 << 20, 4096, 256, 6, 8 * 256
     weights = 4 * (2 * words * wide + layers * (12 * wide * wide + 4 * wide))
     assert found["parameters"] == found["parameters, held"] == weights
     assert found["states of AdamW"] == found["states, held"] == 2 * weights
