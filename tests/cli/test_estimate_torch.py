@@ -158,6 +158,12 @@ def test_pieces_fit_with_expandable_segments(files: Path):
     assert told(files, "train.py:pieces", "--budget", "21 GiB", status=1)["fits"] is False
 
 
+def test_what_would_help_is_told_too(files: Path):
+    answer = told(files, "train.py:run", "--advise")
+    assert {"foreach=False", "autocast bfloat16"} <= {row["names"][0] for row in answer["advice"] if len(row["names"]) == 1}
+    assert all(row["peak"] == answer["peak_allocated"] - row["saved"] for row in answer["advice"])
+
+
 def test_the_table_of_cards():
     assert len({card.name for card in CARDS}) == len(CARDS)
     assert [card_of(name).sold_as for name in COMMON] == [16, 24, 40, 48, 80, 141]

@@ -253,6 +253,15 @@ def test_the_table(advice: pytorch.Advice):
     assert "largest batch" in text
 
 
+def test_a_narrow_table_has_the_costs_below_it(advice: pytorch.Advice):
+    wide, narrow = advice.table(140), advice.table(80)
+    table = narrow.partition("To write:")[0]
+    assert max(map(len, table.splitlines())) <= 80
+    helping = [row for row in advice.rows if row.saved > 0 or row.saved_reserved > 0]
+    assert narrow.count("    costs: ") == len(helping)
+    assert "    costs: " not in wide
+
+
 def test_the_program_and_pytorch_are_as_before():
     kinds = optimizer_classes()
     before = [vars(kind)["__init__"] for kind in kinds]

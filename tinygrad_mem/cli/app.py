@@ -187,6 +187,9 @@ def estimate(
     gpu: Annotated[
         str | None, typer.Option(help="answer for one card, such as 'RTX 4090'; exit status 1 unless a PyTorch program fits")
     ] = None,
+    advise: Annotated[
+        bool, typer.Option("--advise", help="predict a PyTorch program again with each change that could help; takes minutes")
+    ] = False,
     device: Annotated[
         str | None,
         typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),

@@ -64,6 +64,7 @@ def run(
     gpu: str | None,
     lora: int | None,
     checkpoint: bool,
+    advise: bool,
     device: str | None,
     as_json: bool,
 ) -> int:
@@ -77,9 +78,9 @@ def run(
         if recompute is not None or master_weights:
             raise ArgumentError("--recompute and --master-weights are for networks of tinygrad_mem; write them in a function")
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
-        return estimate_torch.run(asked, budget, gpu, as_json)
-    if gpu is not None or lora is not None or checkpoint:
-        raise ArgumentError(f"--gpu, --lora and --checkpoint are for programs of PyTorch, and {network} is none")
+        return estimate_torch.run(asked, budget, gpu, advise, as_json)
+    if gpu is not None or lora is not None or checkpoint or advise:
+        raise ArgumentError(f"--gpu, --lora, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
     room = None if budget is None else budget_of(budget)
     named = network_of(network, sample, tokens)
     if recompute is not None:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ..errors import ArgumentError, TinygradMemError
 from ..memory.sizes import bytes_text
+from ..pytorch.advise import advise
 from ..pytorch.cards import CARDS, COMMON, CONTEXT, GraphicsCard, card_of
 from ..pytorch.predict import Prediction, predict
 from ..text import visible
@@ -95,7 +96,7 @@ class TorchEstimate:
     notes: list[str]
 
 
-def run(asked: Asked, budget: str | None, gpu: str | None, as_json: bool) -> int:
+def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_json: bool) -> int:
     """Predict and print. Returns 1 if it does not fit the budget or the card, else 0.
 
     Raises:
@@ -116,11 +117,20 @@ def run(asked: Asked, budget: str | None, gpu: str | None, as_json: bool) -> int
             tell(f"predicting again within {bytes_text(capacity)} {settings}")
             return _predicted(program, settings, capacity)
 
-        found = _told(program, _predicted(program), room, cards, again)
+        found, advice = _told(program, _predicted(program), room, cards, again), None
+        if advised:
+            tell("predicting again with each change that could help")
+            capacity = room if room is not None else cards[0].capacity if gpu is not None else None
+            with redirect_stdout(sys.stderr), forgotten(program.module):
+                advice = advise(program, device=asked.device, capacity=capacity)
     if as_json:
-        print(json.dumps(asdict(found), indent=2))
+        rows = {} if advice is None else {"advice": [asdict(row) for row in (*advice.rows, *advice.together)]}
+        print(json.dumps(asdict(found) | rows, indent=2))
     else:
-        _show(found, Console(highlight=False))
+        console = Console(highlight=False)
+        _show(found, console)
+        if advice is not None:
+            print(advice.table(console.width))
     return int(found.fits is False or (gpu is not None and found.cards[0].fits in (_EDGE, _NOT)))
 
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from ..errors import needs
 from ..memory.sizes import bytes_text
 
+_WIDE = 110  # columns from which on the costs stand in the table
+
 
 @dataclass
 class Advised:
@@ -102,32 +104,37 @@ def table(advice: Advice, width: int = 128) -> str:
         shown.add_column(name, justify="right", no_wrap=True)
     if advice.capacity is not None:
         shown.add_column("fits", no_wrap=True)
-    shown.add_column("cost", overflow="fold", ratio=4)
-    groups = ([advice.plain], advice.rows, advice.together, advice.batch)
+    wide = width >= _WIDE
+    if wide:
+        shown.add_column("cost", overflow="fold", ratio=4)
+    groups = ([advice.plain], advice.rows, advice.together, [row for row in advice.batch if not row.refused])
     for group in groups:
         for row in group:
-            shown.add_row(*(Text(cell) for cell in _cells(row, advice.capacity is not None)))
+            cells = _cells(row, advice.capacity is not None)
+            shown.add_row(*(Text(cell) for cell in (cells if wide else cells[:-1])))
         if group:
             shown.add_section()
-    return text(shown, width) + _below(advice)
+    return text(shown, width) + _below(advice, costs=not wide)
 
 
 def _cells(row: Advised, card: bool) -> list[str]:
-    if row.refused:
-        return [row.name, "", "", "", "", *([""] if card else []), row.refused]
     saved = [bytes_text(row.saved), bytes_text(row.saved_reserved)] if row.names else ["", ""]
     fits = [{True: "yes", False: "no", None: ""}[row.fits]] if card else []
-    cost = "; ".join(filter(None, [row.cost, "" if row.numbers == "the same" else f"numbers: {row.numbers}"]))
-    return [row.name, bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1], *fits, cost]
+    return [row.name, bytes_text(row.peak), saved[0], bytes_text(row.peak_reserved), saved[1], *fits, _cost(row)]
 
 
-def _below(advice: Advice) -> str:
-    """The lines to write, once each, and the changes that were not tried."""
+def _cost(row: Advised) -> str:
+    return "; ".join(filter(None, [row.cost, "" if row.numbers == "the same" else f"numbers: {row.numbers}"]))
+
+
+def _below(advice: Advice, costs: bool) -> str:
+    """The lines to write, once each, and the changes that were not tried; ``costs``: the table has no room for them."""
     lines = ["", "To write:"]
     for row in advice.rows:
         if row.saved > 0 or row.saved_reserved > 0:
             lines += [f"  {row.name}:", *(f"    {line}" for line in row.code.splitlines()), f"    {row.source[0]}"]
-    if advice.refused:
-        lines += ["", "Not tried, or not possible:"]
-        lines += [f"  {row.name}: {row.refused}" for row in advice.refused]
+            lines += [f"    costs: {_cost(row)}"] * costs
+    refused = [row for row in (*advice.batch, *advice.refused) if row.refused]
+    if refused:
+        lines += ["", "Not tried, or not possible:", *(f"  {row.name}: {row.refused}" for row in refused)]
     return "\n".join([*lines, *(f"Note: {note}" for note in advice.notes), ""])
