@@ -6,6 +6,7 @@ import copy
 import functools
 import io
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -425,6 +426,22 @@ def saved_and_read() -> None:
     copy.deepcopy(model)
 
 
+def by_closures() -> None:
+    p = nn.Parameter(tm.linspace(0.5, 1.5, 64, dtype=tm.float64))
+    rule = optim.LBFGS([p], lr=1e-2, max_iter=3, history_size=2, tolerance_change=-1.0)  # the longest history, as is assumed
+
+    def closure() -> tm.Tensor:
+        rule.zero_grad()
+        loss = p.square().sum()
+        loss.backward()
+        return loss
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prediction says what it assumes
+        for _ in range(2):
+            rule.step(closure)
+
+
 def rows_of_tables() -> None:
     table = nn.Embedding(20, 4, sparse=True)
     rule = optim.SparseAdam(table.parameters(), lr=0.1)
@@ -489,6 +506,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "techniques.select_labelled": selected,
     "nn.Module T.__deepcopy__": saved_and_read,
     "nn.Embedding optim.SparseAdam": rows_of_tables,
+    "optim.LBFGS": by_closures,
     "nn.Parameter Buffer ParameterList ParameterDict": everything_of_a_module,
 }
 """The names of what it runs -> the program. A place stands before the first of its names."""
