@@ -19,7 +19,7 @@ PARTS = {
     "recompute, offload, the other techniques": ("recompute", "techniques"),
     "planner, tips, command line, lessons": ("plan", "tips", "clinic", "cli", "tutorials"),
     "failures, interrupts, threads, misuse": ("sturdy",),
-    "PyTorch's allocator and its snapshots": ("pytorch",),
+    "PyTorch's allocator, snapshots and programs": ("pytorch",),
 }
 PLACES = {"cpu": "on a CPU", "emulated": "`cuda`, on an emulated device", "gpu": "`cuda`, on a GPU"}
 _PART_OF = {folder: part for part, folders in PARTS.items() for folder in folders}
