@@ -58,7 +58,7 @@ def predict(
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
 
     ``run`` makes its model, optimizer and data, and takes a few steps, on whatever devices it names. No GPU is needed: nothing
-    is computed, and tensors have no memory. Lifetimes are those of PyTorch's own autograd.
+    is computed, and tensors have no memory. Lifetimes are those of PyTorch's own autograd. Kernels are chosen as on an A100.
 
     Args:
         device: whose memory is counted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``.
