@@ -307,6 +307,36 @@ def test_counters_are_known():
     assert seen == [2, True, 2]
 
 
+@pytest.mark.parametrize("device", [GPU, "cpu"])
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda t, x: t.uniform_(),
+        lambda t, x: t.normal_(),
+        lambda t, x: t.bernoulli_(0.5),
+        lambda t, x: torch._foreach_add_([t], 1),
+        lambda t, x: torch._foreach_copy_([t], [x]),
+        lambda t, x: t.copy_(x),
+        lambda t, x: t.view(1).add_(x),
+        lambda t, x: t.data.mul_(x),
+        lambda t, x: t.__setitem__(0, x[0]),
+        lambda t, x: torch.add(x, x, out=t),
+        lambda t, x: torch._amp_foreach_non_finite_check_and_unscale_([x], t, torch.ones(1, device=x.device)),
+    ],
+)
+def test_a_number_that_was_written_to_is_not_the_old_one(write: Callable[..., object], device: str):
+    """A prediction may know the new number; it may not believe the old one."""
+    found = []
+
+    def run() -> None:
+        known, unknown = torch.zeros(1, device=device), torch.randn(1, device=device)
+        write(known, unknown)
+        found.append(str(known.item()))
+
+    pytorch.predict(run, device=device)
+    assert found[0] in ("unknown", "1.0")
+
+
 def test_a_gradient_scaler_takes_its_step():
     def run() -> None:
         model = mlp(GPU)
@@ -319,10 +349,13 @@ def test_a_gradient_scaler_takes_its_step():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         scaler.step(optimizer)
         scaler.update()
+        scales.append(str(scaler.get_scale()))
 
+    scales: list[str] = []
     assert pytorch.predict(run).by_category(at="end").get(Category.OPTIMIZER_STATE, 0) in (0, PARAMETERS)
     state = [event for event in pytorch.predict(run).log if event.kind is Kind.MALLOC and event.role == "OPTIMIZER_STATE"]
     assert sum(event.rounded for event in state) == PARAMETERS
+    assert set(scales) == {"unknown"}  # whether it has grown depends on values
 
 
 # --- a card that is too small ---------------------------------------------------------------------------------------------
@@ -435,3 +468,81 @@ def test_another_thread_trains_meanwhile_as_ever():
 def test_devices_of_another_kind_are_refused(device: str):
     with pytest.raises(ArgumentError, match='expected device="cuda" or "cpu"'):
         pytorch.predict(lambda: None, device=device)
+
+
+# --- found by reading ------------------------------------------------------------------------------------------------------
+
+
+def test_a_prediction_may_be_asked_for_where_gradients_are_off():
+    peak = pytorch.predict(train, GPU).peak
+    with torch.no_grad():
+        assert pytorch.predict(lambda: torch.ones(1, device=GPU)).peak == 512
+        assert pytorch.predict(with_gradients).peak == peak
+    with torch.inference_mode():
+        assert pytorch.predict(lambda: torch.ones(1, device=GPU)).peak == 512
+
+
+def with_gradients() -> None:
+    with torch.enable_grad():
+        train(GPU)
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_a_projected_lstm_has_two_sizes_of_state():
+    shapes = []
+
+    def run() -> None:
+        output, (hidden, cell) = nn.LSTM(16, 32, proj_size=8, bidirectional=True).to(GPU)(torch.randn(5, 3, 16, device=GPU))
+        shapes.extend([tuple(output.shape), tuple(hidden.shape), tuple(cell.shape)])
+        (output.sum() + cell.sum()).backward()
+
+    pytorch.predict(run)
+    real, (hidden, cell) = nn.LSTM(16, 32, proj_size=8, bidirectional=True)(torch.randn(5, 3, 16))
+    assert shapes == [tuple(real.shape), tuple(hidden.shape), tuple(cell.shape)]
+
+
+def test_a_prediction_of_the_cpu_counts_nothing_of_the_gpus():
+    def run() -> None:
+        torch.empty(START, dtype=torch.uint8)
+        convolution = nn.Conv2d(3, 8, 3, device=GPU)
+        convolution(torch.ones(2, 3, 16, 16, device=GPU)).sum().backward()
+
+    made = [event for event in pytorch.predict(run, device="cpu").log if event.kind is Kind.MALLOC]
+    assert [event.requested for event in made if event.op != "uniform_"] == [START]
+
+
+def test_ops_of_the_cpu_are_the_cpus_in_inference_too():
+    def run() -> None:
+        x = torch.randn(2, 4, 16, 64)
+        with torch.inference_mode():
+            F.scaled_dot_product_attention(x, x, x)
+            nn.LSTM(4, 4)(torch.randn(3, 2, 4))
+            F.batch_norm(x, None, None, training=True)
+        torch.ones(1, device=GPU)
+
+    assert pytorch.predict(run).peak == 512
+
+
+def test_a_tensor_may_be_used_on_a_stream():
+    def run() -> None:
+        stream = torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            x = torch.ones(1, device=GPU)
+        x.record_stream(stream)
+        x.record_stream(torch.cuda.current_stream())
+
+    own = vars(torch.Tensor).get("record_stream")
+    assert pytorch.predict(run).peak == 512
+    assert vars(torch.Tensor).get("record_stream") is own
+
+
+def test_a_refused_resize_is_pytorchs_error_too():
+    def run() -> None:
+        torch.empty(0, device=GPU).resize_(1 << 30)
+
+    assert not pytorch.predict(run, capacity=64 << 20).fits
+
+
+def test_a_program_that_asks_nothing_of_the_device_is_told():
+    track = pytorch.predict(lambda: torch.ones(3))
+    assert [note for note in track.notes if "asked for no memory of cuda:0" in note]

@@ -174,11 +174,6 @@ def _is_pinned(watch: Watch, tensor: Tensor, device: Any = None) -> bool:
     return False
 
 
-@_handles(Tensor.record_stream)
-def _record_stream(watch: Watch, tensor: Tensor, stream: Any) -> None:
-    return None
-
-
 @_handles(vars(torch._C.TensorBase)["data"].__set__)
 def _set_data(watch: Watch, tensor: Tensor, value: Tensor) -> None:
     _own(tensor, ".data is set")
@@ -282,7 +277,7 @@ def _item(watch: Watch, tensor: Tensor) -> Any:
     if known is not None:
         with _disable_current_modes(), torch._C.DisableTorchFunction():
             return known.item()
-    return 0.0 if _asks_for_infinities() else Unknown()
+    return 0.0 if _overflow() else Unknown()
 
 
 def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
@@ -291,26 +286,32 @@ def _known(watch: Watch, tensor: Tensor) -> Tensor | None:
         return watch.numbers.value(tensor)
 
 
-def _asks_for_infinities() -> bool:
+def _asking() -> tuple[str, str]:
+    """The file and function that ask for a value: the innermost that are not ours, nor a way into this mode."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        path, code = frame.f_code.co_filename.replace("\\", "/"), frame.f_code
+        if code.co_filename != __file__ and not path.endswith(("torch/_tensor.py", "torch/overrides.py")):
+            return path, code.co_qualname
+        frame = frame.f_back
+    return "", ""
+
+
+def _overflow() -> bool:
     """True where GradScaler asks if gradients overflowed: in a prediction they do not."""
-    frame = sys._getframe(3)
-    while frame is not None and frame.f_code.co_filename.endswith(("torch/_tensor.py", "overrides.py", "genexpr")):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.replace("\\", "/").endswith("torch/amp/grad_scaler.py")
+    path, function = _asking()
+    return path.endswith("torch/amp/grad_scaler.py") and "_maybe_opt_step" in function
 
 
-def _asked_by_pytorch() -> bool | None:
+def _in_order() -> bool | None:
     """The answer where PyTorch itself checks that numbers are in order: in a prediction they are."""
-    frame: Any = sys._getframe(3)
-    while frame is not None and frame.f_code.co_filename.endswith(("torch/_tensor.py", "overrides.py")):
-        frame = frame.f_back
-    path = "" if frame is None else frame.f_code.co_filename.replace("\\", "/")
-    return True if "/torch/distributions/" in path else False if path.endswith("/torch/nn/utils/clip_grad.py") else None
+    path, _ = _asking()
+    return True if "/torch/distributions/" in path else False if path.endswith("torch/nn/utils/clip_grad.py") else None
 
 
 def _decides(what: str) -> Callable[..., Any]:
     def handler(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        known, answer = _known(watch, tensor), _asked_by_pytorch() if what == "the truth" else None
+        known, answer = _known(watch, tensor), _in_order() if what == "the truth" else None
         if known is None and answer is not None:
             return answer
         if known is None:

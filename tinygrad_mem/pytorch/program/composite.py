@@ -24,11 +24,6 @@ def _composite(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]
     return add
 
 
-def on_gpu(tensor: Any) -> bool:
-    """True for a tensor on the GPU."""
-    return isinstance(tensor, torch.Tensor) and tensor.device.type == "cuda"
-
-
 @_composite("dropout")
 def dropout(input: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     """Source: ``aten/src/ATen/native/Dropout.cpp``: one kernel that keeps a mask of booleans."""

@@ -152,14 +152,17 @@ def patched(owner: Any, replacements: dict[str, Any]) -> Iterator[None]:
     mine, own = get_ident(), {}
     for name, answer in replacements.items():
         if hasattr(owner, name):
-            own[name] = getattr(owner, name)
-            either = _either_type if isinstance(own[name], type) else _either
-            setattr(owner, name, either(mine, answer, own[name]))
+            found = getattr(owner, name)
+            own[name] = vars(owner).get(name, _INHERITED)
+            setattr(owner, name, (_either_type if isinstance(found, type) else _either)(mine, answer, found))
     try:
         yield
     finally:
         for name, function in own.items():
-            setattr(owner, name, function)
+            if function is _INHERITED:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, function)
 
 
 def _either(thread: int, answer: Callable[..., Any], own: Callable[..., Any]) -> Callable[..., Any]:
@@ -191,6 +194,7 @@ def _generator(device: Any = "cpu") -> torch.Generator:
 
 
 _OWN_GENERATOR = torch.Generator
+_INHERITED = object()
 
 
 @context
@@ -213,5 +217,6 @@ def gpu(card: Card) -> Iterator[None]:
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
         patched(torch, {"Generator": _generator}),
+        patched(torch.Tensor, {"record_stream": _nothing}),  # PyTorch looks at the stream before the mode sees the call
     ):
         yield

@@ -36,8 +36,9 @@ class AutogradWrites:
     def calibrate(self) -> None:
         """Count the references of a gradient that nobody else has, which differ between versions of PyTorch."""
         self._alone = -1, -1
-        leaf = torch.empty(1, requires_grad=True)
-        (leaf * 2 + leaf * 3).sum().backward()
+        with torch.inference_mode(False), torch.enable_grad():
+            leaf = torch.empty(1, requires_grad=True)
+            (leaf * 2 + leaf * 3).sum().backward()
 
     def op(self, func: Any, args: tuple) -> tuple[Any, tuple]:
         """The op, and its arguments, that runs in place of ``func``."""

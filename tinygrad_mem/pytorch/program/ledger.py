@@ -11,7 +11,6 @@ from ...memory.log import Kind, Log
 from ...memory.sizes import bytes_text
 from ..allocator import CachingAllocator
 from ..driver import Driver
-from ..settings import parse
 
 _ROLE, _NOTE = 9, 10  # columns of an event
 
@@ -127,8 +126,10 @@ class Ledger:
         """Forget all events so far: they were not the program's."""
         self.__init__(self.device, self._settings, self._capacity)
 
-    def mark(self, text: str) -> None:
-        self._write(Kind.MARK, Place(), note=text)
+    @property
+    def asked(self) -> bool:
+        """True if memory was asked for."""
+        return bool(self._events)
 
     def log(self) -> Log:
         """All events so far."""
@@ -167,12 +168,3 @@ class _Driver(Driver):
     def unmap(self, address: int, size: int, stream: int) -> None:
         super().unmap(address, size, stream)
         self._tell(-size, address)
-
-
-def check_settings(settings: str) -> None:
-    """Refuse settings that PyTorch would refuse.
-
-    Raises:
-        ValueError: PyTorch does not know them.
-    """
-    parse(settings)

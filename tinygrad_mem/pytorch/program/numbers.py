@@ -51,6 +51,12 @@ class KnownNumbers:
         """The storage at this address has ended."""
         self._values.pop(storage, None)
 
+    def written(self, tensor: Any) -> None:
+        """Random numbers, or what an op writes that is not computed here, are unknown."""
+        if isinstance(tensor, FakeTensor):
+            self.forget(tensor.untyped_storage()._cdata)
+            tensor.constant = None
+
     def before(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
         """The value of an op's result, if it reads known numbers alone; asked before the op, which may write to one."""
         if any(isinstance(arg, torch.Tensor) for arg in args):
@@ -60,6 +66,8 @@ class KnownNumbers:
     def after(self, func: Any, args: tuple, kwargs: dict[str, Any], made: Any, value: torch.Tensor | None) -> None:
         """Note the value that an op made, or wrote; ``value`` is what :meth:`before` said."""
         writes = func._schema.is_mutable and args and isinstance(args[0], FakeTensor)
+        if func._schema.is_mutable:
+            self._forget_written(func, args, kwargs)
         target = args[0] if writes else made
         if not isinstance(target, FakeTensor) or target.untyped_storage().nbytes() != target.element_size():
             return
@@ -72,6 +80,16 @@ class KnownNumbers:
             self._values.pop(key, None)
         else:
             self._values[key] = value
+
+    def _forget_written(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> None:
+        """Forget the numbers that an op writes beside its first argument, or in lists: they are not computed here."""
+        for place, argument in enumerate(func._schema.arguments):
+            if argument.alias_info is None or not argument.alias_info.is_write:
+                continue
+            given = args[place] if place < len(args) else kwargs.get(argument.name)
+            for tensor in given if isinstance(given, (list, tuple)) else [given]:
+                if place or given is not tensor:
+                    self.written(tensor)
 
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name:

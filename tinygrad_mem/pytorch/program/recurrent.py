@@ -26,9 +26,9 @@ class _Recurrent(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, shapes: tuple, input: torch.Tensor, *held: torch.Tensor) -> Any:
-        output_shape, state_shape, reserve, states, trains = shapes
+        output_shape, state_shapes, reserve, trains = shapes
         output = input.new_empty(output_shape)
-        after = [input.new_empty(state_shape) for _ in range(states)]
+        after = [input.new_empty(shape) for shape in state_shapes]
         if trains:
             kept = torch.empty(reserve, dtype=torch.uint8, device=input.device)
             ctx.save_for_backward(input, *held, output, kept)
@@ -69,14 +69,14 @@ def layer(name: str, bound: Callable[[int, str], None]) -> Callable[..., Any]:
         if torch.is_autocast_enabled("cuda"):
             lower = torch.get_autocast_dtype("cuda")
             input, states, params = input.to(lower), [s.to(lower) for s in states], [p.to(lower) for p in params]
-        directions, hidden = 2 if bidirectional else 1, states[0].shape[-1]
-        width = states[0].shape[-1] * directions
+        directions, hidden = 2 if bidirectional else 1, states[-1].shape[-1]
+        width = states[0].shape[-1] * directions  # less than the cell's, if it is projected
         steps, batch = input.shape[:2]
         masks = bool(train and dropout)
         reserve = kept(_MODES[name], hidden, num_layers, directions, steps, batch, input.element_size(), masks)
         bound(reserve + _WORKSPACE, _WHY)
         keeps = torch.is_grad_enabled() and train and any(t.requires_grad for t in (input, *states, *params))
-        shapes = (*input.shape[:2], width), tuple(states[0].shape), reserve, len(states), keeps
+        shapes = (*input.shape[:2], width), [state.shape for state in states], reserve, keeps
         output, *after = _Recurrent.apply(shapes, input, *states, *params)
         return (output, *after)
 

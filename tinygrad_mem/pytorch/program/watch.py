@@ -61,7 +61,7 @@ class Watch(TorchDispatchMode):
             **recurrent.layers(self.bound),
             "scaled_dot_product_attention": partial(attention, gpu),
         }
-        self._table, self._workspaces = Kernels(gpu), []
+        self._table = Kernels(gpu)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self.alone = Alone()
@@ -86,6 +86,7 @@ class Watch(TorchDispatchMode):
                 return False  # set_detect_anomaly asks for each gradient if it has a NaN
             return self.numbers.number(args[0])
         if func in _FILLS and self.device.type != "cpu":
+            self.numbers.written(args[0])
             return args[0]
         if func is _FUSED_SGD:  # in place, and PyTorch has no kernel for fake tensors
             return None
@@ -96,7 +97,7 @@ class Watch(TorchDispatchMode):
         args, kwargs = self._fakes(args), {key: self._fake(value) for key, value in kwargs.items()}
         if func.has_kernel_for_dispatch_key(_COMPOSITE):  # whole only in inference mode
             with self:
-                ours = self._composites.get(func) if self.device.type == "cuda" else None
+                ours = self._composites.get(func) if _on_gpu(args[0]) else None
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
@@ -116,7 +117,8 @@ class Watch(TorchDispatchMode):
 
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
-        call = None if func in _RESIZES else self.alone.call(func, args, kwargs)
+        elsewhere = func in _RESIZES or any(_on_gpu(t) for t in (*_flat(args), *kwargs.values()))
+        call = None if elsewhere else self.alone.call(func, args, kwargs)
         made = args[0] if func in _FILLS else func(*args, **kwargs)
         if call is None:
             return made
@@ -142,6 +144,10 @@ class Watch(TorchDispatchMode):
 
     def end(self) -> None:
         """The program has ended: note what only Python's collector would free."""
+        if not self.ledger.asked:
+            self.note(
+                f"the program asked for no memory of {self.device}: move its model and data there, or name another device"
+            )
         before = sum(held.size for held in self.ledger.live.values())
         gc.collect()
         cycles = before - sum(held.size for held in self.ledger.live.values())
@@ -182,7 +188,8 @@ class Watch(TorchDispatchMode):
                 self.ledger.free(blocks.pop(step.block), self.places.here(_name(func)))
             else:
                 block = self._malloc(step.size, self.places.here(_name(func)), step.role or "WORKSPACE")
-                (blocks.__setitem__ if step.kind == "ask" else lambda _, kept: self._workspaces.append(kept))(step.block, block)
+                if step.kind == "ask":  # else the process keeps it
+                    blocks[step.block] = block
 
     def _born(self, tensor: torch.Tensor) -> Any:
         return self._nodes.get(tensor.untyped_storage()._cdata)
@@ -248,7 +255,7 @@ class Watch(TorchDispatchMode):
             return
         place, new = self.places.here("resize_"), None
         if storage.nbytes():
-            new = self.ledger.malloc(storage.nbytes(), place, held.role if held else "TEMPORARY")
+            new = self._malloc(storage.nbytes(), place, held.role if held else "TEMPORARY")
         if held is not None:
             self.ledger.free(held, place)
         self._held[storage._cdata] = reference, new
@@ -280,7 +287,7 @@ class Watch(TorchDispatchMode):
         storage = fake.untyped_storage()
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"
-            self._hold(storage, self.ledger.malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
+            self._hold(storage, self._malloc(storage.nbytes(), Place(), "UNTRACKED") if older else None)
             self.numbers.know(fake, tensor)
         return fake
 
@@ -290,6 +297,10 @@ class Watch(TorchDispatchMode):
         if tensor.device == self.device and storage.nbytes() and storage.resizable():
             place = self.places.here("tensor")
             self._hold(seen.untyped_storage(), self.ledger.malloc(storage.nbytes(), place, self._role(place.phase, ())))
+
+
+def _on_gpu(value: Any) -> bool:
+    return isinstance(value, FakeTensor) and value.fake_device.type == "cuda"
 
 
 def _flat(values: Any) -> list[Any]:
