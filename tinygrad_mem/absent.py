@@ -127,7 +127,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ),
     ],
     "cuda.memory": [(_ALL, "use `memory.track`; its save() writes PyTorch's snapshots")],
-    "distributed": [(_ALL, "one process computes here")],
+    "distributed": [(_ALL, "use `distributed.all_reduce`, or another of the collectives there")],
     "distributions": [
         ("gumbel", "use `nn.functional.gumbel_softmax`, or draw `-log(-log(rand(2)))`"),
         (_ALL, "write the density"),

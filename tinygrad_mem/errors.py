@@ -94,6 +94,21 @@ class DataDependenceError(TinygradMemError, RuntimeError):
     """A value was asked of a tensor that has a shape only (device ``meta``)."""
 
 
+class RankError(TinygradMemError, RuntimeError):
+    """Another rank failed, has ended, calls another collective, or did not come in time.
+
+    Attributes:
+        rank: the number of that rank among all; ``None`` if it is not known.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.args[0], self.rank)
+
+
 class NotOfferedError(TinygradMemError, NotImplementedError):
     """A part of PyTorch's interface that is not offered; the message says what to use instead."""
 

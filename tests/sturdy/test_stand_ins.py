@@ -111,16 +111,12 @@ def test_memory_formats_are_asked_for_truly():
 # --- one process, one device
 
 
-def test_nothing_is_distributed():
+def test_a_file_may_ask_whether_it_is_distributed():
     import tinygrad_mem.distributed as dist
 
-    assert not dist.is_available()
-    assert not dist.is_initialized()
-    dist.destroy_process_group()
-    for name in ("init_process_group", "get_rank", "all_reduce", "barrier", "ProcessGroup"):
-        with pytest.raises(NotImplementedError, match=f"distributed.{name}: one process computes here"):
-            getattr(dist, name)()
-    with pytest.raises(AttributeError, match=r"distributed\.rpc is not offered: one process computes here"):
+    rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
+    assert rank == 0
+    with pytest.raises(AttributeError, match=r"distributed\.rpc is not offered: use `distributed\.all_reduce`"):
         dist.rpc  # noqa: B018
     with pytest.raises(NotImplementedError, match=r"multiprocessing\.spawn: one process computes here"):
         tm.multiprocessing.spawn(print)
@@ -778,14 +774,14 @@ def test_transforms_are_imported_and_refused():
 
 
 def test_what_diffusion_and_detection_files_name():
-    from tinygrad_mem.distributed.device_mesh import DeviceMesh
     from tinygrad_mem.distributed.tensor import DTensor
 
-    for kind in (DeviceMesh, DTensor):
-        assert not isinstance(tm.zeros(1), kind)
-        with pytest.raises(tm.errors.NotOfferedError, match=rf"distributed\.{kind.__name__}: one process computes here"):
-            kind()
-    with pytest.raises(tm.errors.NotOfferedError, match=r"distributed\.init_device_mesh: one process computes here"):
+    from tinygrad_mem.distributed.device_mesh import DeviceMesh
+
+    assert not any(isinstance(tm.zeros(1), kind) for kind in (DeviceMesh, DTensor))
+    with pytest.raises(tm.errors.NotOfferedError, match=r"distributed\.DTensor: a rank's shard is an ordinary tensor here"):
+        DTensor()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
         tm.distributed.init_device_mesh("cuda", (2,))
     for lib in (_pytree, torch.utils._pytree):
         values, context = lib._dict_flatten({"a": 1, "b": 2})

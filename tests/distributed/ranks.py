@@ -1,0 +1,55 @@
+"""Run a program of this folder on several ranks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "TINYGRAD_MEM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def mpiexec() -> str | None:
+    """The launcher of the installed wheel, else that of the machine."""
+    beside = Path(sys.executable).with_name("mpiexec")
+    return str(beside) if beside.exists() else shutil.which("mpiexec")
+
+
+@cache
+def why_not() -> str:
+    """Why no ranks can be started here; "" if they can."""
+    found = mpiexec()
+    if found is None:
+        return "there is no mpiexec: pip install mpi4py mpich"
+    try:
+        said = subprocess.run(
+            [found, "-n", "2", sys.executable, "-c", "from mpi4py import MPI; print(MPI.COMM_WORLD.size)"],
+            capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"mpiexec does not start here: {error}"
+    return "" if said.stdout.split() == ["2", "2"] else f"mpiexec does not start here: {(said.stderr or said.stdout)[:200]}"
+
+
+def run(
+    ranks: int, program: str, *args: str, timeout: float = 120, options: tuple[str, ...] = ()
+) -> subprocess.CompletedProcess:
+    """What ``programs/PROGRAM.py`` prints and how it ends, on so many ranks."""
+    if why_not():
+        pytest.skip(why_not())
+    command = [str(mpiexec()), *options, "-n", str(ranks), sys.executable, str(PROGRAMS / f"{program}.py"), *args]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=os.environ | ENVIRONMENT)
+
+
+def passes(ranks: int, program: str, *args: str, **more) -> str:
+    """Run it; it must end well. Returns what it printed."""
+    done = run(ranks, program, *args, **more)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
+    return done.stdout

@@ -1,0 +1,74 @@
+"""Process groups: each collective on real ranks, mistakes that are found before data moves, and the group of a prediction."""
+
+from __future__ import annotations
+
+import pytest
+
+import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
+from tests.distributed.ranks import passes
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_collectives_on_real_ranks(ranks: int):
+    said = passes(ranks, "collectives")
+    assert sorted(said.splitlines()) == [f"rank {i} of {ranks}: done" for i in range(ranks)]
+
+
+def test_without_a_group_nothing_is_asked_of_mpi():
+    assert dist.is_available()
+    assert not dist.is_initialized()
+    dist.destroy_process_group()
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
+        dist.barrier()
+    with pytest.raises(NotImplementedError, match="the backend 'gloo' is not offered: leave it out for MPI"):
+        dist.init_process_group("gloo")
+    with pytest.raises(TypeError, match=r"timeout argument to be of type datetime\.timedelta, got 3"):
+        dist.init_process_group(timeout=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="give the fake group a rank and its world_size, found -1, -1"):
+        dist.init_process_group("fake")
+    assert not dist.is_initialized()
+
+
+def test_one_process_plays_a_rank():
+    dist.init_process_group("fake", rank=5, world_size=8)
+    try:
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (5, 8, "fake")
+        before = tm.device("meta").pool.used_bytes()
+        x, out = tm.zeros(4, 2, device="meta"), tm.zeros(8, 4, 2, device="meta")
+        used = tm.device("meta").pool.used_bytes()
+        dist.all_reduce(x)
+        dist.all_gather_into_tensor(out, x)
+        dist.reduce_scatter_tensor(x, out)
+        dist.all_to_all_single(out, out.clone())
+        work = dist.all_reduce(x, async_op=True)
+        assert work is not None
+        assert work.wait()
+        dist.send(x, 0)
+        assert dist.recv(x, 3) == 3
+        dist.barrier()
+        assert tm.device("meta").pool.used_bytes() == used > before
+        with pytest.raises(RuntimeError, match="No backend type associated with device type cpu: the group 'fake' serves meta"):
+            dist.all_reduce(tm.zeros(2))
+        mesh = dist.init_device_mesh("meta", (2, 2, 2), mesh_dim_names=("pp", "dp", "tp"))
+        assert mesh.get_coordinate() == [1, 0, 1]
+        assert [group.ranks for group in mesh.get_all_groups()] == [(1, 5), (5, 7), (4, 5)]
+        part = mesh["pp", "tp"]
+        assert part.mesh.tolist() == [[0, 1], [4, 5]]
+        group = dist.new_group([1, 5, 6])
+        assert (dist.get_rank(group), dist.get_group_rank(group, 6), dist.get_global_rank(group, 0)) == (1, 2, 1)
+        assert dist.new_group([0, 1]) is dist.GroupMember.NON_GROUP_MEMBER
+    finally:
+        dist.destroy_process_group()
+
+
+def test_in_a_prediction_the_group_is_the_fake_one():
+    def run():
+        assert not dist.is_initialized()
+        dist.init_process_group("nccl", rank=2, world_size=4)
+        assert (dist.get_rank(), dist.get_backend()) == (2, "fake")
+        x = tm.zeros(1000)
+        dist.all_reduce(x)
+
+    assert tm.memory.predict(run).peak == 4096
+    assert not dist.is_initialized()

@@ -1,0 +1,223 @@
+"""All processes that ``mpiexec`` started: what is under way between them, and which of them have failed.
+
+A rank that ends with an error says so to all others. A rank that waits looks for that from time to time, and whether the
+processes on its machine are still there. So every rank ends with an error that names the rank that failed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from ..errors import RankError
+from ..interrupts import reentrant
+from .group import Work, named
+
+LONGEST = 2048
+"""The most bytes of a header, and of what a rank says of its end."""
+_GREETING = 31_999  # the tag of the first message, which is sent before there is a communicator of ours
+_LOOK = 0.05  # seconds between two looks at the other ranks
+_PATIENCE = 50  # turns without a pause: most collectives are over by then
+
+
+def mpi() -> Any:
+    """The module ``mpi4py.MPI``. We end MPI ourselves: after an error nobody may wait for the others."""
+    if "mpi4py.MPI" not in sys.modules:
+        import mpi4py
+
+        mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    return MPI
+
+
+class Steps(Work):
+    """Work that is advanced by turns: each step of ``steps`` yields the ranks that it waits for."""
+
+    def __init__(self, world: World, steps: Iterator[list[int]], what: str, timeout: float, arrays: tuple) -> None:
+        super().__init__(*arrays)
+        self._world, self._steps, self.what, self._timeout = world, steps, what, timeout
+        self.waits_for: list[int] = []
+        self.done, self.error = False, None
+
+    def advance(self) -> None:
+        """Go as far as possible without waiting."""
+        try:
+            self.waits_for = next(self._steps)
+        except StopIteration:
+            self.done = True
+        except Exception as error:
+            self.done, self.error = True, error
+
+    def is_completed(self) -> bool:
+        self._world.advance()
+        return self.done
+
+    def wait(self, timeout: Any = None) -> bool:
+        self._world.wait(self, timeout.total_seconds() if isinstance(timeout, timedelta) else self._timeout)
+        self._arrays = ()
+        if self.error is not None:
+            raise self.error
+        return True
+
+
+class World:
+    """The processes of the program, and the channel on which they say that they fail."""
+
+    _only: World | None = None
+
+    def __init__(self, timeout: float) -> None:
+        self._pending: list[Steps] = []
+        self._lock = reentrant()
+        self._failed: RankError | None = None
+        self._ending = False
+        self.group: Any = None  # the group of all: ``mpi.world_group``
+        self.comm = mpi().COMM_WORLD
+        self.rank = self.comm.rank
+        self._places = self._greet(timeout)
+        self._channel = self.comm.Dup()
+        self._hook, sys.excepthook = sys.excepthook, self._uncaught
+        atexit.register(self._end)
+
+    @classmethod
+    def here(cls, timeout: float) -> World:
+        """The one object of this process."""
+        if cls._only is None:
+            cls._only = cls(timeout)
+        return cls._only
+
+    def _greet(self, timeout: float) -> np.ndarray:
+        """The machine and the process of each rank. Until they are known, no call of MPI may wait for a rank."""
+        others = [i for i in range(self.comm.size) if i != self.rank]
+        places = np.zeros((self.comm.size, 2), np.int64)
+        places[self.rank] = zlib.crc32(socket.gethostname().encode()), os.getpid()
+        requests = [self.comm.Irecv(places[i], i, _GREETING) for i in others]
+        requests += [self.comm.Isend(places[self.rank], i, _GREETING) for i in others]
+
+        def steps() -> Iterator[list[int]]:
+            while waiting := [i for i, request in zip(others, requests, strict=False) if not request.Test()]:
+                yield waiting
+            mpi().Request.Waitall(requests)
+
+        self._places = places[:0]  # nobody is known yet
+        self.add(Steps(self, steps(), "init_process_group", timeout, ())).wait()
+        return places
+
+    # --- work under way
+
+    def add(self, work: Steps) -> Steps:
+        """Begin ``work``."""
+        if self._failed is not None:
+            raise self._failed
+        with self._lock:
+            self._pending.append(work)
+        self.advance()
+        return work
+
+    def advance(self) -> None:
+        """Advance all work by a turn, in the order in which it began."""
+        with self._lock:
+            for work in self._pending:
+                work.advance()
+            self._pending = [work for work in self._pending if not work.done]
+
+    def wait(self, work: Steps, timeout: float) -> None:
+        """Advance all work until ``work`` is done.
+
+        Raises:
+            RankError: another rank failed, or did not come in ``timeout`` seconds.
+        """
+        began, turns = time.monotonic(), 0
+        looked = began
+        while not work.done:
+            self.advance()
+            if work.done:
+                return
+            turns += 1
+            if turns < _PATIENCE:
+                time.sleep(0)  # other processes may want this core
+                continue
+            time.sleep(min(1e-3, 1e-6 * turns))
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                looked = now
+                self._look(work)
+            if now - began > timeout:
+                self._failed = RankError(
+                    f"rank {self.rank} has waited {timeout:g} seconds for {named(work.waits_for)} in {work.what}. If that is "
+                    "not enough, give init_process_group a longer timeout",
+                    work.waits_for[0] if len(work.waits_for) == 1 else None,
+                )
+                raise self._failed
+
+    # --- failures
+
+    def _look(self, work: Steps) -> None:
+        """Raise if another rank has said that it fails, or if its process is gone."""
+        MPI, status = mpi(), mpi().Status()
+        if len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, 0, status):
+            said = np.empty(LONGEST, np.uint8)
+            self._channel.Recv(said, status.Get_source(), 0, status)
+            text = bytes(said[: status.Get_count(MPI.BYTE)]).decode(errors="replace")
+            self._failed = RankError(
+                f"rank {status.Get_source()} failed while rank {self.rank} waited in {work.what}: {text}", status.Get_source()
+            )
+            raise self._failed
+        for rank, (host, process) in enumerate(self._places):
+            if host == self._places[self.rank, 0] and not _alive(int(process)) and not work.done:
+                self.advance()  # what it sent before may be all that is needed
+                if work.done or rank not in work.waits_for:
+                    continue
+                self._failed = RankError(
+                    f"rank {rank} (process {process}) is gone: it was killed, or ended without a word, while rank {self.rank} "
+                    f"waited in {work.what}",
+                    rank,
+                )
+                raise self._failed
+
+    def tell(self, why: str) -> None:
+        """Say to all others that this rank ends with an error. It is said once."""
+        if self._ending:
+            return
+        self._ending = True
+        text = np.frombuffer(why.encode()[:LONGEST], np.uint8)
+        for rank in range(self.comm.size):
+            if rank != self.rank:
+                self._channel.Isend(text, rank, 0)
+
+    def _uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        self._hook(kind, error, trace)
+        self.tell(f"{kind.__name__}: {error}")
+
+    def _end(self) -> None:
+        """At the end of the program: end MPI when all ranks are there; after an error, end at once."""
+        if not self._ending and self._failed is None:
+            try:
+                if self.group is not None:
+                    self.group.end().wait()
+                mpi().Finalize()
+                return
+            except RankError as error:
+                print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
