@@ -39,7 +39,7 @@ def test_it_is_one_screen(program, capacity, columns, tmp_path):
     assert max(map(len, lines)) <= columns
     if columns == 80:
         assert len(lines) <= 56
-    words = ["The peak", "Reserved, and what", "iterations, told", "Out of memory"]
+    words = ["The peak", "Reserved bytes, and", "iterations, found", "Out of memory"]
     found = [next(number for number, line in enumerate(lines) if word in line) for word in words]
     assert found == sorted(found)
 
@@ -63,14 +63,14 @@ def test_other_settings(full):
     shown = " ".join(shown.split())
     assert "within 178,257,920 bytes (170.00 MiB)" in shown
     assert "best found:" in shown
-    assert "event 962 of 963 is the first that is not served: 11,102,208 bytes for" in shown
+    assert "event 962 of 963 is the first request that fails: 11,102,208 bytes for" in shown
 
 
 def test_a_capacity_is_status_1_where_it_is_too_little(snapshot):
     enough, little = (run("snapshot", str(snapshot), "--capacity", size) for size in ("1 GiB", "64 MiB"))
     assert (enough.returncode, little.returncode) == (0, 1)
-    assert "is the first that is not served" in little.stdout
-    assert "is the first that is not served" not in enough.stdout
+    assert "is the first request that fails" in little.stdout
+    assert "is the first request that fails" not in enough.stdout
     assert "The same requests under other settings within 1,073,741,824 bytes (1.00 GiB)" in " ".join(enough.stdout.split())
     assert "The peak" in enough.stdout
 
@@ -82,7 +82,7 @@ def test_what_was_there_before_may_be_too_much(tmp_path):
     path = training.write(tmp_path / "later.pickle")
     done = run("snapshot", str(path), "--capacity", "40 MiB")
     assert done.returncode == 1
-    assert "As recorded, what was there before the recording is more than that." in done.stdout
+    assert "As recorded, the blocks from before the recording alone need more than that." in done.stdout
     rows = json.loads(run("snapshot", str(path), "--capacity", "40 MiB", "--json").stdout)["what_if"]
     assert {row["fails"] for row in rows} == {-1}
 
@@ -105,7 +105,7 @@ def test_a_track_of_ours_is_another_thing(tmp_path):
     seen.save(tmp_path / "ours.pickle")
     done = run("snapshot", str(tmp_path / "ours.pickle"))
     assert done.returncode == 2
-    assert "pytorch.load('ours.pickle') makes it one again" in done.stderr
+    assert "read it with pytorch.load('ours.pickle')" in done.stderr
     shown = run("snapshot", str(tmp_path / "ours.pickle"), "--what-if")
     assert shown.returncode == 0
     assert "expandable_segments:True" in shown.stdout

@@ -248,7 +248,7 @@ def found(tmp_path, case: Callable[[Program], None]) -> Block:
     case(program)
     track = pytorch.load(program.write(tmp_path / "x.pickle"))
     (block,) = [block for block in track.blocks() if block.requested == SIZE]
-    assert block.told[block.told.index(":") + 2 :] in track.explain(block)
+    assert block.deduced[block.deduced.index(":") + 2 :] in track.explain(block)
     return block
 
 
@@ -256,12 +256,12 @@ def found(tmp_path, case: Callable[[Program], None]) -> Block:
 def test_a_category_and_how_sure_it_is(tmp_path, name):
     case, category, certainty = CASES[name]
     block = found(tmp_path, case)
-    assert (block.category, block.certainty) == (category, certainty), block.told
+    assert (block.category, block.certainty) == (category, certainty), block.deduced
 
 
 def test_each_rule_has_a_case(tmp_path):
-    told = {(block.category, block.told) for block in (found(tmp_path, case) for case, _, _ in CASES.values())}
-    assert told == {(rule.told.category, f"{rule.told.certainty}: {rule.told.why}") for rule in RULES}
+    deduced = {(block.category, block.deduced) for block in (found(tmp_path, case) for case, _, _ in CASES.values())}
+    assert deduced == {(rule.category, f"{rule.certainty}: {rule.why}") for rule in RULES}
 
 
 def test_stacks_of_python_alone(tmp_path):

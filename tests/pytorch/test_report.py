@@ -66,7 +66,7 @@ def test_what_grows_each_iteration(fault, line, each, asked, said, native, tmp_p
     assert grown["each"] in (each, None), "a block may be longer by what is left of a free one"
     assert grown["bytes"] >= (STEPS - 1) * each
     assert said in shown
-    assert f"{STEPS} iterations, told by the optimizer's steps, train.py:24 main" in shown
+    assert f"{STEPS} iterations, found by the optimizer's steps, train.py:24 main" in shown
 
 
 def test_a_retained_graph_names_each_line_of_forward(native, tmp_path):
@@ -86,7 +86,7 @@ def test_cycles_of_references_rise_and_fall(tmp_path):
     shown, data = told(snapshot_of(faults.Cycles(), tmp_path))
     grown = one(data["growth"]["grown"], line="graph.py:14 __init__")
     assert (grown["bytes"], grown["each"], grown["falls"]) == (7 * 3 * MIB, 3 * MIB, 2)
-    assert "it falls 2 times, as cycles of references do" in shown
+    assert "they fall 2 times, as if reference cycles were collected" in shown
 
 
 def test_optimizer_state_comes_in_the_first_step(native, tmp_path):
@@ -98,7 +98,7 @@ def test_optimizer_state_comes_in_the_first_step(native, tmp_path):
         32 * MIB,
         1,
     )
-    assert "33,554,432 bytes in iteration 1, there to the end: train.py:24 main (optimizer state)" in shown
+    assert "33,554,432 bytes in iteration 1, alive to the end: train.py:24 main (optimizer state)" in shown
     assert (data["growth"]["grown"], data["growth"]["kept"], data["growth"]["varied"]) == ([], [], [])
     assert "grows  nothing" in shown
     assert "Out of memory: never" in shown
@@ -108,7 +108,7 @@ def test_a_copy_that_comes_later_and_stays(tmp_path):
     shown, data = told(snapshot_of(faults.SecondCopy(), tmp_path))
     came = one(data["growth"]["came"], line="ema.py:5 copy")
     assert (came["bytes"], came["blocks"], came["iteration"]) == (16 * MIB, 4, 4)  # it is there when iteration 4 ends
-    assert "16,777,216 bytes in iteration 4, there to the end: ema.py:5 copy" in shown
+    assert "16,777,216 bytes in iteration 4, alive to the end: ema.py:5 copy" in shown
 
 
 def test_an_activation_that_a_hook_keeps(native, tmp_path):
@@ -163,17 +163,17 @@ def test_fragmentation_by_growing_shapes(tmp_path):
     held = refusal["state"]["held"][0]
     assert held["line"] == "model.py:31 forward"
     assert held["largest"] < refusal["asked"] < held["stuck"]
-    assert "bytes more than asked for were free, but in pieces" in shown
+    assert "bytes more than requested were free, but in pieces" in shown
     assert any(text.startswith("expandable_segments:True") for text in refusal["helps"])
-    assert "helps   expandable_segments:True: a replay within 178,257,920 bytes serves it" in shown
+    assert "helps   expandable_segments:True: a replay within 178,257,920 bytes serves the request" in shown
 
 
 def test_out_of_memory_by_a_leak(tmp_path):
     shown, data = told(snapshot_of(faults.TooLarge(capacity=160 * MIB), tmp_path, 100))
     refusal = data["refusals"][0]
     assert refusal["capacity"] == 160 * MIB
-    assert any(text.startswith("to let go what train.py:30 main asks for") for text in refusal["helps"])
-    assert "Out of memory, once: first for" in shown
+    assert any(text.startswith("to free the blocks of train.py:30 main") for text in refusal["helps"])
+    assert "Out of memory, once: the first request was" in shown
 
 
 def test_out_of_memory_where_nothing_of_the_allocator_helps(tmp_path):
@@ -187,8 +187,8 @@ def test_out_of_memory_where_nothing_of_the_allocator_helps(tmp_path):
     refusal = data["refusals"][0]
     assert refusal["line"] == "eval.py:50 scores"
     assert refusal["lacking"] == refusal["state"]["allocated"] + 130 * MIB - 160 * MIB == 18 * MIB
-    assert refusal["helps"] == ["less than the 33,554,432 bytes (optimizer state) of train.py:24 main"]
-    assert "18,874,368 bytes, however the free ones lie" in shown
+    assert refusal["helps"] == ["fewer than the 33,554,432 bytes (optimizer state) of train.py:24 main"]
+    assert "18,874,368 bytes, even if the free ones were in one piece" in shown
 
 
 def test_a_limit_of_the_process_is_no_lack(tmp_path):
@@ -335,7 +335,7 @@ def test_a_private_pool_keeps_what_is_free(tmp_path):
 
 def test_without_stacks_iterations_are_told_by_repetition(tmp_path):
     shown, data = told(snapshot_of(faults.GrowingList(stacks=False), tmp_path))
-    assert data["growth"]["told"] == "by repetition: 24 requests come again in the same order"
+    assert data["growth"]["how"] == "by repetition: 24 requests come again in the same order"
     grown = one(data["growth"]["grown"], each=2 * MIB)
     assert grown["line"] == "(no stack)"
     assert "2,097,152 bytes each time: (no stack)" in shown
@@ -356,7 +356,7 @@ def test_two_optimizers_are_one_iteration(tmp_path):
                 self.free(self.alloc(MIB, "at::_ops::mul::call"))
 
     _, data = told(snapshot_of(Two(), tmp_path))
-    assert (data["growth"]["iterations"], data["growth"]["told"]) == (STEPS, "by the optimizer's steps, train.py:29 main")
+    assert (data["growth"]["iterations"], data["growth"]["how"]) == (STEPS, "by the optimizer's steps, train.py:29 main")
 
 
 def test_a_recording_that_begins_in_the_middle(tmp_path):
@@ -378,4 +378,4 @@ def test_a_snapshot_without_events(tmp_path):
     shown, data = told(training.write(tmp_path / "x.pickle"))
     assert data["peak"]["bytes"] == data["moments"]["end"]["allocated"] == 48 * MIB
     assert data["moments"]["end"]["reserved"] == training.allocator.stats.current("reserved_bytes")
-    assert "Iterations could not be told" in shown
+    assert "Iterations were not found" in shown

@@ -124,7 +124,7 @@ def test_recorded_settings_that_are_not_known_are_refused(tmp_path, said):
     path = written(tmp_path, snapshot(events, allocator_settings={"PYTORCH_CUDA_ALLOC_CONF": said}))
     assert pytorch.read(path).of().settings == said
     for settings in (None, ""):
-        with pytest.raises(ValueError, match=f"the program ran under '{said}', which this model does not know"):
+        with pytest.raises(ValueError, match=f"the program ran with settings '{said}', which this model does not know"):
             pytorch.replay(path, settings)
 
 
@@ -193,7 +193,7 @@ HOSTILE = {
     "truncated": (pickle.dumps(snapshot([event("alloc", 1, 2, FRAMES)] * 5))[:-200], "damaged or incomplete"),
     "empty": (b"", "damaged or incomplete"),
     "text": (b"Hello, this is a text and no pickle", "no instruction|would run code|damaged"),
-    "another pickle": (pickle.dumps({"weights": [1, 2]}), "no memory snapshot: it has no segments"),
+    "another pickle": (pickle.dumps({"weights": [1, 2]}), "not a memory snapshot: it has no segments"),
     "segments are none": (pickle.dumps({"segments": [5]}), "a segment is damaged"),
     "an event is none": (pickle.dumps({"segments": [], "device_traces": [[5, 6]]}), "an event after number 0 is damaged"),
     "an address is text": (pickle.dumps(snapshot([event("alloc", "x", 1, [])])), "is damaged"),

@@ -43,11 +43,11 @@ def run(
     times = planner.Times(device, planner.cache_folder())
     try:
         with console.status("") as status:
-            tell = status.update if console.is_terminal else lambda what: None
+            show = status.update if console.is_terminal else lambda what: None
 
             def build(n: int) -> planner.Plan:
-                tell(f"batch {n}")
-                return _plan(named, n, optimizer, room, device, allow, times, lambda what: tell(f"batch {n}: {what}"))
+                show(f"batch {n}")
+                return _plan(named, n, optimizer, room, device, allow, times, lambda what: show(f"batch {n}: {what}"))
 
             batch_size, found = planner.largest(build) if largest_batch else (batch_size, build(batch_size))
             front = found.front
@@ -67,7 +67,7 @@ def run(
 
 
 def _plan(
-    named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, tell: Any
+    named: Named, batch_size: int, optimizer: str, room: int | None, device: str, allow: str, times: planner.Times, show: Any
 ) -> planner.Plan:
     def batch() -> tuple[tm.Tensor, tm.Tensor]:
         x = named.batch(batch_size, tm.float32)
@@ -77,7 +77,7 @@ def _plan(
         return named.loss(output)
 
     names = allow if allow in planner.LEVELS else allow.split(",")
-    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, names, times=times, tell=tell)
+    return planner.plan(named.make, batch, loss, OPTIMIZERS[optimizer], room, device, names, times=times, progress=show)
 
 
 def _data(network: str, batch_size: int, found: planner.Plan, front: list[planner.Point]) -> dict[str, Any]:

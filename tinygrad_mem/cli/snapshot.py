@@ -31,13 +31,13 @@ _WHEN = {
     "peak": "when most was allocated",
     "out of memory": "when it was out of memory",
     "reserved peak": "when most was first reserved",
-    "end": "in the end",
+    "end": "at the end",
 }
 _PARTS = {
     "allocated": "allocated",
     "waiting": "freed, another stream uses it",
-    "again": "free, empty_cache gives it back",
-    "stuck": "free, stuck beside what is alive",
+    "again": "free, empty_cache releases it",
+    "stuck": "free, stuck beside live blocks",
     "private": "free, kept for a private pool",
     "reserved": "reserved",
 }
@@ -53,10 +53,10 @@ def run(
     html: Path | None,
     as_json: bool,
 ) -> int:
-    """Read, tell and print. Returns 1 if the recorded requests do not fit ``capacity``, else 0.
+    """Read the file and print the report. Returns 1 if the recorded requests do not fit ``capacity``, else 0.
 
     Raises:
-        FileFormatError: the file is no snapshot.
+        FileFormatError: the file is not a snapshot.
         ArgumentError: no such device or size, or a page that cannot be written.
     """
     room = None if capacity is None else _bytes_of(capacity)
@@ -64,26 +64,28 @@ def run(
         _check_page(html, file)
     console, errors = Console(highlight=False), Console(stderr=True, highlight=False)
     with errors.status("") as status:
-        tell = status.update if errors.is_terminal else lambda what: None
-        found, evidence = _read(file, device, tell)
+        show = status.update if errors.is_terminal else lambda what: None
+        found, evidence = _read(file, device, show)
         if found.track is not None and not what_if:
             raise ArgumentError(
-                f"{file.name} is of a track of tinygrad_mem's own: pytorch.load({file.name!r}) makes it one again; "
-                "here --what-if runs its requests through PyTorch's allocator"
+                f"{file.name} was written by a track of tinygrad_mem: read it with pytorch.load({file.name!r}). "
+                "Here only --what-if works: it runs its requests through PyTorch's allocator"
             )
-        outcomes = _tried(evidence, room, tell) if what_if or room is not None else []
-        told = report(evidence, top)  # also with --what-if: for JSON and the page
+        outcomes = _tried(evidence, room, show) if what_if or room is not None else []
+        answers = report(evidence, top)  # also with --what-if: for JSON and the page
     if as_json:
-        print(json.dumps({"file": str(file), "report": told.data(), "what_if": [asdict(each) for each in outcomes]}, indent=2))
+        print(
+            json.dumps({"file": str(file), "report": answers.data(), "what_if": [asdict(each) for each in outcomes]}, indent=2)
+        )
     elif what_if:
         _show_outcomes(outcomes, evidence, room, console)
     else:
-        _show(told, file, top, console)
+        _show(answers, file, top, console)
         if outcomes:
             console.print()
             _show_outcomes(outcomes, evidence, room, console)
     if html is not None:
-        track_of(found, device).to_html(html, titles=[file.name], summary=_text(told, file, top))
+        track_of(found, device).to_html(html, titles=[file.name], summary=_text(answers, file, top))
         errors.print(Text(f"wrote {html}"))
     return int(room is not None and outcomes[0].fits is False)
 
@@ -97,16 +99,16 @@ def _check_page(html: Path, file: Path) -> None:
         raise ArgumentError(f"--html {html}: name a file in a folder that exists")
 
 
-def _read(file: Path, device: int | None, tell: Any) -> tuple[Snapshot, Evidence]:
+def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence]:
     done = 0
 
     def progress(count: int) -> None:
         nonlocal done
         done += count
-        tell(f"reading: {bytes_text(done)}")
+        show(f"reading: {bytes_text(done)}")
 
     found = read(file, progress)
-    tell("looking at each block")
+    show("examining each block")
     return found, Evidence(found, device)
 
 
@@ -117,8 +119,8 @@ def _bytes_of(text: str) -> int:
         raise ArgumentError(f"--capacity: {error}") from None
 
 
-def _tried(evidence: Evidence, room: int | None, tell: Any) -> list[Trial]:
-    return what_if(evidence.recording, room, lambda settings: tell(f"trying {settings or 'no settings'}"))
+def _tried(evidence: Evidence, room: int | None, show: Any) -> list[Trial]:
+    return what_if(evidence.recording, room, lambda settings: show(f"trying {settings or 'no settings'}"))
 
 
 # --- the report -----------------------------------------------------------------------------------------------------------
@@ -138,39 +140,39 @@ def _many(count: int, what: str) -> str:
     return f"{count:,} {what}" + ("" if count == 1 else "s")
 
 
-def _show(told: Report, file: Path, top: int, console: Console) -> None:
-    time = "" if told.seconds is None else f" in {told.seconds:,.3g} s"
-    settings = f", under {told.settings}" if told.settings else ""
-    console.print(Text(visible(f"{file.name}, device {told.device}: {told.requests:,} requests{time}{settings}")))
-    _show_peak(told, top, console)
-    if told.moments:
-        _show_moments(told, top, console)
+def _show(answers: Report, file: Path, top: int, console: Console) -> None:
+    time = "" if answers.seconds is None else f" in {answers.seconds:,.3g} s"
+    settings = f", under {answers.settings}" if answers.settings else ""
+    console.print(Text(visible(f"{file.name}, device {answers.device}: {answers.requests:,} requests{time}{settings}")))
+    _show_peak(answers, top, console)
+    if answers.moments:
+        _show_moments(answers, top, console)
     else:
         console.print("Reserved: the file names no segments of PyTorch's allocator.\n")
-    _show_growth(told, top, console)
-    _show_refusals(told, console)
-    if told.moments and told.as_recorded < told.requests:
+    _show_growth(answers, top, console)
+    _show_refusals(answers, console)
+    if answers.moments and answers.as_recorded < answers.requests:
         console.print(
-            f"The model of the allocator put {told.as_recorded:,} of {told.requests:,} requests where the GPU had them."
+            f"The model of the allocator put {answers.as_recorded:,} of {answers.requests:,} requests where the GPU had them."
         )
 
 
-def _text(told: Report, file: Path, top: int) -> str:
+def _text(answers: Report, file: Path, top: int) -> str:
     """The report as plain text of 80 columns."""
     written = io.StringIO()
-    _show(told, file, top, Console(file=written, width=80, color_system=None, highlight=False))
+    _show(answers, file, top, Console(file=written, width=80, color_system=None, highlight=False))
     return "\n".join(line.rstrip() for line in written.getvalue().splitlines())
 
 
-def _show_peak(told: Report, top: int, console: Console) -> None:
-    peak = told.peak
+def _show_peak(answers: Report, top: int, console: Console) -> None:
+    peak = answers.peak
     where = "" if peak.iteration is None else f", in iteration {peak.iteration}"
     phase = f", {peak.phase}" if peak.phase not in ("", "user") else ""
     table = _table()
     for name in ("bytes", "share", "peak without"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("what", overflow="fold")
-    table.add_column("asked for by", overflow="fold")
+    table.add_column("allocated by", overflow="fold")
     for owner in peak.owners[:top]:
         without = "" if owner.without is None else f"{owner.without:,}"
         share = f"{owner.bytes / peak.bytes:.1%}"
@@ -184,18 +186,18 @@ def _show_peak(told: Report, top: int, console: Console) -> None:
     console.print()
 
 
-def _show_moments(told: Report, top: int, console: Console) -> None:
+def _show_moments(answers: Report, top: int, console: Console) -> None:
     table = _table()
     table.add_column("bytes", overflow="fold")
-    for name in told.moments:
+    for name in answers.moments:
         table.add_column(_TITLES[name], justify="right", no_wrap=True)
     for name, text in _PARTS.items():
-        values = [getattr(each, name) for each in told.moments.values()]
+        values = [getattr(each, name) for each in answers.moments.values()]
         if any(values) or name in ("allocated", "again", "stuck", "reserved"):
             table.add_row(text, *[f"{value:,}" for value in values], style="bold" if name == "reserved" else "")
-    _print("Reserved, and what of it is not allocated", table, console)
+    _print("Reserved bytes, and those of them that are not allocated", table, console)
     console.print()
-    name, moment = max(told.moments.items(), key=lambda item: (item[0] == "out of memory", item[1].stuck))
+    name, moment = max(answers.moments.items(), key=lambda item: (item[0] == "out of memory", item[1].stuck))
     if moment.stuck:
         _show_held(_WHEN[name], moment, top, console)
 
@@ -204,7 +206,7 @@ def _show_held(when: str, moment: Unused, top: int, console: Console) -> None:
     table = _table()
     for name in ("stuck", "largest piece", "blocks", "their bytes"):
         table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("asked for by", overflow="fold")
+    table.add_column("allocated by", overflow="fold")
     for held in moment.held[:top]:
         others = f" and {held.others:,} more" if held.others else ""
         numbers = (held.stuck, held.largest, held.blocks, held.bytes)
@@ -214,12 +216,12 @@ def _show_held(when: str, moment: Unused, top: int, console: Console) -> None:
         sums = [sum(getattr(held, name) for held in rest) for name in ("stuck", "blocks", "bytes")]
         largest = max(held.largest for held in rest)
         table.add_row(f"{sums[0]:,}", f"{largest:,}", f"{sums[1]:,}", f"{sums[2]:,}", _many(len(rest), "other group"))
-    _print(f"{moment.stuck:,} bytes were stuck {when}, behind these blocks", table, console)
+    _print(f"{moment.stuck:,} bytes were stuck {when}, beside these blocks", table, console)
     console.print()
 
 
 def _list(title: str, rows: list[tuple[str, str]], console: Console) -> None:
-    """A title, and below it texts, each behind a word."""
+    """Print a title, and below it texts, each after a key word."""
     console.print(Text(visible(title), style="bold"))
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
@@ -229,63 +231,63 @@ def _list(title: str, rows: list[tuple[str, str]], console: Console) -> None:
     console.print(table)
 
 
-def _show_growth(told: Report, top: int, console: Console) -> None:
-    found = told.growth
+def _show_growth(answers: Report, top: int, console: Console) -> None:
+    found = answers.growth
     if not found.iterations:
-        console.print(Text(f"Iterations could not be told: {found.told}."))
+        console.print(Text(f"Iterations were not found: {found.how}."))
         console.print()
         return
     rows = [("grows", _grown(each)) for each in found.grown[:top]]
     if not rows:
-        rows.append(("grows", "nothing" if found.iterations > LEAST else "too few iterations to tell"))
+        rows.append(("grows", "nothing" if found.iterations > LEAST else "too few iterations to say"))
     for came in found.came[:top]:
         rows.append(
-            ("came", f"{came.bytes:,} bytes in iteration {came.iteration}, there to the end: {came.line} ({came.category})")
+            ("added", f"{came.bytes:,} bytes in iteration {came.iteration}, alive to the end: {came.line} ({came.category})")
         )
     for kept in found.kept[:top]:
         rows.append(("kept", f"{kept.bytes:,} bytes into the next one: {kept.line} ({kept.category}), until {kept.until}"))
     for varied in found.varied[:top]:
         how = "larger each time" if varied.rises else f"{varied.sizes:,} sizes in {varied.of:,} iterations"
-        rows.append(("varies", f"{varied.least:,} to {varied.most:,} bytes asked at once, {how}: {varied.line}"))
+        rows.append(("varies", f"{varied.least:,} to {varied.most:,} bytes at once, {how}: {varied.line}"))
     if len(set(found.peaks)) > 1:
         rows.append(
             ("peaks", f"{found.peaks[0]:,} in the first, {max(found.peaks):,} at most, {found.peaks[-1]:,} in the last")
         )
-    _list(f"{found.iterations:,} iterations, told {found.told}", rows, console)
+    _list(f"{found.iterations:,} iterations, found {found.how}", rows, console)
     console.print()
 
 
 def _grown(grown: Grown) -> str:
-    """Say what an iteration adds, who asks for it, and what it has come to."""
+    """The bytes that an iteration adds, the line that allocates them, and their sum."""
     each = f"{grown.each:,} bytes" if grown.each is not None else f"about {grown.bytes // grown.iterations:,} bytes"
     if grown.asked is not None and grown.each != grown.asked:
         each = f"{grown.asked:,} bytes" + ("" if grown.each is None else f", which take {grown.each:,},")
     times = "each time" if grown.iterations == grown.of else f"in {grown.iterations:,} of {grown.of:,}"
     if grown.falls:
-        falls = f"it falls {_many(grown.falls, 'time')}, as cycles of references do that wait to be collected"
+        falls = f"they fall {_many(grown.falls, 'time')}, as if reference cycles were collected"
         return f"{each} {times}: {grown.line} ({grown.category}); {grown.bytes:,} bytes at most: {falls}"
     blocks = f"{_many(grown.blocks, 'block')} more" if grown.blocks else "as many blocks, but larger ones"
     return f"{each} {times}: {grown.line} ({grown.category}); {blocks}, {grown.bytes:,} bytes"
 
 
-def _show_refusals(told: Report, console: Console) -> None:
-    if not told.refusals:
+def _show_refusals(answers: Report, console: Console) -> None:
+    if not answers.refusals:
         console.print(Text("Out of memory: never", style="bold"))
         return
-    first = told.refusals[0]
+    first = answers.refusals[0]
     state = first.state
     had = f"{state.allocated:,} were allocated, {state.stuck:,} stuck; the driver had {first.left:,}"
     rows = [("had", had if first.capacity is None else f"of {first.capacity:,} bytes {had}")]
     if first.lacking is None:
-        limit = "a limit of this process (set_per_process_memory_fraction), or another process that was faster"
+        limit = "a limit of this process (set_per_process_memory_fraction), or another process took them"
         rows.append(("lacked", f"nothing: the driver had enough; {limit}"))
     elif first.lacking > 0:
-        rows.append(("lacked", f"{first.lacking:,} bytes, however the free ones lie"))
+        rows.append(("lacked", f"{first.lacking:,} bytes, even if the free ones were in one piece"))
     else:
-        rows.append(("lacked", f"nothing: {-first.lacking:,} bytes more than asked for were free, but in pieces"))
+        rows.append(("lacked", f"nothing: {-first.lacking:,} bytes more than requested were free, but in pieces"))
     rows += [("helps", each) for each in first.helps]
-    times = "once" if told.refused == 1 else f"{told.refused:,} times"
-    _list(f"Out of memory, {times}: first for {first.asked:,} bytes at {first.line}", rows, console)
+    times = "once" if answers.refused == 1 else f"{answers.refused:,} times"
+    _list(f"Out of memory, {times}: the first request was {first.asked:,} bytes at {first.line}", rows, console)
 
 
 # --- other settings -------------------------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
         name = f"best found:\n{name or 'no settings'}" if row.what == "best" else name or "no settings"
         others = row.what != "as recorded"
         changes = (row.peak_reserved, base.peak_reserved), (row.peak_allocated, base.peak_allocated)
-        whole = others and row.fits is not False and base.fits is not False  # else what was not served is missing
+        whole = others and row.fits is not False and base.fits is not False  # else bytes of failed requests are missing
         shares = [f"{(now - before) / before:+.1%}" if whole and before else "" for now, before in changes]
         fits = "yes" if row.fails is None else f"to {max(row.fails, 0) / len(evidence):.0%}"
         cells = [f"{row.peak_reserved:,}", *shares, f"{row.calls:,}", fits]
@@ -314,15 +316,15 @@ def _show_outcomes(outcomes: list[Trial], evidence: Evidence, room: int | None, 
     _print(f"The same requests under other settings{within}", table, console)
     failed = outcomes[0].fails
     if failed == -1:
-        console.print("As recorded, what was there before the recording is more than that.")
+        console.print("As recorded, the blocks from before the recording alone need more than that.")
     elif failed is not None:
         events = evidence.recording.events
         line = evidence.line_of(int(events["stack"][failed]), failed)
         asked = int(events["size"][failed])
-        said = f"As recorded, event {failed:,} of {len(evidence):,} is the first that is not served"
+        said = f"As recorded, event {failed:,} of {len(evidence):,} is the first request that fails"
         console.print(Text(visible(f"{said}: {asked:,} bytes for {line}.")))
     console.print(
-        "Reserved: the peak. Change and rounding: of the peaks of reserved and allocated bytes, beside the same settings from "
-        "the start. Calls: how often the driver is asked; each waits for it. What the driver and CUDA's libraries take for "
-        "themselves is in none of these numbers."
+        "Reserved: the peak of reserved bytes. Change and rounding: the changes of the peaks of reserved and allocated bytes, "
+        "compared with the recorded settings from the start. Calls: requests to the driver; each waits for it. Memory that "
+        "the driver and CUDA's libraries use is not included."
     )

@@ -27,7 +27,7 @@ class Block:
     op: str
     line: str
     thread: int
-    told: str = ""  # how sure a deduced category is, and why: "likely: made in backward"; "": it was recorded
+    deduced: str = ""  # how sure a deduced category is, and why: "likely: made in backward"; "": it was recorded
     name: str = ""  # the path, if it is a parameter or buffer, such as ``"ResNet.conv1.weight"``
     died: int | None = None  # number of the event that freed it; ``None`` while it is alive
     died_ns: int | None = None
@@ -42,13 +42,13 @@ class Block:
     @property
     def certainty(self) -> str:
         """The certainty of its category: ``sure``, ``likely``, ``unknown``. Recorded ones are sure; some files tell less."""
-        return self.told.partition(":")[0] or "sure"
+        return self.deduced.partition(":")[0] or "sure"
 
     @property
     def kind(self) -> str:
         """The category in words; ``"gradients (likely)"`` where it was not recorded but deduced."""
         unknown = self.category in (Category.UNKNOWN, Category.UNTRACKED)
-        return self.category.value if unknown or not self.told else f"{self.category.value} ({self.certainty})"
+        return self.category.value if unknown or not self.deduced else f"{self.category.value} ({self.certainty})"
 
     @property
     def owner(self) -> str:
@@ -57,9 +57,9 @@ class Block:
             if holder.note and holder.role in _BELONGS:
                 return f"{_BELONGS[holder.role]} of {holder.note}"
         asked = " ".join(part for part in (self.module, self.op) if part) or self.line
-        if self.told and self.op and self.line:  # of another program, whose modules are not known
+        if self.deduced and self.op and self.line:  # of another program, whose modules are not known
             asked = f"{self.op} at {self.line}"
-        older = not self.told or self.category is Category.UNTRACKED
+        older = not self.deduced or self.category is Category.UNTRACKED
         nobody = "made before the track" if older else f"asked for in {self.phase}" if self.phase != "unknown" else "not known"
         kept = next((f"kept by {holder.op}" for holder in self.holders if holder.op), nobody)
         return self.name or asked or kept
@@ -100,8 +100,8 @@ def _lives(rows: Iterable[tuple[int, Event, int, int]]) -> Iterator[Block]:
     for index, event, born, after in rows:
         if born == index:
             who = (event.phase, event.module, event.op, event.line, event.thread)
-            told = event.note if event.kind in (Kind.MALLOC, Kind.OLDER) else ""
-            live[index] = Block(index, event.time, event.address, event.requested, event.rounded, *who, told)
+            deduced = event.note if event.kind in (Kind.MALLOC, Kind.OLDER) else ""
+            live[index] = Block(index, event.time, event.address, event.requested, event.rounded, *who, deduced)
         block = live.get(born)
         if block is None:
             continue

@@ -62,7 +62,7 @@ def _life(track: Track, block: Block) -> str:
     if len(ended):
         event = track.log[int(ended[0])]
         end = " ".join(("it was freed", *_where(event.line, event.phase))) + f", {ended[0] - block.born:,} events later"
-    reasons = [_reason(holder) for holder in block.holders] or ([f"its category is {block.told}"] if block.told else [])
+    reasons = [_reason(holder) for holder in block.holders] or ([f"its category is {block.deduced}"] if block.deduced else [])
     said = f"{block.name or 'It'} is {_size(block)}{what}, {birth}; {end}"
     return visible("; ".join([said, *dict.fromkeys(reasons)]) + ".")
 

@@ -133,7 +133,7 @@ def plan(
     allow: str | Iterable[str] = "identical",
     *,
     times: Times | None = None,
-    tell: Callable[[str], None] = lambda what: None,
+    progress: Callable[[str], None] = lambda what: None,
 ) -> Plan:
     """Find the fastest training step within ``budget``: which techniques, and where.
 
@@ -154,7 +154,7 @@ def plan(
         allow: ``"identical"``; ``"close"``, also other rounding: splitting the batch; ``"approximate"``, also half precision
             and compressed activations; or names of techniques (``plan.NAMES``).
         times: measured times of ops, to share between plans.
-        tell: called with a short text about each choice that is tried.
+        progress: called with a short text about each choice that is tried.
 
     Raises:
         BudgetError: no allowed choice fits; the message says what the closest one needs, and for what.
@@ -166,7 +166,7 @@ def plan(
     chosen = where(device)
     allowed = _allowed(allow, _useless(recipe, chosen.like))
     times = times or Times(str(chosen), cache_folder())
-    search = Search(recipe, times, chosen.like, allowed, tell)
+    search = Search(recipe, times, chosen.like, allowed, progress)
     found = Plan(None, search.plain, search, str(chosen))
     try:
         return found if budget is None else found.within(budget)

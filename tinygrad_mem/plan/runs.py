@@ -76,11 +76,11 @@ class Runs:
 
     Args:
         like: whose kernels' workspaces are counted, ``"cpu"`` or ``"cuda"``.
-        tell: called with a short text about each run.
+        progress: called with a short text about each run.
     """
 
-    def __init__(self, recipe: Recipe, times: Times, like: str, tell: Callable[[str], None]) -> None:
-        self.recipe, self.times, self.like, self.tell = recipe, times, like, tell
+    def __init__(self, recipe: Recipe, times: Times, like: str, progress: Callable[[str], None]) -> None:
+        self.recipe, self.times, self.like, self.progress = recipe, times, like, progress
         self.points: dict[Choice, Point] = {}
         self._too_small: dict[Choice, int] = {}  # the largest budget that was too small
         self._enough: set[tuple[Choice, int]] = set()
@@ -134,7 +134,7 @@ class Runs:
     def point(self, choice: Choice) -> Point:
         """The needs of the step with ``choice``."""
         if choice not in self.points:
-            self.tell(str(choice))
+            self.progress(str(choice))
             counts, peak, reserved, kept, host, hooked = self.run(choice)
             forwards = (counts.ran.total() + counts.again.total()) / counts.ran.total()
             time = counts.time(self.times) + hooked * self.times.python[1]

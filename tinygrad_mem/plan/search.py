@@ -45,8 +45,8 @@ class Search(Runs):
         allow: names of the techniques that may be used.
     """
 
-    def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], tell: Callable[[str], None]) -> None:
-        super().__init__(recipe, times, like, tell)
+    def __init__(self, recipe: Recipe, times: Times, like: str, allow: Sequence[str], progress: Callable[[str], None]) -> None:
+        super().__init__(recipe, times, like, progress)
         self.allow = tuple(allow)
         self._ways: dict[int, list[tuple[int, float, tuple[Recompute, ...]]]] = {}
         self.plain = self.point(Choice())

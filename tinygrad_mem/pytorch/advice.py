@@ -1,4 +1,4 @@
-"""The result of :func:`.advise`: what a program takes with each change, and the table of it for a terminal (rich)."""
+"""The result of :func:`.advise`: the memory of a program with each change, and a table of it for a terminal (rich)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ class Advised:
     """A program with changes.
 
     Attributes:
-        names: of the changes; none: the program as it is.
+        names: the names of the changes; empty for the program as it is.
         peak: ``torch.cuda.max_memory_allocated()``, in bytes.
-        peak_reserved: the most that the allocator had of the driver.
-        saved, saved_reserved: how much less that is than as it is; negative: more.
-        fits: whether the card has memory for every request; ``None``: no capacity was given.
-        cost: what is paid for the bytes.
-        numbers: what becomes of the program's results.
+        peak_reserved: the most bytes that the allocator reserved.
+        saved, saved_reserved: the bytes by which the two peaks fall; negative if they rise.
+        fits: True if the card has memory for every request; ``None`` if no capacity was given.
+        cost: the price of the saved bytes, in words.
+        numbers: how the program's results change, in words.
         code: the lines to write.
         source: pages that explain the changes.
-        refused: why it is not possible, in words; sizes are 0 then.
-        batch_size: the largest that fits, where one was looked for; else 0.
+        refused: the reason why the change is not possible; the sizes are 0 then.
+        batch_size: the largest batch that fits, if it was searched for; else 0.
     """
 
     names: list[str]
@@ -43,7 +43,7 @@ class Advised:
 
     @property
     def name(self) -> str:
-        """The changes in a line."""
+        """The names of the changes in one line."""
         return " + ".join(self.names) or "as it is"
 
 
@@ -53,12 +53,12 @@ class Advice:
 
     Attributes:
         plain: the program as it is.
-        rows: each change alone, the one that saves most first.
+        rows: each change alone; the one that saves most comes first.
         together: the best combinations.
         batch: rows about the batch size.
         refused: changes that do not apply, with the reason.
         capacity: bytes of the card, or ``None``.
-        notes: what the predictions assumed.
+        notes: the assumptions of the predictions.
     """
 
     plain: Advised
@@ -81,7 +81,7 @@ class Advice:
         raise KeyError(" + ".join(names))
 
     def table(self, width: int = 128) -> str:
-        """The table to print: bytes saved, what they cost, and the lines to write.
+        """A table to print: bytes saved, their cost, and the code to write.
 
         Raises:
             ModuleNotFoundError: rich is missing: ``pip install rich``.
@@ -90,7 +90,7 @@ class Advice:
 
 
 def table(advice: Advice, width: int = 128) -> str:
-    """Bytes and costs of each change; below, the lines to write and what does not apply."""
+    """The bytes and costs of each change; below them the code to write, and the changes that do not apply."""
     needs("rich", "a table")
     from rich.table import Table
     from rich.text import Text
@@ -128,7 +128,7 @@ def _cost(row: Advised) -> str:
 
 
 def _below(advice: Advice, costs: bool) -> str:
-    """The lines to write, once each, and the changes that were not tried; ``costs``: the table has no room for them."""
+    """The code to write, and the changes that were not tried. ``costs``: add the costs, for which the table has no room."""
     lines = ["", "To write:"]
     for row in advice.rows:
         if row.saved > 0 or row.saved_reserved > 0:

@@ -1,4 +1,4 @@
-"""``advise``: a PyTorch program predicted again with each change that can be made from outside, alone and together."""
+"""``advise``: it predicts a PyTorch program again with each change that can be made from outside, alone and combined."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .program.seen import Seen
 
 BATCH = ("batch_size", "batch", "bs", "micro_batch_size", "per_device_train_batch_size")
-"""The names by which a program's argument is known as its batch size."""
+"""The names of the argument that is taken for the batch size."""
 _MOST = 1 << 20
 
 
@@ -31,16 +31,16 @@ def advise(
 ) -> Advice:
     """Predict ``run(*args, **kwargs)`` with each change that needs none of its code, alone and in the best combinations.
 
-    Every byte is predicted: nothing about savings is written down. ``run`` is as for :func:`.predict`; the largest batch is
-    looked for if it has an argument ``batch_size`` and a ``capacity`` is given.
+    Every saving is predicted for this program; none comes from a table. ``run`` is as for :func:`.predict`. If it has an
+    argument ``batch_size`` and a ``capacity`` is given, the largest batch that fits is searched for.
 
     Args:
-        device: whose memory is counted.
-        settings: of PyTorch's CUDA allocator, for the program as it is and for each change.
-        capacity: bytes of the card, or text such as ``"24 GiB"``.
+        device: the device that is predicted.
+        settings: settings of PyTorch's CUDA allocator, for the program as it is and for each change.
+        capacity: the card's memory, in bytes or as text such as ``"24 GiB"``.
 
     Raises:
-        ValueError: as of :func:`.predict`, of the program as it is; or ``capacity`` is no size.
+        ValueError: :func:`.predict` raises it for the program as it is; or ``capacity`` is not a size.
     """
     room = None if capacity is None else parse_bytes(capacity)
     trials = _Trials(run, args, kwargs, device, settings, room)
@@ -66,7 +66,7 @@ def _refused(change: ProgramChange, why: str) -> Advised:
 
 
 class _Trials:
-    """Predictions of one program."""
+    """The predictions of one program."""
 
     def __init__(
         self, run: Callable[..., Any], args: tuple, kwargs: dict[str, Any], device: str, settings: str, room: int | None
@@ -78,8 +78,8 @@ class _Trials:
         self._rows: dict[tuple[str, ...], Advised] = {}
 
     def begin(self) -> list[ProgramChange]:
-        """Predict the program as it is, look at it, and list the changes."""
-        predict(lambda: None, device=self.device)  # is there PyTorch?
+        """Predict the program as it is, observe it, and list the changes that apply."""
+        predict(lambda: None, device=self.device)  # raises if PyTorch is missing
         from .changes import changes
         from .program.seen import Seen
 
@@ -90,7 +90,7 @@ class _Trials:
         return changes(self.seen)
 
     def row(self, changes: list[ProgramChange]) -> Advised:
-        """The program with these changes."""
+        """Predict the program with these changes."""
         names = tuple(change.name for change in changes)
         if names not in self._rows:
             self._rows[names] = self._row(changes)
@@ -103,7 +103,7 @@ class _Trials:
             found = self._predict(changes, None)
             row.cost = "; ".join(dict.fromkeys(change.paid(self.seen) for change in changes))
             row.fits = self._fits(found, changes)
-        except Exception as error:  # the program is the user's: it may fail with a change in any way
+        except Exception as error:  # a change can make the user's program fail in any way
             said = str(error).partition("\n")[0]
             row.refused = f"the program fails with it: {type(error).__name__}: {said}"
             return row
@@ -115,7 +115,7 @@ class _Trials:
     def _predict(
         self, changes: list[ProgramChange], capacity: int | None, look: bool = False, batch: tuple[str, int] | None = None
     ) -> Prediction:
-        """The program with changes, made within the prediction; and, if asked, looked at."""
+        """Make the changes inside the prediction, and run the program. With ``seen``, also observe it."""
 
         def changed() -> None:
             with ExitStack() as stack:
@@ -127,7 +127,7 @@ class _Trials:
 
         settings = ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of PyTorch, about how the changes are made
+            warnings.simplefilter("ignore")  # PyTorch warns about the way in which the changes are made
             return predict(changed, device=self.device, settings=settings, capacity=capacity)
 
     def _call(self, batch: tuple[str, int] | None) -> None:
@@ -139,7 +139,7 @@ class _Trials:
         self.run(*given.args, **given.kwargs)
 
     def _fits(self, found: Prediction, changes: list[ProgramChange], batch: tuple[str, int] | None = None) -> bool | None:
-        """True if the card has room. Where reserved bytes alone do not, the allocator may give some back."""
+        """True if the card has room. If the reserved bytes exceed it, the allocator may still release some of them."""
         if self.room is None:
             return None
         if found.peak_reserved <= self.room:
@@ -149,14 +149,16 @@ class _Trials:
     # --- together ---------------------------------------------------------------------------------------------------------
 
     def together(self, helping: list[ProgramChange]) -> list[Advised]:
-        """Together: what fits at the least price; what keeps the numbers; everything. Each change stays only if it saves."""
+        """The best combinations: the cheapest that fits, the best that keeps the numbers, and the best of all. A change stays
+        only if it saves."""
         least = self._cheapest(helping) if self.room is not None and not self.plain.fits else []
         exact = self._most([change for change in helping if change.price < 3])
         found = [self.row(each) for each in (least, exact, self._most(helping)) if len(each) > 1]
         return list({tuple(row.names): row for row in found if not row.refused}.values())
 
     def _most(self, helping: list[ProgramChange]) -> list[ProgramChange]:
-        """From the change that saves most on, each that saves something beside those before."""
+        """Add changes one by one, the one that saves most first. A change stays if it saves something beside those before
+        it."""
         taken: list[ProgramChange] = []
         best = self.plain
         for change in helping:
@@ -168,7 +170,7 @@ class _Trials:
         return taken
 
     def _cheapest(self, helping: list[ProgramChange]) -> list[ProgramChange]:
-        """The changes that fit at the lowest price, without those that it fits without; none if it never does."""
+        """The cheapest changes with which the program fits, without superfluous ones; empty if it never fits."""
         for price in sorted({change.price for change in helping}):
             taken = self._most([change for change in helping if change.price <= price])
             if taken and self.row(taken).fits:
@@ -179,7 +181,7 @@ class _Trials:
         return []
 
     def _ordered(self, changes: list[ProgramChange]) -> list[ProgramChange]:
-        """In the order in which they are made."""
+        """The changes in the order in which they are made."""
         from .changes import changes as every
 
         places = {change.name: place for place, change in enumerate(every(self.seen))}
@@ -188,11 +190,11 @@ class _Trials:
     # --- batch size -------------------------------------------------------------------------------------------------------
 
     def batches(self, rows: list[Advised]) -> list[Advised]:
-        """The largest batch that fits, of the program as it is and with the changes that keep its numbers."""
+        """The largest batch that fits, for the program as it is and with the changes that keep its numbers."""
         name, given = self._batch()
         why = "" if self.room is not None else "give a capacity: the largest batch that fits is found by bisection"
         if not name:
-            why = f"run takes no argument for it: let it take one named {BATCH[0]}, and make its data of it"
+            why = f"run has no argument for it: add an argument {BATCH[0]}, and make batches of that size"
         if why:
             return [Advised(["largest batch"], refused=why)]
         from .changes import changes
@@ -203,7 +205,7 @@ class _Trials:
         return [self._largest(name, given, [by_name[each] for each in row.names]) for row in tried]
 
     def _batch(self) -> tuple[str, int]:
-        """The argument that is the batch size, and its value; ``""``: there is none."""
+        """The name of the argument for the batch size, and its value; ``""`` if there is none."""
         bound = inspect.signature(self.run).bind(*self.args, **self.kwargs)
         bound.apply_defaults()
         found = ((name, bound.arguments[name]) for name in BATCH if isinstance(bound.arguments.get(name), int))
@@ -223,6 +225,6 @@ class _Trials:
         found = self._predict(changes, self.room, batch=(name, good))
         row = Advised(names, found.peak, found.peak_reserved, fits=True, batch_size=good, code=f"{name}={good}")
         row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
-        row.numbers = "the same" if good == given else "of another batch: the learning rate may have to follow"
+        row.numbers = "the same" if good == given else "of another batch: the learning rate may need a change"
         row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
         return row

@@ -1,12 +1,12 @@
-"""PyTorch's CUDA caching allocator, as a model: which address a request gets, and when the driver is asked for more.
+"""A model of PyTorch's CUDA caching allocator: it computes the address of each request, and the requests to the driver.
 
-PyTorch asks the driver for *segments* and cuts them into *blocks*. A freed block stays: the next request that fits takes it.
-Read :meth:`CachingAllocator.malloc` and :meth:`CachingAllocator.free`; the rest are the steps that they name.
+PyTorch asks the driver for *segments* and cuts them into *blocks*. A freed block is cached for the next request that fits.
+Read :meth:`CachingAllocator.malloc` and :meth:`CachingAllocator.free` first; the other methods are their steps.
 
-- A request takes the smallest free block that is large enough, of equal ones the one with the lowest address. Each stream has
-  its own free blocks, and small requests (up to 1 MiB) have other segments than large ones.
-- What is left of the block is split off: it becomes a free block of its own.
-- A freed block joins the free blocks beside it in its segment. Only a segment that is one free block can be given back.
+- A request takes the smallest free block that is large enough; among equal ones, the one with the lowest address. Each stream
+  has its own free blocks, and small requests (up to 1 MiB) have other segments than large ones.
+- The rest of the block is split off: it becomes a free block of its own.
+- A freed block merges with the free blocks beside it in its segment. Only a segment that is one free block can be released.
 
 Source: PyTorch 2.13, ``c10/cuda/CUDACachingAllocator.cpp``, and "CUDA semantics: Memory management" in its documentation.
 """
@@ -24,16 +24,16 @@ from .stats import Stats
 
 
 class CachingAllocator:
-    """PyTorch's allocator of one device, without the device: addresses and bytes, no memory.
+    """The allocator of one device, without the device: it has addresses and bytes, and no memory.
 
     Args:
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``, such as ``"max_split_size_mb:128"``.
-        capacity: bytes that the driver has for this process; ``None``: it never refuses.
-        driver: what gives segments and their addresses; by default one that hands addresses out in rising order.
+        capacity: bytes that the driver has for this process; with ``None`` it never refuses.
+        driver: gives segments and their addresses; by default in rising order.
 
     Attributes:
         stats: the counters of ``torch.cuda.memory_stats``, see :meth:`memory_stats`.
-        releasable: bytes that :meth:`empty_cache` would give back now.
+        releasable: bytes that :meth:`empty_cache` would release now.
 
     Raises:
         ValueError: PyTorch would refuse the settings.
@@ -58,11 +58,11 @@ class CachingAllocator:
         """Return the address of a block of at least ``size`` bytes for ``stream``.
 
         Args:
-            pool: the memory pool, such as a CUDA graph's; ``(0, 0)`` is everybody's.
+            pool: the memory pool, such as a CUDA graph's; ``(0, 0)`` is the default pool.
 
         Raises:
-            OutOfMemoryError: the driver has no memory, and nothing that is cached could be given back for it.
-            ValueError: ``size`` is not positive: PyTorch does not ask for 0 bytes.
+            OutOfMemoryError: the driver has no memory, and releasing cached segments did not help.
+            ValueError: ``size`` is not positive: PyTorch never asks for 0 bytes.
         """
         if size <= 0:
             raise ArgumentError(f"malloc: expected a positive number of bytes, found {size}")
@@ -78,7 +78,7 @@ class CachingAllocator:
         return block.address
 
     def free(self, address: int) -> None:
-        """Free the block at ``address``; where other streams use it, it waits for them.
+        """Free the block at ``address``. If other streams use it, it waits for them.
 
         Raises:
             ValueError: no block in use begins there.
@@ -92,7 +92,7 @@ class CachingAllocator:
             self._put_back(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Note that ``stream`` uses the block, as ``Tensor.record_stream`` does: its end waits for :meth:`synchronize`.
+        """Record that ``stream`` uses the block, as ``Tensor.record_stream`` does. Once freed, it waits for the stream.
 
         Raises:
             ValueError: no block in use begins there.
@@ -102,13 +102,13 @@ class CachingAllocator:
             block.streams.add(stream)
 
     def synchronize(self) -> None:
-        """All streams have done their work: the blocks that waited are free."""
+        """Finish the work of all streams: the blocks that waited become free."""
         waiting, self._waiting = self._waiting, []
         for block in waiting:
             self._put_back(block)
 
     def completed(self, address: int) -> None:
-        """The block at ``address``, freed and waiting, is free now: the streams that used it have done their work.
+        """Finish the work of the streams that used the block at ``address``: it was freed and waited, and becomes free.
 
         Raises:
             ValueError: no block waits there.
@@ -120,9 +120,9 @@ class CachingAllocator:
         self._put_back(block)
 
     def empty_cache(self) -> None:
-        """Give every segment that is wholly free back to the driver, as ``torch.cuda.empty_cache`` does.
+        """Release every segment that is wholly free, as ``torch.cuda.empty_cache`` does.
 
-        Memory pools other than everybody's keep theirs: a CUDA graph may still be replayed in them.
+        Private memory pools keep theirs: a CUDA graph may still be replayed in them.
         """
         self.synchronize()
         self.stats.num_sync_all_streams += 1
@@ -142,7 +142,7 @@ class CachingAllocator:
     # --- finding a free block ---------------------------------------------------------------------------------------------
 
     def _find(self, home: Home, rounded: int) -> SegmentBlock | None:
-        """Take the smallest free block that fits, or ``None``."""
+        """Take the smallest free block that fits; ``None`` if there is none."""
         if self._collects:
             self._searches[home.pool, home.small] += 1
         free = self.free_blocks[home]
@@ -165,7 +165,7 @@ class CachingAllocator:
         return block
 
     def _fits_best(self, free: list[tuple[int, int]], at: int) -> tuple[int, SegmentBlock] | None:
-        """Among blocks of expandable segments, the one that could grow least; not expandable, where that is switched off."""
+        """The best free block from ``at`` on: the expandable one that could grow least; an ordinary one if that is off."""
         block = self.blocks[free[at][1]]
         if not self.settings.expandable_segments:
             while block.expandable:
@@ -182,7 +182,7 @@ class CachingAllocator:
         return at, block
 
     def _split(self, block: SegmentBlock, rounded: int) -> int:
-        """Cut ``block`` to ``rounded`` bytes, and return how many are left: they become a free block behind it."""
+        """Cut ``block`` to ``rounded`` bytes. The rest becomes a free block behind it; its size is returned."""
         address, size = block.address + rounded, block.size - rounded
         rest = SegmentBlock(address, size, block.home, State.FREE, block.expandable, block.origin)
         block.size = rounded
@@ -193,7 +193,7 @@ class CachingAllocator:
     # --- asking the driver ------------------------------------------------------------------------------------------------
 
     def _new(self, home: Home, rounded: int, size: int) -> SegmentBlock:
-        """A block of new memory; where the driver has none, what is cached is given back first."""
+        """A block of new memory. If the driver has none, cached segments are released first."""
         self._collect_garbage()
         block = self._from_driver(home, rounded)
         if block is None and self._release_oversize(home, rounded):
@@ -225,14 +225,14 @@ class CachingAllocator:
         return block
 
     def give_back(self, block: SegmentBlock) -> None:
-        """Give a segment, one free block, back to the driver."""
+        """Release a segment, which is one free block."""
         self._take(block)
         del self.blocks[block.address]
         self.driver.free(block.address, block.size, block.home.stream)
         self.stats.segment_free(block.home.small, block.size, block.size >= self.settings.max_split_size)
 
     def _release_oversize(self, home: Home, rounded: int) -> bool:
-        """With ``max_split_size_mb``: give back blocks of at least that size, until ``rounded`` bytes are back."""
+        """With ``max_split_size_mb``: release blocks of at least that size, until ``rounded`` bytes are released."""
         if self.settings.max_split_size >= 1 << 63:
             return False
         wanted = max(rounded, self.settings.max_split_size)
@@ -254,7 +254,7 @@ class CachingAllocator:
         return self._allowed is not None and self.settings.garbage_collection_threshold > 0
 
     def _collect_garbage(self) -> None:
-        """Give back free large segments that were not used for long, oldest first, until the process is below the threshold."""
+        """Release free large segments, those unused for longest first, until the process is below the threshold."""
         if not self._collects or self._allowed is None:
             return
         reserved = self.stats.current("reserved_bytes")
@@ -277,7 +277,7 @@ class CachingAllocator:
     # --- freeing ----------------------------------------------------------------------------------------------------------
 
     def _put_back(self, block: SegmentBlock) -> None:
-        """Make a block free: it joins the free blocks beside it."""
+        """Make a block free, and merge it with the free blocks beside it."""
         self.stats.free_completed(block.home.small, block.size, block.requested)
         block.streams.clear()
         block.requested = joined = absorbed = 0
@@ -291,7 +291,7 @@ class CachingAllocator:
             self.stats.split_freed(block.home.small, joined, absorbed, block.size if block.split else 0)
 
     def _join(self, block: SegmentBlock, beside: SegmentBlock) -> None:
-        """Make two neighbours one: ``block``."""
+        """Merge a neighbour into ``block``."""
         del self.blocks[max(block.address, beside.address)]
         if beside is block.before:
             block.address, block.before = beside.address, beside.before
@@ -309,19 +309,19 @@ class CachingAllocator:
         self._count_free(block, 1)
 
     def make_unmapped(self, block: SegmentBlock) -> None:
-        """Make a block address space without memory."""
+        """Turn a block into address space without memory."""
         block.state = State.UNMAPPED
         self.blocks[block.address] = block
         insort(self._unmapped[block.home], block.address)
 
     def _take(self, block: SegmentBlock) -> None:
-        """Take a block out of the free ones."""
+        """Remove a block from the free ones."""
         free = self.free_blocks[block.home]
         del free[bisect_left(free, (block.size, block.address))]
         self._count_free(block, -1)
 
     def _count_free(self, block: SegmentBlock, sign: int) -> None:
-        """Count what :meth:`empty_cache` would give back of a free block that comes, or goes."""
+        """Count a free block that appears or disappears in :attr:`releasable`."""
         whole = 0 if block.split else block.size
         if block.expandable:
             start, end = self._whole_pages(block)
@@ -338,11 +338,11 @@ class CachingAllocator:
     # --- expandable segments ----------------------------------------------------------------------------------------------
 
     def _page(self, home: Home) -> int:
-        """The bytes that are mapped at once."""
+        """The bytes of a page, which are mapped at once."""
         return SMALL_SEGMENT if home.small else self.settings.large_segment
 
     def _expand(self, home: Home, rounded: int) -> SegmentBlock | None:
-        """Map pages until a free block of ``rounded`` bytes is there: at the lowest address that has room for it."""
+        """Map pages until there is a free block of ``rounded`` bytes, at the lowest address with room for it."""
         block: SegmentBlock | None = self._room(home, rounded)
         if block.state is State.UNMAPPED:
             block = self._map(block, min(block.size, rounded))
@@ -354,7 +354,7 @@ class CachingAllocator:
         return block
 
     def _room(self, home: Home, rounded: int) -> SegmentBlock:
-        """The first block of free or unmapped ones in a row that have ``rounded`` bytes; else a new segment's."""
+        """The first block of a row of free or unmapped ones with ``rounded`` bytes; else the block of a new segment."""
         for address in self._unmapped[home]:
             first = self.blocks[address]
             if first.before is not None and first.before.state is State.FREE:
@@ -370,7 +370,7 @@ class CachingAllocator:
         return block
 
     def _map(self, block: SegmentBlock, size: int) -> SegmentBlock | None:
-        """Map ``size`` bytes at the beginning of an unmapped block, whole pages; ``None``: the driver has no memory."""
+        """Map ``size`` bytes, in whole pages, at the beginning of an unmapped block. ``None`` if the driver has no memory."""
         page = self._page(block.home)
         size = min(-(-size // page) * page, block.size)
         if not self.driver.map(block.address, size, block.home.stream):
@@ -390,19 +390,19 @@ class CachingAllocator:
         return block
 
     def _whole_pages(self, block: SegmentBlock) -> tuple[int, int]:
-        """From where to where nobody else uses the pages of a block; nowhere, if the end is not beyond the start."""
+        """The range of the pages that a block has to itself; it is empty if its end is not above its start."""
         page, origin = self._page(block.home), block.origin
         start = origin - (origin - block.address) // page * page
         return start, origin + (block.address + block.size - origin) // page * page
 
     def unmap(self, block: SegmentBlock) -> None:
-        """Give the whole pages of a free block back to the driver."""
+        """Release the whole pages of a free block."""
         start, end = self._whole_pages(block)
         if start >= end:
             return
         self._take(block)
         for address, size in ((block.address, start - block.address), (end, block.address + block.size - end)):
-            if size:  # the rest of a page that somebody else uses stays
+            if size:  # a page that another block uses too stays mapped
                 rest = SegmentBlock(address, size, block.home, State.FREE, True, block.origin)
                 insert(rest, *((block.before, block) if address < start else (block, block.after)))
                 self.make_free(rest)
@@ -416,5 +416,5 @@ class CachingAllocator:
                 self._join(block, beside)
         if block.split:
             insort(self._unmapped[block.home], block.address)
-        else:  # nothing of the segment has memory: its address space goes too
+        else:  # no page of the segment is mapped: its address space is released too
             del self.blocks[block.address]

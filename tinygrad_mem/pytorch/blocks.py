@@ -1,4 +1,4 @@
-"""The blocks that PyTorch's allocator cuts its segments into, and how they hang together."""
+"""The blocks of PyTorch's allocator: the pieces of its segments, each linked to its neighbours."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ class State(IntEnum):
     """The state of a block."""
 
     USED = 0
-    WAITING = 1  # freed, but another stream may still work on it
+    WAITING = 1  # freed, but another stream may still use it
     FREE = 2
     UNMAPPED = 3  # address space of an expandable segment without memory
 
 
 class Home(NamedTuple):
-    """The blocks that may serve a request: those of one memory pool and stream, for small requests or for large ones."""
+    """The kind of a segment: its memory pool, its stream, and whether it is for small or large requests. A block serves
+    requests of its own kind."""
 
     pool: tuple[int, int]
     small: bool
@@ -28,14 +29,14 @@ class SegmentBlock:
 
     Attributes:
         address, size: in bytes.
-        requested: the bytes that were asked for.
-        home: of the segment.
+        requested: the requested bytes.
+        home: the kind of its segment.
         state: see :class:`State`.
-        before, after: its neighbours in the segment; a block without any is the whole segment.
-        expandable: whether the segment is one that grows by mapped pages.
+        before, after: its neighbours in the segment; a block without neighbours is the whole segment.
+        expandable: True if its segment grows by mapped pages.
         origin: the address at which the segment begins.
-        streams: the other streams that use it.
-        searches: how many requests its home had seen when it became free; for garbage collection.
+        streams: other streams that use it.
+        searches: the number of requests of its kind up to the moment when it became free; for garbage collection.
     """
 
     __slots__ = (
@@ -54,12 +55,12 @@ class SegmentBlock:
 
     @property
     def split(self) -> bool:
-        """True if it is less than its segment."""
+        """True if it is only a part of its segment."""
         return self.before is not None or self.after is not None
 
 
 def could_be(block: SegmentBlock) -> int:
-    """The bytes that a free block has with the unmapped space behind it."""
+    """The bytes of a free block together with the unmapped space behind it."""
     after = block.after
     return block.size + (after.size if after is not None and after.state is State.UNMAPPED else 0)
 
@@ -70,7 +71,7 @@ def insert(block: SegmentBlock, before: SegmentBlock | None, after: SegmentBlock
 
 
 def link(block: SegmentBlock) -> None:
-    """Let the neighbours know the block."""
+    """Link the neighbours to the block."""
     if block.before is not None:
         block.before.after = block
     if block.after is not None:

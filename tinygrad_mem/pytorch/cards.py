@@ -1,4 +1,5 @@
-"""Cards: what CUDA says that they have, which is less than their names say, and what a process needs beside PyTorch's bytes."""
+"""Graphics cards: the memory that CUDA reports, which is less than the description says, and the bytes that a process needs
+beside PyTorch's."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ class GraphicsCard:
 
     Attributes:
         sold_as: gigabytes in its description.
-        capacity: hundredths of a GiB, as PyTorch's message of out of memory said it ("a total capacity of 14.56 GiB");
-            the least that was found, where drivers and settings (ECC) differ.
+        capacity: hundredths of a GiB, as in PyTorch's out-of-memory message ("a total capacity of 14.56 GiB"); the least that
+            was found if drivers and settings (ECC) differ.
         source: the thread with the message.
     """
 
@@ -28,7 +29,7 @@ class GraphicsCard:
 
     @property
     def bytes(self) -> int:
-        """The fewest bytes that are rounded to ``capacity``."""
+        """The least number of bytes that rounds to ``capacity``."""
         return -(-(2 * self.capacity - 1) * _GIB // 200)
 
 
@@ -50,19 +51,19 @@ COMMON = ("T4", "RTX 4090", "A100 40GB", "L40", "H100", "H200")
 """One card of each size."""
 
 CONTEXT = (80 << 20, 530 << 20)
-"""Bytes of a process beside PyTorch's: the CUDA context and the kernels and libraries that it has loaded.
+"""Bytes of a process that PyTorch does not count: the CUDA context, and loaded kernels and libraries.
 
-PyTorch's messages of out of memory tell them: in use by the process, less allocated, less reserved and unallocated. The least
-and the most of these, rounded outwards; every further library (NCCL, ONNX, JAX) comes on top:
-T4 0.10 and 0.14 GiB (hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), RTX 4090 0.44, 0.46 and 0.49
-(Soul-AILab/SoulX-FlashTalk#5, pinokiofactory/flux-webui#11, 3DTopia/Phidias-Diffusion#8), 0.30 on 31.47 GiB
-(murong-xu/CADS#4), RTX 6000 Ada 0.42 (DINGYANB/MTVCrafter#21), A100 0.40 and 0.49 (HiDream-ai/VAREdit#6, TianheWu/CoSeR#10),
-0.50 on 79.33 GiB (Tianhao-Qi/Mask2DiT#4).
+They follow from PyTorch's out-of-memory messages: in use by the process, less allocated, less reserved but unallocated. These
+are the least and the most of them, rounded outwards; any further library (NCCL, ONNX, JAX) adds to them: T4 0.10 and 0.14 GiB
+(hpcaitech/Open-Sora#697, FoundationVision/GenerateU#10), RTX 4090 0.44, 0.46 and 0.49 (Soul-AILab/SoulX-FlashTalk#5,
+pinokiofactory/flux-webui#11, 3DTopia/Phidias-Diffusion#8), 0.30 on 31.47 GiB (murong-xu/CADS#4), RTX 6000 Ada 0.42
+(DINGYANB/MTVCrafter#21), A100 0.40 and 0.49 (HiDream-ai/VAREdit#6, TianheWu/CoSeR#10), 0.50 on 79.33 GiB
+(Tianhao-Qi/Mask2DiT#4).
 """
 
 
 def card_of(name: str) -> GraphicsCard:
-    """The card of a name such as ``"RTX 4090"``, however it is spaced and written.
+    """The card with a name such as ``"RTX 4090"``; spaces and case do not matter.
 
     Raises:
         ArgumentError: it is not in the table, or the name fits several.

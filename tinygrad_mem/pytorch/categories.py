@@ -1,7 +1,7 @@
-"""The category of each block of a recording, told from stacks and lifetimes, by rules: the first that applies is the answer.
+"""The category of each block of a recording, deduced from stacks and lifetimes by rules. The first rule that applies counts.
 
-Each rule says its category, how sure it is, and in words why. ``sure``: the stacks say it. ``likely``: it is what programs do.
-What no rule knows is ``unknown``.
+Each rule has a category, a certainty and a reason. ``sure``: a stack shows it. ``likely``: programs usually do this. Blocks to
+which no rule applies are ``unknown``.
 """
 
 from __future__ import annotations
@@ -21,36 +21,30 @@ _KIND = np.array([CODE.get({"recompute": "backward"}.get(name, name), 0) for nam
 SURE, LIKELY, UNKNOWN = "sure", "likely", "unknown"
 
 
-class Told(NamedTuple):
-    """A category, how sure it is, and why."""
+class Rule(NamedTuple):
+    """A category with its certainty and the reason, and the blocks to which it applies."""
 
     category: Category
     certainty: str
     why: str
-
-
-class Rule(NamedTuple):
-    """A verdict, and the blocks to which it applies."""
-
-    told: Told
     applies: Callable[[Facts], np.ndarray]
 
 
 @dataclass
 class Facts:
-    """The facts that rules look at; each entry of a column is a block's.
+    """The facts that rules use, in columns with one entry for each block.
 
     Attributes:
-        older: it was there before the recording; ``stays``: it is there at its end.
-        made, ended: code of the phase in which it was asked for, and let go (at the end: the last phase).
-        asked: the phase that the stack says which asked for it, also of an older block.
-        made_in, ended_in: number of the step; ``part`` and ``end_part`` of the stretch of one phase.
-        sign, end_sign: what marks the block by the stack that asked for it, and the one that let it go.
-        sure: whether stacks say both phases; ``made_sure``: the first.
-        outlives: its step has a backward after it was made, and the block outlives that.
-        early: made before the first forward, where there is one.
-        cut: made in the part of a step in which the recording ends, and there at the end.
-        first_state: an optimizer made its state while this was recorded.
+        older: it was allocated before the recording; ``stays``: it is alive at the end.
+        made, ended: code of the phase in which it was allocated, and freed (if it is alive at the end: the last phase).
+        asked: the phase according to the stack that allocated it; known of older blocks too.
+        made_in, ended_in: number of the step; ``part`` and ``end_part``: number of the stretch of one phase.
+        sign, end_sign: the block's mark from the stack that allocated it, and from the one that freed it.
+        sure: True if stacks show both phases; ``made_sure``: the first.
+        outlives: its step has a backward after it was allocated, and the block outlives that.
+        early: it was allocated before the first forward, if there is one.
+        cut: it was allocated in the part of a step in which the recording ends, and is alive at the end.
+        first_state: an optimizer made its state during the recording.
         trains: there is a backward or an optimizer's step.
         runs: there is a forward.
     """
@@ -76,19 +70,19 @@ class Facts:
     runs: bool
 
     def marked(self, sign: str) -> np.ndarray:
-        """The blocks whose stack at birth has this mark."""
+        """The blocks that were allocated by a stack with this mark."""
         return self.sign == SIGNS.index(sign)
 
-    def let_go(self, sign: str) -> np.ndarray:
-        """The blocks that were freed, by a stack that has this mark."""
+    def freed_by(self, sign: str) -> np.ndarray:
+        """The blocks that were freed by a stack with this mark."""
         return ~self.stays & (self.end_sign == SIGNS.index(sign))
 
     def made_while(self, *phases: str) -> np.ndarray:
-        """The blocks that were made in one of these phases while it was recorded."""
+        """The blocks that were allocated in one of these phases during the recording."""
         return ~self.older & np.isin(self.made, [CODE[phase] for phase in phases])
 
     def ended_while(self, *phases: str) -> np.ndarray:
-        """The blocks that were let go in one of these phases."""
+        """The blocks that were freed in one of these phases."""
         return ~self.stays & np.isin(self.ended, [CODE[phase] for phase in phases])
 
 
@@ -96,10 +90,10 @@ RULES: list[Rule] = []
 
 
 def _rule(category: Category, certainty: str, why: str) -> Callable[[Callable[[Facts], np.ndarray]], None]:
-    return lambda applies: RULES.append(Rule(Told(category, certainty, why), applies))
+    return lambda applies: RULES.append(Rule(category, certainty, why, applies))
 
 
-# --- what the stack that asked says ---------------------------------------------------------------------------------------
+# --- the stack that allocated the block -------------------------------------------------------------------------------------
 
 
 @_rule(Category.WORKSPACE, SURE, "a library of kernels asked for it")
@@ -122,7 +116,7 @@ def _(b: Facts) -> np.ndarray:
     return b.marked("accumulated") & (b.part != b.end_part)
 
 
-# --- what began and ended in the same part of a step ----------------------------------------------------------------------
+# --- blocks of one part of a step -----------------------------------------------------------------------------------------
 
 
 @_rule(Category.TEMPORARY, SURE, "made and freed in the same part of a step")
@@ -176,12 +170,12 @@ def _until_backward(b: Facts) -> np.ndarray:
 
 @_rule(Category.GRADIENT, SURE, "made in backward, freed by zero_grad")
 def _(b: Facts) -> np.ndarray:
-    return b.made_while("backward") & b.let_go("zero_grad") & b.made_sure
+    return b.made_while("backward") & b.freed_by("zero_grad") & b.made_sure
 
 
 @_rule(Category.GRADIENT, LIKELY, "freed by zero_grad")
 def _(b: Facts) -> np.ndarray:
-    return b.let_go("zero_grad")
+    return b.freed_by("zero_grad")
 
 
 @_rule(Category.GRADIENT, LIKELY, "made in backward, alive after it")
@@ -189,7 +183,7 @@ def _(b: Facts) -> np.ndarray:
     return b.made_while("backward") & b.outlives
 
 
-# --- what lasts -----------------------------------------------------------------------------------------------------------
+# --- lasting blocks -------------------------------------------------------------------------------------------------------
 
 
 @_rule(Category.OPTIMIZER_STATE, LIKELY, "made in an optimizer's step, alive after it")
@@ -235,7 +229,7 @@ def _(b: Facts) -> np.ndarray:
     return b.made_while("data")
 
 
-# --- what is not known ----------------------------------------------------------------------------------------------------
+# --- unknown blocks -------------------------------------------------------------------------------------------------------
 
 
 @_rule(Category.UNTRACKED, UNKNOWN, "there before the recording, and nothing says as what")
@@ -263,7 +257,7 @@ def _(b: Facts) -> np.ndarray:
     return np.ones(len(b.older), bool)
 
 
-def told(blocks: Lifetimes, parts: Parts, origins: Origins) -> np.ndarray:
+def rules_of(blocks: Lifetimes, parts: Parts, origins: Origins) -> np.ndarray:
     """The number of the rule that applies to each block first."""
     facts = _facts(blocks, parts, origins)
     chosen = np.full(len(blocks), len(RULES) - 1, np.uint8)
@@ -274,12 +268,13 @@ def told(blocks: Lifetimes, parts: Parts, origins: Origins) -> np.ndarray:
 
 
 def _as_before(chosen: np.ndarray, stack: np.ndarray, facts: Facts) -> None:
-    """Blocks whose end the recording does not show are likely what all blocks of their stack were in earlier steps."""
-    unknown = np.array([rule.told.certainty == UNKNOWN for rule in RULES])
+    """Give blocks that the recording does not show to the end the category that all blocks of their stack had in earlier
+    steps."""
+    unknown = np.array([rule.certainty == UNKNOWN for rule in RULES])
     asked = np.flatnonzero(facts.cut & unknown[chosen] & (stack > 0))
     before = np.flatnonzero(~facts.older & (facts.made_in < facts.made_in.max(initial=0)) & ~unknown[chosen])
     first = np.full(int(stack.max(initial=0)) + 1, -1, np.int16)
-    category = np.array([CATEGORIES.index(rule.told.category) for rule in RULES], np.int16)[chosen]
+    category = np.array([CATEGORIES.index(rule.category) for rule in RULES], np.int16)[chosen]
     first[stack[before]] = category[before]
     differs = np.zeros(len(first), bool)
     differs[stack[before][first[stack[before]] != category[before]]] = True
@@ -294,7 +289,7 @@ def _never(b: Facts) -> np.ndarray:
 _ALIKE: dict[int, int] = {}
 for _category in (Category.ACTIVATION, Category.GRADIENT, Category.TEMPORARY, Category.OPTIMIZER_STATE):
     _ALIKE[CATEGORIES.index(_category)] = len(RULES)
-    RULES.append(Rule(Told(_category, LIKELY, "the same stack made such blocks in earlier steps"), _never))
+    RULES.append(Rule(_category, LIKELY, "the same stack made such blocks in earlier steps", _never))
 
 
 def _facts(blocks: Lifetimes, parts: Parts, origins: Origins) -> Facts:
@@ -332,7 +327,7 @@ def _facts(blocks: Lifetimes, parts: Parts, origins: Origins) -> Facts:
 
 
 def _after_backward(parts: Parts) -> np.ndarray:
-    """Of each step the number of its last event of backward; -1: it has none."""
+    """For each step, the number of its last event of backward; -1 if it has none."""
     found = np.full(int(parts.step.max(initial=0)) + 1, -1, np.int32)
     at = np.flatnonzero(np.isin(parts.phase[:-1], (CODE["backward"], CODE["recompute"])))
     np.maximum.at(found, parts.step[at], at)

@@ -1,4 +1,4 @@
-"""The changes that :func:`.advise` tries: each can be made to a program from outside, and says what it costs."""
+"""The changes that :func:`.advise` tries. Each can be made to a program from outside, and has a price."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ProgramChange:
     """A change of a program.
 
     Attributes:
-        name: in a few words.
-        cost: what is paid for the bytes, in words.
-        price: 0: nothing; 1: time; 2: time for copies; 3: other numbers; 4: another rule of training.
-        numbers: what becomes of the program's results.
-        code: the lines to write.
+        name: its name.
+        cost: its price in words.
+        price: its price as a level. 0: nothing; 1: time; 2: time for copies; 3: other numbers; 4: another training rule.
+        numbers: how the program's results change, in words.
+        code: the code to write.
         source: the page that explains it.
-        kinds: what it decides; two changes that decide the same are not tried together.
-        settings: of the allocator.
+        kinds: the decisions that it makes; two changes that decide the same are not combined.
+        settings: settings of the allocator.
     """
 
     name = cost = code = source = settings = ""
@@ -49,15 +49,15 @@ class ProgramChange:
     kinds: frozenset[str] = frozenset()
 
     def why_not(self, seen: Seen, device: str) -> str:
-        """The reason why it does not apply to the program; ``""``: it does."""
+        """The reason why it does not apply to the program; ``""`` if it applies."""
         return ""
 
     def made(self, device: str) -> AbstractContextManager:
-        """A context in which a program runs with the change."""
+        """Return the context in which a program runs with the change."""
         return nullcontext()
 
     def paid(self, seen: Seen) -> str:
-        """:attr:`cost`, with what was counted while the program ran with it."""
+        """:attr:`cost`, with the numbers that were counted while the program ran with it."""
         return self.cost
 
 
@@ -143,7 +143,7 @@ class ExpandableSegments(ProgramChange):
 
 
 class CheckpointedBlocks(ProgramChange):
-    """Blocks of a list run again in backward, each for itself."""
+    """Recompute each block of a list in backward, by itself."""
 
     numbers, price = "the same", 1
     source = f"{_DOCS}checkpoint.html"
@@ -170,7 +170,7 @@ class CheckpointedBlocks(ProgramChange):
 
 
 class SegmentedBlocks(ProgramChange):
-    """An ``nn.Sequential`` in about as many segments as the square root of its blocks."""
+    """Checkpoint an ``nn.Sequential`` in about as many segments as the square root of its number of blocks."""
 
     numbers, price = "the same", 1
     source = f"{_DOCS}checkpoint.html#torch.utils.checkpoint.checkpoint_sequential"
@@ -218,7 +218,7 @@ class AutocastForward(ProgramChange):
 
 
 class OffloadSaved(ProgramChange):
-    """Tensors that are saved for backward wait in the host's memory."""
+    """Keep tensors that are saved for backward in host memory."""
 
     name, price, kinds = "saved tensors on the CPU", 2, frozenset({"saved"})
     code = "with torch.autograd.graph.save_on_cpu(pin_memory=True): loss = ...  # forward and loss, not backward"
@@ -263,7 +263,7 @@ class AdafactorForAdam(ProgramChange):
     def made(self, device: str) -> Iterator[None]:  # type: ignore[override]
         module: Any = _adafactor
         with adam_becomes(torch.optim.Adafactor, ("lr", "weight_decay")):
-            module.max = _first  # of a scale and an unknown norm: no byte depends on it
+            module.max = _first  # a scale and an unknown norm; the bytes do not depend on it
             try:
                 yield
             finally:
@@ -299,7 +299,8 @@ class LossInChunks(ProgramChange):
 
 
 def changes(seen: Seen) -> list[ProgramChange]:
-    """Every change for a program, in the order in which they are made: those of the optimizer's rule before its step's."""
+    """All changes for a program, in the order in which they are made: another optimizer rule comes before a change of its
+    step."""
     found: list[ProgramChange] = [
         AdafactorForAdam(),
         EightBitStates(),
@@ -317,7 +318,7 @@ def changes(seen: Seen) -> list[ProgramChange]:
 
 
 def _dotted(blocks: BlockList) -> str:
-    """The list in Python: ``model.layers[0].blocks``."""
+    """The list as Python code: ``model.layers[0].blocks``."""
     parts = [f"[{part}]" if part.isdigit() else f".{part}" for part in blocks.path.split(".") if part]
     return "model" + "".join(parts)
 

@@ -1,4 +1,4 @@
-"""The CUDA driver, as PyTorch's allocator sees it: it gives segments, or pages for a range of addresses."""
+"""A model of the CUDA driver as PyTorch's allocator uses it: it gives segments, or pages for a range of addresses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ SPACE = 1 << 40  # bytes of addresses for an expandable segment on a card of unk
 
 
 class Driver:
-    """A driver that hands addresses out in rising order. A real one may choose others.
+    """A driver that gives addresses in rising order. A real one may choose others.
 
     Args:
-        capacity: bytes that it has; ``None``: as many as are asked for.
+        capacity: bytes that it has; ``None`` for no limit.
 
     Attributes:
-        taken: bytes that are taken now.
+        taken: bytes that are in use now.
     """
 
     def __init__(self, capacity: int | None = None) -> None:
@@ -23,34 +23,35 @@ class Driver:
 
     @property
     def available(self) -> int:
-        """Bytes that are free; 0 where the capacity is not known."""
+        """Bytes that are free; 0 if there is no limit."""
         return 0 if self.capacity is None else self.capacity - self.taken
 
     def malloc(self, size: int, stream: int) -> int | None:
-        """The address of a new segment (``cudaMalloc``), or ``None``."""
+        """The address of a new segment (``cudaMalloc``); ``None`` if there is no memory for it."""
         if not self.map(self._next, size, stream):
             return None
         return self._addresses(size)
 
     def free(self, address: int, size: int, stream: int) -> None:
-        """Take a segment back (``cudaFree``)."""
+        """Free a segment (``cudaFree``)."""
         self.unmap(address, size, stream)
 
     def reserve(self, page: int, stream: int) -> tuple[int, int]:
-        """Addresses for an expandable segment (``cuMemAddressReserve``): 1 1/8 of the card, as PyTorch asks; no memory."""
+        """Reserve addresses for an expandable segment (``cuMemAddressReserve``), without memory: 1 1/8 of the card, as PyTorch
+        asks."""
         size = SPACE if self.capacity is None else self.capacity + self.capacity // 8
         size = -(-size // page) * page
         return self._addresses(size), size
 
     def map(self, address: int, size: int, stream: int) -> bool:
-        """Put memory at an address (``cuMemMap``); false where there is none."""
+        """Map memory to an address (``cuMemMap``). False if there is none."""
         if self.capacity is not None and self.taken + size > self.capacity:
             return False
         self.taken += size
         return True
 
     def unmap(self, address: int, size: int, stream: int) -> None:
-        """Take the memory at an address back (``cuMemUnmap``)."""
+        """Unmap the memory at an address (``cuMemUnmap``)."""
         self.taken -= size
 
     def _addresses(self, size: int) -> int:

@@ -1,4 +1,4 @@
-"""One device of a snapshot, ready for questions: its blocks with their lines and categories, and the bytes after each event."""
+"""The facts of one device of a snapshot: its blocks with their lines and categories, and the bytes after each event."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .categories import RULES, told
+from .categories import RULES, rules_of
 from .lifetimes import Lifetimes, lifetimes
 from .load import refuse_huge
 from .recording import Recording
@@ -18,12 +18,12 @@ from .steps import PHASES, Parts, steps
 
 
 class LineShare(NamedTuple):
-    """Blocks that one line asked for.
+    """The blocks that one source line allocated.
 
     Attributes:
-        line: ``"train.py:12 step"``; where no stack says one, in brackets what is known.
-        category: what they are, as far as it can be told.
-        bytes, blocks: how much, and how many.
+        line: ``"train.py:12 step"``; if no stack shows it, a description in brackets.
+        category: their category, as far as it can be deduced.
+        bytes, blocks: their bytes and their number.
     """
 
     line: str
@@ -33,13 +33,13 @@ class LineShare(NamedTuple):
 
 
 def category(rule: int) -> str:
-    """The category that a rule tells; with a question mark where it is likely, and not sure."""
-    found = RULES[rule].told
+    """The category that a rule deduces, with a question mark if it is likely and not sure."""
+    found = RULES[rule]
     return f"{found.category.value}?" if found.certainty == "likely" else found.category.value
 
 
 class Evidence:
-    """The facts of one device of a snapshot, and what can be told of its blocks.
+    """The facts of one device of a snapshot, and what can be deduced about its blocks.
 
     Raises:
         FileFormatError: it has numbers that no card has.
@@ -47,11 +47,11 @@ class Evidence:
 
     Attributes:
         recording: its events and segments.
-        origins: what its stacks say.
-        blocks: one row a block.
-        parts: the part of a training step of each event.
-        rules: of each block the number of the rule that told its category.
-        owners, owner: the lines that asked for blocks, and of each block which.
+        origins: the facts that its stacks show.
+        blocks: one row for each block.
+        parts: the part of a training step, for each event.
+        rules: for each block, the number of the rule that gave its category.
+        owners, owner: the lines that allocated blocks, and for each block the number of its line.
         used: allocated bytes after each event, and before the first; int64, shape (events + 1,).
     """
 
@@ -65,7 +65,7 @@ class Evidence:
         }  # they are subtracted
         self.blocks: Lifetimes = replace(found, **signed)
         self.parts: Parts = steps(self.recording, self.origins)
-        self.rules = told(self.blocks, self.parts, self.origins)
+        self.rules = rules_of(self.blocks, self.parts, self.origins)
         self.owners, self.owner = self._owned()
         self.used = self.total(np.ones(len(self.blocks), bool))
 
@@ -74,7 +74,7 @@ class Evidence:
         return len(self.recording.events)
 
     def total(self, some: np.ndarray) -> np.ndarray:
-        """The bytes of some blocks after each event, and before the first; int64, shape (events + 1,)."""
+        """The bytes of some blocks before the first event and after each; int64, shape (events + 1,)."""
         change = np.zeros(len(self) + 2, np.int64)
         np.add.at(change, self.blocks.born[some] + 1, self.blocks.size[some])
         np.subtract.at(change, self.blocks.freed[some] + 1, self.blocks.size[some])
@@ -102,13 +102,13 @@ class Evidence:
         return sorted((LineShare(*key, *value) for key, value in found.items()), key=lambda share: -share.bytes)
 
     def peak_without(self, line: str, what: str) -> int:
-        """The highest point, had a line's blocks of a category not been there and all else been the same."""
+        """The peak without a line's blocks of one category, if all else were the same."""
         owner = self.owners.index(line)
         rules = [rule for rule in range(len(RULES)) if category(rule) == what]
         return int((self.used - self.total((self.owner == owner) & np.isin(self.rules, rules))).max())
 
     def line_of(self, stack: int, event: int | None = None) -> str:
-        """The user's line of a stack; without one, the op and the part of the step, as far as they are known."""
+        """The user's line of a stack; if it has none, the op and the part of the step, as far as they are known."""
         origin = self.origins.of(stack)
         if origin.line:
             return origin.line
@@ -117,7 +117,7 @@ class Evidence:
         return f"({known or 'no stack'})"
 
     def _owned(self) -> tuple[list[str], np.ndarray]:
-        """Of each block who asked for it."""
+        """Find the line that allocated each block."""
         blocks = self.blocks
         older = (blocks.born < 0) & (blocks.stack == 0)
         phase = np.where(older, len(PHASES), self.parts.phase[np.maximum(blocks.born, 0)])

@@ -1,4 +1,4 @@
-"""The log of a recording: each event of PyTorch's as one of ours, and each block with the category that is told of it."""
+"""The log of a recording: PyTorch's events as events of a log, and each block with its deduced category."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import numpy as np
 
 from ..memory.log import RECORD, Kind, Log
 from ..memory.sizes import bytes_text
-from .categories import RULES, told
+from .categories import RULES, rules_of
 from .lifetimes import lifetimes
 from .recording import Action, Recording
 from .settings import parse
 from .stacks import Origins
 from .steps import PHASES, steps
 
-_CHUNK = 1 << 16  # events that are made at once
+_CHUNK = 1 << 16  # events that are converted at once
 _NONE = 255
-_KINDS = np.full(max(Action) + 1, _NONE, np.uint8)  # of the events that are about no block
+_KINDS = np.full(max(Action) + 1, _NONE, np.uint8)  # for events that are about no block
 _KINDS[[Action.SEGMENT_ALLOC, Action.SEGMENT_MAP]] = Kind.RESERVE
 _KINDS[[Action.SEGMENT_FREE, Action.SEGMENT_UNMAP]] = Kind.RELEASE
 _KINDS[Action.OOM] = Kind.MARK
@@ -23,22 +23,21 @@ _LATEST = 1 << 52  # µs, some 140 years
 
 
 def log_of(recording: Recording, origins: Origins) -> Log:
-    """The log of a recording; ``origins`` are what its stacks say."""
+    """The log of a recording; ``origins`` are the facts that its stacks show."""
     return _Writer(recording, origins).write()
 
 
 class _Writer:
-    """The events of a recording on the way to a log."""
+    """Converts the events of a recording to those of a log."""
 
     def __init__(self, recording: Recording, origins: Origins) -> None:
         self._recording = recording
         self._log = Log(f"cuda:{recording.device}")
         self._blocks, parts = lifetimes(recording), steps(recording, origins)
-        rules = told(self._blocks, parts, origins)
-        verdicts = [rule.told for rule in RULES]
+        rules = rules_of(self._blocks, parts, origins)
         self._rules, self._phase = rules, parts.phase
-        self._roles = self._codes([each.category.name for each in verdicts])
-        self._notes = self._codes([f"{each.certainty}: {each.why}" for each in verdicts])
+        self._roles = self._codes([each.category.name for each in RULES])
+        self._notes = self._codes([f"{each.certainty}: {each.why}" for each in RULES])
         self._phases = self._codes([name or "unknown" for name in PHASES])
         numbers = np.unique(np.concatenate([self._blocks.stack, self._blocks.end_stack]))
         said = [origins.of(number) for number in numbers.tolist()]
@@ -52,11 +51,11 @@ class _Writer:
         return np.array(self._log.codes(texts), np.uint32)
 
     def write(self) -> Log:
-        """Write what was there, and then what happened."""
+        """Write the blocks of the beginning, and then the events."""
         self._append(self._beginning())
         blocks, count = self._blocks, len(self._recording.events)
         known = np.flatnonzero(blocks.born >= 0)
-        born, freed = np.full((2, count + 1), -1, np.int32)  # of each event the block that it makes, and that it ends
+        born, freed = np.full((2, count + 1), -1, np.int32)  # by event: the block that it allocates, and frees
         born[blocks.born[known]] = known
         freed[blocks.freed] = np.arange(len(blocks))
         for start in range(0, count, _CHUNK):
@@ -69,7 +68,7 @@ class _Writer:
             self._log.extend(records, np.arange(len(self._log.texts), dtype=np.uint32))
 
     def _beginning(self) -> np.ndarray:
-        """The segments and the blocks that were there when the recording began."""
+        """Write the segments and blocks that existed when the recording began."""
         segments, _ = self._recording.at_beginning(parse(self._recording.settings))
         older = np.flatnonzero(self._blocks.born < 0)
         records = np.zeros(len(segments) + len(older), RECORD)
@@ -82,7 +81,8 @@ class _Writer:
         return records
 
     def _happened(self, start: int, born: np.ndarray, freed: np.ndarray) -> np.ndarray:
-        """The events from number ``start`` on; one that asks for an address that nobody freed ends the block there first."""
+        """Write the events from number ``start`` on. An allocation at an address that was not freed first frees the block
+        there."""
         events = self._recording.events[start : start + len(born)]
         kinds = _KINDS[events["action"]]
         ends, births, others = (np.flatnonzero(each) for each in (freed >= 0, born >= 0, kinds != _NONE))
@@ -99,7 +99,7 @@ class _Writer:
         return records[np.argsort(place, kind="stable")]
 
     def _made(self, records: np.ndarray, blocks: np.ndarray) -> None:
-        """Fill in the facts of blocks at birth."""
+        """Fill in the facts of new blocks."""
         stack = self._blocks.stack[blocks]
         records["address"], records["requested"] = self._blocks.address[blocks], self._blocks.requested[blocks]
         records["rounded"] = self._blocks.size[blocks]
@@ -113,7 +113,7 @@ class _Writer:
         records["op"], records["line"] = self._ops[stack], self._lines[stack]
 
     def _of_segments(self, records: np.ndarray, events: np.ndarray, kinds: np.ndarray) -> None:
-        """Segments that come and go, and requests that the card could not serve: these are marks."""
+        """Write reserved and released segments, and a mark for each request that failed."""
         records["kind"], records["address"], records["rounded"] = kinds, events["address"], events["size"]
         for at in np.flatnonzero(kinds == Kind.MARK).tolist():
             asked, left = (bytes_text(int(events[name][at])) for name in ("size", "address"))

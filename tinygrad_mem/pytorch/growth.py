@@ -1,6 +1,6 @@
-"""The change from one iteration to the next: what grows, what stays from some iteration on, and what is kept too long.
+"""The changes from iteration to iteration: blocks that become more, blocks that stay, and blocks that are kept too long.
 
-Blocks are counted at the ends of iterations, where activations and temporaries are gone.
+Blocks are counted at the ends of iterations, when activations and temporaries are freed.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .iterations import LEAST, Iterations
 from .recording import Action
 from .settings import SMALL
 
-_MOST = 1000  # iterations, the last ones, that are looked at
-_LONG = 0.1  # of an iteration's requests: what is let go earlier in the next one was not kept too long
-_NOTED = 0.01  # of the peak: what came once, or is kept, and is smaller is not told
+_MOST = 1000  # the last iterations, which are examined
+_LONG = 0.1  # share of an iteration's requests: blocks that are freed earlier in the next one were not kept too long
+_NOTED = 0.01  # share of the peak: smaller blocks that stay or are kept are not reported
 
 
 @dataclass
@@ -24,13 +24,14 @@ class Grown:
     """A line whose blocks become more, or larger, from iteration to iteration.
 
     Attributes:
-        line, category: who asked for them, and what they are.
-        bytes: how much more there is at the end of the last iteration than of the first; where it falls, how much at most.
-        each: bytes that each iteration adds of those that add some, where it is the same in all; else ``None``.
-        asked: the same of the bytes that are asked for, before rounding and what is left of a free block.
-        iterations: how many iterations added some; ``of`` so many.
-        blocks: how many more blocks there are; 0: the same number, but larger ones.
-        falls: how often it became less: as with cycles of references, which wait for Python's garbage collector.
+        line, category: the line that allocated them, and their category.
+        bytes: the growth from the end of the first iteration to the end of the last; if the bytes fall in between, their
+            maximum.
+        each: bytes that are added in each iteration that adds some; ``None`` if these differ.
+        asked: the same for requested bytes, before rounding, and without the rest of a free block.
+        iterations: the number of iterations that added some; ``of``: the number of all.
+        blocks: the number of blocks that were added; 0 if there are as many, but larger ones.
+        falls: the number of times that the bytes fell, as for reference cycles, which wait for Python's garbage collector.
     """
 
     line: str
@@ -46,7 +47,7 @@ class Grown:
 
 @dataclass
 class Came:
-    """Blocks that came in one iteration and stayed to the end: ``iteration`` is its number, from 1."""
+    """Blocks that were allocated in one iteration and stayed to the end. ``iteration`` is its number, from 1."""
 
     line: str
     category: str
@@ -57,7 +58,7 @@ class Came:
 
 @dataclass
 class Kept:
-    """Blocks of one iteration that live far into the next: at most ``bytes`` at once, let go at the line ``until``."""
+    """Blocks of one iteration that are alive far into the next: at most ``bytes`` at once, freed at the line ``until``."""
 
     line: str
     category: str
@@ -68,12 +69,12 @@ class Kept:
 
 @dataclass
 class Varied:
-    """A line that asks for other sizes in other iterations: what fits in one is too short, or too long, in the next.
+    """A line whose sizes differ between iterations: blocks of one iteration do not fit the requests of the next.
 
     Attributes:
-        least, most: the largest request of an iteration, in the iterations where that was least and most.
-        sizes: how many different ones there were; ``of`` so many iterations.
-        rises: whether each is larger than the one before.
+        least, most: the largest request of an iteration; its least and its greatest value.
+        sizes: the number of different values; ``of``: the number of iterations.
+        rises: True if each is larger than the one before.
     """
 
     line: str
@@ -87,16 +88,16 @@ class Varied:
 
 @dataclass
 class Growth:
-    """The change from iteration to iteration.
+    """The changes from iteration to iteration.
 
     Attributes:
-        iterations: how many ends of iterations were seen; ``told``: how, or why there are none.
-        peaks: most allocated bytes in each iteration; the first begins where the recording does.
+        iterations: the number of ends of iterations; ``how``: how they were found, or why there are none.
+        peaks: the peak of allocated bytes in each iteration; the first begins with the recording.
         grown, came, kept, varied: most bytes first.
     """
 
     iterations: int
-    told: str
+    how: str
     peaks: list[int] = field(default_factory=list)
     grown: list[Grown] = field(default_factory=list)
     came: list[Came] = field(default_factory=list)
@@ -105,16 +106,16 @@ class Growth:
 
 
 def growth(evidence: Evidence, found: Iterations) -> Growth:
-    """Tell what changes. Of fewer than four ends of iterations only what came and stayed is told."""
-    result = Growth(len(found.ends), found.told)
+    """Find the changes. With fewer than four ends of iterations, only blocks that were added and stayed are reported."""
+    result = Growth(len(found.ends), found.how)
     if not len(found.ends):
         return result
     starts = np.concatenate([[0], found.ends[:-1] + 1])
     result.peaks = np.maximum.reduceat(evidence.used[1 : found.ends[-1] + 2], starts).tolist()
     ends = found.ends[-_MOST:]
     before = len(found.ends) - len(ends)
-    first = np.searchsorted(ends, evidence.blocks.born)  # the first end of an iteration at which a block may be alive
-    last = np.searchsorted(ends, evidence.blocks.freed)  # and the first at which it is not any more
+    first = np.searchsorted(ends, evidence.blocks.born)  # the first end of an iteration at which each block may be alive
+    last = np.searchsorted(ends, evidence.blocks.freed)  # and the first at which it no longer is
     result.came = _came(evidence, first, last, len(ends), before)
     if len(ends) >= LEAST + 1:
         result.grown = _grown(evidence, first, last, len(ends))
@@ -129,7 +130,7 @@ def growth(evidence: Evidence, found: Iterations) -> Growth:
 def _grown(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int) -> list[Grown]:
     over = np.flatnonzero(last > first)
     owners, row = np.unique(evidence.owner[over], return_inverse=True)
-    change = np.zeros((3, len(owners), count + 1), np.int64)  # bytes, blocks, bytes asked; by line, at the ends of iterations
+    change = np.zeros((3, len(owners), count + 1), np.int64)  # bytes, blocks, requested bytes; by line, at ends of iterations
     amounts = evidence.blocks.size[over], np.ones(len(over), np.int64), evidence.blocks.requested[over]
     for place, sign in ((first, 1), (last, -1)):
         for what, amount in zip(change, amounts, strict=True):
@@ -156,7 +157,7 @@ def _same(numbers: np.ndarray) -> int | None:
 
 
 def _came(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, before: int) -> list[Came]:
-    """Optimizer state of any iteration, and what else came after the first; ``before`` are not looked at."""
+    """Optimizer state of any iteration, and other blocks that were added after the first. ``before`` are left out."""
     blocks = evidence.blocks
     state = np.array([category(rule).startswith("optimizer state") for rule in range(256) if rule <= evidence.rules.max()])
     stays = (blocks.born >= 0) & (last == count) & (first < count) & (blocks.freed == len(evidence))
@@ -164,7 +165,7 @@ def _came(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, b
     for number in np.unique(first[stays]).tolist():
         here = np.flatnonzero(stays & (first == number))
         if number == count - 1 > 0 or (number == 0 and before):
-            continue  # whether it stays, or when it came, is not seen
+            continue  # the recording does not show whether it stays, or when it was added
         here = here if number else here[state[evidence.rules[here]]]
         found += [
             Came(share.line, share.category, share.bytes, share.blocks, before + number + 1) for share in evidence.shares(here)
@@ -174,7 +175,7 @@ def _came(evidence: Evidence, first: np.ndarray, last: np.ndarray, count: int, b
 
 
 def _kept(evidence: Evidence, first: np.ndarray, last: np.ndarray, ends: np.ndarray) -> list[Kept]:
-    """Blocks that are made in one iteration and let go well after the next has begun."""
+    """Blocks that are allocated in one iteration and freed well after the next has begun."""
     blocks, events = evidence.blocks, evidence.recording.events
     asked = np.cumsum(events["action"] == Action.ALLOC)
     whole = float(np.median(np.diff(asked[ends])))
@@ -198,7 +199,7 @@ def _kept(evidence: Evidence, first: np.ndarray, last: np.ndarray, ends: np.ndar
 
 
 def _varied(evidence: Evidence, first: np.ndarray, count: int) -> list[Varied]:
-    """The lines whose largest request is another one in more than half of the iterations."""
+    """The lines whose largest request changes in more than half of the iterations."""
     blocks = evidence.blocks
     large = np.flatnonzero((blocks.requested > SMALL) & (first < count) & (blocks.born >= 0))
     owners, row = np.unique(evidence.owner[large], return_inverse=True)

@@ -1,4 +1,4 @@
-"""The moments at which one iteration of a training loop ends and the next begins, and how they were told."""
+"""The moments at which one iteration of a training loop ends and the next begins."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 from .evidence import Evidence
 from .recording import Action
 
-LEAST = 3  # ends of iterations, below which nothing is said of what changes from one to the next
-_SAME = 0.95  # of all requests, that one period later the same is asked for
+LEAST = 3  # with fewer ends of iterations, changes between iterations are not reported
+_SAME = 0.95  # share of the requests that must be the same one period later
 _CANDIDATES = 40
 
 
@@ -18,16 +18,18 @@ class Iterations(NamedTuple):
     """The iterations of a recording.
 
     Attributes:
-        ends: numbers of the events with which an iteration ends; what was before the first and after the last is part of one.
-        told: how they were told, in words; or why they were not.
+        ends: numbers of the events that end an iteration. The events before the first and after the last are incomplete
+            iterations.
+        how: how they were found, in words; or why they were not.
     """
 
     ends: np.ndarray
-    told: str
+    how: str
 
 
 def iterations(evidence: Evidence) -> Iterations:
-    """The iterations, told by the optimizer's steps; without any, by passes forward and backward; else by repetition."""
+    """Find the iterations by the optimizer's steps; if there are none, by forward and backward passes, or else by
+    repetition."""
     found = _by_optimizer(evidence) or _by_passes(evidence) or _by_repetition(evidence)
     if found is None:
         return Iterations(
@@ -37,7 +39,7 @@ def iterations(evidence: Evidence) -> Iterations:
 
 
 def _by_optimizer(evidence: Evidence) -> Iterations | None:
-    """The ends of the optimizer's steps; of several optimizers, those of the one that comes last."""
+    """The ends of the optimizer's steps; of several optimizers, those of the last one."""
     moved = evidence.recording.events["action"] <= Action.FREE_COMPLETED
     at = np.flatnonzero(moved & (evidence.recording.events["stack"] > 0))
     stacks, which = np.unique(evidence.recording.events["stack"][at], return_inverse=True)
@@ -47,7 +49,7 @@ def _by_optimizer(evidence: Evidence) -> Iterations | None:
         return None
     others = np.cumsum(~inside & (evidence.recording.events["action"][at] == Action.ALLOC))
     done = others[np.searchsorted(at, last)]
-    last = last[np.append(np.diff(done) > 0, True)]  # between two steps somebody else asks for something
+    last = last[np.append(np.diff(done) > 0, True)]  # another line allocates between two steps
     lines = [evidence.line_of(int(stack)) for stack in evidence.recording.events["stack"][last]]
     ends = last[[line == lines[-1] for line in lines]]
     return Iterations(ends, f"by the optimizer's steps, {lines[-1]}")
@@ -60,7 +62,7 @@ def _by_passes(evidence: Evidence) -> Iterations | None:
 
 
 def _by_repetition(evidence: Evidence) -> Iterations | None:
-    """Requests that come again and again in the same order: each period ends where least is in use."""
+    """Find requests that repeat in the same order: each period ends where least is in use."""
     events = evidence.recording.events
     asked = np.flatnonzero(events["action"] == Action.ALLOC)
     for columns in (["stack", "size"], ["stack"]):
@@ -72,16 +74,16 @@ def _by_repetition(evidence: Evidence) -> Iterations | None:
             lowest = int(np.argmin(evidence.used[asked[-period:] + 1]))
             place = np.arange(len(asked) - period + lowest, -1, -period)
             same = [np.mean(key[at : at + period][: len(key) - at - period] == key[at + period :][:period]) for at in place[1:]]
-            whole = 1 + (np.cumsum(np.array(same) < _SAME) == 0).sum()  # before, the program did something else
+            whole = 1 + (np.cumsum(np.array(same) < _SAME) == 0).sum()  # before them the program did something else
             if whole < LEAST or whole * period < len(asked) // 2:
-                continue  # it may as well be a layer of many that are alike
+                continue  # it may be one of many equal layers
             ends = asked[place[:whole]][::-1] - 1
             return Iterations(ends[ends >= 0], f"by repetition: {period:,} requests come again in the same order")
     return None
 
 
 def _period(key: np.ndarray) -> int:
-    """The least number of requests after which the same come again, in the later half of all; 0: there is none."""
+    """The least number of requests after which they repeat, in the later half of all; 0 if there is none."""
     order = np.argsort(key, kind="stable")
     gaps = np.diff(order)[np.diff(key[order]) == 0]
     if not len(gaps):

@@ -1,4 +1,4 @@
-"""The blocks of a recording, one a row: from which event to which, how long, and asked by which stack."""
+"""The blocks of a recording: the events that allocated and freed each, its size, and its stacks."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from .recording import Action, Recording
 from .settings import SMALL, Settings, parse
 
 _ASKED = np.uint8(Action.ALLOC)
-_BATCH = 1 << 16  # events that are made into numbers of Python at once
+_BATCH = 1 << 16  # events that are converted to Python numbers at once
 
 
 @dataclass
 class Lifetimes:
-    """Columns, one entry a block; blocks that are older than the recording come first, then all in order of birth.
+    """Columns with one entry for each block: first those that are older than the recording, then the others in order of
+    allocation.
 
     Attributes:
-        born: number of the event that asked for the block; -1: it is older than the recording.
-        freed: number of the event that let it go; the number of all events: it lives at the end.
-        address: where it lies.
-        requested: bytes that were asked for.
-        size: bytes that it takes, as ``torch.cuda.memory_allocated`` counts them.
-        stack, end_stack: numbers of the stacks of both; 0: not known.
+        born: number of the event that allocated the block; -1 if it is older than the recording.
+        freed: number of the event that freed it; the number of all events if it is alive at the end.
+        address: its address.
+        requested: requested bytes.
+        size: allocated bytes, as ``torch.cuda.memory_allocated`` counts them.
+        stack, end_stack: numbers of the stacks that allocated and freed it; 0 if unknown.
     """
 
     born: np.ndarray
@@ -39,7 +40,7 @@ class Lifetimes:
 
 
 def lifetimes(recording: Recording) -> Lifetimes:
-    """The blocks of a recording. A block ends when it is freed, also where another stream still works on it."""
+    """The blocks of a recording. A block ends when the program frees it, even if another stream still uses it."""
     events, settings = recording.events, parse(recording.settings)
     older = [block for block in recording.older_blocks(settings) if block.state == "active_allocated"]
     asked = np.flatnonzero(events["action"] == _ASKED).astype(np.int32)
@@ -52,7 +53,7 @@ def lifetimes(recording: Recording) -> Lifetimes:
     end_stack = (
         np.where(ended, events["stack"][np.where(ended, freed, 0)], 0) if len(events) else np.zeros(len(born), np.uint32)
     )
-    # what a block in use has for a stack is who asked for it; one that was freed has only that of its end
+    # a block in use has the stack that allocated it; a freed block has only the stack that freed it
     stack = _column([0 if gone else block.stack for block, gone in zip(older, ended, strict=False)], events["stack"][asked])
     return Lifetimes(born, freed, address, requested, size, stack, end_stack)
 
@@ -62,7 +63,7 @@ def _column(older: list[int], newer: np.ndarray) -> np.ndarray:
 
 
 def _ends(events: np.ndarray, born: np.ndarray, address: np.ndarray) -> np.ndarray:
-    """Of each block the number of the event that ends it: the next of its address that frees, or asks for the same again."""
+    """For each block, the number of the event that ends it: the next one at its address that frees or allocates."""
     frees = Action.FREE_REQUESTED  # recordings may leave out kinds of events
     if not np.any(events["action"] == frees):
         frees = Action.FREE_COMPLETED
@@ -84,28 +85,28 @@ def _ends(events: np.ndarray, born: np.ndarray, address: np.ndarray) -> np.ndarr
 
 
 def sizes(recording: Recording, settings: Settings) -> np.ndarray:
-    """The bytes that each block takes that the recording asks for, in order.
+    """The allocated bytes of each requested block, in order.
 
-    That is the request, rounded up, and what was left of the free block where that was too short to be one of its own.
+    This is the request, rounded up, plus the rest of the free block if the rest was too short to be a block of its own.
     """
     events = recording.events
     asked = events["action"] == _ASKED
     distinct, which = np.unique(events["size"][asked], return_inverse=True)
     size = np.array([settings.rounded(each) for each in distinct.tolist()], np.int64)[which.reshape(-1)]
     if settings.expandable_segments or not np.any(size > SMALL):
-        return size  # only large blocks of ordinary segments are left whole
+        return size  # only large blocks of ordinary segments can stay whole
     return _Chunks(recording, settings).sizes(size)
 
 
 class _Chunks:
-    """The large segments and what is free in them, while a recording is read: each block lies where the recording says."""
+    """The large segments and their free chunks, while a recording is read. The recording gives the address of each block."""
 
     def __init__(self, recording: Recording, settings: Settings) -> None:
         self._recording, self._settings = recording, settings
         self._free: dict[int, int] = {}  # address -> bytes
         self._before: dict[int, int] = {}  # end of a free chunk -> its address
         self._used: dict[int, int] = {}
-        self._walls: set[int] = set()  # where segments begin
+        self._walls: set[int] = set()  # addresses at which segments begin
         for segment in recording.at_beginning(settings)[0]:
             if not segment.small and not segment.expandable:
                 self._walls.add(segment.address)
@@ -116,7 +117,7 @@ class _Chunks:
                         self._used[block.address] = block.size
 
     def sizes(self, rounded: np.ndarray) -> np.ndarray:
-        """The bytes of each block; ``rounded``: as much as was asked for, rounded up."""
+        """The bytes of each block. ``rounded``: the requested bytes, rounded up."""
         events, sizes = self._recording.events, rounded.copy()
         action, number = events["action"], np.cumsum(events["action"] == _ASKED, dtype=np.int32) - 1
         asked = np.flatnonzero(action == _ASKED)[rounded > SMALL]
@@ -146,7 +147,7 @@ class _Chunks:
     def _take(self, address: int, rounded: int) -> int:
         size = self._cut(address)
         if size is None or size < rounded:
-            return rounded  # it is not known how long the free chunk was
+            return rounded  # the size of the free chunk is not known
         if self._settings.splits(size, rounded, False):
             self._put(address + rounded, size - rounded)
             size = rounded
@@ -154,7 +155,7 @@ class _Chunks:
         return size
 
     def _give(self, address: int) -> None:
-        """A block is free, and one with its free neighbours."""
+        """Free a block, and merge it with its free neighbours."""
         size = self._used.pop(address, None)
         if size is None:
             return

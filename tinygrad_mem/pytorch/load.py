@@ -1,4 +1,4 @@
-"""A track of a PyTorch snapshot: the facts that the file has, as our log has them, and the categories that can be told."""
+"""A track of a PyTorch snapshot: the file's events as a log, and the categories that can be deduced."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ from .recording import Action, Recording
 from .snapshot import Snapshot, read
 from .stacks import Origins
 
-_HUGE, _HIGH = 1 << 48, 1 << 62  # bytes of one request, and addresses, that no machine has
+_HUGE, _HIGH = 1 << 48, 1 << 62  # no machine has requests, or addresses, of so many bytes
 
 
 def load(path: str | os.PathLike, device: int | None = None, progress: Callable[[int], object] = lambda count: None) -> Track:
     """A track of the memory snapshot of a PyTorch run, the file of ``torch.cuda.memory._dump_snapshot``.
 
-    It answers as a track of ours does, but for modules, of which a snapshot says nothing. Bytes are those that PyTorch counts
-    as allocated; a block ends when its tensor does, also where another stream still works on it. No code of the file is run.
-
-    Categories are told from stacks and lifetimes; :attr:`Block.told` says how sure each is, and why. Where a snapshot has no
-    stacks most are unknown. An out-of-memory error is a mark.
+    It answers as a track of this library does, except about modules, which a snapshot does not name. Bytes are those that
+    PyTorch counts as allocated: a block ends when the program frees it, even if another stream still uses it. No code of the
+    file is run. Categories are deduced from stacks and lifetimes; :attr:`Block.deduced` says how sure each is, and why.
+    Without stacks most are unknown. An out-of-memory error becomes a mark.
 
     Args:
-        path: the file, packed by gzip or not, of any version of PyTorch since 2.0.
-        device: of a snapshot with several devices, which one.
+        path: the file, with or without gzip, of any version of PyTorch since 2.0.
+        device: the number of the device, if the snapshot has several.
         progress: called with the number of bytes that were read since the last call.
 
     Raises:
-        FileFormatError: the file is no snapshot, is damaged, not whole, or would run code.
+        FileFormatError: the file is not a snapshot, is damaged or incomplete, or would run code.
         ValueError: there is no such device, or there are several and none is named.
     """
     return track_of(read(path, progress), device, Path(path).name)
 
 
 def track_of(snapshot: Snapshot, device: int | None = None, what: str = "the snapshot") -> Track:
-    """A track of a snapshot that was read; ``what`` names it in errors.
+    """The track of a snapshot in memory; ``what`` names it in errors.
 
     Raises:
         FileFormatError: it has numbers that no card has.
@@ -57,7 +56,7 @@ def track_of(snapshot: Snapshot, device: int | None = None, what: str = "the sna
 
 
 def _ours(texts: list[Any], what: str) -> Log:
-    """The log of a track of ours, which its snapshot has beside what PyTorch's format has a place for."""
+    """The log of this library's track, if the snapshot was made from one: the file holds it beside PyTorch's data."""
     with TemporaryFile() as file:
         try:
             file.writelines(map(base64.b64decode, texts))
@@ -68,7 +67,7 @@ def _ours(texts: list[Any], what: str) -> Log:
 
 
 def refuse_huge(recording: Recording, what: str) -> None:
-    """Refuse numbers whose sums would be wrong."""
+    """Refuse numbers whose sums would overflow."""
     events = recording.events[recording.events["action"] != Action.OTHER]
     size = max([int(events["size"].max(initial=0)), *(segment.size for segment in recording.segments)])
     if size > _HUGE or int(events["address"].max(initial=0)) > _HIGH:

@@ -1,4 +1,4 @@
-"""``predict``: the memory of a PyTorch program on a GPU that is not there."""
+"""``predict``: the memory of a PyTorch program on a GPU, computed without one."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ..memory.log import Log
 from ..memory.track import Track
 
 _lock = reentrant()
-"""Held while a program is predicted: what a prediction changes in PyTorch is shared by all threads."""
+"""Held while a program is predicted: a prediction changes parts of PyTorch that all threads share."""
 
 
 class Prediction(Track):
-    """The track of a program that was predicted.
+    """The track of a predicted program.
 
     Attributes:
-        settings: of PyTorch's CUDA allocator, under which it was predicted.
-        peak_reserved: the most bytes that the allocator had of the driver.
-        out_of_memory: what the program asked for when the card was full; ``""``: it fits.
-        notes: what the prediction assumed, in sentences.
-        unknown: what cannot be known without a GPU -> the most bytes that one call may take for it beside what is counted.
+        settings: the settings of PyTorch's CUDA allocator in this prediction.
+        peak_reserved: the most bytes that the allocator reserved.
+        out_of_memory: the request that the card could not serve; ``""`` if the program fits.
+        notes: the assumptions of the prediction, in sentences.
+        unknown: a reason why bytes cannot be known without a GPU -> the most bytes that one call may add for it.
     """
 
     settings: str
@@ -57,34 +57,34 @@ def predict(
 ) -> Prediction:
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
 
-    ``run`` makes its model, optimizer and data, and takes a few steps, on whatever devices it names. No GPU is needed: nothing
-    is computed, and tensors have no memory. Lifetimes are those of PyTorch's own autograd. Kernels are chosen as on an A100.
+    ``run`` makes its model, optimizer and data, and trains for a few steps, on any devices. No GPU is needed: nothing is
+    computed, and tensors have no memory. PyTorch's own autograd decides the lifetimes. Kernels are chosen as on an A100.
 
     Args:
-        device: whose memory is counted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``.
-        settings: of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        capacity: bytes of the card. Where they do not suffice the program gets PyTorch's ``torch.OutOfMemoryError``.
+        device: the device that is predicted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``.
+        settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
+        capacity: the card's memory in bytes. If it is too small, the program gets PyTorch's ``torch.OutOfMemoryError``.
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
         ``torch.cuda.max_memory_reserved()`` would.
 
     Raises:
-        DataDependenceError: the program decides by values; the message says where.
-        NotOfferedError: it does what is not predicted, such as sparse tensors, graphs, or tensors in threads of its own.
-        DeviceError: it trains a model that was made before.
+        DataDependenceError: the program branches on values; the message names the line.
+        NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own.
+        DeviceError: it trains a model that was made before the prediction.
         ValueError: there is no such device, PyTorch would refuse the settings, or PyTorch is not installed.
     """
     try:
         import torch
     except ImportError as error:
-        raise ArgumentError("predict: PyTorch is needed, and is not installed: pip install torch") from error
+        raise ArgumentError("predict: PyTorch is not installed: pip install torch") from error
     from .program.run import run_program
 
     place = torch.device(device)
     if place.type not in ("cuda", "cpu"):
         raise ArgumentError(f'predict: expected device="cuda" or "cpu", found {device!r}')
     if _lock._is_owned():  # type: ignore[attr-defined]
-        raise NotOfferedError("predict: found inside of a program that is predicted. Call one after the other")
+        raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
         return Prediction.of_run(*run_program(lambda: run(*args, **kwargs), place, settings, capacity))

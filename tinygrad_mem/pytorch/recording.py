@@ -1,4 +1,4 @@
-"""One device of a snapshot, in columns: its events, its segments at the end, and how they were at the beginning."""
+"""One device of a snapshot: its events, in columns, and its segments at the end and at the beginning."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Action(IntEnum):
     SEGMENT_UNMAP = 6
     OOM = 7
     SNAPSHOT = 8
-    OTHER = 9  # annotations, and what later versions may add: no byte moves
+    OTHER = 9  # annotations, and kinds of later versions: they change no bytes
 
 
 class RecordedBlock(NamedTuple):
     """A block of a segment.
 
     Attributes:
-        address, size: in bytes; ``requested`` is what was asked for.
-        state: ``active_allocated``, ``active_awaiting_free`` (by another stream), or ``inactive``: free.
-        stack: number of the stack that asked for it; 0: not known.
+        address, size: in bytes; ``requested``: the requested bytes.
+        state: ``active_allocated``, ``active_awaiting_free`` (another stream uses it), or ``inactive``: free.
+        stack: number of the stack that allocated it; 0 if unknown.
     """
 
     address: int
@@ -68,11 +68,11 @@ class Recording:
 
     Attributes:
         device: its number.
-        events: array of :data:`EVENT`, in order. Of an out-of-memory event, ``size`` is what was asked for and ``address``
-            what the driver had left.
-        segments: as they were when the snapshot was written.
-        settings: the allocator's settings, where the snapshot says them.
-        pools: memory pools, by the number that the events have.
+        events: array of :data:`EVENT`, in order. In an out-of-memory event, ``size`` is the request and ``address`` the bytes
+            that the driver had left.
+        segments: the segments when the snapshot was written.
+        settings: the allocator's settings, if the snapshot has them.
+        pools: memory pools; events have their numbers.
     """
 
     device: int
@@ -82,7 +82,7 @@ class Recording:
     pools: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])
 
     def older_blocks(self, settings: Settings) -> list[RecordedBlock]:
-        """The blocks that were there when the recording began, by address; also those in segments that it does not name."""
+        """The blocks that existed when the recording began, by address, including those in segments that it does not name."""
         found = self._older_blocks()
         for segment in self.at_beginning(settings)[0]:
             found.update({block.address: block for block in segment.blocks if block.state != "inactive"})
@@ -90,10 +90,10 @@ class Recording:
         return sorted(blocks)
 
     def at_beginning(self, settings: Settings) -> tuple[list[RecordedSegment], int]:
-        """The segments when the recording began, and how many of their blocks may be longer than is known.
+        """The segments when the recording began, and the number of their blocks that may be longer than is known.
 
-        A block was there if it is freed, or alive in the end, and was never allocated. Blocks that were freed are as long as
-        their request; what is left behind a large one belongs to it too where it is too short to be a free block.
+        A block existed then if it was freed, or is alive at the end, and was never allocated. A block that was freed is as
+        long as its request; a large one also has the rest behind it, if that is too short to be a free block.
         """
         older = self._older_blocks()
         starts = sorted(older)
@@ -111,7 +111,7 @@ class Recording:
         return found, unsure
 
     def space_begins(self, pieces: list[RecordedSegment]) -> int:
-        """The lowest address of an expandable segment that has memory in ``pieces``: pages may be mapped below them later."""
+        """The lowest address of the expandable segment with memory in ``pieces``: pages may be mapped below them later."""
         first = pieces[0]
         pool = self.pools.index(first.pool) if first.pool in self.pools else len(self.pools)
         said = self.events[(self.events["stream"] == first.stream) & (self.events["pool"] == pool)]
@@ -120,12 +120,12 @@ class Recording:
         said = said[small == first.small]
         change = np.where(said["action"] == Action.SEGMENT_MAP, 1, -1) * said["size"].astype(np.int64)
         left = sum(piece.size for piece in pieces) + np.cumsum(change)
-        gone = np.flatnonzero(left == 0)  # then the whole segment went; a later one lies elsewhere
+        gone = np.flatnonzero(left == 0)  # then the whole segment was released; a later one is at another address
         said = said[: gone[0]] if len(gone) else said
         return min([first.address, *said["address"].tolist()])
 
     def _older_blocks(self) -> dict[int, RecordedBlock]:
-        """The blocks that were alive at the beginning, by address; size 0 where only the request is known."""
+        """The blocks that were alive at the beginning, by address; size 0 if only the request is known."""
         moved = np.flatnonzero(self.events["action"] <= Action.FREE_COMPLETED).astype(np.int32)
         first = self.events[moved[np.unique(self.events["address"][moved], return_index=True)[1]]]
         born = set(first["address"][first["action"] == Action.ALLOC].tolist())
@@ -146,7 +146,7 @@ class Recording:
         return older
 
     def _older_segments(self) -> list[RecordedSegment]:
-        """The segments at the end, with what came since taken away, and what went since put back."""
+        """The segments at the beginning: those at the end, without those added since, and with those released since."""
         found = {segment.address: segment._replace(blocks=[]) for segment in self.segments}
         asked = (self.events["action"] >= Action.SEGMENT_ALLOC) & (self.events["action"] <= Action.SEGMENT_UNMAP)
         for event in self.events[asked][::-1]:
@@ -155,14 +155,14 @@ class Recording:
                 found.pop(address, None)
             elif action == Action.SEGMENT_FREE:
                 pool = self.pools[event["pool"]]
-                small = size <= 2 * SMALL  # large ones are longer, but for settings that nobody has
+                small = size <= 2 * SMALL  # large ones are longer, except under unusual settings
                 found[address] = RecordedSegment(address, size, int(event["stream"]), small, False, [], pool)
             elif action in (Action.SEGMENT_MAP, Action.SEGMENT_UNMAP):
                 _turn_back(found, event, self.pools, mapped=action == Action.SEGMENT_MAP)
         return sorted(found.values())
 
     def _length(self, block: RecordedBlock, end: int, segment: RecordedSegment, settings: Settings) -> tuple[int, bool]:
-        """The length of a block that is freed later; ``end`` is where the next one begins. And whether it is sure."""
+        """The length of a block that is freed later, and whether that is sure. ``end`` is the beginning of the next one."""
         size = settings.rounded(block.requested)
         start = block.address + size
         if end <= start or segment.small or segment.expandable:
@@ -184,7 +184,7 @@ class Recording:
 
     @cached_property
     def _allocations(self) -> tuple[np.ndarray, np.ndarray]:
-        """Addresses that were handed out, sorted, and the numbers of their events."""
+        """Allocated addresses, sorted, and the numbers of their events."""
         number = np.flatnonzero(self.events["action"] == Action.ALLOC)
         address = self.events["address"][number].astype(np.int64)
         order = np.argsort(address, kind="stable")
@@ -192,13 +192,13 @@ class Recording:
 
     @cached_property
     def _frees(self) -> dict[int, int]:
-        """Address -> number of the event that first frees it."""
+        """Address -> number of the first event that frees it."""
         number = np.flatnonzero(self.events["action"] == Action.FREE_REQUESTED)[::-1]
         return dict(zip(self.events["address"][number].tolist(), number.tolist(), strict=True))
 
 
 def with_gaps(blocks: list[RecordedBlock], start: int, end: int, state: str) -> list[RecordedBlock]:
-    """The blocks from ``start`` to ``end``, and between them blocks of this state."""
+    """The blocks from ``start`` to ``end``, with blocks of this state in the gaps."""
     found = []
     for block in blocks:
         if block.address > start:
@@ -216,7 +216,7 @@ def _turn_back(found: dict[int, RecordedSegment], event: np.void, pools: list[tu
     if mapped:
         holder = next((s for s in found.values() if s.address <= address and address + size <= s.address + s.size), None)
         if holder is None:
-            return  # the recording does not name where it went
+            return  # the recording does not name its address
         del found[holder.address]
         for start, end in ((holder.address, address), (address + size, holder.address + holder.size)):
             if start < end:

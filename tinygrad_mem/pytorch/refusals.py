@@ -1,4 +1,4 @@
-"""The moments at which the card had no memory for a request, and what would have helped."""
+"""Requests that failed because the card had no memory, and the changes that would have helped."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from .unused import Unused, unused
 from .what_if import recorded_capacity
 
 HELPFUL = ("expandable_segments:True", "max_split_size_mb:128")
-"""Settings that are tried for a request that the free pieces together could have served."""
+"""Settings to try if the free pieces together were large enough for the request."""
 
 
 @dataclass
 class Refusal:
-    """A request that the card could not serve.
+    """A request that failed.
 
     Attributes:
-        event: its number; ``line``: who asked; ``asked``: for how many bytes.
+        event: its number; ``line``: the line that asked; ``asked``: the requested bytes.
         left: bytes that the driver had left.
         state: the reserved bytes at that moment.
-        limited: the driver had enough: a limit of this process (``torch.cuda.set_per_process_memory_fraction``), or another
-            process that was faster, refused it; then nothing below is known.
-        capacity: reserved and left: what this process could have had; ``None``: not known.
-        lacking: bytes that were too few even if nothing free had been in pieces; 0 or less: there were enough.
-        shares: who had what was allocated, most first.
-        helps: what would have helped, and how that is known.
+        limited: True if the driver had enough, so that a limit of this process
+            (``torch.cuda.set_per_process_memory_fraction``) or another process was the reason; then nothing below is known.
+        capacity: bytes that this process could have had, reserved and left; ``None`` if unknown.
+        lacking: bytes that would have been missing even if all free bytes had been in one piece; 0 or less: none.
+        shares: the owners of the allocated bytes, largest first.
+        helps: changes that would have helped, and the reasons.
     """
 
     event: int
@@ -46,7 +46,8 @@ class Refusal:
 
 
 def refusals(evidence: Evidence, grown: Growth, most: int) -> tuple[int, list[Refusal]]:
-    """Count how often the card had no memory; tell the first ``most`` times, and of the first what would have helped."""
+    """The number of requests that failed, and the first ``most`` of them; the first one with the changes that would have
+    helped."""
     where = np.flatnonzero(evidence.recording.events["action"] == Action.OOM).tolist()
     found = [_refusal(evidence, at) for at in where[:most]]
     for first in found[:1]:
@@ -66,27 +67,27 @@ def _refusal(evidence: Evidence, at: int) -> Refusal:
 
 
 def _settings(evidence: Evidence, refusal: Refusal) -> list[str]:
-    """Settings under which the model serves the request on a card of the same size."""
+    """Settings with which the model serves the request on a card of the same size."""
     if refusal.capacity is None or refusal.lacking is None or refusal.lacking > 0:
         return []
     found = []
     for settings in HELPFUL:
         failed = replay(evidence.recording, settings, refusal.capacity).out_of_memory
         if not any(at <= refusal.event for at in failed):
-            found.append(f"{settings}: a replay within {refusal.capacity:,} bytes serves it")
+            found.append(f"{settings}: a replay within {refusal.capacity:,} bytes serves the request")
     return found
 
 
 def _growth(grown: Growth, refusal: Refusal) -> list[str]:
-    """The lines that grew from iteration to iteration by as much as was lacking."""
+    """The lines that grew over the iterations by at least the missing bytes."""
     return [
-        f"to let go what {each.line} asks for: {each.bytes:,} bytes in {each.of} iterations"
+        f"to free the blocks of {each.line}: {each.bytes:,} bytes in {each.of} iterations"
         for each in grown.grown
         if each.bytes >= max(refusal.lacking or 0, 1)
     ]
 
 
 def _less(refusal: Refusal) -> list[str]:
-    """The largest share, where no setting of the allocator can help."""
+    """The largest share, if no setting of the allocator can help."""
     enough = [share for share in refusal.shares[:1] if share.bytes >= (refusal.lacking or 0) > 0]
-    return [f"less than the {share.bytes:,} bytes ({share.category}) of {share.line}" for share in enough]
+    return [f"fewer than the {share.bytes:,} bytes ({share.category}) of {share.line}" for share in enough]

@@ -1,4 +1,5 @@
-"""The requests of a recording, run again through PyTorch's allocator: as they were, under other settings, on another card."""
+"""Runs the requests of a recording again through the model of PyTorch's allocator: as recorded, with other settings, or on
+another card."""
 
 from __future__ import annotations
 
@@ -25,20 +26,20 @@ class Replay:
     """The result of running the requests of a recording through the allocator.
 
     Attributes:
-        settings: under which it ran.
-        allocations: how many requests there were.
-        as_recorded: how many of them got the address that they have in the recording.
-        segments: how many segments the driver gave (for expandable segments: how often it mapped pages).
-        segments_as_recorded: how many of them at the recorded moment with the recorded size.
-        peak_allocated, peak_reserved: the most bytes in use, and taken of the driver.
-        peak_fragmentation: the most bytes that were reserved and not in use, when reserved was at its peak.
-        out_of_memory: numbers of the events whose request the driver could not serve; -1: what was there at the beginning.
-        assumed: how many blocks were there at the beginning whose length the recording does not say for sure.
+        settings: the allocator's settings.
+        allocations: the number of requests.
+        as_recorded: the number of requests that got the recorded address.
+        segments: the number of segments that the driver gave (for expandable segments: of mappings of pages).
+        segments_as_recorded: the number of segments at the recorded moment with the recorded size.
+        peak_allocated, peak_reserved: the most bytes in use, and reserved.
+        peak_fragmentation: the most bytes that were reserved but unused when the reserved bytes were at their peak.
+        out_of_memory: numbers of the events whose request failed; -1 for the blocks of the beginning.
+        assumed: the number of blocks of the beginning whose length the recording does not show for sure.
         timeline: (event, allocated, reserved) after each event that changed them; int64, shape (n, 3).
-        fragmentation: (event, could be had again, stuck, waiting) after the same events: what is reserved and not allocated;
-            int64, shape (n, 4). ``torch.cuda.empty_cache`` gives the first back. The second are free, but a part of their
+        fragmentation: (event, releasable, stuck, waiting) after the same events: bytes that are reserved but not allocated;
+            int64, shape (n, 4). ``torch.cuda.empty_cache`` releases the first. The second are free, but a part of their
             segment or page is in use, or it belongs to a private pool. The third are freed, and another stream uses them.
-        sizes: bytes that the block of each event's request has, 0 where the event is none; int64, shape (events,).
+        sizes: bytes of the block that each event allocates, 0 for other events; int64, shape (events,).
     """
 
     settings: str
@@ -58,11 +59,11 @@ class Replay:
 
 
 class _RecordedDriver(Driver):
-    """The driver of the recording: asked for what it was asked for then, it gives the address that it gave then."""
+    """A driver that gives the recorded addresses, if it is asked for the recorded segments."""
 
     def __init__(self, replay: Replay) -> None:
         super().__init__()
-        self.due: list[tuple[Action, int, int]] = []  # what the recording says that the driver gave before the next request
+        self.due: list[tuple[Action, int, int]] = []  # what the driver gave before the next request, according to the recording
         self.refuses = False
         self._replay = replay
 
@@ -83,7 +84,7 @@ class _RecordedDriver(Driver):
         return next((start for action, start, _ in self.due if action == Action.SEGMENT_MAP), address), size
 
     def _recorded(self, action: Action, size: int) -> int | None:
-        """The address where this was given at this moment of the recording."""
+        """The recorded address, if this was given at this moment of the recording."""
         self._replay.segments += 1
         found = next((due for due in self.due if due[0] == action and due[2] == size), None)
         if found is None:
@@ -94,10 +95,10 @@ class _RecordedDriver(Driver):
 
 
 class _Run:
-    """One replay under way.
+    """A running replay.
 
     Attributes:
-        address: recorded address of a block -> where it lies here.
+        address: recorded address of a block -> its address here.
     """
 
     def __init__(self, recording: Recording, settings: str | None, capacity: int | None, anew: bool = False) -> None:
@@ -118,7 +119,7 @@ class _Run:
         self._sizes = [0] * len(recording.events)
 
     def _restore(self, segments: list[RecordedSegment]) -> None:
-        """Put the allocator into the state of the beginning."""
+        """Give the allocator the recorded state of the beginning."""
         spaces: dict[Home, list[RecordedSegment]] = {}
         for segment in segments:
             home = Home(segment.pool, segment.small, segment.stream)
@@ -131,7 +132,7 @@ class _Run:
                 self._restore_chain(home, segment.blocks, False)
         if self.driver.capacity is not None and self.driver.taken > self.driver.capacity:
             self.result.out_of_memory.append(-1)
-        for home, pieces in spaces.items():  # each has one range of addresses, which may begin below what has memory
+        for home, pieces in spaces.items():  # each has one range of addresses, which may begin below the mapped pages
             start = self.recording.space_begins(pieces)
             held = [block for piece in pieces for block in piece.blocks]
             self._restore_chain(home, with_gaps(held, start, start + SPACE, "unmapped"), True)
@@ -164,7 +165,7 @@ class _Run:
             self.allocator.free(block.address)
 
     def _ask_again(self, segments: list[RecordedSegment]) -> None:
-        """Ask for the blocks that were there at the beginning, as if the program had started under these settings."""
+        """Allocate the blocks of the beginning, as if the program had started with these settings."""
         for segment in segments:
             for held in segment.blocks:
                 if held.state != "inactive":
@@ -178,7 +179,7 @@ class _Run:
                         self.allocator.free(self.address[held.address])
 
     def run(self) -> Replay:
-        """All events, in order."""
+        """Run all events, in order."""
         events = self.recording.events
         waits = self._waits()
         columns = (events[name].tolist() for name in ("action", "address", "size", "stream", "pool"))
@@ -200,7 +201,7 @@ class _Run:
         return self._finished()
 
     def _waits(self) -> set[int]:
-        """Numbers of the events that free a block on which another stream still works: it is free at a later event."""
+        """Numbers of the events that free a block that another stream still uses: it becomes free at a later event."""
         events = self.recording.events
         freed = np.flatnonzero(events["action"] == Action.FREE_REQUESTED)
         after = np.append(events, np.zeros(1, events.dtype))[freed + 1]
@@ -223,13 +224,13 @@ class _Run:
     def _free(self, recorded: int, waits: bool) -> None:
         address = self.address.get(recorded)
         if address is None:
-            return  # its request could not be served here
+            return  # its request failed here
         if waits:
             self.allocator.record_stream(address, -1)
         self.allocator.free(address)
 
     def _completed(self, recorded: int) -> bool:
-        """End the wait of a freed block; whether it waited."""
+        """End the wait of a freed block. True if it waited."""
         address = self.address.pop(recorded, None)
         block = self.allocator.blocks.get(address) if address is not None else None
         if block is None or block.state is not State.WAITING:
@@ -238,11 +239,11 @@ class _Run:
         return True
 
     def _refused(self, number: int, size: int, stream: int, pool: int) -> None:
-        """A request that the driver could not serve in the recording."""
+        """Repeat a request that failed in the recording."""
         if isinstance(self.driver, _RecordedDriver):
             self.driver.refuses = True
         try:
-            # where it is served here, the program would have gone on: nobody frees it in the recording
+            # if it succeeds here, the program would have gone on; the recording never frees it
             self.allocator.free(self.allocator.malloc(size, stream, self.recording.pools[pool]))
         except OutOfMemoryError:
             self.result.out_of_memory.append(number)
@@ -251,14 +252,14 @@ class _Run:
                 self.driver.refuses = False
 
     def _driver_said(self, action: Action, address: int, size: int) -> None:
-        """Segments that the recording gives back go now; those that it takes are there for the next request."""
+        """Release the segments that the recording releases; note those that the next request gets."""
         assert isinstance(self.driver, _RecordedDriver)
         if action not in _GIVES:
             self.driver.due.append((action, address, size))
             return
         block = next((b for b in self.allocator.blocks.values() if b.address <= address < b.address + b.size), None)
         if block is None or block.state is not State.FREE:
-            return  # it lies elsewhere here
+            return  # it has another address here
         if action == Action.SEGMENT_UNMAP:
             self.allocator.unmap(block)
         elif not block.split:
@@ -287,8 +288,8 @@ def _recorded(settings: str) -> Settings:
         return parse(settings)
     except ArgumentError as error:
         raise ArgumentError(
-            f"replay: the program ran under {settings!r}, which this model does not know, so the blocks that it had when the "
-            f"recording began cannot be put in their places ({error})"
+            f"replay: the program ran with settings {settings!r}, which this model does not know, so its blocks when the "
+            f"recording began cannot get their addresses ({error})"
         ) from None
 
 
@@ -300,20 +301,22 @@ def replay(
     *,
     anew: bool = False,
 ) -> Replay:
-    """Run the requests of a recording through PyTorch's allocator: as they were, under other settings, or on another card.
+    """Run the requests of a recording through the model of PyTorch's allocator: as recorded, with other settings, or on
+    another card.
 
     Args:
-        source: a snapshot's file, a recording of one, or a track of ours, whose requests are then PyTorch's.
-        settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``None``: those of the recording. Under other settings the blocks that were
-            there when the recording began are asked for anew, in the order of their addresses.
-        capacity: bytes that the driver has; ``None``: what it gave in the recording, else as much as is asked for.
-        device: of a snapshot with several, which one.
-        anew: ask for the blocks that were there anew under the recorded settings too: what other settings compare with.
+        source: a snapshot's file, a recording of one, or a track of this library, whose requests PyTorch's allocator then
+            serves.
+        settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``None`` for the recorded ones. With other settings, the blocks that
+            existed when the recording began are allocated first, in the order of their addresses.
+        capacity: bytes that the driver has; ``None`` for those that it gave in the recording, or else no limit.
+        device: the number of the device, if the snapshot has several.
+        anew: allocate the blocks of the beginning also with the recorded settings, to compare with other settings.
 
     Raises:
-        FileFormatError: the file is no snapshot.
-        ValueError: PyTorch would refuse the settings; the recorded ones are not known; or there are several devices and none is
-            named.
+        FileFormatError: the file is not a snapshot.
+        ValueError: PyTorch would refuse the settings; the recorded ones are not known; or there are several devices and none
+            is named.
     """
     if isinstance(source, Track):
         source = of_track(source)
@@ -323,7 +326,7 @@ def replay(
 
 
 def of_track(track: Track) -> Recording:
-    """The requests of a track of ours, as PyTorch's allocator would hear them. Blocks that are older come first."""
+    """The requests of a track of this library, in the form of a recording. Older blocks come first."""
     log = track.log
     kind, address, requested = (log.column(name) for name in ("kind", "address", "requested"))
     older, asked, freed = kind == Kind.OLDER, kind == Kind.MALLOC, kind == Kind.FREE

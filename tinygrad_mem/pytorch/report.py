@@ -1,4 +1,4 @@
-"""The answers to what the owner of a snapshot asks first: who had the peak, what is stuck, what grows, what was refused."""
+"""The first answers about a snapshot: the owners of the peak, stuck bytes, growth, and requests that failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .unused import Unused, unused
 
 @dataclass
 class Owner:
-    """A line's blocks at the peak; ``without``: the highest point, had they not been there and all else been the same."""
+    """The blocks of one line at the peak. ``without``: the peak without them, if all else were the same."""
 
     line: str
     category: str
@@ -33,9 +33,10 @@ class Peak:
     """The moment at which most bytes were allocated.
 
     Attributes:
-        event: after which; -1: before the first. ``phase``: the part of a training step, ``""``: not known.
-        iteration: the number of the iteration that it is in, from 1; ``None``: not known.
-        owners: who had it, most first; they add up to ``bytes``.
+        event: the number of the event before it; -1 if it is before the first. ``phase``: the part of a training step, ``""``
+            if unknown.
+        iteration: the number of its iteration, from 1; ``None`` if unknown.
+        owners: the owners of its bytes, largest first; they add up to ``bytes``.
     """
 
     event: int
@@ -50,14 +51,14 @@ class Report:
     """The answers for one device of a snapshot.
 
     Attributes:
-        settings: of the allocator, as recorded; ``""``: PyTorch's defaults, or not said.
-        seconds: from the first event to the last; ``None``: events have no times.
-        requests: how many allocations there were; ``as_recorded``: how many of them the model of the allocator put at the
-            recorded address; ``assumed``: blocks that were there before and whose length is not sure.
-        peak_reserved: most bytes that were reserved.
-        moments: what was reserved at some moments: ``peak``, ``out of memory`` or ``reserved peak``, ``end``; none of a file
-            that names no segments.
-        refused: how often the card had no memory; ``refusals`` has the first few.
+        settings: the recorded settings of the allocator; ``""`` for PyTorch's defaults, or if unknown.
+        seconds: the time from the first event to the last; ``None`` if events have no times.
+        requests: the number of allocations; ``as_recorded``: those that the model of the allocator put at the recorded
+            address; ``assumed``: older blocks whose length is not sure.
+        peak_reserved: most reserved bytes.
+        moments: the reserved bytes at some moments: ``peak``, ``out of memory`` or ``reserved peak``, ``end``; empty if the
+            file names no segments.
+        refused: the number of requests that failed; ``refusals`` has the first few.
     """
 
     device: int
@@ -75,12 +76,12 @@ class Report:
     refusals: list[Refusal]
 
     def data(self) -> dict[str, Any]:
-        """Everything as plain dicts, lists, texts and numbers."""
+        """All answers as plain dicts, lists, texts and numbers."""
         return asdict(self)
 
 
 def report(evidence: Evidence, top: int = 5) -> Report:
-    """The answers for one device; ``top``: of how many owners of the peak it is said what the peak were without them."""
+    """The answers for one device. ``top``: the number of owners for which the peak without them is computed."""
     recording = evidence.recording
     ran = replay(recording)
     found = iterations(evidence)
@@ -132,6 +133,6 @@ def _moments(evidence: Evidence, ran: Replay, refused: list[Refusal]) -> dict[st
 
 
 def _most_reserved(evidence: Evidence, ran: Replay) -> int:
-    """The first event after which most was reserved, and what it was asked for is in use."""
+    """The first event after which most was reserved and the requested block is in use."""
     settled = ran.timeline[evidence.recording.events["action"][ran.timeline[:, 0]] <= Action.FREE_COMPLETED]
     return int(settled[np.argmax(settled[:, 2]), 0]) if len(settled) else -1

@@ -13,27 +13,27 @@ from typing import Any
 from ..errors import ArgumentError
 
 MIB = 1 << 20
-SMALLEST = 512  # every block's size is a multiple of it
-SMALL = MIB  # a request up to here is small
+SMALLEST = 512  # the size of every block is a multiple of it
+SMALL = MIB  # largest small request
 SMALL_SEGMENT = 2 * MIB
-LARGE_SEGMENT = 20 * MIB  # asked for a large request below OWN_SEGMENT
-OWN_SEGMENT = 10 * MIB  # a request from here on has a segment of its own, of a multiple of 2 MiB
-_INTERVALS = 16  # powers of two from 1 MiB to 64 GiB, each of which may have its own number of divisions
+LARGE_SEGMENT = 20 * MIB  # bytes of a segment for a large request below OWN_SEGMENT
+OWN_SEGMENT = 10 * MIB  # requests from this size on get their own segment, a multiple of 2 MiB
+_INTERVALS = 16  # powers of two from 1 MiB to 64 GiB: each may have its own number of divisions
 _UNLIMITED = 1 << 63
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings that a string names; the defaults are PyTorch's.
+    """The settings in a string. Defaults are PyTorch's.
 
     Attributes:
         max_split_size: bytes; a block of this size or more is never split.
         max_non_split_rounding: bytes by which a block of ``max_split_size`` or more may exceed a request for one.
-        divisions: for each power of two from 1 MiB on, into how many sizes it is divided (0 and 1: not at all).
-        garbage_collection_threshold: share of what the process may have, from which on old free segments are given back.
-        expandable_segments: a segment grows by mapped pages.
+        divisions: for each power of two from 1 MiB on, the number of sizes into which it is divided (0 and 1: no division).
+        garbage_collection_threshold: share of the process's memory from which on old free segments are released.
+        expandable_segments: segments grow by mapped pages.
         large_segment: bytes of the segment for large requests below 10 MiB.
-        per_process_memory_fraction: share of the card that the process may have; ``None``: PyTorch does not ask.
+        per_process_memory_fraction: share of the card that the process may use; ``None`` for no limit.
     """
 
     max_split_size: int = _UNLIMITED
@@ -45,7 +45,7 @@ class Settings:
     per_process_memory_fraction: float | None = None
 
     def rounded(self, size: int) -> int:
-        """The bytes that a request of ``size`` bytes takes: a multiple of 512, or the next division of a power of two."""
+        """The bytes of a block for a request of ``size`` bytes: a multiple of 512, or the next division of a power of two."""
         if size < SMALLEST:
             return SMALLEST
         divisions = self.divisions[min(max(size.bit_length() - MIB.bit_length(), 0), _INTERVALS - 1)]
@@ -55,7 +55,7 @@ class Settings:
         return -(-size // step) * step
 
     def segment_size(self, rounded: int) -> int:
-        """The bytes of the segment that is asked of the driver for a request of ``rounded`` bytes."""
+        """The bytes of a new segment for a request of ``rounded`` bytes."""
         if rounded <= SMALL:
             return SMALL_SEGMENT
         return self.large_segment if rounded < OWN_SEGMENT else -(-rounded // (2 * MIB)) * (2 * MIB)
@@ -71,7 +71,7 @@ def parse(text: str) -> Settings:
     """Read a settings string, such as ``"max_split_size_mb:128,expandable_segments:True"``.
 
     Raises:
-        ValueError: PyTorch would refuse it too, or the setting changes what this model does not have.
+        ValueError: PyTorch would refuse it too, or the model lacks what the setting changes.
     """
     found: dict[str, Any] = {}
     for key, value in _pairs(text):
@@ -127,10 +127,10 @@ def _switch(key: str, value: str) -> bool:
 
 
 def _divisions(key: str, value: str) -> tuple[int, ...]:
-    """One number for all sizes, or ``[256:1,512:2,>:8]``: megabytes and the divisions from there on.
+    """One number for all sizes, or ``[256:1,512:2,>:8]``: megabytes, and the divisions from that size on.
 
-    As PyTorch does it, the first entry holds below its size too, an entry holds for its own power of two only, and ``>`` holds
-    from the last entry on, that entry included.
+    As in PyTorch, the first entry also counts below its size, an entry counts for its own power of two only, and ``>`` counts
+    from the last entry on, which it includes.
     """
     if not value.startswith("["):
         return (_power_of_two(key, value),) * _INTERVALS

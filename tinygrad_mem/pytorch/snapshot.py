@@ -1,4 +1,4 @@
-"""PyTorch's memory snapshot: the file that ``torch.cuda.memory._dump_snapshot`` writes, read into recordings, one a device.
+"""A reader of PyTorch's memory snapshots, the files of ``torch.cuda.memory._dump_snapshot``: one recording for each device.
 
 The format has changed with PyTorch's versions: blocks with and without addresses, requested sizes and stacks; memory pools;
 settings. What a file does not say is left out, never made up.
@@ -60,7 +60,7 @@ class Snapshot:
 
 
 class _Events:
-    """The events of one device, as they come."""
+    """Collects the events of one device."""
 
     def __init__(self, what: str) -> None:
         self.what, self.count, self.rows = what, 0, np.zeros(_EVENTS, EVENT)
@@ -73,7 +73,7 @@ class _Events:
             new = np.array(rows, EVENT)
         except (TypeError, KeyError, AttributeError, OverflowError, ValueError) as error:
             raise FileFormatError(f"{self.what}: an event after number {self.count:,} is damaged: {error!r:.80}") from None
-        if self.count + len(new) > len(self.rows):  # grown in place: at most an eighth is copied for nothing
+        if self.count + len(new) > len(self.rows):  # grows by an eighth at a time
             self.rows.resize(max(len(self.rows) * 5 // 4, self.count + len(new)), refcheck=False)
         self.rows[self.count : self.count + len(new)] = new
         self.count += len(new)
@@ -130,7 +130,7 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     if isinstance(whole, list):  # torch.cuda.memory_snapshot(): the segments alone
         whole = {"segments": whole}
     if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
-        reader.refuse("it is a pickle, but no memory snapshot: it has no segments")
+        reader.refuse("it is a pickle, but not a memory snapshot: it has no segments")
     segments: dict[int, list[RecordedSegment]] = {}
     pools: dict[int, dict[tuple[int, int], int]] = {device: found.pools for device, found in events.items()}
     try:
@@ -139,7 +139,7 @@ def _read(file: IO[bytes], what: str, progress: Callable[[int], object]) -> Snap
     except (TypeError, KeyError, AttributeError, ValueError, FileFormatError) as error:
         reader.refuse(f"a segment is damaged: {error!r:.80}")
     settings = _settings(whole.get("allocator_settings"))
-    ours = isinstance(whole.get("tinygrad_mem"), (list, tuple))  # a track of ours: its segments are another allocator's
+    ours = isinstance(whole.get("tinygrad_mem"), (list, tuple))  # its segments are another allocator's
     recordings = {
         device: Recording(
             device,
@@ -174,7 +174,7 @@ def _segment(segment: dict[str, Any], stacks: Stacks) -> RecordedSegment:
 def _blocks(blocks: list[dict[str, Any]], address: int, stacks: Stacks) -> Iterator[RecordedBlock]:
     """The blocks of a segment that begins at ``address``; older versions name neither addresses nor requests."""
     for block in blocks:
-        history = block.get("history") or [{}]  # PyTorch 2.0: what was last allocated there
+        history = block.get("history") or [{}]  # PyTorch 2.0: the last block that was allocated there
         frames = block.get("frames", history[0].get("frames"))
         stack = frames.stack if type(frames) is StackList else 0
         size = block["size"]
@@ -187,6 +187,6 @@ def _blocks(blocks: list[dict[str, Any]], address: int, stacks: Stacks) -> Itera
 
 
 def _settings(said: Any) -> str:
-    """The settings string, where the snapshot has one; whether it is known here is asked when it is needed."""
+    """The settings string, if the snapshot has one. It is parsed only when it is needed."""
     text = (said.get("PYTORCH_ALLOC_CONF") or said.get("PYTORCH_CUDA_ALLOC_CONF")) if isinstance(said, dict) else ""
     return text if isinstance(text, str) else ""

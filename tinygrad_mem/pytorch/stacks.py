@@ -1,7 +1,7 @@
-"""Stacks of PyTorch's, told: which op asked, from which line of the user's, and in which part of a training step.
+"""The origin of each stack of a snapshot: the op, the user's line, and the part of a training step.
 
-A stack has frames of Python, and of C++ where they were recorded too (``stacks="all"``), the innermost first. Each frame is
-looked at once, and then each stack once: a recording of a million events has some thousands.
+A stack has frames of Python, and of C++ if those were recorded too (``stacks="all"``), the innermost first. Each frame is
+examined once, and then each stack once: a recording of a million events has a few thousand.
 
 Source: PyTorch 2.0 to 2.13, the names in ``torch/csrc/autograd/engine.cpp``, ``torch/optim``, ``torch/nn/modules/module.py``,
 ``aten/src/ATen/cuda/CublasHandlePool.cpp``; ``torch/csrc/profiler/combined_traceback.cpp`` for the order of frames.
@@ -19,18 +19,18 @@ import numpy as np
 from .unpickle import Stacks
 
 Frame = tuple[str, int, str]
-_SHORT = 255  # the largest number of one byte
+_SHORT = 255  # the largest number in one byte
 
 
 class Origin(NamedTuple):
-    """The facts that one stack says.
+    """The facts that one stack shows.
 
     Attributes:
-        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data``; ``user``: none of these; ``""``: not told.
-        sure: whether the phase is known, and not only likely.
-        sign: what marks the block itself, one of ``SIGNS``.
-        op: the innermost op of ATen that asked, ``""`` where the stack has none.
-        line: the innermost line of the user's own code, ``""`` where the stack has none.
+        phase: ``forward``, ``backward``, ``recompute``, ``optimizer``, ``data``; ``user``: none of these; ``""``: unknown.
+        sure: True if the phase is sure, and not only likely.
+        sign: the mark of the block itself, one of ``SIGNS``.
+        op: the innermost op of ATen, ``""`` if there is none.
+        line: the innermost line of the user's own code, ``""`` if there is none.
     """
 
     phase: str = ""
@@ -41,8 +41,8 @@ class Origin(NamedTuple):
 
 
 SIGNS = ("", "workspace", "moved", "built", "state", "accumulated", "zero_grad", "copied")
-"""The marks of a block: nothing; a library's workspace; ``Module.to`` made it, a layer, an optimizer as its state; a new
-``.grad``; the end by ``zero_grad``; a copy to the device."""
+"""The marks of a block: none; a library's workspace; made by ``Module.to``, by a layer, by an optimizer as its state; a new
+``.grad``; freed by ``zero_grad``; a copy to the device."""
 _TORCH = re.compile(r"(?:^|/)torch/(?!.*site-packages)")
 _LIBRARY = re.compile(r"(?:^|/)(?:site-packages|dist-packages|lib/python3[^/]*)/|^<frozen |^<string>|^<eval_with_key>")
 _OP = re.compile(r"\bat::_ops::(\w+)::")
@@ -61,12 +61,12 @@ def _windows(filename: str) -> str:
 
 
 class _Facts(NamedTuple):
-    """The facts that one frame says, however it came to run."""
+    """The facts that one frame shows, whatever called it."""
 
     python: bool
     torch: bool  # PyTorch's own Python
     users: bool  # the user's own code, and not a library's
-    library: bool  # of a library of kernels, or its workspace
+    library: bool  # in a library of kernels, or its workspace
     tensor: bool  # it makes a tensor
     phase: str
     sure: bool
@@ -95,7 +95,7 @@ def _facts_of_cpp(name: str) -> _Facts:
 
 
 def _python_phase(filename: str, name: str) -> tuple[str, bool, str]:
-    """The phase and sign that a frame of PyTorch's own files says."""
+    """The phase and sign of a frame in one of PyTorch's own files."""
     if "torch/optim/" in filename:
         if name == "zero_grad":
             return "user", True, "zero_grad"
@@ -116,7 +116,7 @@ def _python_phase(filename: str, name: str) -> tuple[str, bool, str]:
 
 
 def _users_phase(filename: str, name: str) -> tuple[str, bool, str]:
-    """The same for files of others, whose names alone say little."""
+    """The same for other files, whose names alone show little."""
     if name == "forward":
         return "forward", True, ""
     if name == "step" and "optim" in filename.lower():
@@ -125,10 +125,10 @@ def _users_phase(filename: str, name: str) -> tuple[str, bool, str]:
 
 
 class Origins:
-    """The origins of all stacks of a snapshot, each told when it is first asked for.
+    """The origins of all stacks of a snapshot, each computed when it is first needed.
 
     Attributes:
-        has_cpp: whether frames of C++ were recorded too.
+        has_cpp: True if frames of C++ were recorded too.
     """
 
     def __init__(self, stacks: Stacks) -> None:
@@ -136,10 +136,10 @@ class Origins:
         self._facts = [_facts(frame) for frame in stacks.frames]
         self.has_cpp = not all(facts.python for facts in self._facts)
         self._lines = self._named()
-        self._told: dict[int, Origin] = {}
+        self._found: dict[int, Origin] = {}
 
     def _named(self) -> list[str]:
-        """Of each frame ``"train.py:12 step"``, without the folder that all of the user's files are in."""
+        """``"train.py:12 step"`` for each frame, without the common folder of the user's files."""
         frames = self._stacks.frames
         users = {_windows(frame[0]) for frame, facts in zip(frames, self._facts, strict=True) if facts.users}
         folders = [posixpath.dirname(name) for name in users if name.startswith("/")]
@@ -148,13 +148,13 @@ class Origins:
 
     def of(self, stack: int) -> Origin:
         """The origin of the stack of this number."""
-        found = self._told.get(stack)
+        found = self._found.get(stack)
         if found is None:
-            found = self._told[stack] = self._tell(self._stacks.stacks[stack])
+            found = self._found[stack] = self._origin(self._stacks.stacks[stack])
         return found
 
     def each(self, stacks: np.ndarray, says: Callable[[Origin], int]) -> np.ndarray:
-        """Of each stack number the number, below 2**32, that ``says`` its origin."""
+        """For each stack number, a number below 2**32 that ``says`` computes from its origin."""
         seen = np.zeros(len(self._stacks.stacks), bool)
         seen[stacks] = True
         found = np.zeros(len(seen), np.uint32)
@@ -162,7 +162,7 @@ class Origins:
         found[numbers] = [says(self.of(number)) for number in numbers.tolist()]
         return (found if found.max(initial=0) > _SHORT else found.astype(np.uint8))[stacks]
 
-    def _tell(self, stack: tuple[int, ...]) -> Origin:
+    def _origin(self, stack: tuple[int, ...]) -> Origin:
         facts = [self._facts[frame] for frame in stack]
         phase, sure = _phase(facts)
         op = next((f.op for f in facts if f.op and not f.python and not f.op.startswith(("empty", "new_empty"))), "")
@@ -175,11 +175,11 @@ class Origins:
 
 
 def _phase(facts: list[_Facts]) -> tuple[str, bool]:
-    """The innermost part of a step that a stack is in; a forward inside of backward is a recomputation."""
+    """The innermost part of a step in a stack. A forward inside a backward is a recomputation."""
     said = [(f.phase, f.sure) for f in facts if f.phase]
     python = [f for f in facts if f.python]
     if python and python[-1].torch and not any(phase == "backward" for phase, _ in said):
-        said.append(("backward", False))  # the user's program did not call this: it is a thread of autograd's own
+        said.append(("backward", False))  # the user's program did not call this: it is autograd's own thread
     if not said:
         return "user" if python else "", True
     phase, sure = said[0]
@@ -189,11 +189,11 @@ def _phase(facts: list[_Facts]) -> tuple[str, bool]:
 
 
 def _sign(facts: list[_Facts], phase: str, op: str) -> str:
-    """The mark of the block that this stack asked for, or let go."""
+    """The mark of the block that this stack allocated or freed."""
     tensor = next((i for i, f in enumerate(facts) if f.tensor), len(facts))
     if any(f.library for f in facts[:tensor]):
         return "workspace"
     at, said = next(((i, f.sign) for i, f in enumerate(facts) if f.sign), (0, ""))
     if said == "accumulated" and any(f.python or f.library for f in facts[:at]):
-        return ""  # a hook of it asked
+        return ""  # its hook allocated
     return said or ("copied" if op in _COPIES and phase in ("user", "data") else "")

@@ -17,7 +17,7 @@ _COUNTED = (
 
 
 class Counter:
-    """One counter: what it is now, its peak, and all that was ever added and taken away."""
+    """One counter: its current value, its peak, and the sums of all increases and decreases."""
 
     __slots__ = ("allocated", "current", "freed", "peak")
 
@@ -25,7 +25,7 @@ class Counter:
         self.current = self.peak = self.allocated = self.freed = 0
 
     def add(self, amount: int) -> None:
-        """Count ``amount`` up, or down where it is negative."""
+        """Add ``amount``, which may be negative."""
         self.current += amount
         if amount < 0:
             self.freed -= amount
@@ -39,14 +39,14 @@ class Stats:
     """All counters of an allocator, each for small requests, for large ones, and for all.
 
     *Allocated* bytes are in blocks that the program uses; *active* ones also in blocks that it freed and that wait for another
-    stream; *requested* ones are what was asked for, before rounding; *reserved* ones were asked of the driver; *inactive split*
-    ones are in free blocks that are a part of a segment, so that they cannot be given back.
+    stream; *requested* ones are requests before rounding; *reserved* ones come from the driver; *inactive split* ones are in
+    free blocks that are a part of a segment, so that they cannot be released.
 
     Attributes:
-        num_alloc_retries: how often the driver refused and was asked again after everything cached was given back.
-        num_ooms: how often that did not help.
-        num_sync_all_streams: how often the streams were waited for, to give back what is cached.
-        num_device_alloc, num_device_free: how often the driver was asked for memory, and given some back.
+        num_alloc_retries: the number of times that the driver refused and was asked again after the cache was released.
+        num_ooms: the number of times that this did not help.
+        num_sync_all_streams: the number of times that the allocator waited for all streams, to release the cache.
+        num_device_alloc, num_device_free: the number of times that the driver gave memory, and got it back.
     """
 
     def __init__(self) -> None:
@@ -56,20 +56,20 @@ class Stats:
         self.num_device_alloc = self.num_device_free = 0
 
     def current(self, name: str) -> int:
-        """The counter ``name`` of all requests, now."""
+        """The current value of the counter ``name`` for all requests."""
         return self._counters[name][0].current
 
     def peak(self, name: str) -> int:
-        """The most that the counter ``name`` of all requests ever was."""
+        """The peak of the counter ``name`` for all requests."""
         return self._counters[name][0].peak
 
     def reset_peak(self) -> None:
-        """Start the peaks again, as ``torch.cuda.reset_peak_memory_stats``."""
+        """Set all peaks to the current values, as ``torch.cuda.reset_peak_memory_stats`` does."""
         for counter in (self._oversize, *(each for counters in self._counters.values() for each in counters)):
             counter.peak = counter.current
 
     def by_name(self) -> dict[str, int]:
-        """Every counter by PyTorch's name."""
+        """All counters by PyTorch's names."""
         found = {
             f"{name}.{kind}.{what}": getattr(counter, what)
             for name, counters in self._counters.items()
@@ -90,10 +90,10 @@ class Stats:
                 if current > counter.peak:
                     counter.peak = current
 
-    # --- what happens -----------------------------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------------------------------
 
     def allocated(self, small: bool, size: int, requested: int) -> None:
-        """A block is in use."""
+        """Count a block that is now in use."""
         self._count("allocation", small, 1)
         self._count("allocated_bytes", small, size)
         self._count("active", small, 1)
@@ -101,20 +101,20 @@ class Stats:
         self._count("requested_bytes", small, requested)
 
     def free_requested(self, small: bool, size: int) -> None:
-        """The program has freed a block."""
+        """Count a block that the program has freed."""
         self._count("allocation", small, -1)
         self._count("allocated_bytes", small, -size)
 
     def free_completed(self, small: bool, size: int, requested: int) -> None:
-        """No stream uses the freed block any more."""
+        """Count a freed block that no stream uses any more."""
         self._count("active", small, -1)
         self._count("active_bytes", small, -size)
         self._count("requested_bytes", small, -requested)
 
     def split_used(self, small: bool, was_split: bool, size: int, rest: int) -> None:
-        """A block of ``size`` bytes serves a request; ``rest`` bytes behind it were split off, if not 0.
+        """Count a block of ``size`` bytes that serves a request. ``rest`` bytes behind it were split off, if not 0.
 
-        As in PyTorch, a free part of a segment that gets smaller goes on being one: none comes, and none goes.
+        As in PyTorch, a free part of a segment that becomes smaller still counts as the same part.
         """
         if was_split:
             self._count("inactive_split", small, 0 if rest else -1)
@@ -124,7 +124,8 @@ class Stats:
             self._count("inactive_split_bytes", small, rest)
 
     def split_freed(self, small: bool, joined: int, absorbed: int, size: int) -> None:
-        """A free block joined ``joined`` others of ``absorbed`` bytes; ``size``: of the result, 0 if it is a whole segment.
+        """Count a free block that merged with ``joined`` others of ``absorbed`` bytes into one of ``size`` bytes, 0 for a
+        whole segment.
 
         As in PyTorch, only the difference is counted.
         """
@@ -132,17 +133,17 @@ class Stats:
         self._count("inactive_split_bytes", small, size - absorbed)
 
     def segment_alloc(self, small: bool, size: int, oversize: bool) -> None:
-        """The driver gave a segment."""
+        """Count a segment that the driver gave."""
         self._segment(small, size, 1, oversize)
         self.num_device_alloc += 1
 
     def segment_free(self, small: bool, size: int, oversize: bool) -> None:
-        """A segment was given back."""
+        """Count a segment that was released."""
         self._segment(small, -size, -1, oversize)
         self.num_device_free += 1
 
     def mapped(self, small: bool, size: int) -> None:
-        """The driver mapped pages into an expandable segment, or (negative) took them back; PyTorch counts no segment."""
+        """Count pages that were mapped into an expandable segment, or (negative) unmapped. PyTorch counts no segment."""
         self._count("reserved_bytes", small, size)
         if size > 0:
             self.num_device_alloc += 1

@@ -1,4 +1,4 @@
-"""The parts of a training step, told from a recording: in which part each event happened, and in which step."""
+"""The step and the part of a training step in which each event of a recording happened."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .recording import Action, Recording
 from .stacks import Origins
 
 PHASES = ("", "user", "data", "forward", "backward", "recompute", "optimizer")
-"""The phases, by their code; ``""``: not known."""
+"""The phases, by their code; ``""`` if unknown."""
 CODE = {name: code for code, name in enumerate(PHASES)}
 _IN_A_STEP = np.array([name in ("forward", "backward", "recompute", "optimizer") for name in PHASES])
 _FORWARD, _BACKWARD = CODE["forward"], CODE["backward"]
@@ -18,13 +18,13 @@ _FORWARD, _BACKWARD = CODE["forward"], CODE["backward"]
 
 @dataclass
 class Parts:
-    """Columns, one entry an event, and one more for the end of the recording.
+    """Columns with one entry for each event, and one more for the end of the recording.
 
     Attributes:
         phase: code of the part of the step, as an index into ``PHASES``.
-        sure: whether a stack says so; else it is that of the events before it, or of a thread without Python.
-        step: number of the step; one begins with the first forward after a backward or an optimizer's step.
-        stretch: number of the part: how often the phase has changed.
+        sure: True if a stack shows it; else it is taken from the events before it, or from a thread without Python.
+        step: number of the step. A step begins with the first forward after a backward or an optimizer's step.
+        stretch: number of the part: the number of changes of the phase before it.
     """
 
     phase: np.ndarray
@@ -36,8 +36,8 @@ class Parts:
 def steps(recording: Recording, origins: Origins) -> Parts:
     """The part of a step in which each event happened.
 
-    Where stacks are of Python alone, one without frames is of a thread that runs no Python: most likely autograd's own.
-    A free whose stack was not recorded happened in the same part as what was asked for before it.
+    If stacks have only Python frames, one without frames belongs to a thread that runs no Python: most likely autograd's own.
+        A free without a recorded stack happened in the same part as the allocation before it.
     """
     events = recording.events
     phase = origins.each(events["stack"], lambda origin: CODE[origin.phase])
@@ -49,7 +49,7 @@ def steps(recording: Recording, origins: Origins) -> Parts:
         if np.any(some & ~without) and not origins.has_cpp:
             phase[without], sure[without] = _BACKWARD, False
     phase, sure = _carried_on(phase, sure & (phase > 0))
-    forward = _FORWARD if np.any(phase == _FORWARD) else CODE["user"]  # a network need not be made of modules
+    forward = _FORWARD if np.any(phase == _FORWARD) else CODE["user"]  # a network may have no modules
     part = _last(np.where(_IN_A_STEP[phase] | (phase == forward), phase, 0))
     before = np.concatenate([part[:1] * 0, part[:-1]])
     begins = (phase == forward) & (before != forward) & (before > 0)
@@ -59,13 +59,13 @@ def steps(recording: Recording, origins: Origins) -> Parts:
 
 
 def _carried_on(phase: np.ndarray, sure: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The phases, and where one is not known that of the events before."""
+    """The phases; an unknown one is replaced by that of the events before."""
     carried = _last(phase)
     return carried, sure & (carried == phase)
 
 
 def _last(column: np.ndarray) -> np.ndarray:
-    """Of each entry the last up to it that is not 0."""
+    """For each entry, the last entry up to it that is not 0."""
     if not len(column):
         return column
     place = np.maximum.accumulate(np.where(column > 0, np.arange(len(column), dtype=np.int32), 0))

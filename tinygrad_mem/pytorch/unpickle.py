@@ -1,9 +1,10 @@
 """A reader of pickles that hold plain containers, such as memory snapshots; it runs no code and imports nothing.
 
-A pickle is a program for a small stack machine, and some of its instructions call functions that the file names. Here those
-are refused. What is left: ``None``, bools, numbers, text, lists, tuples, dicts, and references to what came before.
+A pickle is a program for a small stack machine, and some of its instructions call functions that the file names. This reader
+refuses those. It knows ``None``, bools, numbers, text, lists, tuples, dicts, and references to earlier values.
 
-A snapshot may have gigabytes, most of them stacks. So its events are handed on as they come, and its stacks are kept once each.
+A snapshot may have gigabytes, most of them stacks. So its events are passed on while they are read, and each stack is kept
+once.
 
 Source: the instructions are described in CPython's ``pickletools.py``.
 """
@@ -19,12 +20,12 @@ from typing import IO, Any, NoReturn
 from ..errors import FileFormatError
 
 _CHUNK = 1 << 22
-_ROOM = 1 << 16  # bytes that are there before an instruction is read, where the file has them
+_ROOM = 1 << 16  # bytes in memory before an instruction is read, if the file has so many
 _LONGEST = 1 << 24  # bytes of one text
-_WIDEST = 1 << 14  # values that wait for their container: pickle hands over a thousand at a time
+_WIDEST = 1 << 14  # values that wait for their container: pickle adds a thousand at a time
 _DEEPEST = 64  # open containers
 _REFERENCES = re.compile(rb"(?s)\((?:j.{4}|h.){1,2000}e")
-# a value of an event, in one piece: a reference, an integer, a pair of integers, or a new list of references
+# one value of an event: a reference, an integer, a pair of integers, or a new list of references
 _VALUE = (
     rb"(h.|j.{4}|K.K.\x86\x94|K.|M.{2}|J.{4}|\x8a\x05.{5}|\x8a\x06.{6}|\x8a\x07.{7}|\x8a\x08.{8}|\]\x94\((?:j.{4}|h.){1,2000}e)"
 )
@@ -38,10 +39,10 @@ _CONSTANTS = {ord("N"): None, 0x88: True, 0x89: False}
 
 
 class Stacks:
-    """The stacks of a snapshot, each once.
+    """The stacks of a snapshot, without repetitions.
 
     Attributes:
-        frames: number -> (file, line, function), each frame once.
+        frames: number -> (file, line, function), without repetitions.
         stacks: number -> numbers of its frames, innermost first; 0 is the empty stack.
     """
 
@@ -53,10 +54,10 @@ class Stacks:
         self._numbers: dict[tuple[int, ...], int] = {(): 0}
 
     def number(self, frames: list[Any], outer: int = 0) -> int:
-        """The number of the stack of these frames; the frames of stack ``outer`` come before them.
+        """The number of the stack with these frames, which follow the frames of stack ``outer``.
 
         Raises:
-            FileFormatError: a frame is no dict of a file, a line and a function.
+            FileFormatError: a frame is not a dict of a file, a line and a function.
         """
         key = self.stacks[outer] + tuple([self._frame(frame) for frame in frames])
         found = self._numbers.get(key)
@@ -80,7 +81,7 @@ class Stacks:
 
 
 class StackList:
-    """The list behind a key ``"frames"``: the number of its stack."""
+    """The list of a key ``"frames"``; it has the number of its stack."""
 
     __slots__ = ("stack",)
 
@@ -89,27 +90,27 @@ class StackList:
 
 
 class _Traces(list):
-    """The list behind the key ``"device_traces"``: each of its items takes the events of one device."""
+    """The list of the key ``"device_traces"``: each of its items takes the events of one device."""
 
 
 class _Trace:
-    """The events of one device: they are handed on and not kept."""
+    """The list of the events of one device; they are passed on and not kept."""
 
     def __init__(self, device: int) -> None:
         self.device = device
 
 
-_EVENT = object()  # what is remembered of an event
+_EVENT = object()  # stands for an event in the memo
 
 
 class Reader:
     """Reads one pickle.
 
     Args:
-        file: where it begins.
+        file: an open file, at the beginning of the pickle.
         what: the file's name, for errors.
-        take: called with a device's number and some of its events, in order; each event is a dict, whose ``"frames"`` are the
-            number of a stack of :attr:`stacks`.
+        take: called with a device's number and some of its events, in order. Each event is a dict, whose ``"frames"`` is the
+            number of a stack in :attr:`stacks`.
         progress: called with the bytes that were read.
     """
 
@@ -132,14 +133,14 @@ class Reader:
         self._event: re.Pattern[bytes] | None = None  # the bytes of an event with these keys
 
     def refuse(self, why: str) -> NoReturn:
-        """Raise the error that says why the file is not read."""
+        """Raise the error that says why the file cannot be read."""
         raise FileFormatError(f"{self._what}: {why}")
 
     def read(self) -> Any:
         """The object that the pickle holds.
 
         Raises:
-            FileFormatError: it would run code, is damaged or incomplete, or holds something else than plain containers.
+            FileFormatError: it would run code, is damaged or incomplete, or holds other objects than plain containers.
         """
         try:
             return self._read()
@@ -205,10 +206,10 @@ class Reader:
             else:
                 stack = self._seldom(code, stack, marks)
             if len(stack) > _WIDEST:
-                self.refuse(f"more than {_WIDEST} values wait for their container; no snapshot is written so")
+                self.refuse(f"more than {_WIDEST} values wait for their container, which happens in no snapshot")
 
     def _seldom(self, code: int, stack: list[Any], marks: list[list[Any]]) -> list[Any]:
-        """The instructions that a snapshot has few of; returns the stack."""
+        """Run one of the rare instructions. Returns the stack."""
         if code == 0x80:  # PROTO
             self._at += 1
         elif code == 0x95:  # FRAME
@@ -218,7 +219,7 @@ class Reader:
             number = int.from_bytes(self._data[self._at : self._at + size], "little")
             self._at += size
             if number != len(self._memo):
-                self.refuse("it is damaged: what it remembers is not numbered in order")
+                self.refuse("it is damaged: its memo is not numbered in order")
             self._remember(stack[-1], marks)
         elif code == ord(")"):
             stack.append(())
@@ -228,11 +229,11 @@ class Reader:
         elif 0x85 <= code <= 0x87:
             count = code - 0x84
             if len(stack) < count:
-                self.refuse("it is damaged: a tuple has fewer values than it says")
+                self.refuse("it is damaged: a tuple has too few values")
             stack[-count:] = [tuple(stack[-count:])]
         elif code in _CALLS:
             self.refuse(
-                f"it is a pickle that would run code when it is loaded (instruction {_CALLS[code]}): a memory snapshot holds "
+                f"this pickle would run code when it is loaded (instruction {_CALLS[code]}): a memory snapshot holds "
                 "plain containers only. Nothing was run"
             )
         else:
@@ -242,7 +243,7 @@ class Reader:
     # --- values -----------------------------------------------------------------------------------------------------------
 
     def _list(self, stack: list[Any], marks: list[list[Any]]) -> Any:
-        """A new list: of frames or of events, where it stands behind their keys."""
+        """A new list; one of frames or of events if it follows their keys."""
         last = stack[-1] if stack else None
         if last == "frames":
             return StackList()
@@ -255,7 +256,7 @@ class Reader:
         return []
 
     def _remember(self, value: Any, marks: list[list[Any]]) -> None:
-        """Remember a value: an event as nothing, because nothing refers to one and there are millions."""
+        """Put a value into the memo. An event is not kept, because nothing refers to events and there are millions."""
         if type(value) is dict and marks and marks[-1] and type(marks[-1][-1]) is _Trace:
             self._memo.append(0)
             return
@@ -265,7 +266,7 @@ class Reader:
     def _remembered(self, number: int) -> Any:
         value = self._objects[self._memo[number]]
         if value is _EVENT:
-            self.refuse("an event refers to another; no snapshot is written so")
+            self.refuse("an event refers to another, which happens in no snapshot")
         return value
 
     def _set(self, target: Any, items: list[Any]) -> None:
@@ -285,7 +286,7 @@ class Reader:
             self.refuse("it is damaged: values belong to no list")
 
     def _stack_of_references(self, target: StackList) -> bool:
-        """Read a whole list of references at once, where one begins here."""
+        """Read a whole list of references at once, if one begins here."""
         found = _REFERENCES.match(self._data, self._at - 1)
         if found is None or target.stack:
             return False
@@ -296,7 +297,7 @@ class Reader:
     # --- events -----------------------------------------------------------------------------------------------------------
 
     def _learn(self, event: Any) -> None:
-        """Note which bytes the next events will have if they have the keys of this one: they are read faster then."""
+        """Prepare the bytes that later events with the same keys will have, so that they are read faster."""
         if type(event) is not dict or tuple(event) == self._keys:
             return
         self._keys = tuple(event)
@@ -307,7 +308,7 @@ class Reader:
             self._event = re.compile(rb"(?s)\x94\(" + b"".join(parts) + b"u")
 
     def _whole_event(self, marks: list[list[Any]]) -> dict[str, Any] | None:
-        """An event at once, where one of the expected bytes stands here."""
+        """Read an event at once, if its bytes are as expected."""
         if self._event is None or not marks or not marks[-1] or type(marks[-1][-1]) is not _Trace:
             return None
         found = self._event.match(self._data, self._at)
@@ -320,7 +321,7 @@ class Reader:
         return dict(zip(self._keys, values, strict=True))
 
     def _value(self, piece: bytes) -> Any:
-        """The value that these bytes of an event stand for."""
+        """The value of these bytes of an event."""
         code = piece[0]
         if code == 0x8A:  # LONG1
             return int.from_bytes(piece[2:], "little", signed=True)
@@ -339,7 +340,7 @@ class Reader:
         return int.from_bytes(piece[1:], "little", signed=code == ord("J"))
 
     def _list_of(self, stack: int) -> StackList:
-        """A remembered list of this stack: one object for all of them."""
+        """The list object of this stack in the memo: one for all its lists."""
         if stack not in self._lists:
             self._lists[stack] = len(self._objects)
             self._objects.append(StackList(stack))
@@ -347,7 +348,7 @@ class Reader:
         return self._objects[self._memo[-1]]
 
     def _stack_of(self, run: bytes) -> int:
-        """The number of the stack of a list of references: of one that was seen before, its bytes say all."""
+        """The number of the stack of a list of references; the bytes of an earlier list are recognized."""
         number = self._runs.get(run)
         if number is None:
             frames, at = [], 1
@@ -361,11 +362,11 @@ class Reader:
     # --- bytes ------------------------------------------------------------------------------------------------------------
 
     def _text(self, width: int) -> str:
-        """A text with its length before it."""
+        """Read a text that follows its length."""
         start = self._at + width
         length = int.from_bytes(self._data[self._at : start], "little")
         if length > _LONGEST:
-            self.refuse(f"it holds a text of {length:,} bytes; no snapshot has one above {_LONGEST:,}")
+            self.refuse(f"it holds a text of {length:,} bytes; snapshots have none above {_LONGEST:,}")
         while len(self._data) < start + length and not self._ended:
             start -= self._at
             self._fill()
@@ -383,5 +384,5 @@ class Reader:
 
 
 def _reference(number: int) -> bytes:
-    """The bytes of a reference to what was remembered as ``number``."""
+    """The bytes of a reference to entry ``number`` of the memo."""
     return bytes((ord("h"), number)) if number < 256 else b"j" + number.to_bytes(4, "little")

@@ -1,7 +1,7 @@
-"""The bytes that are reserved and not allocated: what could be had again, and what is stuck behind which blocks.
+"""The bytes that are reserved but not allocated: those that can be released, and those that are stuck beside live blocks.
 
-Told from the recorded addresses alone. A segment goes back to the driver as a whole, an expandable one page by page. So the
-free bytes of a segment (or page) in which anything is alive are stuck: other requests may use them, the driver cannot.
+They follow from the recorded addresses alone. A segment is released as a whole, an expandable one page by page. So the free
+bytes of a segment (or page) with a live block are stuck: other requests can use them, but they cannot be released.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _LATE = "(freed, another stream uses it)"
 
 @dataclass
 class Held:
-    """Free bytes that are stuck behind blocks of the same lines.
+    """Free bytes that are stuck beside blocks of the same lines.
 
     Attributes:
-        line: the line that asked for most bytes of the blocks; ``others``: how many more lines asked for some.
-        stuck: free bytes of the segments (or pages) that the blocks are in; ``largest``: the largest free piece there.
-        blocks, bytes: how many blocks hold them, and how large those are.
+        line: the line that allocated most bytes of the blocks; ``others``: the number of further lines.
+        stuck: free bytes of the segments (or pages) of the blocks; ``largest``: the largest free piece among them.
+        blocks, bytes: the number of the blocks, and their bytes.
     """
 
     line: str
@@ -38,16 +38,16 @@ class Held:
 
 @dataclass
 class Unused:
-    """Bytes at one moment; the five add up to ``reserved``.
+    """The reserved bytes at one moment; the five kinds add up to ``reserved``.
 
     Attributes:
-        event: after which.
-        allocated: in use.
-        waiting: freed, but another stream still works on them.
-        again: in segments (or pages) that are wholly free: ``torch.cuda.empty_cache`` gives them back.
-        stuck: free, in segments (or pages) where something is alive.
-        private: free, and kept for a private pool, such as a CUDA graph's.
-        held: behind what the stuck bytes are stuck, most first.
+        event: the number of the event before the moment.
+        allocated: bytes in use.
+        waiting: freed bytes that another stream still uses.
+        again: bytes of segments (or pages) that are wholly free: ``torch.cuda.empty_cache`` releases them.
+        stuck: free bytes in segments (or pages) with live blocks.
+        private: free bytes of a private pool, such as a CUDA graph's.
+        held: the blocks beside which bytes are stuck, largest first.
     """
 
     event: int
@@ -61,7 +61,7 @@ class Unused:
 
 
 def unused(evidence: Evidence, event: int) -> Unused:
-    """The reserved bytes after an event; -1: before the first."""
+    """The reserved bytes after an event; -1 for the beginning."""
     found = Unused(event)
     start, end, pool = _units(evidence, event)
     order = np.argsort(start)
@@ -86,7 +86,7 @@ def unused(evidence: Evidence, event: int) -> Unused:
 
 
 def _units(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The pieces that the driver can have back, after an event: addresses from and to, and the number of the pool."""
+    """The units that can be released, after an event: first address, end address and the number of the pool."""
     recording = evidence.recording
     settings = parse(recording.settings)
     pieces: dict[int, tuple[int, int, int]] = {}  # address -> end, pool, bytes of a page; 0: it is not expandable
@@ -114,7 +114,7 @@ def _units(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray, np.n
 
 
 def _unmap(pieces: dict[int, tuple[int, int, int]], start: int, end: int) -> None:
-    """Take the pages from ``start`` to ``end`` out of the pieces; what is left of them stays."""
+    """Remove the pages from ``start`` to ``end`` from the pieces."""
     for address, (stop, number, page) in [*pieces.items()]:
         if address < end and start < stop and page:
             del pieces[address]
@@ -130,7 +130,7 @@ def _waiting(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray]:
     if len(said) > event + 1 and not (
         said["action"][-1] == Action.FREE_COMPLETED and np.all(said["address"][-2:-1] == said["address"][-1])
     ):
-        said = said[:-1]  # else both were one call
+        said = said[:-1]  # otherwise both were one call
     older = [block for block in recording.older_blocks(parse(recording.settings)) if block.state == "active_awaiting_free"]
     sizes = {block.address: block.size for block in older}
     requested = np.concatenate([np.array([*sizes], np.uint64), said["address"][said["action"] == Action.FREE_REQUESTED]])
@@ -147,7 +147,7 @@ def _waiting(evidence: Evidence, event: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _covered(address: np.ndarray, size: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Bytes of blocks from each start to its end; blocks may lie over several of them."""
+    """The bytes of blocks between each start and its end. A block may extend over several of these ranges."""
     upto = np.concatenate([[0], np.cumsum(size)])
 
     def below(limit: np.ndarray) -> np.ndarray:
@@ -160,7 +160,7 @@ def _covered(address: np.ndarray, size: np.ndarray, start: np.ndarray, end: np.n
 
 
 def _held(names: list[str], partly: np.ndarray, units: tuple, blocks: tuple) -> list[Held]:
-    """The free bytes of the units ``partly``, by the lines of the blocks in them."""
+    """The free bytes of the partly used units, by the lines of the blocks in them."""
     (start, end, free), (owner, address, size) = units, blocks
     groups: dict[tuple[int, ...], Held] = {}
     for unit in partly.tolist():

@@ -1,4 +1,4 @@
-"""The same requests under each setting that PyTorch's documentation names, and under the best of them together."""
+"""Replays the same requests with each documented setting of PyTorch's allocator, and with the best combination."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ TRIED = (
     "large_segment_size_mb:64,max_non_split_rounding_mb:64",
     "garbage_collection_threshold:0.8,per_process_memory_fraction:1.0",
 )
-"""The settings that PyTorch 2.13 documents and that move device memory, with values that people use."""
+"""The documented settings of PyTorch 2.13 that affect device memory, with common values."""
 
 
 @dataclass
 class Trial:
-    """The recording under settings.
+    """The result of a replay with one choice of settings.
 
     Attributes:
         settings: as in ``PYTORCH_CUDA_ALLOC_CONF``; ``""``: PyTorch's defaults.
-        what: ``as recorded``; ``the same, from the start``, where the blocks that were there before the recording are asked for
-            anew, as under other settings; ``each``, one setting; ``best``, the best found: one, and others that helped.
+        what: ``as recorded``; ``the same, from the start`` if the blocks that existed before the recording are allocated
+            first, as with other settings; ``each`` for one setting; ``best`` for the best combination found.
         peak_reserved, peak_allocated: in bytes; rounding up makes the second larger.
-        unused: reserved and not allocated where most was reserved.
-        calls: how often the driver was asked for memory; each call waits for the driver.
-        retries: how often everything cached was given back to ask again; each waits for the card.
-        fits: whether all requests were served; ``None``: all were, and no capacity is known.
-        fails: the first event whose request was not served; ``None``: there is none; -1: what was there before the recording.
+        unused: bytes that are reserved but not allocated when most is reserved.
+        calls: the number of requests to the driver; each waits for it.
+        retries: the number of times that the cache was released to ask again; each waits for the card.
+        fits: True if all requests were served; ``None`` if they were and no capacity is known.
+        fails: the first event whose request failed; ``None`` if there is none; -1 for the blocks before the recording.
     """
 
     settings: str
@@ -54,20 +54,20 @@ class Trial:
 
 
 def what_if(
-    recording: Recording, capacity: int | None = None, tell: Callable[[str], object] = lambda what: None
+    recording: Recording, capacity: int | None = None, progress: Callable[[str], object] = lambda what: None
 ) -> list[Trial]:
-    """As recorded; from the beginning under the same settings; under each setting; and under the best found together.
+    """Replay as recorded, with the same settings from the start, with each setting, and with the best combination.
 
     Args:
-        capacity: bytes that the program has on the card; ``None``: what it had where it ran out of memory, if it did.
-        tell: called with the settings that are tried next.
+        capacity: bytes that the program has on the card; ``None`` for what it had when it ran out of memory, if it did.
+        progress: called with the settings that are tried next.
     """
-    tell("as recorded")
+    progress("as recorded")
     first = _outcome(replay(recording, None, capacity), "as recorded", capacity)
     capacity = recorded_capacity(recording) if capacity is None else capacity
 
     def tried(settings: str, what: str) -> Trial:
-        tell(settings)
+        progress(settings)
         return _outcome(replay(recording, settings, capacity, anew=True), what, capacity)
 
     same = tried(recording.settings, "the same, from the start")
@@ -81,14 +81,14 @@ def what_if(
 
 
 def _better(best: Trial, names: list[str], tried: Callable[[str, str], Trial]) -> Trial | None:
-    """The best together with one more setting of another kind, where that reserves less."""
+    """Add a setting of another kind to the best ones, if less is reserved then."""
     more = [f"{best.settings},{name}" for name in names if best.settings and not _kinds(best.settings) & _kinds(name)]
     found = min((tried(settings, "best") for settings in more if _may_be(settings)), key=_rank, default=best)
     return found if _rank(found)[:2] < _rank(best)[:2] else None
 
 
 def _may_be(settings: str) -> bool:
-    """Ask the parser: does PyTorch take these settings together?"""
+    """True if PyTorch accepts these settings together."""
     try:
         parse(settings)
     except ArgumentError:
@@ -97,12 +97,13 @@ def _may_be(settings: str) -> bool:
 
 
 def recorded_capacity(recording: Recording, at: int | None = None) -> int | None:
-    """The bytes that the program could have had when the card had no memory: those reserved then, and the driver's.
+    """The bytes that the program could have had when the card had no memory: those reserved then, and those that the driver
+    had left.
 
-    ``None``: it always had; or the driver had enough, and a limit that the recording does not say refused it.
+    ``None`` if no request failed; or if the driver had enough, so that a limit that is not recorded refused the request.
 
     Args:
-        at: the number of the event; ``None``: the first such one.
+        at: the number of the event; ``None`` for the first such event.
     """
     failed = np.flatnonzero(recording.events["action"] == Action.OOM)
     if not len(failed):
@@ -124,7 +125,7 @@ def _kinds(settings: str) -> set[str]:
 
 
 def _rank(row: Trial) -> tuple:
-    """The order from the best on: what fits, then what reserves least, asks the driver least, is said in fewest words."""
+    """The order of quality: fits, fewest reserved bytes, fewest requests to the driver, shortest text."""
     failed = row.fits is False
     return failed, -(row.fails or 0) if failed else row.peak_reserved, row.calls, len(row.settings)
 

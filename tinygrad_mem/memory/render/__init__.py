@@ -29,7 +29,7 @@ def table(self: Track, by: str = "category", at: When = None, rows: int = 20) ->
 
     if by == "mark":
         return text(marks_table(self, f"{self.device} at its marks"))
-    if by == "category" and any(block.told for block in self.live(at)):  # deduced: each says how sure it is, in rows of its own
+    if by == "category" and any(block.deduced for block in self.live(at)):  # a row for each certainty
         sizes = self._by(at, lambda block: block.kind)
     else:
         sizes = {str(name): size for name, size in getattr(self, f"by_{by}")(at).items()}

@@ -161,7 +161,7 @@ def _words(block: Block, category: str) -> str:
     asked = f" ({block.requested:,} requested)" if block.requested != block.rounded else ""
     rows = [
         f"<b>{block.rounded:,} B</b>{asked}, {category}",
-        block.told,
+        block.deduced,
         block.owner,
         f"allocated in {block.phase}",
         block.line,
