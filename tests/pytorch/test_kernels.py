@@ -360,3 +360,25 @@ def test_an_op_has_one_row() -> None:
         @row("sum", takes="nothing", source="nowhere")
         def again(call: KernelCall) -> None:
             return None
+
+
+@pytest.mark.parametrize(
+    ("shape", "stride", "copies"),
+    [
+        ((1, 8), (3, 1), False),  # one row: its step means nothing
+        ((8, 1), (1, 3), False),
+        ((4, 8), (3, 1), True),
+        ((2, 1, 8), (8, 3, 1), False),  # a batch: dense as a whole
+        ((2, 1, 8), (16, 3, 1), True),
+        ((2, 4, 8), (64, 16, 2), True),
+    ],
+)
+def test_a_product_copies_a_matrix_that_cublas_cannot_read(shape: tuple, stride: tuple, copies: bool) -> None:
+    """By hand from ``prepare_matrix_for_cublas`` and ``prepare_batch_matrix_for_cublas``."""
+    with FakeTensorMode():
+        left = torch.empty_strided(shape, stride)
+        right = torch.empty(*shape[:-2], shape[-1], 5)
+        out = torch.empty(*shape[:-2], shape[-2], 5)
+    func = aten.mm.default if len(shape) == 2 else aten.bmm.default
+    sizes = [step.size for step in beside(A100, func, left, right, outs=out).steps if step.kind == "ask"]
+    assert sizes == ([4 * math.prod(shape)] if copies else [])

@@ -92,7 +92,7 @@ class CudaAutocast:
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
         if isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value):
-            return type(value)(self._cast(v, dtype) for v in value)
+            return [self._cast(v, dtype) for v in value]
         return self._cast_one(value, dtype)
 
     def _cast_one(self, value: Any, dtype: torch.dtype) -> Any:
@@ -107,22 +107,26 @@ class CudaAutocast:
                 found = self._cache[id(value)] = value, value.to(dtype)
         return found[1]
 
+    def _call(self, op: Any, dtype: torch.dtype, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """An op of casts: they are made from its last argument on, and end from its first one on.
+
+        So does PyTorch's: its wheels are made by GCC, which computes the arguments of a call from the last one on.
+        """
+        with torch._C._DisableAutocast():
+            named = {key: self._cast(value, dtype) for key, value in reversed(kwargs.items())}
+            cast = [self._cast(value, dtype) for value in reversed(args)][::-1]
+            try:
+                return op(*cast, **named)
+            finally:
+                _end(cast)
+
     # --- the rules --------------------------------------------------------------------------------------------------------
 
     def _lower(self, op: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with torch._C._DisableAutocast():
-                return op(*(self._cast(a, _lower()) for a in args), **{k: self._cast(v, _lower()) for k, v in kwargs.items()})
-
-        return run
+        return lambda *args, **kwargs: self._call(op, _lower(), args, kwargs)
 
     def _float32(self, op: Any) -> Any:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            wide = torch.float32
-            with torch._C._DisableAutocast():
-                return op(*(self._cast(a, wide) for a in args), **{k: self._cast(v, wide) for k, v in kwargs.items()})
-
-        return run
+        return lambda *args, **kwargs: self._call(op, torch.float32, args, kwargs)
 
     def _float32_result(self, op: Any) -> Any:
         place = next((i for i, arg in enumerate(op._schema.arguments) if arg.name == "dtype"), None)
@@ -152,11 +156,17 @@ class CudaAutocast:
         def run(*args: Any, **kwargs: Any) -> Any:
             tensors = [v for arg in (*args, *kwargs.values()) for v in (arg if isinstance(arg, (list, tuple)) else (arg,))]
             wide = any(_eligible(t) and t.dtype == torch.float32 for t in tensors)
-            dtype = torch.float32 if wide else _lower()
-            with torch._C._DisableAutocast():
-                return op(*(self._cast(a, dtype) for a in args), **{k: self._cast(v, dtype) for k, v in kwargs.items()})
+            return self._call(op, torch.float32 if wide else _lower(), args, kwargs)
 
         return run
+
+
+def _end(values: list) -> None:
+    """Let go of values, from the first to the last."""
+    for place, value in enumerate(values):
+        values[place] = None
+        if isinstance(value, list):
+            _end(value)
 
 
 def _lower() -> torch.dtype:

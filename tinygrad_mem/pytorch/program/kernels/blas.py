@@ -45,9 +45,16 @@ def handle(call: KernelCall) -> None:
 
 
 def _matrix(call: KernelCall, matrix: torch.Tensor) -> None:
-    """A copy of a matrix of which neither side is dense. Source: ``cuda/Blas.cpp``, ``prepare_matrix_for_cublas``."""
+    """A copy of a matrix of which neither side is dense.
+
+    Source: ``cuda/Blas.cpp``, ``prepare_matrix_for_cublas`` and ``prepare_batch_matrix_for_cublas``.
+    """
     (rows, columns), (down, right) = matrix.shape[-2:], matrix.stride()[-2:]
     dense = (right == 1 and down >= max(1, columns)) or (down == 1 and right >= max(1, rows))
+    if matrix.dim() == 2:
+        dense = dense or matrix.is_contiguous() or matrix.t().is_contiguous()
+    else:
+        dense = dense or (matrix.is_contiguous() and down > 0 and right > 0)
     if not dense:
         call.ask(nbytes(matrix), "TEMPORARY")
 
