@@ -159,7 +159,6 @@ BACK = {
     "functional/choose functional/index": "where(condition) is nonzero(condition)",
     "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
     "devices/random devices/base": "a generator has a device, a device has its generator",
-    "optim/rows optim/optimizer": "for type checkers: the optimizer whose rows these are",
     "plan/techniques plan/choice": "for type checkers: the training step that a technique acts on",
     "plan/plan plan/show": "a plan shows itself",
     "memory/compare memory/track": "for type checkers: the tracks that are compared",

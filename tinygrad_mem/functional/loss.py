@@ -16,6 +16,7 @@ from ..dtypes import int64, promote_types, uint8
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from ..ops import cross_entropy as class_ops
 from ..ops import loss as ops
+from ..ops.base import broadcast
 from . import elementwise
 from .door import FLOAT32, REFUSED, public
 from .softmax import log_softmax as log_softmax
@@ -47,8 +48,6 @@ def _reduce(losses: Tensor, reduction: str) -> Tensor:
 
 def _count(*tensors: Tensor | None) -> int:
     """The number of elements of the broadcast shape. (The op refuses shapes that do not broadcast.)"""
-    from ..ops.base import broadcast
-
     return math.prod(broadcast("loss", *[tuple(t.shape) for t in tensors if t is not None]))
 
 

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from .. import scope
 from ..autograd.gradients import SparseTensor
+from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
 from ..errors import ArgumentError
 from .state import has_master
-
-if TYPE_CHECKING:
-    from ..autograd.tensor import Tensor
-    from .optimizer import Optimizer
 
 
 class RowWise:
@@ -30,7 +27,7 @@ class RowWise:
         return ""
 
 
-def check(optimizer: Optimizer, due: list[tuple[dict[str, Any], Tensor]]) -> None:
+def check(optimizer: object, due: list[tuple[dict[str, Any], Tensor]]) -> None:
     """Refuse sparse gradients that the optimizer, or its options, cannot handle, before anything is written."""
     kind = type(optimizer).__name__
     for group, p in due:
