@@ -158,6 +158,7 @@ BACK = {
     "functional/creation functional/convert": "as_tensor(tensor) is tensor.to()",
     "functional/choose functional/index": "where(condition) is nonzero(condition)",
     "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
+    "nn/parallel distributed/data_parallel": "for type checkers: DistributedDataParallel puts itself under PyTorch's name",
     "devices/random devices/base": "a generator has a device, a device has its generator",
     "plan/techniques plan/choice": "for type checkers: the training step that a technique acts on",
     "plan/plan plan/show": "a plan shows itself",

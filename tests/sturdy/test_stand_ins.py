@@ -133,7 +133,7 @@ def test_data_parallel_is_the_module_on_one_device():
     assert not isinstance(layer, tm.nn.parallel.DistributedDataParallel)
     with pytest.raises(NotImplementedError, match=r"one device computes here, found device_ids=\[0, 1\]"):
         tm.nn.DataParallel(layer, device_ids=[0, 1])
-    with pytest.raises(NotImplementedError, match="DistributedDataParallel: one process computes here: call the module itself"):
+    with pytest.raises(ValueError, match="Default process group has not been initialized"):
         tm.nn.parallel.DistributedDataParallel(layer)
 
 

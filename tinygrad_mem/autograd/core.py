@@ -367,16 +367,18 @@ class Walk:
     Attributes:
         keeps_graph: nodes keep their saved arrays.
         kept: objects that a hook keeps until the end of the walk; each is dropped with its key.
+        at_end: functions that hooks add, to be called when all leaves have their gradients.
         wanted: (id of a node or leaf, output index) -> gradient, if only these are wanted; ``None``: those of all leaves.
         pending: id of a node or leaf that gradients will reach -> those that have arrived.
         ready: heap of (-sequence, node).
     """
 
-    __slots__ = ("keeps_graph", "kept", "pending", "ready", "wanted")
+    __slots__ = ("at_end", "keeps_graph", "kept", "pending", "ready", "wanted")
 
     def __init__(self, keeps_graph: bool, inputs: list | None) -> None:
         self.keeps_graph = keeps_graph
         self.kept: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+        self.at_end: list[Any] = []
         self.wanted: dict | None = None if inputs is None else {_key(edge): None for edge in inputs}
         self.pending: dict[int, Pending] = {}
         self.ready: list[tuple[int, Node]] = []
@@ -397,6 +399,8 @@ class Walk:
             with quiet_numpy():
                 while self.ready:
                     self._step(heapq.heappop(self.ready)[1])
+                while self.at_end:
+                    self.at_end.pop(0)()
         finally:
             local.phase, local.op, local.module, local.line, local.walk = before
             self.kept.clear()

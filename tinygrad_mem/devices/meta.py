@@ -61,6 +61,7 @@ class Meta(CPU, kind="meta"):
     lacking = None
     draws: Apart  # in a dry run: its states of generators
     default_dtype: np.dtype  # in a dry run: its default dtype
+    place: tuple[int, int] | None = None  # in a dry run: the rank that it plays, and the number of ranks
 
     def _open(self) -> None:
         self.xp = np

@@ -14,8 +14,10 @@ from .collectives import broadcast as broadcast
 from .collectives import irecv as irecv
 from .collectives import isend as isend
 from .collectives import recv as recv
+from .collectives import reduce as reduce
 from .collectives import reduce_scatter_tensor as reduce_scatter_tensor
 from .collectives import send as send
+from .data_parallel import DistributedDataParallel as _DistributedDataParallel
 from .device_mesh import DeviceMesh as DeviceMesh
 from .device_mesh import init_device_mesh as init_device_mesh
 from .group import ProcessGroup as ProcessGroup

@@ -152,6 +152,26 @@ def reduce_scatter_tensor(
     return _done(name, found.reduce_scatter(out, array, _op(name, op)), async_op, output)
 
 
+def reduce(
+    tensor: Tensor,
+    dst: int | None = None,
+    op: ReduceOp = ReduceOp.SUM,
+    group: Any = None,
+    async_op: bool = False,
+    group_dst: int | None = None,
+) -> Work | None:
+    """Combine the tensors of all ranks, element by element, into that of rank ``dst``; the others' stay as they are.
+
+    Raises: as :func:`broadcast`.
+    """
+    found = member(group)
+    if found is None:
+        return None
+    root = inside(group, dst, "reduce", group_dst)
+    work = found.reduce(_tensor("reduce", tensor, found), root, _op("reduce", op))
+    return _done("reduce", work, async_op, tensor)
+
+
 def broadcast(
     tensor: Tensor, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
 ) -> Work | None:
@@ -266,7 +286,7 @@ def _point(
     array = _tensor(name, tensor, found)
     anybody = name == "irecv" and rank is None and group_rank is None
     other = None if anybody else inside(group, rank, name, group_rank)
-    if other == found.rank():
+    if other == found._rank:
         raise ArgumentError(
             f"{name}: Invalid {'destination' if name == 'isend' else 'source'} rank: it should not be the same as the rank of "
             "the current process."

@@ -58,7 +58,7 @@ class DeviceMesh:
         self.mesh_dim_names = None if mesh_dim_names is None else tuple(mesh_dim_names)
         world = member()
         assert world is not None
-        self._rank = world.rank()
+        self._rank, self._world = world._rank, world
         self._groups = [self._along(world, axis) for axis in range(self.ndim)] if _groups is None else _groups
 
     def _along(self, world: ProcessGroup, axis: int) -> ProcessGroup | None:
@@ -82,10 +82,13 @@ class DeviceMesh:
 
     def get_rank(self) -> int:
         """The rank of this process among all."""
-        return self._rank
+        return self._world.rank()
 
     def get_coordinate(self) -> list[int] | None:
         """This rank's place along each dimension; ``None`` if it is not in the mesh."""
+        return None if self._here() is None else [self.get_local_rank(axis) for axis in range(self.ndim)]
+
+    def _here(self) -> list[int] | None:
         found = np.argwhere(self.mesh == self._rank)
         return found[0].tolist() if len(found) else None
 
@@ -126,7 +129,7 @@ class DeviceMesh:
     def __getitem__(self, names: str | tuple[str, ...]) -> DeviceMesh:
         """The part of the mesh along the named dimensions, through this rank."""
         chosen = (names,) if isinstance(names, str) else tuple(names)
-        axes, here = [self._axis(name) for name in chosen], self.get_coordinate()
+        axes, here = [self._axis(name) for name in chosen], self._here()
         if here is None:
             raise NotOfferedError(f"mesh[{names!r}]: rank {self._rank} is not in the mesh {self.mesh.tolist()}")
         part = self.mesh[tuple(slice(None) if axis in axes else here[axis] for axis in range(self.ndim))]

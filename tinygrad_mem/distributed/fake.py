@@ -1,24 +1,61 @@
 """The process group of a prediction: one process plays one rank of any number, and nothing is sent.
 
 Tensors are on ``meta``. A rank asks for the same bytes here as with other ranks around it, because collectives ask for none.
+
+What the program is told about its rank is noted as an array of what each rank would have been told. So a prediction knows which
+ranks are alike.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
+import numpy as np
+
+from ..scope import local
 from .group import Array, ProcessGroup, ReduceOp, Work
+
+NOBODY = -1
+"""In place of a rank in the group: not a member."""
+
+
+def note(answer: np.ndarray) -> None:
+    """Note what each rank of the world is told, if that is not the same for all."""
+    if local.dry is not None and (answer != answer[0]).any():
+        local.dry.__dict__.setdefault("told", {})[answer.tobytes()] = answer
 
 
 class FakeGroup(ProcessGroup):
-    """A group of ranks of which only one runs."""
+    """A group of ranks of which only one runs.
+
+    Args:
+        places: for each rank of the world, its rank in its group: this one, or one of those made beside it.
+    """
 
     backend, device_type = "fake", "meta"
 
+    def __init__(self, rank: int, ranks: Sequence[int], timeout: float, places: np.ndarray | None = None) -> None:
+        super().__init__(rank, ranks, timeout)
+        self._places = np.arange(len(ranks)) if places is None else places
+
+    def rank(self) -> int:
+        note(self._places)
+        return self._rank
+
+    def choose(self, of_rank: Callable[[Any], Any]) -> Any:
+        note(np.where(self._places == NOBODY, NOBODY, of_rank(self._places)))
+        return of_rank(self._rank)
+
     def split(self, parts: Sequence[Sequence[int]]) -> FakeGroup | None:
+        within = np.full(self.size() + 1, NOBODY)  # the last entry is that of a rank that is not in this group
+        for part in parts:
+            within[list(part)] = range(len(part))
+        places = within[self._places]
+        note(places == NOBODY)
         for part in parts:
             if self._rank in part:
-                return FakeGroup(part.index(self._rank), [self.ranks[i] for i in part], self.timeout)
+                return FakeGroup(part.index(self._rank), [self.ranks[i] for i in part], self.timeout, places)
         return None
 
     def all_reduce(self, array: Array, op: ReduceOp) -> Work:
@@ -29,6 +66,9 @@ class FakeGroup(ProcessGroup):
 
     def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
         return Work(out, array)
+
+    def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
+        return Work(array)
 
     def broadcast(self, array: Array, root: int) -> Work:
         return Work(array)

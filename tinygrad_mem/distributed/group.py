@@ -6,7 +6,7 @@ the caller, ``collectives.py``; no method allocates memory of a pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
@@ -73,6 +73,14 @@ class ProcessGroup:
         """The number of its members."""
         return len(self.ranks)
 
+    def choose(self, of_rank: Callable[[Any], Any]) -> Any:
+        """``of_rank(rank)``, for a function that may also get an array of ranks, and gives an array of numbers then.
+
+        Use it in place of :meth:`rank` where bytes depend on less than the rank, as on the size of a shard: a prediction then
+        knows that ranks with the same answer are alike.
+        """
+        return of_rank(self._rank)
+
     def split(self, parts: Sequence[Sequence[int]]) -> ProcessGroup | None:
         """Make groups of disjoint ``parts``, lists of ranks in this group. Every member must call it with the same parts.
 
@@ -91,6 +99,10 @@ class ProcessGroup:
 
     def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
         """Combine the arrays of all ranks; ``out``, memory of its own, gets this rank's part."""
+        raise NotImplementedError
+
+    def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
+        """Combine the arrays of all ranks into that of rank ``root``; the others' stay as they are."""
         raise NotImplementedError
 
     def broadcast(self, array: Array, root: int) -> Work:

@@ -18,7 +18,7 @@ from .. import dtypes
 from ..devices import device as Device
 from ..errors import DTypeError, RankError, needs
 from .group import Array, ProcessGroup, ReduceOp, Work, described, named
-from .world import LONGEST, Steps, World, mpi
+from .world import LONGEST, Transfer, World, mpi
 
 _UFUNCS = {ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum}
 _UFUNCS[ReduceOp.MAX] = np.maximum
@@ -88,6 +88,16 @@ class MPIGroup(ProcessGroup):
             f"reduce_scatter({op}) of {described(array)}", start, (out, array), lambda: self._average(out, op)
         )
 
+    def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
+        typed, operation = _typed(array, op)
+        given = (mpi().IN_PLACE, typed) if root == self._rank else (typed, None)
+        return self._together(
+            f"reduce({op}) to rank {self.ranks[root]} of {described(array)}",
+            lambda: self._data.Ireduce(*given, operation, root),
+            (array,),
+            lambda: self._average(array, op) if root == self._rank else None,
+        )
+
     def broadcast(self, array: Array, root: int) -> Work:
         return self._together(
             f"broadcast from rank {self.ranks[root]} of {described(array)}",
@@ -114,7 +124,7 @@ class MPIGroup(ProcessGroup):
             while not said.Test():
                 yield [self.ranks[to]]
 
-        return self._world.add(Steps(self._world, steps(), f"send of {described(array)}", self.timeout, (array, header)))
+        return self._world.add(Transfer(self._world, steps(), f"send of {described(array)}", self.timeout, (array, header)))
 
     def recv(self, array: Array, source: int | None, tag: int) -> Work:
         MPI, header, status = mpi(), np.empty(LONGEST, np.uint8), mpi().Status()
@@ -136,7 +146,7 @@ class MPIGroup(ProcessGroup):
             while not request.Test():
                 yield [self.ranks[sender]]
 
-        work = Steps(self._world, steps(), f"recv of {described(array)}", self.timeout, (array,))
+        work = Transfer(self._world, steps(), f"recv of {described(array)}", self.timeout, (array,))
         return self._world.add(work)
 
     def barrier(self) -> Work:
@@ -208,7 +218,7 @@ class MPIGroup(ProcessGroup):
             if after is not None:
                 after()
 
-        return self._world.add(Steps(self._world, steps(), f"{call}{self._which(turn)}", self.timeout, arrays))
+        return self._world.add(Transfer(self._world, steps(), f"{call}{self._which(turn)}", self.timeout, arrays))
 
     def _which(self, turn: int) -> str:
         return f" (collective {turn + 1} of {named(self.ranks)})"

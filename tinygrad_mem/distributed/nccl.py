@@ -86,6 +86,16 @@ class NCCLGroup(ProcessGroup):
             op,
         )
 
+    def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
+        count, kind = array.size, self._kind(array)
+        own = op if root == self._rank else ReduceOp.SUM  # only the root divides
+        return self._run(
+            f"reduce({op}) to rank {self.ranks[root]} of {described(array)}",
+            lambda at: self._comm.reduce(array.data.ptr, array.data.ptr, count, kind, self._op(op), root, at),
+            (array,),
+            own,
+        )
+
     def broadcast(self, array: Array, root: int) -> Work:
         return self._run(
             f"broadcast from rank {self.ranks[root]} of {described(array)}",

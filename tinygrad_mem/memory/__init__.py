@@ -14,6 +14,7 @@ from .log import Log as Log
 from .moments import Mark as Mark
 from .moments import PoolState as PoolState
 from .predict import predict as predict
+from .ranks import Alike as Alike
 from .replay import Replay as Replay
 from .saved import Saved as Saved
 from .saved import SavedList as SavedList

@@ -26,6 +26,7 @@ class Category(StrEnum):
     OPTIMIZER_STATE = "optimizer state"
     GRADIENT = "gradients"
     WEIGHT_CAST = "casts of weights"  # under autocast
+    COMMUNICATION = "communication buffers"  # of several ranks: buckets, gathered parameters, gradients to be reduced, sends
     INPUT = "inputs"
     ACTIVATION = "activations"
     WORKSPACE = "workspace"

@@ -9,18 +9,35 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any
+from typing import Any, Literal, overload
 
 from .. import devices, scope
-from ..errors import DataDependenceError, DeviceError
+from ..errors import ArgumentError, DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, cleanup, context, signal_safe
+from .ranks import Alike, of_all, told
 from .sizes import bytes_text
 from .source import is_engine, source_name
 from .stats import where
 from .track import Track
 
 
-def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwargs: Any) -> Track:
+@overload
+def predict(
+    run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int | None = None, rank: int = 0, **kwargs: Any
+) -> Track: ...
+@overload
+def predict(
+    run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int, ranks: Literal["all"], **kwargs: Any
+) -> list[Alike]: ...
+def predict(
+    run: Callable[..., Any],
+    *args: Any,
+    like: str | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
+    ranks: Literal["all"] | None = None,
+    **kwargs: Any,
+) -> Any:
     """Run ``run(*args, **kwargs)`` without allocating or computing, and return the track of the memory that it would use.
 
     ``run`` makes all that it uses (model, optimizer, data) and trains, as a training script does. Each device that it uses,
@@ -42,19 +59,38 @@ def predict(run: Callable[..., Any], *args: Any, like: str | None = None, **kwar
             be installed for ``"cuda"``; a GPU is not needed. On a GPU, nobody can predict how CuPy chooses among equal free
             blocks; :meth:`Track.replay` shows what several choices would reserve. ``kernels/uncounted.py`` lists memory that
             libraries use outside of the pool.
+        world_size, rank: ``run`` calls ``distributed.init_process_group()``, and is rank ``rank`` of so many. The others do
+            not run, and nothing is sent.
+        ranks: ``"all"``: predict every rank. Ranks are alike if everything that the program was told about its rank would have
+            been the same for them; such ranks are predicted once. A program that asks for ``distributed.get_rank()`` has no two
+            ranks alike: ask a mesh for the rank along one dimension.
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
+        For ``ranks="all"`` a list of pairs: ranks that are alike, and their track.
 
     Raises:
         DataDependenceError: the program branches on values; the message says where.
         DeviceError: it uses a tensor that was made before; ``like`` is not such a device; or CuPy is missing.
     """
+    if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
+        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
+    if ranks is None:
+        return _predict(run, args, kwargs, like, None if world_size is None else (rank, world_size))[0]
+    if ranks != "all" or world_size is None:
+        raise ArgumentError(f"predict: ranks={ranks!r}, world_size={world_size}: give ranks='all' with a world_size")
+    size = world_size
+    return of_all(lambda each: _predict(run, args, kwargs, like, (each, size)), size)
+
+
+def _predict(run: Any, args: tuple, kwargs: dict, like: str | None, place: tuple[int, int] | None) -> tuple[Track, list]:
+    """The track of a run as the rank ``place[0]`` of ``place[1]``, and what it was told about its rank."""
     with dry_run(like or where().like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
+        meta.place = place
         run(*args, **kwargs)
         meta.pool.used_bytes()  # restored before others scan
     cycles.say()
-    return track
+    return track, told(meta)
 
 
 class _Cycles(scope.Listener):
@@ -120,14 +156,14 @@ class _Cycles(scope.Listener):
                 f"predict: reference cycles held {bytes_text(self.bytes)}, which Python's collector freed. When "
                 "it runs depends on the whole process, so a real run may have another peak. Break the cycles, "
                 "or call gc.collect() where their memory should be freed.",
-                stacklevel=3,
+                stacklevel=4,
             )
         if self.late:
             warnings.warn(
                 "predict: free-threaded Python may free memory late if it passes between threads, or if the garbage "
                 "collector runs beside other threads. This peak may be too high. Predict while no other thread runs, or with "
                 "a Python that has the interpreter's lock.",
-                stacklevel=3,
+                stacklevel=4,
             )
 
 

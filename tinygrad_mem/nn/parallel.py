@@ -1,13 +1,16 @@
-"""``torch.nn.parallel`` for one process and one device."""
+"""``torch.nn.parallel`` for one process and one device. ``DistributedDataParallel`` lives further up, and puts itself here."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .. import absent as _absent
 from ..devices import device as Device
 from ..errors import NotOfferedError
 from .module import Module
+
+if TYPE_CHECKING:
+    from ..distributed.data_parallel import DistributedDataParallel as DistributedDataParallel
 
 __all__ = ("DataParallel",)
 
@@ -34,17 +37,6 @@ class DataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output."""
         return self.module(*inputs, **kwargs)
-
-
-class DistributedDataParallel(Module):
-    """Not offered: there is one process. The class exists for files that import it.
-
-    Raises:
-        NotOfferedError: always.
-    """
-
-    def __init__(self, module: Any, *args: Any, **kwargs: Any) -> None:
-        raise NotOfferedError("nn.parallel.DistributedDataParallel: one process computes here: call the module itself")
 
 
 __getattr__ = _absent.refuses("nn.parallel")

@@ -42,6 +42,9 @@ def reductions():
                 assert dist.all_reduce(x, op) is None
                 equal(x, way.reduce([e.astype(np.float64) for e in everybody]))
     x = mine((4, 3))
+    dist.reduce(x, SIZE - 1)
+    equal(x, sum(given(i, (4, 3)) for i in range(SIZE)) if RANK == SIZE - 1 else given(RANK, (4, 3)))
+    x = mine((4, 3))
     dist.all_reduce(x, ReduceOp.AVG)
     np.testing.assert_allclose(x.numpy(), np.mean([given(i, (4, 3)) for i in range(SIZE)], 0), rtol=1e-15)
     for dtype in (tm.float32, tm.bfloat16):

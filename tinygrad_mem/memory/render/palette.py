@@ -17,6 +17,7 @@ COLOURS = {
     Category.OPTIMIZER_STATE: "#56B4E9",
     Category.GRADIENT: "#D55E00",
     Category.WEIGHT_CAST: "#332288",
+    Category.COMMUNICATION: "#E69F00",
     Category.INPUT: "#882255",
     Category.ACTIVATION: "#009E73",
     Category.WORKSPACE: "#CC79A7",

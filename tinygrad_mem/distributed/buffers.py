@@ -1,0 +1,20 @@
+"""Memory for what is sent and received. The tracker tells it as a category of its own: communication buffers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .. import scope
+from ..devices import device as Device
+
+
+def buffer(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+    """An uninitialised array for what ranks send each other."""
+    local = scope.local
+    before, local.new_role = local.new_role, "COMMUNICATION"
+    try:
+        return device.empty(shape, dtype)
+    finally:
+        local.new_role = before

@@ -1,0 +1,297 @@
+"""Data parallel: each rank has the whole model and its part of the batch; gradients are averaged while backward runs."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..autograd.grad_mode import is_grad_enabled
+from ..autograd.gradients import SparseTensor
+from ..autograd.tensor import Tensor
+from ..errors import ArgumentError, GraphError, NotOfferedError
+from ..interrupts import context
+from ..nn import parallel
+from ..nn.module import Module
+from ..scope import local
+from .buffers import buffer
+from .collectives import broadcast
+from .group import ProcessGroup, ReduceOp, Work
+from .groups import GroupMember, member
+
+MIB = 1 << 20
+FIRST_BUCKET = MIB
+"""The bytes of the first bucket. It is small, so that the first transfer begins soon."""
+
+
+class DistributedDataParallel(Module):
+    """Calls ``module``, and averages its gradients over the ranks of a group while backward computes them.
+
+    Gradients are averaged in buckets, in the order in which backward computes them: the parameters from the last to the first.
+    A bucket that is complete is sent while backward goes on. At the beginning, parameters and buffers of all ranks become those
+    of rank 0.
+
+    Memory:
+        The buckets: a second copy of all gradients, for as long as this object lives. With ``gradient_as_bucket_view`` the
+        gradients lie in the buckets, which saves that copy; a gradient is then beside its bucket only until it is copied there.
+    Price:
+        One all-reduce of all gradients for each backward. MPI advances transfers only while a rank calls it, so little of that
+        is hidden on the cpu.
+    Do not use when:
+        The model does not fit one rank: nothing but the batch is divided. Use ``distributed.fsdp.fully_shard``.
+
+    Args:
+        module: all its parameters have one shape and dtype on all ranks.
+        broadcast_buffers: before each forward, the buffers of all ranks become those of rank 0.
+        process_group: the ranks; by default all.
+        bucket_cap_mb: MiB of a bucket, 25 by default; the first has 1 MiB. A bucket is closed by the parameter that fills it.
+        find_unused_parameters: the loss of a rank may not depend on some parameters: they count as zeros there. A parameter
+            that no rank used keeps its gradient. (In a prediction, all ranks use what this one uses.)
+        gradient_as_bucket_view: gradients are views of the buckets.
+        device_ids, output_device, dim, check_reduction, static_graph: accepted for compatibility.
+
+    Raises:
+        ArgumentError: there is no group, or no parameter requires a gradient.
+        RankError: the parameters of the ranks differ.
+        GraphError (in backward): a parameter got no gradient, and ``find_unused_parameters`` is off.
+
+    Source: Li et al., *PyTorch Distributed: Experiences on Accelerating Data Parallel Training*, 2020.
+
+    >>> model = nn.parallel.DistributedDataParallel(model)
+    >>> for x, y in loader:  # with a DistributedSampler
+    ...     F.cross_entropy(model(x), y).backward()
+    ...     optimizer.step()
+    """
+
+    def __init__(
+        self,
+        module: Module,
+        device_ids: Any = None,
+        output_device: Any = None,
+        dim: int = 0,
+        broadcast_buffers: bool = True,
+        process_group: Any = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool = False,
+        static_graph: bool = False,
+    ) -> None:
+        super().__init__()
+        group = member(process_group)
+        if group is None:
+            raise ArgumentError("DistributedDataParallel: this rank is not a member of the process group")
+        trained = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        if not trained:
+            raise ArgumentError(
+                "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
+            )
+        self.module, self.process_group, self.dim = module, process_group, dim
+        self.broadcast_buffers, self.require_backward_grad_sync = broadcast_buffers, True
+        self._syncs_buffers = True
+        self._broadcast([*module.parameters(), *module.buffers()])
+        cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * MIB)
+        self._reducer = Reducer(trained, group, cap, gradient_as_bucket_view, find_unused_parameters)
+
+    def _broadcast(self, tensors: list[Tensor]) -> None:
+        """Give all ranks the tensors of rank 0 of the group."""
+        if self.process_group is GroupMember.NON_GROUP_MEMBER:
+            return
+        works = [broadcast(t, group=self.process_group, group_src=0, async_op=True) for t in tensors]
+        for work in works:
+            if work is not None:
+                work.wait()
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """The module's output."""
+        syncs = is_grad_enabled() and self.require_backward_grad_sync
+        if self.broadcast_buffers and self._syncs_buffers:
+            self._broadcast(list(self.module.buffers()))
+        if is_grad_enabled():
+            self._syncs_buffers = syncs
+            self._reducer.expect(syncs)
+        return self.module(*inputs, **kwargs)
+
+    @context
+    def no_sync(self) -> Iterator[None]:
+        """Inside, gradients are added up on each rank alone. The first forward and backward after it averages the sum."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+
+class _Bucket:
+    """Gradients that are sent together: an array, and the place of each parameter in it."""
+
+    def __init__(self, members: list[int], array: Any) -> None:
+        self.members, self.array = members, array
+        self.missing, self.work = len(members), Work()
+
+
+class Reducer:
+    """Averages gradients in buckets. Its references to parameters are weak: their hooks lead to it."""
+
+    def __init__(
+        self, trained: Sequence[tuple[str, Tensor]], group: ProcessGroup, cap: int, as_views: bool, finds_unused: bool
+    ) -> None:
+        self._group, self._as_views, self._finds_unused = group, as_views, finds_unused
+        self._names = [name for name, _ in trained]
+        self._parameters = [weakref.ref(p) for _, p in trained]
+        self._places: list[Any] = [None] * len(trained)
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[int, _Bucket] = {}
+        tensors = [p for _, p in trained]
+        for members in in_buckets(tensors, cap):
+            self._add(members, tensors)
+        device = tensors[0].device
+        self._used = buffer(device, (len(trained),), np.dtype(np.int32)) if finds_unused else None
+        self._expected, self._arrived, self._next = True, set[int](), 0
+        for index, p in enumerate(tensors):
+            p.register_post_accumulate_grad_hook(partial(_hear, weakref.ref(self), index))
+
+    def _add(self, members: list[int], tensors: list[Tensor]) -> None:
+        """Make the bucket of some parameters."""
+        first = tensors[members[0]]
+        sizes = [tensors[i].numel() for i in members]
+        array = buffer(first.device, (sum(sizes),), _dtype(first))
+        made, start = _Bucket(members, array), 0
+        for i, size in zip(members, sizes, strict=True):
+            self._places[i] = array[start : start + size].reshape(tensors[i].array.shape)
+            self._bucket_of[i] = made
+            start += size
+        self._buckets.append(made)
+
+    def expect(self, syncs: bool) -> None:
+        """A forward begins: the next backward averages, or adds up on this rank alone."""
+        self._expected = syncs
+        self._begin()
+
+    def _begin(self) -> None:
+        """Forget what an earlier backward left: it may have ended with an error."""
+        self._arrived, self._next = set(), 0
+        for each in self._buckets:
+            each.missing, each.work = len(each.members), Work()
+
+    def arrived(self, index: int, leaf: Tensor) -> None:
+        """The gradient of a parameter is complete on this rank."""
+        if not self._expected or local.walk is None:
+            return
+        if not self._arrived:
+            self._begin()
+            local.walk.at_end.append(self.finish)
+        if isinstance(leaf.grad, SparseTensor):
+            raise NotOfferedError("DistributedDataParallel: sparse gradients are not offered: use Embedding(sparse=False)")
+        self._put(index, leaf)
+
+    def _put(self, index: int, leaf: Tensor) -> None:
+        """Copy a gradient into its bucket, divided by the number of ranks; send each bucket that is complete, in order."""
+        place, grad, kernels = self._places[index], leaf.grad, leaf.device.kernels
+        if grad is None:
+            kernels.fill(0, out=place)
+        else:
+            kernels.multiply(grad.array, 1 / self._group.size(), out=place)
+            if self._as_views and grad.array is not place:
+                leaf.grad = None  # it goes before its successor comes
+                self._show(index, leaf)
+        self._arrived.add(index)
+        self._bucket_of[index].missing -= 1
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            due = self._buckets[self._next]
+            due.work = self._group.all_reduce(due.array, ReduceOp.SUM)
+            self._next += 1
+
+    def _show(self, index: int, leaf: Tensor) -> None:
+        """Let the gradient be a view of the bucket."""
+        leaf.grad = Tensor._wrap(self._places[index], leaf.device)
+
+    def finish(self) -> None:
+        """The end of a backward: wait for all buckets, and let the gradients be the averages.
+
+        Raises:
+            GraphError: parameters got no gradient, and unused ones are not looked for.
+        """
+        leaves = [reference() for reference in self._parameters]
+        absent = [i for i, leaf in enumerate(leaves) if leaf is not None and i not in self._arrived]
+        if absent and not self._finds_unused:
+            self._begin()
+            raise GraphError(
+                "DistributedDataParallel: Expected to have finished reduction, but these parameters got no gradient: "
+                f"{', '.join(self._names[i] for i in absent)}. If the loss does not depend on them, pass "
+                "find_unused_parameters=True."
+            )
+        used = self._mark_used(leaves[0], absent)
+        for i in absent:
+            leaf = leaves[i]
+            assert leaf is not None
+            self._put(i, leaf)
+        for each in self._buckets:
+            each.work.wait()
+        for i, leaf in enumerate(leaves):
+            if leaf is not None and used[i]:
+                self._take(i, leaf)
+        self._begin()
+
+    def _mark_used(self, leaf: Tensor | None, absent: list[int]) -> list[bool]:
+        """For each parameter, whether any rank used it."""
+        mine = [i not in absent for i in range(len(self._names))]
+        if self._used is None or leaf is None:
+            return [True] * len(mine)
+        leaf.device.upload(np.array(mine, np.int32), self._used)
+        self._group.all_reduce(self._used, ReduceOp.MAX).wait()
+        if leaf.device.type == "meta":
+            return mine
+        found = np.empty(len(mine), np.int32)
+        leaf.device.download(self._used, found)
+        return found.astype(bool).tolist()
+
+    def _take(self, index: int, leaf: Tensor) -> None:
+        """Let the gradient be the average."""
+        place = self._places[index]
+        if self._as_views:
+            if leaf.grad is None or leaf.grad.array is not place:
+                self._show(index, leaf)
+        elif leaf.grad is None:
+            own = leaf.device.empty(place.shape, place.dtype)
+            leaf.device.kernels.copy(place, out=own)
+            leaf.grad = Tensor._wrap(own, leaf.device)
+        else:
+            leaf.device.kernels.copy(place, out=leaf.grad.array)
+        assert leaf.grad is not None
+        leaf.grad.storage.written("all_reduce")
+
+
+def _dtype(p: Tensor) -> np.dtype:
+    return p.array.dtype if p.grad_dtype is None else p.grad_dtype
+
+
+def _hear(reducer: weakref.ref[Reducer], index: int, leaf: Tensor) -> None:
+    found = reducer()
+    if found is not None:
+        found.arrived(index, leaf)
+
+
+def in_buckets(tensors: list[Tensor], cap: int) -> list[list[int]]:
+    """The numbers of the tensors of each bucket, from the last tensor to the first; a bucket has one dtype and device."""
+    open_ones: dict[Any, tuple[list[int], int]] = {}
+    closed: list[list[int]] = []
+    limits: dict[Any, int] = {}
+    for index in reversed(range(len(tensors))):
+        p = tensors[index]
+        key = (_dtype(p), p.device)
+        members, size = open_ones.pop(key, ([], 0))
+        members.append(index)
+        size += p.numel() * _dtype(p).itemsize
+        if size >= limits.get(key, FIRST_BUCKET):
+            closed.append(members)
+            limits[key] = cap
+        else:
+            open_ones[key] = members, size
+    return sorted([*closed, *[members for members, _ in open_ones.values()]], key=lambda members: -members[0])
+
+
+parallel.DistributedDataParallel = DistributedDataParallel
