@@ -74,6 +74,7 @@ from . import amp as amp
 from . import backends as backends
 from . import cuda as cuda
 from . import data as data
+from . import distributed as distributed
 from . import distributions as distributions
 from . import errors as errors
 from . import linalg as linalg
@@ -103,7 +104,6 @@ from .stand_ins import _C as _C
 from .stand_ins import _dynamo as _dynamo
 from .stand_ins import ao as ao
 from .stand_ins import compiler as compiler
-from .stand_ins import distributed as distributed
 from .stand_ins import fft as fft
 from .stand_ins import func as func
 from .stand_ins import fx as fx

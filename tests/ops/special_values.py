@@ -5,6 +5,7 @@ from __future__ import annotations
 PATHS = "PyTorch's vectorised loop and its plain one answer differently, so that it depends on the place in the array"
 RANGE = "PyTorch's formula leaves the range of the dtype, or meets inf - inf, on its way to a result that ours finds"
 NAN = "where nan, or 0 times infinity, is among the numbers: PyTorch's is nan, 0 or all of it by function; ours is nan"
+VECTORS = "PyTorch's vector code for AVX2 and for AVX-512 gives other signs to what underflows"
 WHICH = "of several nan PyTorch names the last, ours the first"
 ROUNDING = "the difference of numbers near 1e13 is what rounding left of it"
 EPSILON = "at 0 and 1 the quotient is bounded by 1e-12, which is added elsewhere in PyTorch"
@@ -71,6 +72,7 @@ ON_CUDA = {
 """Name of the row -> why CUDA's answer may be another than the CPU's."""
 
 _SIGNS: dict[str, str] = {
+    VECTORS: "gelu",
     MAXIMUM: "relu elu selu celu leaky_relu_negative softshrink amin max_dim min_dim adaptive_max_pool1d",
     SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",
     UNDERFLOW: "lerp lerp_weight",
@@ -80,5 +82,5 @@ _SIGNS: dict[str, str] = {
 }
 SIGNS = {name.replace("_", " "): reason for reason, names in _SIGNS.items() for name in names.split()}
 """Name of the row, with blanks -> why the sign of a 0 in its values or gradients is not PyTorch's."""
-OPEN = (MAXIMUM, SUMS, INVERSE)
+OPEN = (MAXIMUM, SUMS, INVERSE, VECTORS)
 """Reasons that depend on the machine: there a difference may be, and need not."""

@@ -1,4 +1,4 @@
-"""What every process group offers: its ranks, and the collectives on raw arrays.
+"""The interface of every process group: its ranks, and the collectives on raw arrays.
 
 A backend is a subclass in a file of its own: ``mpi.py``, ``nccl.py``, ``fake.py``. Arrays are C-contiguous and were checked by
 the caller, ``collectives.py``; no method allocates memory of a pool.
@@ -14,7 +14,7 @@ Array = Any  # numpy.ndarray or cupy.ndarray
 
 
 class ReduceOp(StrEnum):
-    """How the numbers of several ranks become one."""
+    """The ways to combine the numbers of several ranks."""
 
     SUM = "sum"
     AVG = "avg"

@@ -18,7 +18,7 @@ from .. import dtypes
 from ..devices import device as Device
 from ..errors import DTypeError, RankError, needs
 from .group import Array, ProcessGroup, ReduceOp, Work, described, named
-from .world import LONGEST, Transfer, World, mpi
+from .world import LONGEST, PendingWork, World, mpi
 
 _UFUNCS = {ReduceOp.SUM: np.add, ReduceOp.AVG: np.add, ReduceOp.PRODUCT: np.multiply, ReduceOp.MIN: np.minimum}
 _UFUNCS[ReduceOp.MAX] = np.maximum
@@ -124,7 +124,7 @@ class MPIGroup(ProcessGroup):
             while not said.Test():
                 yield [self.ranks[to]]
 
-        return self._world.add(Transfer(self._world, steps(), f"send of {described(array)}", self.timeout, (array, header)))
+        return self._world.add(PendingWork(self._world, steps(), f"send of {described(array)}", self.timeout, (array, header)))
 
     def recv(self, array: Array, source: int | None, tag: int) -> Work:
         MPI, header, status = mpi(), np.empty(LONGEST, np.uint8), mpi().Status()
@@ -146,7 +146,7 @@ class MPIGroup(ProcessGroup):
             while not request.Test():
                 yield [self.ranks[sender]]
 
-        work = Transfer(self._world, steps(), f"recv of {described(array)}", self.timeout, (array,))
+        work = PendingWork(self._world, steps(), f"recv of {described(array)}", self.timeout, (array,))
         return self._world.add(work)
 
     def barrier(self) -> Work:
@@ -218,7 +218,7 @@ class MPIGroup(ProcessGroup):
             if after is not None:
                 after()
 
-        return self._world.add(Transfer(self._world, steps(), f"{call}{self._which(turn)}", self.timeout, arrays))
+        return self._world.add(PendingWork(self._world, steps(), f"{call}{self._which(turn)}", self.timeout, arrays))
 
     def _which(self, turn: int) -> str:
         return f" (collective {turn + 1} of {named(self.ranks)})"

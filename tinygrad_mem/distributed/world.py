@@ -40,7 +40,7 @@ def mpi() -> Any:
     return MPI
 
 
-class Transfer(Work):
+class PendingWork(Work):
     """Work that is advanced by turns: each step of ``steps`` yields the ranks that it waits for."""
 
     def __init__(self, world: World, steps: Iterator[list[int]], what: str, timeout: float, arrays: tuple) -> None:
@@ -76,7 +76,7 @@ class World:
     _only: World | None = None
 
     def __init__(self, timeout: float) -> None:
-        self._pending: list[Transfer] = []
+        self._pending: list[PendingWork] = []
         self._lock = reentrant()
         self._failed: RankError | None = None
         self._ending = False
@@ -109,12 +109,12 @@ class World:
             mpi().Request.Waitall(requests)
 
         self._places = places[:0]  # nobody is known yet
-        self.add(Transfer(self, steps(), "init_process_group", timeout, ())).wait()
+        self.add(PendingWork(self, steps(), "init_process_group", timeout, ())).wait()
         return places
 
     # --- work under way
 
-    def add(self, work: Transfer) -> Transfer:
+    def add(self, work: PendingWork) -> PendingWork:
         """Begin ``work``."""
         if self._failed is not None:
             raise self._failed
@@ -130,7 +130,7 @@ class World:
                 work.advance()
             self._pending = [work for work in self._pending if not work.done]
 
-    def wait(self, work: Transfer, timeout: float) -> None:
+    def wait(self, work: PendingWork, timeout: float) -> None:
         """Advance all work until ``work`` is done.
 
         Raises:
@@ -161,7 +161,7 @@ class World:
 
     # --- failures
 
-    def _look(self, work: Transfer) -> None:
+    def _look(self, work: PendingWork) -> None:
         """Raise if another rank has said that it fails, or if its process is gone."""
         MPI, status = mpi(), mpi().Status()
         if len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, 0, status):
