@@ -239,7 +239,7 @@ def test_the_largest_batch_and_what_fits():
 def test_without_a_capacity_or_an_argument_the_batch_says_what_to_do(advice: pytorch.Advice):
     assert "give a capacity" in advice.row("largest batch").refused
     found = pytorch.advise(lambda: train(4), capacity="4 GiB")
-    assert "let it take one named batch_size" in found.row("largest batch").refused
+    assert "add an argument batch_size" in found.row("largest batch").refused
     small = pytorch.advise(train, 4, capacity=MIB)
     assert "not even batch_size=1 fits" in small.batch[0].refused
 
