@@ -18,6 +18,7 @@ PARTS = {
     "mixed precision": ("amp", "half"),
     "recompute, offload, the other techniques": ("recompute", "techniques"),
     "planner, tips, command line, lessons": ("plan", "tips", "clinic", "cli", "tutorials"),
+    "process groups and data parallel": ("distributed",),
     "failures, interrupts, threads, misuse": ("sturdy",),
     "PyTorch's allocator, snapshots and programs": ("pytorch",),
 }

@@ -113,11 +113,14 @@ def test_no_color_means_no_color(tmp_path: Path):
     assert not found["1"]
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["estimate", "lenet"], ["estimate", "lenet", "--json"]], ids=["table", "json"])
-def test_a_pipe_that_nobody_reads_ends_it_quietly(arguments: list[str]):
+def test_a_pipe_that_nobody_reads_ends_it_quietly(arguments: list[str], unbuffered: str):
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([sys.executable, "-m", "tinygrad_mem", *arguments], stdout=write, stderr=subprocess.PIPE)
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    command = [sys.executable, "-m", "tinygrad_mem", *arguments]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, env=environment)
     os.close(write)
     assert done.returncode == 1
     assert done.stderr == b""

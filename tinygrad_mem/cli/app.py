@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from importlib import import_module
 from pathlib import Path
@@ -56,6 +57,7 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
     traceback = options.pop("traceback", False)
     try:
         status = import_module(f".{command}", __package__).run(**options)
+        sys.stdout.flush()  # at the end of the process, a closed pipe would print a traceback
     except BrokenPipeError:
         raise  # the reader has closed the pipe, as ``| head`` does: typer ends the program
     except shown as error:

@@ -35,6 +35,7 @@ _PAGES = {
     Category.UNTRACKED: "unknown",
     Category.UNKNOWN: "unknown",
     Category.WEIGHT_CAST: "activation",
+    Category.COMMUNICATION: "temporary",
 }  # the page has ten colours
 _NAMES = [_PAGES.get(category, category.name.lower()) for category in CATEGORIES]
 # a block's label as one number: four times the code of a text, plus the kind of the text
