@@ -220,7 +220,11 @@ REFUSED = [
     (moves_a_module, DeviceError, r"moves_a_module: a BatchNorm1d that was made outside .* is moved.*Make the model inside"),
     (sets_data, DeviceError, r"sets_data: \.data is set for a tensor that was made outside"),
     (wants_gradients, DeviceError, r"wants_gradients: requires_grad is set for a tensor that was made outside"),
-    (predicts_inside, NotOfferedError, r"predicts_inside: .*inside a program that is being predicted. Run one prediction after the other"),
+    (
+        predicts_inside,
+        NotOfferedError,
+        r"predicts_inside: .*inside a program that is being predicted. Run one prediction after the other",
+    ),
 ]
 
 
