@@ -158,6 +158,25 @@ def test_pieces_fit_with_expandable_segments(files: Path):
     assert told(files, "train.py:pieces", "--budget", "21 GiB", status=1)["fits"] is False
 
 
+def test_each_card_has_its_own_kernels(files: Path, monkeypatch: pytest.MonkeyPatch):
+    answer = told(files, "train.py:run")
+    assert answer["gpu"] == "A100 80GB"
+    monkeypatch.chdir(files)
+    program = TorchProgram(asked("train.py:run"))
+    found = {row["card"]: (row["peak_allocated"], row["peak_reserved"]) for row in answer["cards"]}
+    for name, peaks in found.items():
+        track = pytorch.predict(program, gpu=name)
+        assert peaks == (track.peak, track.peak_reserved)
+    assert found["A100 40GB"] != found["H100"] == found["H200"]
+    only = told(files, "train.py:run", "--gpu", "H100")
+    assert (only["gpu"], only["peak_allocated"]) == ("H100", found["H100"][0])
+
+
+def test_advice_for_a_card_is_within_its_memory(files: Path):
+    rows = told(files, "train.py:run", "--advise", "--gpu", "T4")["advice"]
+    assert all(row["fits"] for row in rows if not row["refused"])
+
+
 def test_what_would_help_is_told_too(files: Path):
     answer = told(files, "train.py:run", "--advise")
     assert {"foreach=False", "autocast bfloat16"} <= {row["names"][0] for row in answer["advice"] if len(row["names"]) == 1}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -16,8 +17,8 @@ from rich.text import Text
 from ..errors import ArgumentError, TinygradMemError
 from ..memory.sizes import bytes_text
 from ..pytorch.advise import advise
-from ..pytorch.cards import CARDS, COMMON, CONTEXT, GraphicsCard, card_of
-from ..pytorch.predict import Prediction, predict
+from ..pytorch.cards import CARDS, COMMON, CONTEXT, USUAL, GraphicsCard, card_of
+from ..pytorch.predict import Prediction, predicted
 from ..text import visible
 from .networks import budget_of
 from .torch_programs import Asked, TorchProgram
@@ -25,7 +26,7 @@ from .users import forgotten
 
 EXPANDABLE = "expandable_segments:True"
 _FITS, _EDGE, _NOT = "fits", "may fit", "does not fit"
-Again = Callable[[str, int], Prediction]
+Again = Callable[[GraphicsCard, str, int | None], Prediction]
 
 
 @dataclass
@@ -54,6 +55,7 @@ class CardAnswer:
 
     Attributes:
         capacity: bytes that CUDA says it has; of a budget, what PyTorch may have.
+        peak_allocated, peak_reserved: with the kernels of this card.
         fits: ``"fits"``, ``"fits with expandable_segments:True"``, ``"may fit"`` (the context decides) or ``"does not fit"``.
         lacking: allocated bytes that are too many; 0: it fits, or its pieces do not.
     """
@@ -61,6 +63,8 @@ class CardAnswer:
     card: str
     sold_as: int | None
     capacity: int
+    peak_allocated: int
+    peak_reserved: int
     fits: str
     lacking: int
 
@@ -70,6 +74,7 @@ class TorchEstimate:
     """The memory of a PyTorch program, in bytes.
 
     Attributes:
+        gpu: the card whose kernels run; ``""`` on the CPU.
         peak_allocated, peak_reserved: as ``torch.cuda.max_memory_allocated`` and ``max_memory_reserved`` say.
         driver: what the driver shows at least and at most, with the context and libraries; ``None`` on the CPU.
         loss: the loss of the step; ``""``: the program's own.
@@ -79,6 +84,7 @@ class TorchEstimate:
 
     network: str
     device: str
+    gpu: str
     batch_size: int | None
     peak_allocated: int
     peak_reserved: int
@@ -113,16 +119,16 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
     with errors.status("predicting") as status:
         tell = status.update if errors.is_terminal else lambda what: None
 
-        def again(settings: str, capacity: int) -> Prediction:
-            tell(f"predicting again within {bytes_text(capacity)} {settings}")
-            return _predicted(program, settings, capacity)
+        def again(card: GraphicsCard, settings: str = "", capacity: int | None = None) -> Prediction:
+            within = "" if capacity is None else f" within {bytes_text(capacity)}"
+            tell(f"predicting for {card.name}{within} {settings}")
+            return _predicted(program, card, settings, capacity)
 
-        found, advice = _told(program, _predicted(program), room, cards, again), None
+        found, advice = _told(program, cards[0] if gpu is not None else USUAL, room, cards, again), None
         if advised:
             tell("predicting again with each change that could help")
-            capacity = room if room is not None else cards[0].capacity if gpu is not None else None
             with redirect_stdout(sys.stderr), forgotten(program.module):
-                advice = advise(program, device=asked.device, capacity=capacity)
+                advice = advise(program, device=asked.device, gpu=gpu or "", capacity=room)
     if as_json:
         rows = {} if advice is None else {"advice": [asdict(row) for row in (*advice.rows, *advice.together)]}
         print(json.dumps(asdict(found) | rows, indent=2))
@@ -134,7 +140,7 @@ def run(asked: Asked, budget: str | None, gpu: str | None, advised: bool, as_jso
     return int(found.fits is False or (gpu is not None and found.cards[0].fits in (_EDGE, _NOT)))
 
 
-def _predicted(program: TorchProgram, settings: str = "", capacity: int | None = None) -> Prediction:
+def _predicted(program: TorchProgram, card: GraphicsCard, settings: str, capacity: int | None) -> Prediction:
     """The prediction. What the program prints goes to stderr; its errors name its line.
 
     Raises:
@@ -142,7 +148,7 @@ def _predicted(program: TorchProgram, settings: str = "", capacity: int | None =
     """
     try:
         with redirect_stdout(sys.stderr), forgotten(program.module):
-            return predict(program, device=program.asked.device, settings=settings, capacity=capacity)
+            return predicted(program, program.asked.device, settings, card, capacity)
     except ArgumentError:
         raise
     except TinygradMemError as error:
@@ -160,18 +166,22 @@ def _predicted(program: TorchProgram, settings: str = "", capacity: int | None =
 # --- the answers ----------------------------------------------------------------------------------------------------------
 
 
-def _told(program: TorchProgram, track: Prediction, room: int | None, cards: list[GraphicsCard], again: Again) -> TorchEstimate:
-    asked = program.asked
+def _told(
+    program: TorchProgram, usual: GraphicsCard, room: int | None, cards: list[GraphicsCard], again: Again
+) -> TorchEstimate:
+    """The answer: in detail for the card ``usual``, in a line for each of ``cards``."""
+    asked, track = program.asked, again(usual, "", None)
     if not len(track.timeline()):
         raise ArgumentError(f"{asked.network} asked for no memory on {asked.device}: does it put its model and data there?")
     moment = track.at_peak()
     event = track.log[moment.index]
     gpu = asked.device == "cuda"
-    budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, again)
+    budget = None if room is None else _verdict("the budget", None, room, (0, 0), track, partial(again, usual))
     categories = sorted(((c.value, size) for c, size in moment.by_category.items() if size), key=lambda row: -row[1])
     return TorchEstimate(
         asked.network,
         asked.device,
+        usual.name if gpu else "",
         asked.batch_size if program.steps else None,
         moment.used,
         track.peak_reserved,
@@ -182,7 +192,7 @@ def _told(program: TorchProgram, track: Prediction, room: int | None, cards: lis
         program.loss,
         program.parameters,
         program.trained,
-        [_verdict(card.name, card.sold_as, card.bytes, CONTEXT, track, again) for card in cards] if gpu else [],
+        _of_cards(cards, {_kernels(usual): track}, again) if gpu else [],
         room,
         "" if budget is None else budget.fits,
         None if budget is None else budget.fits == _FITS,
@@ -190,8 +200,28 @@ def _told(program: TorchProgram, track: Prediction, room: int | None, cards: lis
     )
 
 
+def _of_cards(cards: list[GraphicsCard], tracks: dict[tuple, Prediction], again: Again) -> list[CardAnswer]:
+    """The answer for each card; cards with the same kernels share a prediction."""
+    answers = []
+    for card in cards:
+        track = tracks.get(_kernels(card))
+        if track is None:
+            track = tracks[_kernels(card)] = again(card, "", None)
+        answers.append(_verdict(card.name, card.sold_as, card.bytes, CONTEXT, track, partial(again, card)))
+    return answers
+
+
+def _kernels(card: GraphicsCard) -> tuple:
+    return card.capability, card.processors
+
+
 def _verdict(
-    name: str, sold_as: int | None, capacity: int, context: tuple[int, int], track: Prediction, again: Again
+    name: str,
+    sold_as: int | None,
+    capacity: int,
+    context: tuple[int, int],
+    track: Prediction,
+    again: Callable[[str, int], Prediction],
 ) -> CardAnswer:
     """The answer for one card; the program is predicted again on the card where the bytes alone do not tell."""
     least, most = capacity - context[1], capacity - context[0]  # what is left for PyTorch
@@ -206,7 +236,7 @@ def _verdict(
         fits = f"{_FITS} with {EXPANDABLE}"
     else:
         fits = _EDGE if context[0] != context[1] and again("", most).fits else _NOT
-    return CardAnswer(name, sold_as, capacity, fits, lacking)
+    return CardAnswer(name, sold_as, capacity, track.peak, track.peak_reserved, fits, lacking)
 
 
 def _users(line: str) -> str:
@@ -221,8 +251,7 @@ def _users(line: str) -> str:
 
 def _show(found: TorchEstimate, console: Console) -> None:
     batch = "" if found.batch_size is None else f", batch {found.batch_size}"
-    where = "a GPU that is not there" if found.device == "cuda" else "the CPU"
-    console.print(Text(visible(f"{found.network}{batch}, predicted for {where}"), "bold"))
+    console.print(Text(visible(f"{found.network}{batch}, predicted for {found.gpu or 'the CPU'}"), "bold"))
     if found.loss:
         trained = "" if found.trained == found.parameters else f", {found.trained:,} of them trained"
         console.print(Text(f"Two training steps; {found.parameters:,} parameters{trained}; the loss is {found.loss}."))
@@ -275,11 +304,16 @@ def _biggest(found: TorchEstimate) -> Table:
 
 
 def _cards(found: TorchEstimate) -> Table:
-    table = _table("card", "has", "")
+    table = _table("card", "has", "allocated", "")
     for verdict in found.cards:
         name = f"{verdict.card}, {verdict.sold_as} GB" if f"{verdict.sold_as}GB" not in verdict.card else verdict.card
         lacking = f": {bytes_text(verdict.lacking)} too many" if verdict.lacking and verdict.fits == _NOT else ""
         edge = ", if context and libraries are small" if verdict.fits == _EDGE else ""
         style = {_FITS: "green", _NOT: "red"}.get(verdict.fits, "yellow")
-        table.add_row(name, bytes_text(verdict.capacity), Text(f"{verdict.fits}{lacking}{edge}", style))
+        table.add_row(
+            name,
+            bytes_text(verdict.capacity),
+            bytes_text(verdict.peak_allocated),
+            Text(f"{verdict.fits}{lacking}{edge}", style),
+        )
     return table

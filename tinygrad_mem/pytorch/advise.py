@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..memory.sizes import parse_bytes
 from .advice import Advice, Advised
-from .predict import Prediction, predict
+from .cards import GraphicsCard, card_of
+from .predict import Prediction, predicted
 
 if TYPE_CHECKING:
     from .changes import ProgramChange
@@ -25,6 +26,7 @@ def advise(
     run: Callable[..., Any],
     *args: Any,
     device: str = "cuda",
+    gpu: str = "",
     settings: str = "",
     capacity: int | str | None = None,
     **kwargs: Any,
@@ -36,14 +38,16 @@ def advise(
 
     Args:
         device: the device that is predicted.
+        gpu: the card, as for :func:`.predict`; its memory is the ``capacity`` if none is given.
         settings: settings of PyTorch's CUDA allocator, for the program as it is and for each change.
         capacity: the card's memory, in bytes or as text such as ``"24 GiB"``.
 
     Raises:
         ValueError: :func:`.predict` raises it for the program as it is; or ``capacity`` is not a size.
     """
-    room = None if capacity is None else parse_bytes(capacity)
-    trials = _Trials(run, args, kwargs, device, settings, room)
+    card = card_of(gpu)
+    room = parse_bytes(capacity) if capacity is not None else card.room if gpu else None
+    trials = _Trials(run, args, kwargs, device, settings, card, room)
     changes = trials.begin()
     reasons = {change.name: change.why_not(trials.seen, device) for change in changes}
     refused = [_refused(change, reasons[change.name]) for change in changes if reasons[change.name]]
@@ -69,17 +73,24 @@ class _Trials:
     """The predictions of one program."""
 
     def __init__(
-        self, run: Callable[..., Any], args: tuple, kwargs: dict[str, Any], device: str, settings: str, room: int | None
+        self,
+        run: Callable[..., Any],
+        args: tuple,
+        kwargs: dict[str, Any],
+        device: str,
+        settings: str,
+        card: GraphicsCard,
+        room: int | None,
     ) -> None:
         self.run, self.args, self.kwargs = run, args, kwargs
-        self.device, self.settings, self.room = device, settings, room
+        self.device, self.settings, self.card, self.room = device, settings, card, room
         self.plain, self.notes = Advised([]), [""]
         self.seen: Seen
         self._rows: dict[tuple[str, ...], Advised] = {}
 
     def begin(self) -> list[ProgramChange]:
         """Predict the program as it is, observe it, and list the changes that apply."""
-        predict(lambda: None, device=self.device)  # raises if PyTorch is missing
+        predicted(lambda: None, self.device)  # raises if PyTorch is missing
         from .changes import changes
         from .program.seen import Seen
 
@@ -128,7 +139,7 @@ class _Trials:
         settings = ",".join(filter(None, [self.settings, *(change.settings for change in changes)]))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyTorch warns about the way in which the changes are made
-            return predict(changed, device=self.device, settings=settings, capacity=capacity)
+            return predicted(changed, self.device, settings, self.card, capacity)
 
     def _call(self, batch: tuple[str, int] | None) -> None:
         if batch is None:

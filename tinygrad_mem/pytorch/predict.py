@@ -9,6 +9,7 @@ from ..errors import ArgumentError, NotOfferedError
 from ..interrupts import reentrant
 from ..memory.log import Log
 from ..memory.track import Track
+from .cards import USUAL, GraphicsCard, card_of
 
 _lock = reentrant()
 """Held while a program is predicted: a prediction changes parts of PyTorch that all threads share."""
@@ -51,6 +52,7 @@ def predict(
     run: Callable[..., Any],
     *args: Any,
     device: str = "cuda",
+    gpu: str = "",
     settings: str = "",
     capacity: int | None = None,
     **kwargs: Any,
@@ -58,12 +60,16 @@ def predict(
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
 
     ``run`` makes its model, optimizer and data, and trains for a few steps, on any devices. No GPU is needed: nothing is
-    computed, and tensors have no memory. PyTorch's own autograd decides the lifetimes. Kernels are chosen as on an A100.
+    computed, and tensors have no memory. PyTorch's own autograd decides the lifetimes.
 
     Args:
         device: the device that is predicted: ``"cuda"``, ``"cuda:1"`` or ``"cpu"``.
+        gpu: the card, such as ``"RTX 4090"``, one of :data:`.cards.CARDS`. Kernels, their launches and what libraries take are
+            chosen as there (environment variables such as ``CUBLAS_WORKSPACE_CONFIG`` as in this process), and its memory is
+            the ``capacity`` if none is given. ``""``: an A100 that never refuses.
         settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
-        capacity: the card's memory in bytes. If it is too small, the program gets PyTorch's ``torch.OutOfMemoryError``.
+        capacity: the card's memory for PyTorch in bytes. If it is too small, the program gets PyTorch's
+            ``torch.OutOfMemoryError``.
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
@@ -73,8 +79,18 @@ def predict(
         DataDependenceError: the program branches on values; the message names the line.
         NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own.
         DeviceError: it trains a model that was made before the prediction.
-        ValueError: there is no such device, PyTorch would refuse the settings, or PyTorch is not installed.
+        ValueError: there is no such device or card, PyTorch would refuse the settings, or PyTorch is not installed.
     """
+    card = card_of(gpu)
+    if gpu and device == "cpu":
+        raise ArgumentError(f"predict: gpu={gpu!r} names a card, and device={device!r} is none: give one of them")
+    return predicted(lambda: run(*args, **kwargs), device, settings, card, card.room if gpu and capacity is None else capacity)
+
+
+def predicted(
+    run: Callable[[], Any], device: str, settings: str = "", card: GraphicsCard = USUAL, capacity: int | None = None
+) -> Prediction:
+    """As :func:`predict`, on a card that never refuses if ``capacity`` is ``None``."""
     try:
         import torch
     except ImportError as error:
@@ -87,4 +103,4 @@ def predict(
     if _lock._is_owned():  # type: ignore[attr-defined]
         raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
-        return Prediction.of_run(*run_program(lambda: run(*args, **kwargs), place, settings, capacity))
+        return Prediction.of_run(*run_program(run, place, settings, card, capacity))

@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from ...interrupts import context
-from .kernels import Gpu
+from ..cards import GraphicsCard
 from .ledger import Ledger
 
-GIB = 1 << 30
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "reset_peak_memory_stats", "empty_cache",
@@ -29,11 +28,12 @@ class Card:
     """The answers of ``torch.cuda`` for the GPU of a prediction.
 
     Args:
-        capacity: bytes; ``None``: the program hears of 80 GiB, and may have more.
+        card: the model.
+        capacity: bytes; ``None``: the program hears of the model's, and may have more.
     """
 
-    def __init__(self, ledger: Ledger, capacity: int | None, gpu: Gpu) -> None:
-        self._ledger, self._capacity, self._gpu = ledger, capacity or 80 * GIB, gpu
+    def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None) -> None:
+        self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
@@ -42,11 +42,11 @@ class Card:
             "is_available": lambda: True,
             "is_initialized": lambda: True,
             "_is_compiled": lambda: True,
-            "is_bf16_supported": lambda including_emulation=True: True,
+            "is_bf16_supported": lambda including_emulation=True: including_emulation or self._card.capability >= (8, 0),
             "device_count": lambda: 1,
             "current_device": lambda: 0,
-            "get_device_name": lambda device=None: "a GPU that is predicted",
-            "get_device_capability": lambda device=None: self._gpu.capability,
+            "get_device_name": lambda device=None: self._name,
+            "get_device_capability": lambda device=None: self._card.capability,
             "get_device_properties": lambda device=None: self.properties(),
             "memory_stats": lambda device=None: self._memory_stats(),
             "memory_allocated": lambda device=None: stats("allocated_bytes.all.current"),
@@ -58,7 +58,7 @@ class Card:
             "empty_cache": self._empty_cache,
             "memory_summary": lambda device=None, abbreviated=False: self._summary(),
             "initial_seed": lambda: 0,
-            "get_arch_list": lambda: ["sm_{}{}".format(*self._gpu.capability)],
+            "get_arch_list": lambda: ["sm_{}{}".format(*self._card.capability)],
             "memory_snapshot": lambda *args, **kwargs: [],
             "current_stream": lambda device=None: _Stream(),
             "default_stream": lambda device=None: _Stream(),
@@ -71,11 +71,16 @@ class Card:
             **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
         }
 
+    @property
+    def _name(self) -> str:
+        return f"NVIDIA {self._card.name}"
+
     def properties(self) -> SimpleNamespace:
-        major, minor = self._gpu.capability
+        card = self._card
+        major, minor = card.capability
         return SimpleNamespace(
-            name="a GPU that is predicted", major=major, minor=minor, total_memory=self._capacity,
-            multi_processor_count=self._gpu.processors, warp_size=32, max_threads_per_multi_processor=2048,
+            name=self._name, major=major, minor=minor, total_memory=self._capacity, warp_size=32,
+            multi_processor_count=card.processors, max_threads_per_multi_processor=card.threads,
         )  # fmt: skip
 
     def _memory_stats(self) -> dict[str, int]:

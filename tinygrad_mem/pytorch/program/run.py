@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import (
 from ...errors import DataDependenceError, DeviceError, NotOfferedError
 from ...interrupts import context
 from ...memory.log import Log
+from ..cards import GraphicsCard
 from .around import around
 from .autocast import CudaAutocast
 from .calls import Calls
@@ -32,18 +33,19 @@ from .watch import Watch
 
 
 def run_program(
-    run: Callable[[], Any], device: torch.device, settings: str, capacity: int | None
+    run: Callable[[], Any], device: torch.device, settings: str, card: GraphicsCard, capacity: int | None
 ) -> tuple[Log, str, int, str, list[str], dict[str, int]]:
     """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
-    gpu = Gpu()
     ledger, places = Ledger(str(device), settings, capacity), Places()
-    watch = Watch(GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device, gpu)
+    watch = Watch(
+        GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device, Gpu.of(card)
+    )
     roles = Roles(ledger, places, watch.find)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
-        for part in _parts(watch, roles, Card(ledger, capacity, gpu)):
+        for part in _parts(watch, roles, Card(ledger, card, capacity)):
             stack.enter_context(part)
         watch.in_place.calibrate()
         ledger.restart()

@@ -189,9 +189,8 @@ def flash_backward(call: KernelCall) -> None:
 
 @row(
     "_scaled_dot_product_efficient_attention",
-    takes="for values of more than 128 numbers (64 before compute capability 8.0) of 16 bits: the result in float32; "
-    "the sums are a "
-    "result, a multiple of 32 for each head",
+    takes="for values of more than 128 numbers of 16 bits: the result in float32; the sums are a result, a multiple of 32 for "
+    "each head",
     source="aten/src/ATen/native/transformers/cuda/attention.cu, _efficient_attention_forward",
 )
 def efficient(call: KernelCall) -> None:

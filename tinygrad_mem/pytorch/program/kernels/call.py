@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, NamedTuple
 
 import torch
+
+from ...cards import GraphicsCard
 
 Rule = Callable[["KernelCall"], None]
 
@@ -16,15 +19,15 @@ Rule = Callable[["KernelCall"], None]
 class Gpu:
     """A GPU, and the PyTorch that runs on it, as kernels ask for them. By default an A100 and the PyTorch that is installed.
 
+    ``deterministic`` and ``benchmark`` are as PyTorch's own switches stand when they are read.
+
     Attributes:
         capability: compute capability; ``(9, 0)`` is Hopper.
         processors: how many multiprocessors it has.
         threads: how many threads run at once on each of them.
         version: of PyTorch, ``(2, 13)``: what libraries take has changed between versions.
         cudnn: version of cuDNN, as ``torch.backends.cudnn.version()``; the default is that of wheels for CUDA 13.
-        settings: environment variables, such as ``{"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}``.
-        benchmark: ``torch.backends.cudnn.benchmark``.
-        deterministic: ``torch.use_deterministic_algorithms`` is on.
+        settings: environment variables, such as ``{"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}``; by default this process's.
     """
 
     capability: tuple[int, int] = (8, 0)
@@ -32,9 +35,22 @@ class Gpu:
     threads: int = 2048
     version: tuple[int, int] = (int(torch.__version__.split(".")[0]), int(torch.__version__.split(".")[1]))
     cudnn: int = 91501
-    settings: Mapping[str, str] = field(default_factory=dict)
-    benchmark: bool = False
-    deterministic: bool = False
+    settings: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    @classmethod
+    def of(cls, card: GraphicsCard) -> Gpu:
+        """A card with the PyTorch that is installed."""
+        return cls(card.capability, card.processors, card.threads)
+
+    @property
+    def benchmark(self) -> bool:
+        """``torch.backends.cudnn.benchmark``."""
+        return torch.backends.cudnn.benchmark
+
+    @property
+    def deterministic(self) -> bool:
+        """``torch.use_deterministic_algorithms`` is on."""
+        return torch.are_deterministic_algorithms_enabled()
 
 
 class Request(NamedTuple):

@@ -78,14 +78,14 @@ def scan(count: int, width: int) -> int:
 
 
 def reduce(gpu: Gpu, count: int, width: int) -> int:
-    """Bytes of a reduction of all elements: a partial result for each block of threads, of which 5 times 8 run on a processor.
+    """Bytes of a reduction of all elements: a partial result for each block of threads, five times as many as run at once.
 
     Source: ``dispatch_reduce.cuh``, ``InvokePasses``.
     """
     threads, items = _scaled(256, 16, width)
     if count <= threads * items:
         return 1
-    return aliased(gpu.processors * 8 * 5 * width)
+    return aliased(gpu.processors * (gpu.threads // threads) * 5 * width)
 
 
 def select(count: int) -> int:
