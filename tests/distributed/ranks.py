@@ -59,3 +59,21 @@ def passes(ranks: int, program: str, *args: str, **more) -> str:
     done = run(ranks, program, *args, **more)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-6000:]
     return done.stdout
+
+
+def launch(ranks: int, program: str, *args: str) -> subprocess.Popen:
+    """Begin ``python -m tinygrad_mem launch`` of ``programs/PROGRAM.py``."""
+    if why_not():
+        pytest.skip(why_not())
+    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", str(ranks), str(PROGRAMS / f"{program}.py"), *args]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT)
+
+
+def launched(ranks: int, program: str, *args: str) -> tuple[int, str, str]:
+    """The exit status of such a launch, and what it printed to both streams."""
+    with launch(ranks, program, *args) as process:
+        try:
+            said, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    return process.returncode, said, errors

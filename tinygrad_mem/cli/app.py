@@ -266,6 +266,19 @@ def snapshot(
     _run("snapshot", locals())
 
 
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False})
+def launch(
+    context: typer.Context,
+    script: Annotated[Path, typer.Argument(help="a Python file; what follows are its own arguments")],
+    ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="processes to start; may be more than there are cores")],
+) -> None:
+    """Run a program on several ranks of this machine, by MPI's launcher; end all of them when one fails, and say which.
+
+    Each line that a rank prints begins with its number. The exit status is that of the rank that failed first.
+    """
+    _run("launch", {"script": script, "arguments": context.args, "ranks": ranks})
+
+
 @app.command()
 def doctor() -> None:
     """Check this machine: libraries, speed, devices.

@@ -21,10 +21,12 @@ import numpy as np
 from ..errors import RankError
 from ..interrupts import reentrant
 from .group import Work, named
+from .keeper import note
 
 LONGEST = 2048
 """The most bytes of a header, and of what a rank says of its end."""
 _GREETING = 31_999  # the tag of the first message, which is sent before there is a communicator of ours
+_SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # variables in which launchers tell how many ranks they started
 _LOOK = 0.05  # seconds between two looks at the other ranks
 _PATIENCE = 50  # turns without a pause: most collectives are over by then
 
@@ -83,6 +85,13 @@ class World:
         self.group: Any = None  # the group of all: ``mpi.world_group``
         self.comm = mpi().COMM_WORLD
         self.rank = self.comm.rank
+        started = next((int(os.environ[name]) for name in _SIZES if name in os.environ), self.comm.size)
+        if started != self.comm.size:
+            raise RankError(
+                f"init_process_group: mpiexec started {started} ranks, and mpi4py finds {self.comm.size}: they belong to "
+                f"different MPIs. mpi4py uses {mpi().Get_library_version().splitlines()[0].strip()}: start the ranks with the "
+                "mpiexec of that one"
+            )
         self._places = self._greet(timeout)
         self._channel = self.comm.Dup()
         self._hook, sys.excepthook = sys.excepthook, self._uncaught
@@ -196,6 +205,7 @@ class World:
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         self._hook(kind, error, trace)
+        note(self.rank, "fails")  # before others fail because of it
         self.tell(f"{kind.__name__}: {error}")
 
     def _end(self) -> None:

@@ -1,0 +1,44 @@
+"""One rank of several behaves badly, in a way that the first argument names."""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
+from tinygrad_mem.nn import functional as F
+from tinygrad_mem.nn.parallel import DistributedDataParallel
+
+HOW = sys.argv[1]
+dist.init_process_group(timeout=timedelta(seconds=2 if HOW == "late" else 120))
+RANK, SIZE = dist.get_rank(), dist.get_world_size()
+BAD = SIZE // 2
+print(f"process {os.getpid()}", flush=True)
+model = DistributedDataParallel(tm.nn.Linear(4, 3))
+for step in range(4):
+    if step == 2 and RANK == BAD:
+        if HOW == "killed":
+            os.kill(os.getpid(), signal.SIGKILL)
+        elif HOW == "raises":
+            raise ValueError("my batch is broken")
+        elif HOW == "memory":
+            tm.device("cpu").pool.set_limit(1 << 20)
+            tm.zeros(1 << 20)
+        elif HOW == "other":
+            dist.barrier()
+        elif HOW == "shape":
+            dist.all_reduce(tm.zeros(5))
+        elif HOW == "dtype":
+            dist.all_reduce(tm.zeros(3, dtype=tm.float64))
+        elif HOW == "early":
+            break
+        elif HOW == "silent":
+            os._exit(0)
+        elif HOW == "late":
+            time.sleep(600)
+    if step == 2 and HOW in ("other", "shape", "dtype"):
+        dist.all_reduce(tm.zeros(3))
+    F.mse_loss(model(tm.ones(2, 4)), tm.zeros(2, 3)).backward()
+print("the end")

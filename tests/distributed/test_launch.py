@@ -1,0 +1,176 @@
+"""``python -m tinygrad_mem launch``: output by rank, how ranks fail, and that nothing is left of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.distributed.ranks import ENVIRONMENT, PROGRAMS, launch, launched
+from tinygrad_mem.distributed import launch as launching
+
+HOW = {  # what a rank does -> what the others say of it; R is its rank
+    "raises": r"rank R failed while rank \d waited in all_reduce.*: ValueError: my batch is broken",
+    "memory": r"rank R failed while rank \d waited in all_reduce.*: OutOfMemoryError: out of memory on cpu: asked for 4",
+    "other": r"ranks do not do the same: .*rank R: barrier",
+    "shape": r"ranks do not do the same: .*rank R: all_reduce\(sum\) of float32 \[5\]",
+    "dtype": r"ranks do not do the same: .*rank R: all_reduce\(sum\) of float64 \[3\]",
+    "early": r"ranks do not do the same: .*rank R: the end of the program",
+    "killed": r"rank R \(process \d+\) is gone: it was killed, or ended without a word",
+    "silent": r"rank R \(process \d+\) is gone: it was killed, or ended without a word",
+    "late": r"rank \d has waited 2 seconds for rank R in all_reduce",
+}
+
+
+def gone(pid: int) -> bool:
+    """True if there is no such process, or if it has ended and nobody has asked how."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def processes(said: str) -> list[int]:
+    return [int(each) for each in re.findall(r"process (\d+)", said)]
+
+
+def all_gone(pids: list[int]) -> bool:
+    """Whether they end; the limit ends what hangs."""
+    began = time.monotonic()
+    while not all(map(gone, pids)) and time.monotonic() - began < 60:
+        time.sleep(0.05)
+    return all(map(gone, pids))
+
+
+def lines_of(rank: int, text: str) -> str:
+    return "\n".join(line.removeprefix(f"[{rank}] ") for line in text.splitlines() if line.startswith(f"[{rank}] "))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("how", HOW)
+def test_each_rank_ends_with_an_error_that_names_the_one_to_blame(how: str, ranks: int):
+    status, said, errors = launched(ranks, "sturdy", how)
+    bad = ranks // 2
+    assert status == (128 + signal.SIGKILL if how == "killed" else 1), errors
+    for rank in range(ranks):
+        if rank != bad:
+            assert re.search(f"RankError: .*{HOW[how].replace('R', str(bad))}", lines_of(rank, errors)), (rank, errors)
+    if how == "killed":
+        assert f"launch: rank {bad} was killed by SIGKILL; the system does that to a process when memory runs out" in errors
+        assert "failed first" not in errors
+    else:
+        (first,) = re.findall(r"launch: rank (\d) failed first\. Its error:", errors)
+        assert int(first) == bad or how not in ("raises", "memory")
+        again = errors.partition("Its error:\n")[2]
+        assert f"[{first}] Traceback (most recent call last):" in again
+        assert f"rank {bad}" in again or how in ("raises", "memory")
+    assert (f"launch: rank {bad} did not end within 5 seconds, and was ended" in errors) == (how == "late")
+    assert len(processes(said)) == ranks
+    assert all_gone(processes(said))
+
+
+def test_ranks_that_end_well_end_well():
+    status, said, errors = launched(4, "sturdy", "fine")
+    assert (status, errors) == (0, "")
+    assert sorted(line for line in said.splitlines() if "end" in line) == [f"[{rank}] the end" for rank in range(4)]
+
+
+def test_each_line_is_whole_and_begins_with_its_rank():
+    status, said, errors = launched(3, "plain", "prints", "-n", "--ranks", "two words")
+    assert status == 0
+    for rank in range(3):
+        assert lines_of(rank, said).split("\n") == [str(rank) * 4000] * 200 + ["é \x1b['-n', '--ranks', 'two words']"]
+    assert sorted(errors.splitlines()) == [f"[{rank}] no end" for rank in range(3)]
+
+
+def test_the_status_is_that_of_the_rank_that_failed():
+    status, _, errors = launched(2, "plain", "ends")
+    assert status == 7
+    assert errors == "[1] I end\nlaunch: rank 1 failed first. Its error:\n[1] I end\n"
+
+
+def test_a_rank_that_fails_before_it_joins_ends_all():
+    status, said, errors = launched(2, "plain", "before")
+    assert status == 1
+    assert "launch: rank 1 failed first" in errors
+    assert errors.rstrip().endswith("launch: rank 0 did not end within 5 seconds, and was ended")
+    assert "[1] ValueError: before it joins" in errors
+    assert all_gone(processes(said))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_signals_end_all_ranks_and_what_they_started(number: signal.Signals):
+    with launch(2, "plain", "sleeps") as process:
+        assert process.stdout is not None
+        pids = processes("".join(process.stdout.readline() for _ in range(4)))
+        assert len(pids) == 4
+        process.send_signal(number)
+        try:
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert all_gone(pids)
+    if number != signal.SIGKILL:
+        assert process.returncode == 128 + number
+        assert errors == f"launch: {number.name}: all ranks were ended\n"
+
+
+def test_the_end_of_the_launcher_ends_all():
+    with launch(2, "plain", "sleeps") as process:
+        assert process.stdout is not None
+        pids = processes("".join(process.stdout.readline() for _ in range(4)))
+        (mpiexec,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        os.kill(int(mpiexec), signal.SIGKILL)
+        try:
+            _, errors = process.communicate(timeout=120)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "launch: mpiexec ended with status -9 before the ranks did, and all were ended" in errors
+    assert all_gone(pids)
+
+
+def test_a_launcher_that_does_not_start_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture):
+    broken = tmp_path / "mpiexec"
+    broken.write_text("#!/bin/sh\necho no slots for you\nexit 3\n")
+    broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(launching, "launcher", lambda: str(broken))
+    assert launching.launch(2, [sys.executable, "-c", ""]) == 3
+    assert capfd.readouterr().err == (
+        "launch: mpiexec ended with status 3, and ranks 0, 1 had not started\nno slots for you\n"
+        "See whether it runs at all: mpiexec -n 2 hostname\n"
+    )
+
+
+def test_what_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(ValueError, match="launch: expected one rank or more, found 0"):
+        launching.launch(0, ["true"])
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NotImplementedError, match=r"there is no mpiexec, the launcher of MPI: pip install mpich"):
+        launching.launcher()
+    monkeypatch.setitem(sys.modules, "mpi4py", None)
+    with pytest.raises(ModuleNotFoundError, match="python -m tinygrad_mem launch needs mpi4py"):
+        launching.launcher()
+
+
+def test_a_script_that_is_not_there_is_told():
+    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", "2", "nowhere.py"]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | ENVIRONMENT, timeout=120)
+    assert (done.returncode, done.stderr) == (2, "launch: there is no file nowhere.py\n")
+
+
+def test_ranks_of_another_mpi_are_told():
+    """Started by one MPI's launcher, a library of another finds one rank."""
+    command = [sys.executable, str(PROGRAMS / "sturdy.py"), "fine"]
+    told = os.environ | ENVIRONMENT | {"OMPI_COMM_WORLD_SIZE": "4"}
+    done = subprocess.run(command, capture_output=True, text=True, env=told, timeout=120)
+    assert done.returncode == 1
+    assert "mpiexec started 4 ranks, and mpi4py finds 1: they belong to different MPIs. mpi4py uses " in done.stderr

@@ -1,0 +1,21 @@
+"""``python -m tinygrad_mem launch``: a program on several ranks of this machine."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from ..distributed.launch import launch
+from ..errors import ArgumentError
+
+
+def run(*, script: Path, arguments: list[str], ranks: int) -> int:
+    """Run the program. Returns its exit status.
+
+    Raises:
+        ArgumentError: there is no such file.
+        ModuleNotFoundError, NotOfferedError: MPI is not installed.
+    """
+    if not script.is_file():
+        raise ArgumentError(f"there is no file {script}")
+    return launch(ranks, [sys.executable, str(script), *arguments])
