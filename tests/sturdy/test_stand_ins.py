@@ -774,9 +774,8 @@ def test_transforms_are_imported_and_refused():
 
 
 def test_what_diffusion_and_detection_files_name():
-    from tinygrad_mem.distributed.tensor import DTensor
-
     from tinygrad_mem.distributed.device_mesh import DeviceMesh
+    from tinygrad_mem.distributed.tensor import DTensor
 
     assert not any(isinstance(tm.zeros(1), kind) for kind in (DeviceMesh, DTensor))
     with pytest.raises(tm.errors.NotOfferedError, match=r"distributed\.DTensor: a rank's shard is an ordinary tensor here"):

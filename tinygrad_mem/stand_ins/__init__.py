@@ -21,7 +21,6 @@ PATHS = {
     ".backends_mps": "backends.mps",
     ".cuda_amp": "cuda.amp",
     ".cuda_streams": "cuda.streams",
-    ".distributed_tensor": "distributed.tensor",
     ".fft": "fft",
     ".flex_attention": "nn.attention.flex_attention",
     ".func": "func",

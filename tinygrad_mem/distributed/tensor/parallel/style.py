@@ -1,0 +1,296 @@
+"""``parallelize_module`` and the ways to divide a layer, with PyTorch's names and arguments.
+
+PyTorch's layers take DTensors. Here a rank's part is an ordinary tensor, and a layout says what the caller gives and wants: the
+whole tensor on each rank (``Replicate()``), or this rank's part along a dimension (``Shard(dim)``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fnmatch import fnmatch
+from functools import partial
+from typing import Any
+
+from ....autograd.grad_mode import no_grad
+from ....autograd.tensor import Tensor
+from ....errors import ArgumentError, ArgumentTypeError, NotOfferedError
+from ....nn import Embedding, Linear, Module, Parameter
+from ...collectives import all_reduce, broadcast
+from ...device_mesh import DeviceMesh
+from ...group import ProcessGroup
+from ...regions import divided, gather_from, own_part, scatter_to
+from ..placement import Placement, Replicate, Shard
+from .layers import ColumnLinear, RowLinear, VocabularyEmbedding
+
+
+class ParallelStyle:
+    """The base of all ways to divide a module."""
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        raise NotImplementedError
+
+
+class ColwiseParallel(ParallelStyle):
+    """Divides a ``Linear`` by its outputs, or an ``Embedding`` by its columns.
+
+    Args:
+        input_layouts: ``Replicate()``, the default; ``Shard(dim)``: the rows of all ranks are gathered along ``dim``, which is
+            not the last one. Only this rank's part is kept for backward, which gathers them again.
+        output_layouts: ``Shard(-1)``, the default; or ``Replicate()``: the outputs of all ranks are gathered.
+        use_local_output: accepted for compatibility: each tensor is local.
+
+    Memory: weight, gradient and optimizer state of 1 / ranks; with ``Shard`` the saved input, too.
+    Price: an all-reduce of the input's gradient; with ``Shard``, two all-gathers and a reduce-scatter.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        self.layouts = _layout(input_layouts, Replicate()), _layout(output_layouts, Shard(-1))
+        if self.layouts[1] not in (Shard(-1), Replicate()):
+            raise NotOfferedError(f"ColwiseParallel: output_layouts is Shard(-1) or Replicate(), found {output_layouts}")
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        if type(module) is Embedding:
+            if self.layouts[0] != Replicate() or module.max_norm is not None:
+                raise NotOfferedError("ColwiseParallel of an Embedding: input_layouts is Replicate(), and max_norm is None")
+            _divide(module, "weight", group, 1)
+            if self.layouts[1] == Replicate():
+                module.register_forward_hook(partial(_gather_output, group))
+            return module
+        _want(module, Linear, "ColwiseParallel: expected an nn.Linear or nn.Embedding")
+        _divide(module, "weight", group, 0)
+        if module.bias is not None:
+            _divide(module, "bias", group, 0)
+        return _become(module, ColumnLinear, group, self.layouts)
+
+
+class RowwiseParallel(ParallelStyle):
+    """Divides a ``Linear`` by its inputs, or an ``Embedding`` by its rows (a vocabulary-parallel embedding).
+
+    Args:
+        input_layouts: of a Linear ``Shard(-1)``, the default; ``Replicate()``: each rank takes its part.
+            Of an Embedding ``Replicate()``, the default.
+        output_layouts: ``Replicate()``, the default: the results are summed. ``Shard(dim)``: summed, and each rank gets its
+            part along ``dim``, as sequence parallel wants it.
+        use_local_output: accepted for compatibility: each tensor is local.
+
+    Memory: weight, gradient and optimizer state of 1 / ranks. The sum is made in the result's own memory.
+    Price: an all-reduce of the output; with ``Shard``, a reduce-scatter, and in backward an all-gather.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Placement | None = None,
+        output_layouts: Placement | None = None,
+        use_local_output: bool = True,
+    ) -> None:
+        self.given, self.wanted = input_layouts, _layout(output_layouts, Replicate())
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        if type(module) is Embedding:
+            if _layout(self.given, Replicate()) != Replicate() or module.max_norm is not None or module.sparse:
+                raise NotOfferedError(
+                    "RowwiseParallel of an Embedding: input_layouts is Replicate(), max_norm is None, and sparse is False"
+                )
+            _divide(module, "weight", group, 0)
+            return _become(module, VocabularyEmbedding, group, (Replicate(), self.wanted))
+        _want(module, Linear, "RowwiseParallel: expected an nn.Linear or nn.Embedding")
+        given = _layout(self.given, Shard(-1))
+        if given not in (Shard(-1), Replicate()):
+            raise NotOfferedError(f"RowwiseParallel: input_layouts is Shard(-1) or Replicate(), found {given}")
+        _divide(module, "weight", group, 1)
+        if module.bias is not None:
+            _share(module, "bias", group, isinstance(self.wanted, Shard))
+        if given == Replicate():
+            module.register_forward_pre_hook(partial(_scatter_input, group))
+        return _become(module, RowLinear, group, (Shard(-1), self.wanted))
+
+
+class SequenceParallel(ParallelStyle):
+    """A norm or a dropout of this rank's part of the tokens. Its parameters stay whole; their gradients are summed.
+
+    Args:
+        sequence_dim: accepted for compatibility: a part of the tokens comes in and goes out.
+        use_local_output: accepted for compatibility: each tensor is local.
+
+    Memory: what the layer saves is 1 / ranks.
+    Price: an all-reduce of the gradients of its parameters, for each backward.
+    """
+
+    def __init__(self, *, sequence_dim: int = 1, use_local_output: bool = False) -> None:
+        self.sequence_dim = sequence_dim
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        for name, _ in list(module.named_parameters(recurse=False)):
+            _share(module, name, group, True)
+        return module
+
+
+class PrepareModuleInput(ParallelStyle):
+    """Changes how the first arguments of a module lie, before its forward.
+
+    Args:
+        input_layouts: how they are given: a layout, or one for each; ``None``: leave it.
+        desired_input_layouts: how the module wants them.
+
+    Layers inside that are divided sum the gradients of what they are given whole; so all ranks have the same gradient of a
+    gathered argument, and each takes its part.
+    """
+
+    def __init__(
+        self,
+        *,
+        input_layouts: Any = None,
+        desired_input_layouts: Any = None,
+        input_kwarg_layouts: dict | None = None,
+        desired_input_kwarg_layouts: dict | None = None,
+        use_local_output: bool = False,
+    ) -> None:
+        if input_kwarg_layouts or desired_input_kwarg_layouts:
+            raise NotOfferedError("PrepareModuleInput: layouts of keyword arguments are not offered: pass them by position")
+        self.given, self.wanted = (
+            tuple(x) if isinstance(x, (tuple, list)) else (x,) for x in (input_layouts, desired_input_layouts)
+        )
+        if len(self.given) != len(self.wanted):
+            raise ArgumentError("PrepareModuleInput: input_layouts and desired_input_layouts should have same length!")
+
+    def _apply(self, module: Module, group: ProcessGroup) -> Module:
+        module.register_forward_pre_hook(partial(_relaid, group, tuple(zip(self.given, self.wanted, strict=True))))
+        return module
+
+
+def parallelize_module(
+    module: Module,
+    device_mesh: DeviceMesh | None = None,
+    parallelize_plan: ParallelStyle | dict[str, ParallelStyle] | None = None,
+    *,
+    src_data_rank: int | None = 0,
+) -> Module:
+    """Divide a module, or modules inside it, over the ranks of a mesh of one dimension; in place.
+
+    Each rank has the whole module before. Afterwards it has its part of the parameters, in new memory. Make the optimizer
+    after that. A division that is not even is refused.
+
+    Args:
+        device_mesh: ``mesh["tp"]``.
+        parallelize_plan: a style for ``module``; or styles by the paths of modules inside, with ``*`` for any name.
+        src_data_rank: all ranks take the values of this rank of the mesh; ``None``: each takes its own.
+
+    Raises:
+        ArgumentError: the mesh has several dimensions, or a path leads to no module.
+        ShapeError: a parameter cannot be divided evenly.
+        NotOfferedError: a style does not fit a module.
+
+    >>> plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+    >>> parallelize_module(mlp, mesh["tp"], plan)
+    """
+    if device_mesh is None or device_mesh.ndim != 1:
+        raise ArgumentError(
+            f"parallelize_module: give a mesh of one dimension, as in mesh['tp'], found {device_mesh}: a module is divided "
+            "along one dimension"
+        )
+    group = device_mesh.get_group()
+    plan = {"": parallelize_plan} if isinstance(parallelize_plan, ParallelStyle) else dict(parallelize_plan or {})
+    for path, style in plan.items():
+        if not isinstance(style, ParallelStyle):
+            raise ArgumentTypeError(f"parallelize_module: expected a ParallelStyle for {path!r}, found {type(style).__name__}")
+        found = [each for name, each in module.named_modules() if _matches(name, path)]
+        if not found:
+            raise ArgumentError(f"parallelize_module: the plan's {path!r} leads to no module of {type(module).__name__}")
+        for each in found:
+            if src_data_rank is not None and group.size() > 1:
+                for parameter in each.parameters(recurse=False):
+                    broadcast(parameter.detach(), group=group, group_src=src_data_rank)
+            style._apply(each, group)
+    for name, parameter in module.named_parameters():
+        if hasattr(parameter, "_part"):
+            raise ArgumentError(f"parallelize_module: {name} is shared with a module that was divided: divide both, or neither")
+    return module
+
+
+def _matches(name: str, path: str) -> bool:
+    names, parts = name.split("."), path.split(".")
+    return len(names) == len(parts) and all(map(fnmatch, names, parts))
+
+
+def _layout(given: Placement | None, usual: Placement) -> Placement:
+    return usual if given is None else given
+
+
+def _want(module: Module, kind: type, expected: str) -> None:
+    if type(module) is not kind:
+        raise NotOfferedError(f"{expected}, found {type(module).__name__}")
+
+
+def _become(module: Any, cls: type[Module], group: ProcessGroup, layouts: tuple[Placement, Placement]) -> Module:
+    """Let the module be a ``cls``: the same object, with its names, hooks and place."""
+    module.__class__ = cls
+    module.group, module.layouts = group, layouts
+    return module
+
+
+def _divide(module: Module, name: str, group: ProcessGroup, axis: int) -> None:
+    """Replace a parameter by this rank's part of it. Modules that share a parameter share its part.
+
+    Raises:
+        ArgumentError: the modules that share it divide it along different dimensions.
+    """
+    whole: Any = getattr(module, name)
+    divided(f"{type(module).__name__}.{name}", whole, group, axis)
+    if group.size() == 1:
+        return
+    if not hasattr(whole, "_part"):
+        part = whole.device.empty(own_part(whole.array, group, axis).shape, whole.dtype)
+        whole.device.kernels.copy(own_part(whole.array, group, axis), out=part)
+        whole._part = axis, Parameter(Tensor._wrap(part, whole.device), whole.requires_grad)
+    if whole._part[0] != axis:
+        raise ArgumentError(
+            f"parallelize_module: two modules share {name} {list(whole.shape)}, and divide it along dimensions "
+            f"{whole._part[0]} and {axis}: divide an output layer by columns and its embedding by rows, or give each a weight "
+            "of its own"
+        )
+    setattr(module, name, whole._part[1])
+
+
+def _share(module: Module, name: str, group: ProcessGroup, of_parts: bool) -> None:
+    """Leave a parameter whole. If each rank uses it for its part of the tokens, its gradients are summed."""
+    parameter: Any = getattr(module, name)
+    if of_parts and group.size() > 1 and parameter.requires_grad:
+        parameter.register_hook(partial(_sum_gradient, group))
+
+
+def _sum_gradient(group: ProcessGroup, grad: Tensor) -> Tensor:
+    with no_grad():
+        total = grad.clone()
+        all_reduce(total, group=group)
+    return total
+
+
+def _gather_output(group: ProcessGroup, module: Module, args: tuple, output: Tensor) -> Tensor:
+    return gather_from(output, group, -1)
+
+
+def _scatter_input(group: ProcessGroup, module: Module, args: tuple) -> tuple:
+    return scatter_to(args[0], group, -1), *args[1:]
+
+
+def _relaid(group: ProcessGroup, layouts: tuple, module: Module, args: tuple) -> tuple:
+    changed = [_relay(x, given, wanted, group) for x, (given, wanted) in zip(args, layouts, strict=False)]
+    return *changed, *args[len(changed) :]
+
+
+def _relay(x: Any, given: Placement | None, wanted: Placement | None, group: ProcessGroup) -> Any:
+    """``x`` as it is wanted."""
+    if given == wanted or given is None or wanted is None:
+        return x
+    ways: dict[tuple, Callable] = {(Shard, Replicate): gather_from, (Replicate, Shard): scatter_to}
+    way = ways.get((type(given), type(wanted)))
+    if way is None:
+        raise NotOfferedError(f"PrepareModuleInput: from {given} to {wanted}: gather it first, with Replicate()")
+    return way(x, group, given.dim if isinstance(given, Shard) else wanted.dim)  # type: ignore[attr-defined]
