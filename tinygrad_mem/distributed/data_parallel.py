@@ -23,16 +23,15 @@ from .group import ProcessGroup, ReduceOp, Work
 from .groups import GroupMember, member
 
 MIB = 1 << 20
-FIRST_BUCKET = MIB
-"""The bytes of the first bucket. It is small, so that the first transfer begins soon."""
+FIRST_BUCKET, BUCKET = MIB, 25 * MIB
+"""The bytes of buckets, unless the user says them. The first is small, so that the first transfer begins soon."""
 
 
 class DistributedDataParallel(Module):
     """Calls ``module``, and averages its gradients over the ranks of a group while backward computes them.
 
     Gradients are averaged in buckets, in the order in which backward computes them: the parameters from the last to the first.
-    A bucket that is complete is sent while backward goes on. At the beginning, parameters and buffers of all ranks become those
-    of rank 0.
+    A bucket that is complete is sent while backward goes on.
 
     Memory:
         The buckets: a second copy of all gradients, for as long as this object lives. With ``gradient_as_bucket_view`` the
@@ -45,9 +44,13 @@ class DistributedDataParallel(Module):
 
     Args:
         module: all its parameters have one shape and dtype on all ranks.
-        broadcast_buffers: before each forward, the buffers of all ranks become those of rank 0.
+        forward_sync_buffers: before each forward that follows a backward with averages, the buffers of all ranks become those
+            of rank 0. On by default.
+        broadcast_buffers: the older name. If it is off, buffers are not sent at the beginning either.
+        init_sync: at the beginning, parameters and buffers of all ranks become those of rank 0.
         process_group: the ranks; by default all.
-        bucket_cap_mb: MiB of a bucket, 25 by default; the first has 1 MiB. A bucket is closed by the parameter that fills it.
+        bucket_cap_mb: MiB of a bucket; by default 1 for the first and 25 for the others. A bucket is closed by the parameter
+            that fills it.
         find_unused_parameters: the loss of a rank may not depend on some parameters: they count as zeros there. A parameter
             that no rank used keeps its gradient. (In a prediction, all ranks use what this one uses.)
         gradient_as_bucket_view: gradients are views of the buckets.
@@ -72,13 +75,15 @@ class DistributedDataParallel(Module):
         device_ids: Any = None,
         output_device: Any = None,
         dim: int = 0,
-        broadcast_buffers: bool = True,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
         process_group: Any = None,
         bucket_cap_mb: float | None = None,
         find_unused_parameters: bool = False,
         check_reduction: bool = False,
         gradient_as_bucket_view: bool = False,
         static_graph: bool = False,
+        forward_sync_buffers: bool | None = None,
     ) -> None:
         super().__init__()
         group = member(process_group)
@@ -90,11 +95,12 @@ class DistributedDataParallel(Module):
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
             )
         self.module, self.process_group, self.dim = module, process_group, dim
-        self.broadcast_buffers, self.require_backward_grad_sync = broadcast_buffers, True
-        self._syncs_buffers = True
-        self._broadcast([*module.parameters(), *module.buffers()])
-        cap = int((25 if bucket_cap_mb is None else bucket_cap_mb) * MIB)
-        self._reducer = Reducer(trained, group, cap, gradient_as_bucket_view, find_unused_parameters)
+        buffers = forward_sync_buffers is not None or broadcast_buffers is not False
+        self.forward_sync_buffers = buffers if forward_sync_buffers is None else forward_sync_buffers
+        self.require_backward_grad_sync = self._syncs_buffers = True
+        if init_sync:
+            self._broadcast([*module.parameters(), *(module.buffers() if buffers else ())])
+        self._reducer = Reducer(trained, group, bucket_cap_mb, gradient_as_bucket_view, find_unused_parameters)
 
     def _broadcast(self, tensors: list[Tensor]) -> None:
         """Give all ranks the tensors of rank 0 of the group."""
@@ -108,10 +114,10 @@ class DistributedDataParallel(Module):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """The module's output."""
         syncs = is_grad_enabled() and self.require_backward_grad_sync
-        if self.broadcast_buffers and self._syncs_buffers:
+        if self.forward_sync_buffers and self._syncs_buffers:
             self._broadcast(list(self.module.buffers()))
+        self._syncs_buffers = syncs
         if is_grad_enabled():
-            self._syncs_buffers = syncs
             self._reducer.expect(syncs)
         return self.module(*inputs, **kwargs)
 
@@ -137,7 +143,12 @@ class Reducer:
     """Averages gradients in buckets. Its references to parameters are weak: their hooks lead to it."""
 
     def __init__(
-        self, trained: Sequence[tuple[str, Tensor]], group: ProcessGroup, cap: int, as_views: bool, finds_unused: bool
+        self,
+        trained: Sequence[tuple[str, Tensor]],
+        group: ProcessGroup,
+        cap: float | None,
+        as_views: bool,
+        finds_unused: bool,
     ) -> None:
         self._group, self._as_views, self._finds_unused = group, as_views, finds_unused
         self._names = [name for name, _ in trained]
@@ -275,8 +286,13 @@ def _hear(reducer: weakref.ref[Reducer], index: int, leaf: Tensor) -> None:
         found.arrived(index, leaf)
 
 
-def in_buckets(tensors: list[Tensor], cap: int) -> list[list[int]]:
-    """The numbers of the tensors of each bucket, from the last tensor to the first; a bucket has one dtype and device."""
+def in_buckets(tensors: list[Tensor], cap: float | None) -> list[list[int]]:
+    """The numbers of the tensors of each bucket, from the last tensor to the first; a bucket has one dtype and device.
+
+    Args:
+        cap: MiB of a bucket; ``None``: the usual sizes.
+    """
+    first, later = (FIRST_BUCKET, BUCKET) if cap is None else (int(cap * MIB),) * 2
     open_ones: dict[Any, tuple[list[int], int]] = {}
     closed: list[list[int]] = []
     limits: dict[Any, int] = {}
@@ -286,9 +302,9 @@ def in_buckets(tensors: list[Tensor], cap: int) -> list[list[int]]:
         members, size = open_ones.pop(key, ([], 0))
         members.append(index)
         size += p.numel() * _dtype(p).itemsize
-        if size >= limits.get(key, FIRST_BUCKET):
+        if size >= limits.get(key, first):
             closed.append(members)
-            limits[key] = cap
+            limits[key] = later
         else:
             open_ones[key] = members, size
     return sorted([*closed, *[members for members, _ in open_ones.values()]], key=lambda members: -members[0])
