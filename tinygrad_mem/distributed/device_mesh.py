@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError, MissingKeyError, NotOfferedError
+from .fake import note_mesh
 from .group import ProcessGroup
 from .groups import member
 
@@ -59,6 +60,8 @@ class DeviceMesh:
         world = member()
         assert world is not None
         self._rank, self._world = world._rank, world
+        if _groups is None:
+            note_mesh(self.mesh_dim_names or tuple(f"dimension {axis}" for axis in range(self.ndim)), self.mesh)
         self._groups = [self._along(world, axis) for axis in range(self.ndim)] if _groups is None else _groups
 
     def _along(self, world: ProcessGroup, axis: int) -> ProcessGroup | None:

@@ -26,6 +26,12 @@ def note(answer: np.ndarray) -> None:
         local.dry.__dict__.setdefault("told", {})[answer.tobytes()] = answer
 
 
+def note_mesh(names: tuple[str, ...], ranks: np.ndarray) -> None:
+    """Note the first mesh that a program makes, for tables and pictures of its ranks."""
+    if local.dry is not None:
+        local.dry.__dict__.setdefault("mesh", (names, ranks))
+
+
 class FakeGroup(ProcessGroup):
     """A group of ranks of which only one runs.
 

@@ -15,6 +15,7 @@ from .moments import Mark as Mark
 from .moments import PoolState as PoolState
 from .predict import predict as predict
 from .ranks import Alike as Alike
+from .ranks import AllRanks as AllRanks
 from .replay import Replay as Replay
 from .saved import Saved as Saved
 from .saved import SavedList as SavedList

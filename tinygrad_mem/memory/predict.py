@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 from .. import devices, scope
 from ..errors import ArgumentError, DataDependenceError, DeviceError
 from ..interrupts import FREE_THREADED, cleanup, context, signal_safe
-from .ranks import Alike, of_all, told
+from .ranks import AllRanks, of_all
 from .sizes import bytes_text
 from .source import is_engine, source_name
 from .stats import where
@@ -28,7 +28,7 @@ def predict(
 @overload
 def predict(
     run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int, ranks: Literal["all"], **kwargs: Any
-) -> list[Alike]: ...
+) -> AllRanks: ...
 def predict(
     run: Callable[..., Any],
     *args: Any,
@@ -67,7 +67,8 @@ def predict(
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
-        For ``ranks="all"`` a list of pairs: ranks that are alike, and their track.
+        For ``ranks="all"`` a list of pairs: ranks that are alike, and their track. ``print`` shows their peaks, ``.plot(file)``
+        draws them.
 
     Raises:
         DataDependenceError: the program branches on values; the message says where.
@@ -83,14 +84,14 @@ def predict(
     return of_all(lambda each: _predict(run, args, kwargs, like, (each, size)), size)
 
 
-def _predict(run: Any, args: tuple, kwargs: dict, like: str | None, place: tuple[int, int] | None) -> tuple[Track, list]:
-    """The track of a run as the rank ``place[0]`` of ``place[1]``, and what it was told about its rank."""
+def _predict(run: Any, args: tuple, kwargs: dict, like: str | None, place: tuple[int, int] | None) -> tuple[Track, Any]:
+    """The track of a run as the rank ``place[0]`` of ``place[1]``, and the device of the dry run."""
     with dry_run(like or where().like) as meta, Track(meta) as track, _Cycles(meta.pool) as cycles:
         meta.place = place
         run(*args, **kwargs)
         meta.pool.used_bytes()  # restored before others scan
     cycles.say()
-    return track, told(meta)
+    return track, meta
 
 
 class _Cycles(scope.Listener):

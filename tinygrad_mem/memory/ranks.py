@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .attribution import Category
+from .render.peaks import peaks
+from .sizes import bytes_text
 from .track import Track
+
+_RUNS = 4  # runs of ranks that are written out
 
 
 class Alike(NamedTuple):
@@ -16,28 +23,107 @@ class Alike(NamedTuple):
     ranks: tuple[int, ...]
     track: Track
 
+    @property
+    def used(self) -> dict[Category, int]:
+        """Bytes in use at the peak of each of these ranks, by category."""
+        return self.track.by_category() if len(self.track.timeline()) else {}
 
-def of_all(predict: Callable[[int], tuple[Track, list[np.ndarray]]], size: int) -> list[Alike]:
+    @property
+    def peak(self) -> int:
+        """Most bytes in use at any moment, on each of these ranks."""
+        return sum(self.used.values())
+
+    @property
+    def reserved(self) -> int:
+        """The bytes that the pool of each of these ranks holds in the end."""
+        return self.track.pool("end").reserved if len(self.track.timeline()) else 0
+
+
+class Grid(NamedTuple):
+    """The first mesh that a program made of all ranks."""
+
+    names: tuple[str, ...]
+    ranks: np.ndarray
+
+
+class AllRanks(list[Alike]):
+    """All ranks of a program, in groups of those that are alike; ``print`` it to see the peak of each.
+
+    Attributes:
+        grid: the mesh of the ranks, if the program made one.
+    """
+
+    def __init__(self, found: Iterable[Alike] = (), grid: Grid | None = None) -> None:
+        super().__init__(found)
+        self.grid = grid
+
+    def place(self, alike: Alike) -> str:
+        """The place of these ranks in the mesh, such as ``pp 0, tp 0-3``, without dimensions along which they are everywhere.
+
+        It is ``""`` without a mesh, or if they are no box of it.
+        """
+        if self.grid is None:
+            return ""
+        places = np.argwhere(np.isin(self.grid.ranks, alike.ranks))
+        along = [np.unique(column).tolist() for column in places.T]
+        if np.prod([len(each) for each in along]) != len(alike.ranks):
+            return ""
+        sizes = self.grid.ranks.shape
+        named = zip(self.grid.names, along, sizes, strict=True)
+        return ", ".join(f"{name} {in_runs(each)}" for name, each, size in named if len(each) < size)
+
+    def label(self, alike: Alike) -> str:
+        """The ranks, and where they are."""
+        text = f"rank{'s' * (len(alike.ranks) > 1)} {in_runs(alike.ranks)}"
+        return f"{text} ({place})" if (place := self.place(alike)) else text
+
+    def plot(self, path: Path | str, *, title: str = "") -> None:
+        """Write a picture (png, svg or pdf by the ending of ``path``): a bar for each different rank, its peak by category.
+
+        Raises:
+            ValueError: no rank allocates anything, or no picture format has the ending.
+            ModuleNotFoundError: matplotlib is missing: ``pip install matplotlib``.
+        """
+        peaks(path, [self.label(each) for each in self], [each.used for each in self], title)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.label(each)}: peak {bytes_text(each.peak)}, reserved {bytes_text(each.reserved)}"
+            + "".join(
+                f"{', ' if i else ': '}{name} {bytes_text(size)}"
+                for i, (name, size) in enumerate(sorted(each.used.items(), key=lambda item: -item[1]))
+            )
+            for each in self
+        ]
+        return "\n".join(lines)
+
+
+def in_runs(numbers: Sequence[int]) -> str:
+    """Ascending numbers as text: ``0-3, 8``; of many runs the first two and the last."""
+    edges = [0, *(i for i, (a, b) in enumerate(pairwise(numbers), 1) if b != a + 1), len(numbers)]
+    runs = [f"{numbers[a]}-{numbers[b - 1]}" if b - a > 1 else str(numbers[a]) for a, b in pairwise(edges)]
+    return ", ".join(runs if len(runs) <= _RUNS else [*runs[:2], "...", runs[-1]])
+
+
+def of_all(predict: Callable[[int], tuple[Track, Any]], size: int) -> AllRanks:
     """The ranks from 0 to ``size - 1``, in groups of those that are alike.
 
     Args:
-        predict: the track of a rank, and the answers that depended on the rank: each as an array of what every rank would have
-            been told. If a rank would have been told the same in all of them, its run would have been the same.
+        predict: the track of a rank, and the device of its dry run, which knows what depended on the rank: arrays of what every
+            rank would have been told. If a rank would have been told the same in all of them, its run would have been the same.
     """
     rest = np.arange(size)
-    found = []
+    found = AllRanks()
     while rest.size:
         rank = int(rest[0])
-        track, answers = predict(rank)
+        track, meta = predict(rank)
+        told = vars(meta).get("told", {})
+        if not found and "mesh" in vars(meta):
+            found.grid = Grid(*vars(meta)["mesh"])
         same = np.ones(size, bool)
-        for answer in answers:
+        for answer in told.values():
             same &= answer == answer[rank]
         alike = rest[same[rest]]
         found.append(Alike(tuple(alike.tolist()), track))
         rest = rest[~same[rest]]
     return found
-
-
-def told(meta: Any) -> list[np.ndarray]:
-    """The answers of process groups that depended on the rank, in a dry run on ``meta``."""
-    return list(vars(meta).get("told", {}).values())
