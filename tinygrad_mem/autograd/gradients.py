@@ -139,6 +139,8 @@ class SparseTensor:
         shape, dtype: of the table.
     """
 
+    _shard: Any = None  # as of a tensor: it is never cut over ranks
+
     is_sparse, is_leaf, requires_grad, grad_fn = True, True, False, None
     layout = "sparse_coo"
 

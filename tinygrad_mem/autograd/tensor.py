@@ -53,6 +53,7 @@ class Tensor(Exchange, _Base):
     _hooks: dict | None = None
     _post_accumulate: dict | None = None
     _stepped_in_backward: Any = None  # hooks of an optimizer that uses the gradient when it arrives, and leaves none
+    _shard: Any = None  # of a parameter that is cut over ranks, and of its gradient: what knows the other ranks
     _retains_grad = False
     _inference = False
     _off_the_record = False  # a view made while nothing was recorded: its base could not record a write to it

@@ -5,6 +5,7 @@
 """
 
 from .. import absent as _absent
+from . import fsdp as fsdp
 from . import optim as optim
 from .collectives import all_gather as all_gather
 from .collectives import all_gather_into_tensor as all_gather_into_tensor

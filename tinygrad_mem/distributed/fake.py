@@ -67,10 +67,10 @@ class FakeGroup(ProcessGroup):
     def all_reduce(self, array: Array, op: ReduceOp) -> Work:
         return Work(array)
 
-    def all_gather(self, out: Array, array: Array) -> Work:
+    def all_gather(self, out: Array, array: Array, of: str = "") -> Work:
         return Work(out, array)
 
-    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
+    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp, of: str = "") -> Work:
         return Work(out, array)
 
     def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:

@@ -93,12 +93,16 @@ class ProcessGroup:
         """Combine the arrays of all ranks, element by element, into ``array`` of each."""
         raise NotImplementedError
 
-    def all_gather(self, out: Array, array: Array) -> Work:
-        """Write the arrays of all ranks into ``out``, one after the other. ``array`` may be this rank's part of ``out``."""
+    def all_gather(self, out: Array, array: Array, of: str = "") -> Work:
+        """Write the arrays of all ranks into ``out``, one after the other. ``array`` may be this rank's part of ``out``.
+
+        Args:
+            of: whose numbers they are, such as a parameter's name; it must be the same on all ranks.
+        """
         raise NotImplementedError
 
-    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
-        """Combine the arrays of all ranks; ``out``, memory of its own, gets this rank's part."""
+    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp, of: str = "") -> Work:
+        """Combine the arrays of all ranks; ``out``, memory of its own, gets this rank's part. ``of``: as in all_gather."""
         raise NotImplementedError
 
     def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:
@@ -136,9 +140,9 @@ class ProcessGroup:
         return f"<{type(self).__name__}: rank {self._rank} of {len(self.ranks)}>"
 
 
-def described(array: Array) -> str:
-    """Dtype and shape of an array, as in ``float32 [2, 3]``."""
-    return f"{array.dtype} {list(array.shape)}"
+def described(array: Array, of: str = "") -> str:
+    """Dtype and shape of an array, as in ``float32 [2, 3]``, and whose numbers they are."""
+    return f"{array.dtype} {list(array.shape)}{' of ' if of else ''}{of}"
 
 
 def named(ranks: Sequence[int]) -> str:

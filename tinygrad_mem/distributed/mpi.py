@@ -70,22 +70,22 @@ class MPIGroup(ProcessGroup):
             lambda: self._average(array, op),
         )
 
-    def all_gather(self, out: Array, array: Array) -> Work:
+    def all_gather(self, out: Array, array: Array, of: str = "") -> Work:
         mine = _bytes(out)[0][self._rank * array.nbytes :][: array.nbytes]
         inside = array.nbytes and mine.ctypes.data == array.ctypes.data
         given = mpi().IN_PLACE if inside else _bytes(array)
         return self._together(
-            f"all_gather of {described(array)}", lambda: self._data.Iallgather(given, _bytes(out)), (out, array)
+            f"all_gather of {described(array, of)}", lambda: self._data.Iallgather(given, _bytes(out)), (out, array)
         )
 
-    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
+    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp, of: str = "") -> Work:
         (typed, operation), (result, _) = _typed(array, op), _typed(out, op)
 
         def start() -> Any:
             return self._data.Ireduce_scatter_block(typed, result, operation)
 
         return self._together(
-            f"reduce_scatter({op}) of {described(array)}", start, (out, array), lambda: self._average(out, op)
+            f"reduce_scatter({op}) of {described(array, of)}", start, (out, array), lambda: self._average(out, op)
         )
 
     def reduce(self, array: Array, root: int, op: ReduceOp) -> Work:

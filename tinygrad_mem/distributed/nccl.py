@@ -70,17 +70,17 @@ class NCCLGroup(ProcessGroup):
             op,
         )
 
-    def all_gather(self, out: Array, array: Array) -> Work:
+    def all_gather(self, out: Array, array: Array, of: str = "") -> Work:
         return self._run(
-            f"all_gather of {described(array)}",
+            f"all_gather of {described(array, of)}",
             lambda at: self._comm.allGather(array.data.ptr, out.data.ptr, array.nbytes, self._nccl.NCCL_UINT8, at),
             (out, array),
         )
 
-    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp) -> Work:
+    def reduce_scatter(self, out: Array, array: Array, op: ReduceOp, of: str = "") -> Work:
         kind = self._kind(array)
         return self._run(
-            f"reduce_scatter({op}) of {described(array)}",
+            f"reduce_scatter({op}) of {described(array, of)}",
             lambda at: self._comm.reduceScatter(array.data.ptr, out.data.ptr, out.size, kind, self._op(op), at),
             (out, array),
             op,

@@ -21,7 +21,7 @@ from . import state as states
 from .history import loaded
 from .line_search import LinePoint, strong_wolfe
 from .optimizer import Optimizer
-from .state import options
+from .state import options, refuse_shards
 
 __all__ = ("LBFGS",)
 
@@ -112,6 +112,7 @@ class LBFGS(Optimizer):
                 "LBFGS.step: expected a closure that computes the loss and its gradients and returns the loss, found "
                 f"{closure!r:.60}"
             )
+        refuse_shards("LBFGS", self.param_groups[0]["params"])
         self._opt_called = True
         step = _Step(self, closure)
         if step.assumes:

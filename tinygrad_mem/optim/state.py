@@ -166,6 +166,20 @@ def check_rates(lr: float, eps: float, weight_decay: float, betas: tuple[float, 
     not_negative(weight_decay=weight_decay)
 
 
+def refuse_shards(rule: str, params: Iterable[Tensor]) -> None:
+    """Refuse parameters that are cut over ranks, for a rule that needs all elements of a parameter.
+
+    Raises:
+        NotOfferedError: one is.
+    """
+    for p in params:
+        if p._shard is not None:
+            raise NotOfferedError(
+                f"{rule}: {p._shard.name} is cut over ranks, and the rule needs all of its elements: use an optimizer that "
+                "updates each element by itself, such as AdamW, or leave the parameter out of fully_shard with ignored_params"
+            )
+
+
 def not_negative(**rates: float) -> None:
     """Refuse a negative or nan rate; the messages are PyTorch's."""
     for name, value in rates.items():

@@ -33,11 +33,26 @@ def _numbers(t: Tensor) -> Tensor:
     return t.summed() if isinstance(t, SparseTensor) else t.detach()
 
 
+def _over_ranks(tensors: list[Tensor], norm_type: float) -> list[Tensor]:
+    """The norm of the tensors that are cut over ranks, for each group of ranks: of all their rows, on every rank."""
+    groups: dict[int, list[Tensor]] = {}
+    for t in tensors:
+        if t._shard is not None:
+            groups.setdefault(id(t._shard.group), []).append(t)
+    found = []
+    for parts in groups.values():
+        local = [reduce.norm(t.detach(), norm_type) for t in parts if t.numel()] or [creation.zeros((), dtype=parts[0].dtype)]
+        found.append(parts[0]._shard.total_norm(reduce.norm(join.stack(local), norm_type), norm_type))
+    return found
+
+
 @no_grad()
 def get_total_norm(
     tensors: Tensors, norm_type: float = 2.0, error_if_nonfinite: bool = False, foreach: bool | None = None
 ) -> Tensor:
     """The norm of all tensors as one vector: 0-d, on the device of the first.
+
+    Gradients of ``distributed.fsdp.fully_shard`` count with the rows of all ranks, which must all call it.
 
     Args:
         norm_type: the p of the p-norm; ``inf`` is the largest absolute value.
@@ -51,7 +66,8 @@ def get_total_norm(
     if not every:
         return creation.tensor(0.0)
     norm_type = float(norm_type)
-    norms = [reduce.norm(_numbers(t), norm_type).to(every[0].device) for t in every]
+    alone = [reduce.norm(_numbers(t), norm_type) for t in every if t._shard is None]
+    norms = [norm.to(every[0].device) for norm in (*alone, *_over_ranks(every, norm_type))]
     total = reduce.norm(join.stack(norms), norm_type)
     if error_if_nonfinite and not math.isfinite(total.item()):
         raise RuntimeError(

@@ -1,0 +1,68 @@
+"""``fully_shard``: on real ranks the numbers of one process and the bytes of the prediction; which ranks are alike."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
+from tests.distributed.ranks import passes
+from tinygrad_mem import memory, nn
+from tinygrad_mem.distributed.fsdp import fully_shard
+from tinygrad_mem.memory import Category
+
+
+@pytest.mark.parametrize("program", ["fsdp", "fsdp_options"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_on_real_ranks(program: str, ranks: int):
+    said = passes(ranks, program, timeout=240)
+    assert said.count(": done") == ranks
+
+
+def run(rows: int) -> None:
+    dist.init_process_group()
+    model = fully_shard(nn.Linear(128, rows, bias=False))
+    model(tm.zeros(1, 128)).sum().backward()
+    memory.mark("backward ends")
+
+
+def test_ranks_with_as_many_rows_are_alike():
+    (found,) = memory.predict(run, 64, world_size=32, ranks="all")
+    assert found.ranks == tuple(range(32))
+    found = memory.predict(run, 7, world_size=4, ranks="all")  # chunks of 2, 2, 2, 1
+    assert [each.ranks for each in found] == [(0, 1, 2), (3,)]
+    sizes = [each.track.by_category("backward ends") for each in found]
+    assert sizes == [{Category.PARAMETER: n * 512, Category.GRADIENT: n * 512} for n in (2, 1)]
+    found = memory.predict(run, 2, world_size=4, ranks="all")
+    assert [each.ranks for each in found] == [(0, 1), (2, 3)]
+    assert found[1].track.by_category("backward ends") == {}
+
+
+def test_the_rows_of_a_rank_are_those_of_chunk():
+    for rows in range(1, 12):
+        for size in range(1, 6):
+            whole = np.arange(rows)
+            chunk = -(-rows // size)
+            parts = [part.numpy() for part in tm.tensor(whole).chunk(size)]
+            for rank in range(size):
+                mine = whole[rank * chunk : (rank + 1) * chunk]
+                np.testing.assert_array_equal(mine, parts[rank] if rank < len(parts) else [])
+
+
+def test_a_deleted_model_leaves_no_memory():
+    """No reference cycle holds it: neither its shards nor what is gathered."""
+
+    def made_and_deleted():
+        dist.init_process_group()
+        model = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))
+        for layer in model:
+            fully_shard(layer)
+        fully_shard(model, reshard_after_forward=False)
+        model(tm.zeros(1, 64)).sum().backward()
+        model(tm.zeros(1, 64)).sum()
+        del model, layer
+        memory.mark("deleted")
+
+    found = memory.predict(made_and_deleted, world_size=2)
+    assert found.by_category("deleted") == {}

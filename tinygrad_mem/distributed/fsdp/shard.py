@@ -1,0 +1,218 @@
+"""One parameter that is cut along its first dimension: each rank has some rows, and gathers the others for a while."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import numpy as np
+
+from ... import scope
+from ...autograd.core import accumulate
+from ...autograd.gradients import SparseTensor, copy
+from ...autograd.node_hooks import call_hooks
+from ...autograd.tensor import Tensor
+from ...dtypes import is_floating
+from ...errors import ArgumentError, GraphError, NotOfferedError
+from ...nn.parameter import Parameter, report_role
+from ..buffers import buffer
+from ..collectives import all_reduce
+from ..group import ProcessGroup, ReduceOp, Work
+
+
+class Cut:
+    """The place of a parameter that is cut, and of its gradient, among those of other ranks. It refers to neither.
+
+    Attributes:
+        name: the parameter's path, the same on all ranks.
+        group: the ranks.
+        shape: of the whole parameter.
+        start: the first of this rank's rows.
+    """
+
+    def __init__(self, name: str, group: ProcessGroup, shape: tuple[int, ...], start: int) -> None:
+        self.name, self.group, self.shape, self.start = name, group, shape, start
+
+    def total_norm(self, local: Tensor, norm_type: float) -> Tensor:
+        """The norm of numbers of all ranks, from the norm of those that this rank has."""
+        if norm_type == float("inf"):
+            all_reduce(local, ReduceOp.MAX, self.group)
+            return local
+        total = local**norm_type
+        all_reduce(total, ReduceOp.SUM, self.group)
+        return total ** (1 / norm_type)
+
+    def any_rank(self, flag: Any) -> None:
+        """Let the number ``flag``, an array of one element, be the largest of all ranks."""
+        self.group.all_reduce(flag, ReduceOp.MAX).wait()
+
+
+class Shard:
+    """A parameter, of which this rank keeps ``mine`` rows, and the leaf that stands for all of it in the graph.
+
+    Rows are dealt as ``chunk`` does: each rank has ``ceil(rows / ranks)`` of them, the last ones fewer or none. The parameter
+    stays the same object, with fewer rows. Its other form, ``full``, is in the modules while all rows are here. Outside of that
+    time ``full`` has a shape but no memory.
+
+    Attributes:
+        path: the parameter's path in the unit.
+        cut: its name and its place among the ranks.
+        parameter: this rank's rows; what optimizers see.
+        full: the leaf of the graph whose gradient is complete.
+        whole: the gathered rows and padding, or ``None``.
+        places: the modules that have it, and its name there.
+    """
+
+    def __init__(self, name: str, parameter: Parameter, places: list[tuple[Any, str]], group: ProcessGroup) -> None:
+        self.path, self.parameter, self.group = name, parameter, group
+        self.places = [(weakref.ref(module), each) for module, each in places]
+        rows = parameter.array.shape[0]
+        self.shape, self.chunk = parameter.array.shape, -(-rows // group.size())
+        self.mine = int(group.choose(lambda rank: np.clip(rows - rank * self.chunk, 0, self.chunk)))
+        start = min(rows, group._rank * self.chunk)
+        device = parameter.device
+        own = device.empty((self.mine, *self.shape[1:]), parameter.dtype)
+        device.kernels.copy(parameter.array[start : start + self.mine], out=own)
+        parameter.data = Tensor._wrap(own, device)
+        report_role(parameter, "PARAMETER")
+        parameter._shard = self.cut = Cut(name, group, self.shape, start)
+        self.full = Tensor._wrap(_nowhere(self.shape, parameter.dtype), device)
+        self.whole: Any = None
+        self.values: tuple = ()  # the storage and the version of the rows that were gathered
+        self._work: Work | None = None
+
+    # --- gathering
+
+    def start(self, dtype: np.dtype | None) -> None:
+        """Begin to gather all rows, as ``dtype``; this rank's rows are sent from their place among all."""
+        p, group = self.parameter, self.group
+        device, n = p.device, group.size()
+        self.whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype)
+        slot = self.whole[group._rank * self.chunk :][: self.chunk]
+        device.kernels.copy(p.array, out=slot[: self.mine])
+        if self.mine < self.chunk:
+            device.kernels.fill(0, out=slot[self.mine :])
+        self.values = p.storage, p.storage.version
+        self._work = group.all_gather(self.whole, slot, self.cut.name)
+
+    def finish(self, grad_dtype: np.dtype | None = None) -> None:
+        """Wait for the rows, and put them into the modules. ``grad_dtype``: of the gradient; by default that of the rows."""
+        if self._work is None:
+            return
+        self._work.wait()
+        self._work = None
+        p, full = self.parameter, self.full
+        full.array, full.device = self.whole[: self.shape[0]], p.device
+        if full._requires_grad != p._requires_grad:
+            full.requires_grad_(p._requires_grad)
+        full._grad_dtype = ... if grad_dtype is None else grad_dtype
+        self._show(full)
+        self._version = full.storage.version
+
+    def drop(self) -> str | None:
+        """Forget the gathered rows: arrays that nodes took of them stay until those nodes are done.
+
+        Returns:
+            What wrote them in place, if something did.
+        """
+        if self.whole is None:
+            return None
+        self.finish()
+        storage, dtype = self.full.storage, self.whole.dtype
+        written = storage.writer if storage.version != self._version else None
+        self.whole = None
+        self.full.array = _nowhere(self.shape, dtype)
+        storage.written("reshard")
+        self._show(self.parameter)
+        return written
+
+    def same(self, values: tuple) -> bool:
+        """Return whether this rank's rows are those of ``values``, a storage and its version."""
+        storage, version = values
+        return self.parameter.storage is storage and storage.version == version
+
+    def _show(self, tensor: Tensor) -> None:
+        for reference, name in self.places:
+            module = reference()
+            if module is not None:
+                module._parameters[name] = tensor
+
+    # --- gradients
+
+    def begin_reducing(self, dtype: np.dtype | None) -> Reducing:
+        """Take the gradient of ``full``, divided by the number of ranks; begin to add up those of all ranks, in ``dtype``.
+
+        Raises:
+            NotOfferedError: the gradient is sparse.
+        """
+        grad, device = self.full.grad, self.full.device
+        if isinstance(grad, SparseTensor):
+            raise NotOfferedError(f"fully_shard: {self.cut.name} has a sparse gradient: use Embedding(sparse=False)")
+        assert grad is not None
+        rows, padded = self.shape[0], self.group.size() * self.chunk
+        array = grad.array
+        if rows != padded or dtype not in (None, array.dtype):
+            sent = buffer(device, (padded, *self.shape[1:]), dtype or array.dtype)
+            device.kernels.copy(array, out=sent[:rows])
+            device.kernels.fill(0, out=sent[rows:])
+        else:
+            sent = array
+            for listener in scope.listeners:
+                listener.role(sent, "COMMUNICATION", grad)
+        device.kernels.multiply(sent, 1 / self.group.size(), out=sent)
+        self.full.grad = None
+        return Reducing(self, sent, grad if sent is array else None)
+
+    def take(self, out: Any) -> None:
+        """Let this rank's rows of the average be the gradient of the parameter, or add them to it."""
+        p, device = self.parameter, self.parameter.device
+        wanted = p._dtype_of_grad(out)
+        if self.mine < self.chunk or out.dtype != wanted:
+            out = copy(device, out[: self.mine], wanted)
+        grad, owned = call_hooks(p._hooks or {}, out, True, device)
+        del out
+        accumulate(p, grad, owned)
+        if p.grad is not None:
+            p.grad._shard = self.cut
+
+
+class Reducing:
+    """The gradient of a parameter while the ranks add it up."""
+
+    def __init__(self, shard: Shard, sent: Any, grad: Tensor | None) -> None:
+        device = shard.full.device
+        self._shard, self._grad = shard, grad
+        self._out = device.empty((shard.chunk, *shard.shape[1:]), sent.dtype)
+        self._work = shard.group.reduce_scatter(self._out, sent, ReduceOp.SUM, shard.cut.name)
+
+    def finish(self) -> None:
+        """Wait for it, and give the parameter its rows."""
+        self._work.wait()
+        self._grad, out, self._out = None, self._out, None
+        self._shard.take(out)
+
+
+def check(name: str, parameter: Parameter) -> None:
+    """Check that a parameter can be cut.
+
+    Raises:
+        ArgumentError: it has no rows, or is cut already.
+        GraphError: it has a gradient.
+    """
+    if parameter._shard is not None:
+        raise ArgumentError(
+            f"fully_shard: {name} is sharded already, as {parameter._shard.name}. Call fully_shard from the inside out: first "
+            "blocks, then the network. Weights that two modules share must be in one unit: shard the module that holds both"
+        )
+    if parameter.ndim == 0:
+        raise ArgumentError(
+            f"fully_shard doesn't support scalar parameters. Change {name} to a 1D tensor with numel equal to 1."
+        )
+    if parameter.grad is not None:
+        raise GraphError(f"fully_shard: {name} has a gradient, which would be lost: call zero_grad() first")
+
+
+def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    """An array of a shape that takes no memory. Who computes with it by mistake gets nan."""
+    value = np.full((), np.nan if is_floating(dtype) else 0, dtype)
+    return np.broadcast_to(value, shape)

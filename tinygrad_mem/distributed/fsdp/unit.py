@@ -1,0 +1,349 @@
+"""A unit: the parameters that are gathered together, and when.
+
+In the forward of its module a unit is gathered. What nodes save of the gathered rows is replaced by :class:`StandIn`, so that
+the rows can go after the forward, although the graph needs them again. Backward gathers the unit when it enters the module's
+outputs, or when it asks for what a stand-in stands for. When it leaves the inputs, or when the last gradient has arrived, the
+gradients are reduced and the rows go.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from ...autograd.core import apply
+from ...autograd.grad_mode import is_grad_enabled
+from ...autograd.graph import saved_tensors_hooks
+from ...autograd.hooks import RemovableHandle
+from ...autograd.node_hooks import hooks_here
+from ...autograd.tensor import Tensor
+from ...errors import GraphError
+from ...ops.base import Op
+from ...scope import local
+from ...techniques.packing import UnpackedTensor
+from .policies import MixedPrecisionPolicy
+from .shard import Reducing, Shard
+
+
+class Unit:
+    """The parameters of one ``fully_shard``.
+
+    Attributes:
+        shards: its parameters.
+        root: whether no other unit is around it.
+        family: shared by the units of one root.
+        keeps: whether the rows stay after the forward; ``None``: if it is the root and a backward follows.
+        keeps_after_backward: whether they stay after backward.
+        syncs: whether backward reduces gradients.
+        due: the number of forwards whose backward has not left the module.
+        busy: a backward that has not ended has used it.
+    """
+
+    def __init__(self, shards: list[Shard], keeps: bool | None, precision: MixedPrecisionPolicy) -> None:
+        self.shards, self.keeps, self.precision = shards, keeps, precision
+        self.root, self.family = True, Family()
+        self.keeps_after_backward, self.syncs = False, True
+        self.due, self.busy = 0, False
+        self.watched = False  # whether backward tells when it leaves the module: an input requires a gradient
+        self.before: weakref.ref[Unit] | None = None  # the unit whose forward ended before this one's
+        self.next_forward: list[weakref.ref[Unit]] = []
+        self.next_backward: list[weakref.ref[Unit]] = []
+        self._here: dict[int, Shard] = {}  # the address of gathered rows -> whose they are
+
+    def listen(self) -> None:
+        """Hear of each gradient of its parameters; its parameters do not hold it."""
+        hear = partial(_hear, weakref.ref(self))
+        for shard in self.shards:
+            shard.full._post_accumulate = {}
+            RemovableHandle(shard.full._post_accumulate, hear)
+
+    def join(self, root: Unit, prefix: str) -> None:
+        """Be a unit under ``root``, at the path ``prefix``."""
+        self.root, self.family = self is root, root.family
+        for shard in self.shards:
+            shard.cut.name = f"{prefix}{shard.path}"
+
+    # --- gathering
+
+    def start(self) -> None:
+        """Begin to gather, unless the rows are here or on their way."""
+        if self.shards and self.shards[0].whole is not None:
+            if all(shard.same(shard.values) for shard in self.shards):
+                return
+            self.drop()
+        for shard in self.shards:
+            shard.start(self.precision.param_dtype)
+
+    def gather(self) -> None:
+        """Let the modules have all rows."""
+        self.start()
+        if not self._here:
+            for shard in self.shards:
+                shard.finish(self.precision.reduce_dtype)
+            self._here = {shard.full.device.address(shard.whole) or 0: shard for shard in self.shards if shard.whole.size}
+
+    def drop(self) -> None:
+        """Let the modules have this rank's rows.
+
+        Raises:
+            GraphError: gathered rows were written in place, which only the parameter's own rows remember.
+        """
+        self._here = {}
+        written = [f"{shard.cut.name}, by {writer}" for shard in self.shards if (writer := shard.drop())]
+        if written:
+            raise GraphError(
+                f"parameters were written in place while they were gathered: {'; '.join(written)}. This is lost. Write "
+                "between steps, into this rank's rows, or leave the parameters out with ignored_params."
+            )
+
+    # --- forward
+
+    def forward(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """Run the forward of the module with all rows."""
+        if self.busy and local.walk is None:
+            self._forget()
+        if self.root:
+            self.family.last = None
+        self.gather()
+        _start(self.next_forward)
+        if self.precision.cast_forward_inputs and self.precision.param_dtype is not None:
+            args, kwargs = _each((args, kwargs), _cast(self.precision.param_dtype))
+        recorded = is_grad_enabled()
+        try:
+            result = self._recorded(function, args, kwargs) if recorded else function(*args, **kwargs)
+        except BaseException:
+            if local.walk is None:
+                self.drop()
+            raise
+        if local.walk is not None:  # a recomputation: backward needs the rows now
+            self._use()
+            return result
+        if recorded:
+            self.due += 1
+            self.before, self.family.last = self.family.last, weakref.ref(self)
+        if not (recorded and self.root if self.keeps is None else self.keeps):
+            self.drop()
+        return result
+
+    def _recorded(self, function: Callable[..., Any], args: tuple, kwargs: dict) -> Any:
+        """The forward, with stand-ins for the rows, between nodes that tell when backward enters and leaves the module."""
+        (args, kwargs), self.watched = _behind_node((args, kwargs), self._leave)
+        packing = Packing(self)
+        with saved_tensors_hooks(packing.pack, packing.unpack):
+            result = function(*args, **kwargs)
+        if self.precision.output_dtype is not None:
+            result = _each(result, _cast(self.precision.output_dtype))
+        return _behind_node(result, self._enter)[0]
+
+    def _forget(self) -> None:
+        """A backward ended with an error: gradients that were not reduced are not those of a whole batch."""
+        self.busy, self.due = False, 0
+        self.drop()
+        for shard in self.shards:
+            shard.full.grad = None
+
+    # --- backward
+
+    def _use(self) -> Reductions | None:
+        """Note that the running backward uses this unit."""
+        walk = local.walk
+        if walk is None:
+            return None
+        backward = walk.kept.get(self.family)
+        if backward is None:
+            backward = walk.kept[self.family] = Reductions()
+            walk.at_end.append(backward.finish)
+        backward.units[self], self.busy = None, True
+        return backward
+
+    def _enter(self) -> None:
+        """Backward comes to the outputs of the module."""
+        self._use()
+        self.gather()
+        before = None if self.before is None else self.before()
+        if self.next_backward:
+            _start(self.next_backward)
+        elif before is not None and before.due:
+            before.start()
+
+    def _leave(self) -> None:
+        """Backward has passed the inputs of the module."""
+        self.due = max(0, self.due - 1)
+        self._end()
+
+    def arrived(self) -> None:
+        """The gradient of a parameter is complete on this rank."""
+        if self._use() is not None and not (self.due and self.watched) and not self._waits():
+            self._end()
+
+    def _waits(self) -> bool:
+        """True if gradients of its parameters are still to come."""
+        return any(id(shard.full) in local.walk.pending for shard in self.shards)
+
+    def _end(self) -> None:
+        """Nodes of the module have run: drop the rows; reduce the gradients if they are complete."""
+        if not self.keeps_after_backward:
+            self.drop()
+        backward = self._use()
+        if self.syncs and backward is not None and not self._waits():
+            backward.reduce(self)
+
+    def take(self, stand_in: StandIn) -> Tensor:
+        """The rows that a node saved.
+
+        Raises:
+            GraphError: the parameter was written since.
+        """
+        shard = stand_in.shard
+        if not shard.same(stand_in.values):
+            raise GraphError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                f"{shard.cut.name} was written by {shard.parameter.storage.writer or 'an assignment'} after the forward that "
+                "gathered it. Call backward() before optimizer.step()."
+            )
+        stays = bool(self._here) or self._use() is not None
+        self.gather()
+        device = shard.full.device
+        place = device.block(shard.whole)
+        assert place is not None
+        found = Tensor._wrap(device.window(place[0], stand_in.offset, stand_in), device)
+        if not stays:
+            self.drop()
+        return found
+
+    def find(self, tensor: Tensor) -> Shard | None:
+        """The parameter whose gathered rows a tensor shows; ``None`` if it shows something else."""
+        found = self._here.get(tensor.device.address(tensor.array) or 0) if self._here else None
+        return None if found is None or found.full.device is not tensor.device else found
+
+
+def _hear(unit: weakref.ref[Unit], leaf: Tensor) -> None:
+    found = unit()
+    if found is not None:
+        found.arrived()
+
+
+class Family:
+    """The units under one root. ``last``: the unit whose forward ended last."""
+
+    last: weakref.ref[Unit] | None = None
+
+
+class Reductions:
+    """The units of a root in a running backward. Only one unit's gradients are on their way at a time."""
+
+    def __init__(self) -> None:
+        self.units: dict[Unit, None] = {}
+        self._reducing: list[Reducing] = []
+
+    def reduce(self, unit: Unit) -> None:
+        """Wait for the gradients that are on their way, and send those of ``unit``."""
+        due = [shard for shard in unit.shards if shard.full.grad is not None]
+        if due:
+            self.wait()
+        for shard in due:
+            self._reducing.append(shard.begin_reducing(unit.precision.reduce_dtype))
+
+    def wait(self) -> None:
+        """Wait for the gradients that are on their way."""
+        while self._reducing:
+            self._reducing.pop(0).finish()
+
+    def finish(self) -> None:
+        """The end of a backward: reduce what is left, such as gradients of units of which some parameters got none."""
+        for unit in self.units:
+            if not unit.keeps_after_backward:
+                unit.drop()
+            if unit.syncs:
+                self.reduce(unit)
+            unit.busy, unit.due = False, 0
+        self.wait()
+
+
+class StandIn:
+    """Stands in a node for gathered rows: whose, and which part of them."""
+
+    __slots__ = ("dtype", "offset", "shape", "shard", "strides", "unit", "values")
+
+    def __init__(self, unit: Unit, shard: Shard, array: Any) -> None:
+        place = shard.full.device.block(array)
+        assert place is not None
+        self.unit, self.shard, self.values, self.offset = unit, shard, shard.values, place[1]
+        self.shape, self.strides, self.dtype = array.shape, array.strides, array.dtype
+
+
+class Packing:
+    """The saved-tensor hooks of one forward of a unit. What is not the unit's goes to the hooks around it, if there are any."""
+
+    def __init__(self, unit: Unit) -> None:
+        self._unit, self._outer = unit, hooks_here()
+
+    def pack(self, tensor: Tensor) -> Any:
+        shard = self._unit.find(tensor)
+        if shard is not None:
+            return StandIn(self._unit, shard, tensor.array)
+        return self._outer[0](tensor) if self._outer else UnpackedTensor(tensor)
+
+    def unpack(self, packed: Any) -> Tensor:
+        if type(packed) is StandIn:
+            return packed.unit.take(packed)
+        return self._outer[1](packed) if self._outer else packed.get()
+
+
+class UnitBorder(Op):
+    """Passes tensors through unchanged, and calls ``passes`` when backward comes by. Saves nothing."""
+
+    @staticmethod
+    def forward(ctx: Any, *arrays: Any, passes: Any) -> tuple:
+        ctx.passes = passes
+        return tuple([a.view() for a in arrays])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> tuple:
+        ctx.passes()
+        return grads
+
+
+def _start(units: list[weakref.ref[Unit]]) -> None:
+    """Begin to gather units that will be needed next."""
+    for reference in units:
+        unit = reference()
+        if unit is not None:
+            unit.start()
+
+
+def _cast(dtype: Any) -> Callable[[Tensor], Tensor]:
+    return lambda tensor: tensor.to(dtype=dtype) if tensor.is_floating_point() else tensor
+
+
+def _each(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """``value`` with each tensor in it changed; tuples, lists and dicts are looked into."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, (tuple, list)):
+        parts = [_each(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if isinstance(value, dict):
+        return type(value)({key: _each(part, change) for key, part in value.items()})
+    return value
+
+
+def _behind_node(value: Any, passes: Callable[[], None]) -> tuple[Any, bool]:
+    """``value`` with its tensors that require gradients behind a node that calls ``passes``; and whether there are any."""
+    found: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        if tensor.requires_grad:
+            found[id(tensor)] = tensor
+        return tensor
+
+    _each(value, note)
+    if not found:
+        return value, False
+    passed = apply(UnitBorder, *found.values(), passes=passes)
+    after = dict(zip(found, passed, strict=True))
+    for key, tensor in found.items():
+        after[key]._storage = tensor.storage
+    return _each(value, lambda tensor: after.get(id(tensor), tensor)), True
