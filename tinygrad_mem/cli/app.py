@@ -196,6 +196,20 @@ def estimate(
         str | None,
         typer.Option(help="cpu or cuda, which needs no GPU; a PyTorch program is predicted for cuda, others for cpu"),
     ] = None,
+    ranks: Annotated[
+        int | None, typer.Option(min=1, help="data parallel on so many processes, each with its own --batch-size samples")
+    ] = None,
+    zero: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=3,
+            help="with --ranks, what is divided among them: 1: optimizer state; 2: also gradients; 3: also parameters",
+        ),
+    ] = 0,
+    picture: Annotated[
+        Path | None, typer.Option(help="with --ranks: draw the peak of each different rank to this file")
+    ] = None,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:

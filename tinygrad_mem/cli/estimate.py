@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,7 +21,7 @@ from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..text import visible
-from . import estimate_torch
+from . import estimate_ranks, estimate_torch
 from .networks import OPTIMIZERS, budget_of, network_of
 from .torch_programs import Asked
 from .users import is_torch
@@ -66,6 +67,9 @@ def run(
     checkpoint: bool,
     advise: bool,
     device: str | None,
+    ranks: int | None,
+    zero: int,
+    picture: Path | None,
     as_json: bool,
 ) -> int:
     """Estimate and print. Returns 1 if the peak exceeds the budget, or what ``--gpu`` has, else 0.
@@ -77,10 +81,17 @@ def run(
     if is_torch(network):
         if recompute is not None or master_weights:
             raise ArgumentError("--recompute and --master-weights are for networks of tinygrad_mem; write them in a function")
+        if ranks is not None:
+            raise ArgumentError(
+                f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: memory.predict(run, world_size=...) "
+                "predicts it if it is converted there with tinygrad_mem.from_torch"
+            )
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
     if gpu is not None or lora is not None or checkpoint or advise:
         raise ArgumentError(f"--gpu, --lora, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
+    if ranks is None and (zero or picture is not None):
+        raise ArgumentError("--zero and --picture are for several ranks: say how many with --ranks")
     room = None if budget is None else budget_of(budget)
     named = network_of(network, sample, tokens)
     if recompute is not None:
@@ -89,6 +100,9 @@ def run(
     if batch_size % accumulate:
         raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
+    if ranks is not None:
+        asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
+        return estimate_ranks.run(asked, room, picture, as_json)
     found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu")
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -117,23 +131,12 @@ def _estimate(
 
     def steps() -> None:
         nonlocal count, loss_name
-        model = named.make()
         step = Step(precision, "cuda")  # loss scaling as on a GPU
-        step.prepare(model)
+        model = step.prepare(named.make())
         count = sum(p.numel() for p in model.parameters())
         layers.extend(watch(model))
         update = rule(model.parameters(), **step.options)
-        for _ in range(2):
-            update.zero_grad()
-            for _ in range(accumulate):
-                with step.region():
-                    output = step.forward(model, named.batch(batch_size // accumulate, step.dtype))
-                    loss = named.loss(output) / accumulate
-                    loss_name = named.loss_name(output)
-                    del output
-                step.backward(loss)
-                del loss
-            step.update(update)
+        loss_name = step.train(model, update, named, batch_size, accumulate)
 
     track = memory.predict(steps, like=device)
     account(track, layers, _last_forward(track))

@@ -161,3 +161,8 @@ def budget_of(text: str) -> int:
         return parse_bytes(text)
     except ValueError as error:
         raise ArgumentError(f"--budget: {error}") from None
+
+
+def unwrapped(rule: Callable[..., Any]) -> tuple[Any, dict[str, Any]]:
+    """The optimizer's class, and the options that one of :data:`OPTIMIZERS` gives it."""
+    return (rule.func, dict(rule.keywords)) if isinstance(rule, partial) else (rule, {})

@@ -23,12 +23,12 @@ from .track import Track
 
 @overload
 def predict(
-    run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int | None = None, rank: int = 0, **kwargs: Any
-) -> Track: ...
-@overload
-def predict(
     run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int, ranks: Literal["all"], **kwargs: Any
 ) -> AllRanks: ...
+@overload
+def predict(
+    run: Callable[..., Any], *args: Any, like: str | None = None, world_size: int | None = None, rank: int = 0, **kwargs: Any
+) -> Track: ...
 def predict(
     run: Callable[..., Any],
     *args: Any,

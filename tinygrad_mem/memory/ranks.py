@@ -74,7 +74,8 @@ class AllRanks(list[Alike]):
 
     def label(self, alike: Alike) -> str:
         """The ranks, and where they are."""
-        text = f"rank{'s' * (len(alike.ranks) > 1)} {in_runs(alike.ranks)}"
+        count, runs = len(alike.ranks), in_runs(alike.ranks)
+        text = f"{count} ranks: {runs}" if "..." in runs else f"rank{'s' * (count > 1)} {runs}"
         return f"{text} ({place})" if (place := self.place(alike)) else text
 
     def plot(self, path: Path | str, *, title: str = "") -> None:

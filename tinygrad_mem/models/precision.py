@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import tinygrad_mem as tm
 
 from .. import nn
+from .names import Named
 
 
 class Step:
@@ -50,3 +53,32 @@ class Step:
         """The optimizer's step, unless a gradient overflowed."""
         self.scaler.step(optimizer)
         self.scaler.update()
+
+    def train(
+        self,
+        model: nn.Module,
+        optimizer: Any,
+        named: Named,
+        batch_size: int,
+        parts: int,
+        alone: Callable[[], AbstractContextManager] = nullcontext,
+    ) -> str:
+        """Two steps of the network ``named``, each on a batch in ``parts``; what its loss is, in a few words.
+
+        Args:
+            alone: a region for all parts but the last: among several ranks, one in which they are not averaged.
+        """
+        name = ""
+        for _ in range(2):
+            optimizer.zero_grad()
+            for part in range(parts):
+                with nullcontext() if part == parts - 1 else alone():
+                    with self.region():
+                        output = self.forward(model, named.batch(batch_size // parts, self.dtype))
+                        loss = named.loss(output) / parts
+                        name = named.loss_name(output)
+                        del output
+                    self.backward(loss)
+                    del loss
+            self.update(optimizer)
+        return name

@@ -1,0 +1,117 @@
+"""``estimate --ranks``: data parallel and ZeRO, every different rank, to the byte."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
+from tests.cli import inside
+from tinygrad_mem import memory
+from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
+from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.nn import functional as F
+
+
+def found(*arguments: str) -> dict[str, Any]:
+    done = inside.run("estimate", *arguments, "--json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def total(answer: dict[str, Any], category: str) -> int:
+    """The bytes of a category on all ranks together."""
+    return sum(len(each["ranks"]) * each["by_category"].get(category, 0) for each in answer["different"])
+
+
+@pytest.mark.parametrize("zero", [0, 1])
+def test_it_is_the_prediction_of_the_program_that_one_would_write(zero: int):
+    def train():
+        dist.init_process_group()
+        model = NETWORKS["lenet"].make()
+        wrapped = tm.nn.parallel.DistributedDataParallel(model)
+        if zero:
+            update = ZeroRedundancyOptimizer(model.parameters(), tm.optim.Adam)
+        else:
+            update = tm.optim.Adam(model.parameters())
+        for _ in range(2):
+            update.zero_grad()
+            with wrapped.no_sync():
+                (F.cross_entropy(wrapped(tm.randn(4, 1, 28, 28)), tm.randint(0, 10, (4,))) / 2).backward()
+            (F.cross_entropy(wrapped(tm.randn(4, 1, 28, 28)), tm.randint(0, 10, (4,))) / 2).backward()
+            update.step()
+
+    wanted = memory.predict(train, world_size=4, ranks="all")
+    answer = found("lenet", "--batch-size=8", "--accumulate=2", "--optimizer=adam", "--ranks=4", f"--zero={zero}")
+    assert (answer["ranks"], answer["zero"], answer["loss"]) == (4, zero, "cross-entropy")
+    assert len(wanted) == (4 if zero else 1)
+    assert answer["different"] == [
+        {
+            "ranks": list(each.ranks),
+            "by_category": {category.value: size for category, size in each.track.by_category().items()},
+            "peak_used": each.track.peak,
+            "peak_reserved": each.track.pool("end").reserved,
+        }
+        for each in wanted
+    ]
+
+
+def test_zero_divides_the_state_and_nothing_else():
+    options = ("lenet", "--batch-size=8", "--optimizer=adam")
+    one, plain, divided = found(*options, "--ranks=1"), found(*options, "--ranks=8"), found(*options, "--ranks=8", "--zero=1")
+    state = one["different"][0]["by_category"]["optimizer state"]
+    assert one["different"][0]["by_category"] == plain["different"][0]["by_category"]
+    assert total(plain, "optimizer state") == 8 * state
+    assert total(divided, "optimizer state") == state
+    for category in ("parameters", "communication buffers"):
+        assert total(divided, category) == total(plain, category) > 0
+    assert plain["different"][0]["by_category"]["communication buffers"] == -(-4 * plain["parameters"] // 512) * 512
+    assert max(each["peak_used"] for each in divided["different"]) < plain["different"][0]["peak_used"]
+
+
+def test_one_screen_says_what_differs(tmp_path: Path):
+    options = ("lenet", "--batch-size", "8", "--optimizer", "adam", "--ranks", "4", "--zero", "1")
+    answer = found(*options)
+    largest = max(answer["different"], key=lambda each: each["peak_used"])
+    picture = tmp_path / "ranks.svg"
+    done = inside.run("estimate", *options, "--budget", str(largest["peak_used"]), "--picture", str(picture), columns=120)
+    assert done.returncode == 0, done.stderr
+    assert "lenet on 4 ranks, batch 8 on each, cpu; ZeRO 1: optimizer state is divided" in done.stdout
+    (header,) = [line for line in done.stdout.splitlines() if "reserved" in line]
+    assert header.split() == ["peak", "used", "reserved", "optimizer", "state"]
+    for each in answer["different"]:
+        assert f"{each['peak_used']:,}" in done.stdout
+    assert f"the largest peak, rank {largest['ranks'][0]}, in " in done.stdout
+    assert f"A budget of {largest['peak_used']:,} bytes: every rank fits, 0 bytes are left." in done.stdout
+    assert "lenet on 4 ranks, ZeRO 1: optimizer state is divided" in picture.read_text()
+    done = inside.run("estimate", *options, "--budget", str(largest["peak_used"] - 1), columns=120)
+    assert done.returncode == 1
+    assert "does not fit: 1 bytes too many" in done.stdout
+
+
+def test_of_many_different_ranks_those_with_the_largest_peaks_are_shown():
+    options = ("resnet20", "--batch-size", "2", "--optimizer", "adam", "--ranks", "40", "--zero", "1")
+    answer = found(*options)
+    peaks = sorted((each["peak_used"] for each in answer["different"]), reverse=True)
+    assert len(peaks) > 12
+    done = inside.run("estimate", *options, columns=120)
+    shown = [line for line in done.stdout.splitlines() if line.strip().startswith("rank") and "MiB" in line]
+    assert len(shown) == 12
+    assert "other ranks have peaks from " in done.stdout
+
+
+def test_what_does_not_go_together_is_refused(tmp_path: Path):
+    (tmp_path / "net.py").write_text("import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n")
+    for arguments, words in (
+        (("lenet", "--zero", "1"), "--zero and --picture are for several ranks: say how many with --ranks"),
+        (("lenet", "--picture", "a.png"), "--zero and --picture are for several ranks"),
+        (("lenet", "--ranks", "2", "--zero", "3"), "--zero 3 is not offered"),
+        ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2"), "--ranks is for networks of tinygrad_mem, and"),
+    ):
+        done = inside.run("estimate", *arguments)
+        assert done.returncode == 2
+        assert words in done.stderr

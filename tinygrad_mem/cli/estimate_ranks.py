@@ -1,0 +1,139 @@
+"""``estimate --ranks``: the memory of each rank of data-parallel training, with what ZeRO divides among the ranks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import tinygrad_mem.distributed as dist
+
+from .. import memory, nn
+from ..distributed.optim import ZeroRedundancyOptimizer
+from ..errors import NotOfferedError
+from ..memory.render.terminal import peak_table
+from ..memory.sizes import bytes_text
+from ..models.names import Named
+from ..models.precision import Step
+from ..text import visible
+from .networks import unwrapped
+
+ZERO = ("data parallel: nothing is divided", "ZeRO 1: optimizer state is divided")
+_ROWS = 12  # different ranks that are shown: those with the largest peaks
+
+
+class Several(NamedTuple):
+    """A training step on several ranks.
+
+    Attributes:
+        batch_size: samples of each rank.
+        zero: what is divided among the ranks; see :data:`ZERO`.
+    """
+
+    network: str
+    named: Named
+    batch_size: int
+    rule: Callable[..., Any]
+    precision: str
+    accumulate: int
+    device: str
+    ranks: int
+    zero: int
+
+
+def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -> int:
+    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0.
+
+    Raises:
+        NotOfferedError: ``zero`` is 2 or 3.
+    """
+    if asked.zero >= len(ZERO):
+        raise NotOfferedError(f"--zero {asked.zero} is not offered: --zero 1 divides the optimizer's state")
+    count, loss = 0, ""
+
+    def steps() -> None:
+        nonlocal count, loss
+        dist.init_process_group()
+        step = Step(asked.precision, "cuda")  # loss scaling as on a GPU
+        model = step.prepare(asked.named.make())
+        count = sum(p.numel() for p in model.parameters())
+        wrapped, update, alone = _parallel(model, asked.rule, step.options, asked.zero)
+        loss = step.train(wrapped, update, asked.named, asked.batch_size, asked.accumulate, alone)
+
+    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all")
+    largest = max(found, key=lambda each: each.peak)
+    fits = None if room is None else largest.peak <= room
+    if picture is not None:
+        found.plot(picture, title=f"{asked.network} on {asked.ranks} ranks, {ZERO[asked.zero]}")
+    if as_json:
+        facts = {name: getattr(asked, name) for name in ("network", "batch_size", "device", "ranks", "zero")}
+        different = [
+            {"ranks": each.ranks, "by_category": each.used, "peak_used": each.peak, "peak_reserved": each.reserved}
+            for each in found
+        ]
+        print(json.dumps({**facts, "parameters": count, "loss": loss, "different": different, "budget": room, "fits": fits}))
+    else:
+        _show(asked, found, largest, count, loss, room, Console())
+    return int(fits is False)
+
+
+def _parallel(
+    model: nn.Module, rule: Callable[..., Any], options: dict[str, Any], zero: int
+) -> tuple[nn.Module, Any, Callable[[], AbstractContextManager]]:
+    """The model on several ranks, its optimizer, and the region in which gradients are not averaged."""
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    if zero:
+        kind, given = unwrapped(rule)
+        return wrapped, ZeroRedundancyOptimizer(model.parameters(), kind, **given, **options), wrapped.no_sync
+    return wrapped, rule(model.parameters(), **options), wrapped.no_sync
+
+
+def _show(
+    asked: Several,
+    found: memory.AllRanks,
+    largest: memory.Alike,
+    count: int,
+    loss: str,
+    room: int | None,
+    console: Console,
+) -> None:
+    title = f"{asked.network} on {asked.ranks} ranks, batch {asked.batch_size} on each, {asked.device}; {ZERO[asked.zero]}"
+    console.print(Text(visible(title), "bold"))
+    console.print(_peaks(found))
+    shown = _shown(found)
+    if rest := [each for each in found if each not in shown]:
+        sizes, others = [each.peak for each in rest], sum(len(each.ranks) for each in rest)
+        console.print(f"{others} other ranks have peaks from {min(sizes):,} to {max(sizes):,} bytes.\n")
+    moment = largest.track.at_peak()
+    console.print(peak_table(moment, f"the largest peak, {found.label(largest)}, in {moment.phase} of the second step"))
+    console.print(f"The network has {count:,} parameters. The loss is {loss}.")
+    if room is not None:
+        left = room - largest.peak
+        fits = f"every rank fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
+        console.print(f"A budget of {room:,} bytes: {fits}.", style="bold")
+
+
+def _shown(found: memory.AllRanks) -> list[memory.Alike]:
+    """The ranks with the largest peaks, in order."""
+    least = sorted((each.peak for each in found), reverse=True)[:_ROWS][-1]
+    return [each for each in found if each.peak >= least][:_ROWS]
+
+
+def _peaks(found: memory.AllRanks) -> Table:
+    """A row for each different rank: its peak, what its pool holds, and the categories that differ among ranks."""
+    differ = [kind for kind in memory.Category if len({each.used.get(kind, 0) for each in found}) > 1]
+    table = Table(box=SIMPLE_HEAD)
+    table.add_column("", overflow="fold")
+    for name in ("peak used", "", "reserved", *(kind.value for kind in differ)):
+        table.add_column(name, justify="right")
+    for each in _shown(found):
+        sizes = [each.peak, each.reserved, *(each.used.get(kind, 0) for kind in differ)]
+        table.add_row(found.label(each), f"{each.peak:,}", *map(bytes_text, sizes))
+    return table
