@@ -134,7 +134,7 @@ class FSDPModule:
         self._set("keeps", not reshard_after_forward, recurse)
 
     def set_reshard_after_backward(self, reshard_after_backward: bool, *, recurse: bool = True) -> None:
-        """Choose whether the parameters are dropped after backward. Otherwise the next forward uses them if they are the same."""
+        """Choose whether parameters are dropped after backward. If not, the next forward uses them if they are still right."""
         self._set("keeps_after_backward", not reshard_after_backward, recurse)
 
     def _set(self, name: str, value: bool, recurse: bool) -> None:
