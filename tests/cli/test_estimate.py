@@ -244,3 +244,18 @@ def test_formulas():
     assert formula([(64,), (64,)]) == "2 x 64"
     assert formula([()]) == "1"
     assert formula([]) == ""
+
+
+def test_a_configuration_of_a_language_model(tmp_path):
+    fields = {"model_type": "llama", "vocab_size": 128, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
+    (tmp_path / "config.json").write_text(json.dumps(fields | {"num_attention_heads": 4, "max_position_embeddings": 64}))
+    options = ("--batch-size", "2", "--json", "--optimizer", "adamw8bit", "--precision", "bfloat16")
+    found = json.loads(inside.run("estimate", "config.json", "--tokens", "32", *options, cwd=tmp_path).stdout)
+    matrices = 2 * 128 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 96)
+    assert found["parameters"] == matrices + 5 * 64
+    assert found["by_category"]["parameters"] == 2 * matrices + 5 * 512  # a norm's 128 bytes fill a block of 512
+    refused = inside.run("estimate", "config.json", "--tokens", "65", *options, cwd=tmp_path)
+    assert (refused.returncode, "65 tokens: this model has positions for 64" in refused.stderr) == (2, True)
+    (tmp_path / "config.json").write_text("{}")
+    refused = inside.run("estimate", "config.json", *options, cwd=tmp_path)
+    assert (refused.returncode, "the model_type None is not offered" in refused.stderr) == (2, True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -61,11 +63,15 @@ class Pyramid(nn.Module):
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ours.py").write_text(OURS + NETWORKS)
     (tmp_path / "theirs.py").write_text(THEIRS + NETWORKS)
-    return tmp_path
+    known = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - known:  # a file of another test may have its name
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 def run(*arguments: str, status: int = 0) -> Any:
@@ -218,7 +224,7 @@ class Own(Plain):
         (["ours.py:Words", "--tokens", "50"], "--tokens '50': write how many tokens there are and the length of a sample"),
         (["ours.py:Words", "--tokens", "50x-8"], "--tokens '50x-8' is not a shape"),
         (["ours.py:Words", "--tokens", "50x8", "--input", "8"], "give one of them"),
-        (["gpt2", "--tokens", "50x8"], "gpt2 has 50,257 tokens, and --input sets the length of a sample"),
+        (["gpt2", "--tokens", "50x8"], "gpt2 has 50,257 tokens, and --tokens sets the length of a sample"),
         (["lenet", "--tokens", "50x8"], "lenet is fed images, whose shape --input sets"),
         (["ours.py:nn", "--input", "3"], "'module' object is not callable"),
         (["ours.py:OURS", "--input", "3"], "ours.py has no 'OURS'"),

@@ -36,7 +36,10 @@ class TrainingPrecision(StrEnum):
 
 Sample = Annotated[str | None, typer.Option("--input", help="shape of one sample, such as 3x224x224")]
 Tokens = Annotated[
-    str | None, typer.Option(help="for token numbers: how many tokens there are x the length of a sample, such as 50257x1024")
+    str | None,
+    typer.Option(
+        help="for token numbers: the length of a sample; of your own class, how many tokens there are x that: 50257x1024"
+    ),
 ]
 Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:i")]
 PredictedDevice = Annotated[
@@ -162,8 +165,8 @@ def estimate(
     network: Annotated[
         str,
         typer.Argument(
-            help="a name such as vgg16 or gpt2; your own class, of PyTorch or of this library: module:Class, file.py:Class; "
-            "a function that trains with PyTorch: file.py:run; or hf:config.json"
+            help="a name such as vgg16 or llama-3-8b; the config.json of a language model; your own class, of PyTorch or of "
+            "this library: module:Class, file.py:Class; for PyTorch: a function that trains, file.py:run, or hf:config.json"
         ),
     ],
     batch_size: Annotated[int, typer.Option(min=1, help="samples in a step; a function makes its own batches")] = 32,

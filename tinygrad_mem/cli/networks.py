@@ -14,7 +14,8 @@ import tinygrad_mem as tm
 from .. import nn, scope
 from ..errors import ArgumentError
 from ..memory.sizes import parse_bytes
-from ..models.names import NETWORKS, Named
+from ..models.configuration import configuration
+from ..models.names import NETWORKS, Named, of_configuration
 from .users import HUGGING_FACE, is_torch, load
 
 OPTIMIZERS: dict[str, Callable[..., Any]] = {
@@ -44,11 +45,12 @@ _ESTIMATE = f"its memory is told by {_COMMAND}"
 
 
 def network_of(network: str, sample: str | None, tokens: str | None = None) -> Named:
-    """The network of a name: one of ours, or the user's ``module:Class`` (``file.py:Class``).
+    """The network of a name: one of ours, a ``config.json``, or the user's ``module:Class`` (``file.py:Class``).
 
     Args:
         sample: the shape of one sample, such as ``3x32x32``.
-        tokens: of a network of token numbers, how many tokens there are and how long a sample is, such as ``50257x1024``.
+        tokens: of the user's network of token numbers, how many tokens there are and how long a sample is, such as
+            ``50257x1024``; of another, how long a sample is.
 
     Raises:
         ArgumentError: there is no such network, or the shape of its samples is not given.
@@ -56,10 +58,9 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
     if sample is not None and tokens is not None:
         raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
     if network in NETWORKS:
-        known = NETWORKS[network]
-        if tokens is not None:
-            raise ArgumentError(f"--tokens is for networks of your own; {network} {_samples(known)}")
-        return known if sample is None else replace(known, sample=shape_of("--input", sample))
+        return _with_samples(NETWORKS[network], network, sample, tokens)
+    if network.endswith(".json"):
+        return _with_samples(of_configuration(configuration(network)), network, sample, tokens)
     if network.startswith(HUGGING_FACE):
         raise ArgumentError(f"{network} is a configuration of Hugging Face's: {_ESTIMATE} {network}")
     module, _, name = network.rpartition(":")
@@ -80,9 +81,19 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
     return Named(_users(module, name), shape_of("--input", sample), 0)
 
 
+def _with_samples(known: Named, network: str, sample: str | None, tokens: str | None) -> Named:
+    """A known network, with the shape of its samples if one is given."""
+    if tokens is None:
+        return known if sample is None else replace(known, sample=shape_of("--input", sample))
+    length = shape_of("--tokens", tokens)
+    if not known.tokens or len(length) != 1:
+        raise ArgumentError(f"--tokens {tokens}: {network} {_samples(known)}")
+    return replace(known, sample=length)
+
+
 def _samples(known: Named) -> str:
     if known.tokens:
-        return f"has {known.tokens:,} tokens, and --input sets the length of a sample"
+        return f"has {known.tokens:,} tokens, and --tokens sets the length of a sample, such as 512"
     return "is fed images, whose shape --input sets"
 
 
@@ -101,9 +112,18 @@ def shape_of(option: str, text: str) -> tuple[int, ...]:
 def _users(module: str, name: str) -> Callable[[], nn.Module]:
     """A function that makes the user's network; a PyTorch network is converted."""
     network, make = f"{module}:{name}", load(module, name)
-    if not isinstance(make, type) and is_torch(network):
-        _check_makes(make, network)
+    if is_torch(network):
+        _initialize_on_meta()
+        if not isinstance(make, type):
+            _check_makes(make, network)
     return partial(_made, make, network)
+
+
+def _initialize_on_meta() -> None:
+    """Initialize a PyTorch tensor on its ``meta``. The first time, PyTorch keeps the callers' frames, and so what they made."""
+    torch: Any = sys.modules["torch"]
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        torch.nn.init.normal_(torch.empty(1))
 
 
 def _check_makes(make: Callable[[], Any], network: str) -> None:

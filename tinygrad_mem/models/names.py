@@ -9,7 +9,9 @@ from typing import Any
 from .. import Tensor, nn, randint, randn
 from ..errors import ArgumentError
 from ..nn import functional as F
-from . import bert, densenet, gpt, lenet, lstm, mobilenet, resnet, squeezenet, unet, vgg
+from . import bert, densenet, gpt, lenet, llama, lstm, mobilenet, resnet, squeezenet, unet, vgg
+from .configuration import Configuration
+from .published import PUBLISHED, published
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,12 @@ def _described(output: Any) -> str:
     return found[0] if isinstance(output, Tensor) else f"{kind} of {', '.join(found)}" if found else kind
 
 
+def of_configuration(config: Configuration, tokens: int | None = None) -> Named:
+    """The language model of a configuration, on sequences of ``tokens``; by default as long as 4,096 or as it can."""
+    length = min(4096, config.max_position_embeddings) if tokens is None else tokens
+    return Named(lambda: llama.llama(config), (length,), config.vocab_size, tokens=config.vocab_size)
+
+
 _LARGE, _SMALL = (3, 224, 224), (3, 32, 32)
 NETWORKS: dict[str, Named] = {
     "lenet": Named(lenet.LeNet, (1, 28, 28), 10),
@@ -115,4 +123,5 @@ NETWORKS: dict[str, Named] = {
     "lstm-tied": Named(lambda: lstm.LSTMLanguageModel(layers=2, tied=True), (64,), 128, tokens=128),
     **{size: Named(lambda size=size: gpt.gpt(size), (1024,), 50257, tokens=50257) for size in gpt.SIZES},
     **{size: Named(lambda size=size: bert.bert(size), (512,), 30522, tokens=30522) for size in bert.SIZES},
+    **{name: of_configuration(published(name)) for name in PUBLISHED},
 }

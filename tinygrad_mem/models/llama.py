@@ -1,0 +1,309 @@
+"""The family of language models that began with Llama: Llama 2 and 3, Mistral, Qwen 2 and 3, Gemma 2 and 3, Phi-3, Mixtral.
+
+One file for all, because they differ in a few places: biases, norms of query and key, windows, Gemma's norms, experts.
+Parameters have the names and shapes of Hugging Face's transformers, and published weights load (``weights.py``). Memory is
+linear in the tokens: no matrix of scores is kept, but for Gemma 2, which bounds its scores by tanh.
+
+Sources: Touvron et al., *Llama 2*, 2023; Jiang et al., *Mistral 7B*, 2023, and *Mixtral of experts*, 2024; Gemma Team, *Gemma
+2*, 2024, and *Gemma 3*, 2025; Abdin et al., *Phi-3*, 2024; Qwen Team, *Qwen 2*, 2024, and *Qwen 3*, 2025.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .. import Tensor, arange, cat, empty, float32, int32, nn, searchsorted, tensor, zeros
+from ..errors import ArgumentError
+from ..nn import functional as F
+from ..nn.attention.varlen import varlen_attn
+from .configuration import Configuration, configuration
+from .key_values import Cache
+from .rotary import frequencies
+
+
+class GemmaNorm(nn.Module):
+    """Divides by the root of the mean square, and multiplies by 1 + weight."""
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(zeros(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, self.weight.shape, self.weight + 1, self.eps)
+
+
+def _norm(config: Configuration, size: int) -> nn.Module:
+    return GemmaNorm(size, config.rms_norm_eps) if config.gemma else nn.RMSNorm(size, config.rms_norm_eps)
+
+
+class Attention(nn.Module):
+    """Each token looks at those before it, or at the last few of them. Several query heads share one head of keys."""
+
+    def __init__(self, config: Configuration, layer: int) -> None:
+        super().__init__()
+        self.heads, self.key_heads, self.head = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+        self.scale, self.window, self.cap = config.scale, config.windows[layer], config.attn_logit_softcapping
+        self.dropout, self.layer = config.attention_dropout, layer
+        width, inner, keys = config.hidden_size, self.heads * self.head, self.key_heads * self.head
+        if config.fused:
+            self.qkv_proj = nn.Linear(width, inner + 2 * keys, bias=config.attention_bias)
+        else:
+            self.q_proj = nn.Linear(width, inner, bias=config.attention_bias)
+            self.k_proj = nn.Linear(width, keys, bias=config.attention_bias)
+            self.v_proj = nn.Linear(width, keys, bias=config.attention_bias)
+        self.o_proj = nn.Linear(inner, width, bias=config.output_bias)
+        if config.qk_norm:
+            self.q_norm, self.k_norm = _norm(config, self.head), _norm(config, self.head)
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None) -> Tensor:
+        n, t, _ = x.shape
+        q, k, v = (part.view(n, t, -1, self.head) for part in self._project(x))  # N, T, heads, head
+        if hasattr(self, "q_norm"):
+            q, k = self.q_norm(q), self.k_norm(k)
+        q, k = rotate(q, *rotation), rotate(k, *rotation)
+        if cache is not None:
+            k, v = cache.update(self.layer, k, v)
+        y = self._attend(q, k, v) if self.cap is None else self._attend_capped(q, k, v, self.cap)
+        return self.o_proj(y.reshape(n, t, -1))
+
+    def _project(self, x: Tensor) -> Sequence[Tensor]:
+        if not hasattr(self, "qkv_proj"):
+            return self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        keys = self.key_heads * self.head
+        return self.qkv_proj(x).split([self.heads * self.head, keys, keys], -1)
+
+    def _attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attention without a matrix of scores: the sequences of the batch stand one after the other."""
+        n, t, s = q.shape[0], q.shape[1], k.shape[1]
+        before = -1 if self.window is None else self.window - 1
+        starts = [tensor(range(0, n * size + 1, size), dtype=int32, device=q.device) for size in (t, s)]
+        q, k, v = (part.flatten(0, 1) for part in (q, k, v))
+        p = self.dropout if self.training else 0.0
+        y = varlen_attn(
+            q, k, v, starts[0], starts[1], t, s, scale=self.scale, window_size=(before, 0), enable_gqa=True, dropout_p=p
+        )
+        return y.view(n, t, self.heads, self.head)
+
+    def _attend_capped(self, q: Tensor, k: Tensor, v: Tensor, cap: float) -> Tensor:
+        """Gemma 2's: scores between -cap and cap. A score for each pair of tokens is in memory."""
+        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # N, heads, T, head
+        k, v = (part.repeat_interleave(self.heads // self.key_heads, 1) for part in (k, v))
+        scores = ((q @ k.mT) * (self.scale / cap)).tanh() * cap
+        places = arange(k.shape[2], device=q.device)
+        distance = places[-q.shape[2] :, None] - places
+        seen = distance >= 0 if self.window is None else (distance >= 0) & (distance < self.window)
+        weights = scores.masked_fill(~seen, -math.inf).softmax(-1, dtype=float32).to(q.dtype)
+        return (F.dropout(weights, self.dropout, self.training) @ v).transpose(1, 2)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary embedding of x (N, T, heads, head): pairs (x[i], x[i + half]) are rotated by an angle of their position."""
+    size = cos.shape[-1]
+    turned = x if size == x.shape[-1] else x[..., :size]
+    left, right = turned.chunk(2, -1)
+    y = turned * cos + cat((-right, left), -1) * sin
+    return y if size == x.shape[-1] else cat((y, x[..., size:]), -1)
+
+
+def rotations(config: Configuration, start: int, tokens: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """For each layer, cosines and sines (tokens, 1, rotated part of a head) from position ``start`` on. Layers share them."""
+    made: dict[int, tuple[Tensor, Tensor]] = {}
+    places = arange(start, start + tokens, device=like.device, dtype=float32)[:, None, None]
+    for rope in config.ropes:
+        if id(rope) not in made:
+            turns, factor = frequencies(rope, config, start + tokens)
+            angles = places * tensor(turns, dtype=float32, device=like.device)
+            angles = cat((angles, angles), -1)
+            cos, sin = angles.cos(), angles.sin()
+            made[id(rope)] = (cos * factor).to(like.dtype), (sin * factor).to(like.dtype)
+    return [made[id(rope)] for rope in config.ropes]
+
+
+class MLP(nn.Module):
+    """A gated network: down(act(gate(x)) * up(x))."""
+
+    def __init__(self, config: Configuration) -> None:
+        super().__init__()
+        width, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        if config.fused:
+            self.gate_up_proj = nn.Linear(width, 2 * inner, bias=bias)
+        else:
+            self.gate_proj = nn.Linear(width, inner, bias=bias)
+            self.up_proj = nn.Linear(width, inner, bias=bias)
+        self.down_proj = nn.Linear(inner, width, bias=bias)
+        self.activation = config.activation
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up_proj(x).chunk(2, -1) if hasattr(self, "gate_up_proj") else (self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(_activated(gate, self.activation) * up)
+
+
+def _activated(x: Tensor, name: str) -> Tensor:
+    return F.silu(x) if name == "silu" else F.gelu(x, approximate="tanh")
+
+
+class Router(nn.Module):
+    """Chooses the experts of each token: (tokens, width) -> their weights and numbers, (tokens, experts per token)."""
+
+    def __init__(self, config: Configuration, experts: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(zeros(experts, config.hidden_size))
+        self.number, self.normalized = config.experts_per_token, config.norm_topk_prob
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        weights, chosen = F.linear(x, self.weight).softmax(-1, dtype=float32).topk(self.number, -1)
+        if self.normalized:
+            weights = weights / weights.sum(-1, keepdim=True)
+        return weights.to(x.dtype), chosen
+
+
+class Experts(nn.Module):
+    """The weights of all experts of a layer, and the MLP of each on the tokens that chose it."""
+
+    def __init__(self, config: Configuration, experts: int) -> None:
+        super().__init__()
+        width, inner = config.hidden_size, config.expert_size
+        self.gate_up_proj = nn.Parameter(empty(experts, 2 * inner, width))
+        self.down_proj = nn.Parameter(empty(experts, width, inner))
+        self.activation = config.activation
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        """x (rows, width): the rows of the first expert, then those of the second, and so on; ``ends`` says where each ends."""
+        gate, up = F.grouped_mm(x, self.gate_up_proj.mT, offs=ends).chunk(2, -1)
+        return F.grouped_mm(_activated(gate, self.activation) * up, self.down_proj.mT, offs=ends)
+
+
+class SparseMoE(nn.Module):
+    """A mixture of experts: each token goes through the few that the router chooses for it.
+
+    Memory does not depend on which experts are chosen: there are as many rows if all tokens choose the same ones.
+    """
+
+    def __init__(self, config: Configuration, experts: int) -> None:
+        super().__init__()
+        self.gate, self.experts = Router(config, experts), Experts(config, experts)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)  # N T, width
+        weights, chosen = self.gate(tokens)
+        chosen, order = chosen.flatten().sort(stable=True)  # rows in the order of their experts
+        numbers = arange(self.gate.weight.shape[0], device=x.device)
+        ends = searchsorted(chosen, numbers, right=True).to(int32)
+        sources = order // weights.shape[1]
+        rows = self.experts(tokens[sources], ends) * weights.flatten()[order, None]
+        return zeros(tokens.shape, dtype=x.dtype, device=x.device).index_add(0, sources, rows).view(x.shape)
+
+
+class Block(nn.Module):
+    """Attention and an MLP or experts, each with a norm before it and a residual sum after it."""
+
+    def __init__(self, config: Configuration, layer: int) -> None:
+        super().__init__()
+        experts = config.experts[layer]
+        self.self_attn = Attention(config, layer)
+        self.mlp = SparseMoE(config, experts) if experts else MLP(config)
+        names = ["input_layernorm", "post_attention_layernorm"]
+        if config.gemma:
+            names += ["pre_feedforward_layernorm", "post_feedforward_layernorm"]
+        for name in names:
+            setattr(self, name, _norm(config, config.hidden_size))
+        self.gemma = config.gemma
+
+    def forward(self, x: Tensor, rotation: tuple[Tensor, Tensor], cache: Cache | None = None) -> Tensor:
+        y = self.self_attn(self.input_layernorm(x), rotation, cache)
+        if not self.gemma:
+            x = x + y
+            return x + self.mlp(self.post_attention_layernorm(x))
+        x = x + self.post_attention_layernorm(y)
+        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+
+
+class Decoder(nn.Module):
+    """Tokens (N, T) -> (N, T, width): the embedding, the blocks, and a last norm."""
+
+    def __init__(self, config: Configuration) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = _norm(config, config.hidden_size)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        x = self.embed_tokens(tokens)
+        if self.config.gemma:
+            x = x * tensor(math.sqrt(self.config.hidden_size), dtype=x.dtype, device=x.device)  # rounded to the dtype
+        turned = rotations(self.config, 0 if cache is None else cache.length, tokens.shape[1], x)
+        for block, rotation in zip(self.layers, turned, strict=True):
+            x = block(x, rotation, cache)
+        if cache is not None:
+            cache.length += tokens.shape[1]
+        return self.norm(x)
+
+
+class LanguageModel(nn.Module):
+    """Tokens (N, T) -> logits (N, T, vocabulary). For training call :meth:`loss`, which need not have all logits in memory."""
+
+    def __init__(self, config: Configuration) -> None:
+        super().__init__()
+        self.config = config
+        self.model = Decoder(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        if config.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+        for name, parameter in self.named_parameters():
+            if parameter.ndim > 1:
+                nn.init.normal_(parameter, 0.0, 0.02)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor, cache: Cache | None = None, last: int | None = None) -> Tensor:
+        """The logits.
+
+        Args:
+            cache: keys and values of the tokens before these.
+            last: compute the logits of so many last tokens only.
+
+        Raises:
+            ArgumentError: the sequence is longer than the model's.
+        """
+        x = self.hidden(tokens, cache)
+        logits, cap = self.lm_head(x if last is None else x[:, -last:]), self.config.final_logit_softcapping
+        return logits if cap is None else (logits / cap).tanh() * cap
+
+    def hidden(self, tokens: Tensor, cache: Cache | None = None) -> Tensor:
+        """(N, T) -> (N, T, width): the input of the output projection."""
+        length = tokens.shape[1] + (0 if cache is None else cache.length)
+        if length > self.config.longest:
+            raise ArgumentError(
+                f"{length} tokens: this model has positions for {self.config.longest}. A longer context needs another "
+                "max_position_embeddings in its config.json, and mostly a rope_scaling"
+            )
+        return self.model(tokens, cache)
+
+    def loss(self, tokens: Tensor, targets: Tensor, loss_chunk: int | None = None) -> Tensor:
+        """Mean cross-entropy of ``targets`` (N, T), the tokens that should come next; where they are -100, nothing is asked.
+
+        Args:
+            loss_chunk: the number of tokens whose logits are in memory at a time; backward computes them again. ``None``: all
+                tokens. Not for Gemma 2, whose logits go through tanh.
+        """
+        if loss_chunk is None:
+            return F.cross_entropy(self(tokens).flatten(0, 1), targets.flatten())
+        if self.config.final_logit_softcapping is not None:
+            raise ArgumentError("loss: final_logit_softcapping needs all logits: leave loss_chunk out")
+        options = nn.LinearCrossEntropyOptions(batch_chunk_size=loss_chunk)
+        hidden = self.hidden(tokens).flatten(0, 1)
+        return F.linear_cross_entropy(hidden, self.lm_head.weight, targets.flatten(), options=options)
+
+
+def llama(source: Configuration | str | Path | Mapping[str, Any]) -> LanguageModel:
+    """The model of a configuration, of a ``config.json``, or of a dict with its fields. Its weights are random.
+
+    Raises:
+        ArgumentError: see :func:`~tinygrad_mem.models.configuration.configuration`.
+    """
+    return LanguageModel(source if isinstance(source, Configuration) else configuration(source))
