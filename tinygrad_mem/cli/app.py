@@ -207,7 +207,8 @@ def estimate(
         typer.Option(
             min=0,
             max=3,
-            help="with --ranks, what is divided among them: 1: optimizer state; 2: also gradients; 3: also parameters",
+            help="with --ranks, what is divided among them: 1: optimizer state; 2: also gradients; 3: also parameters. "
+            "With 2 and 3 the modules of each outermost Sequential and ModuleList are gathered one at a time",
         ),
     ] = 0,
     picture: Annotated[

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,9 @@ from rich.text import Text
 import tinygrad_mem.distributed as dist
 
 from .. import memory, nn
+from ..distributed.fsdp import fully_shard
 from ..distributed.optim import ZeroRedundancyOptimizer
-from ..errors import NotOfferedError
+from ..interrupts import context
 from ..memory.render.terminal import peak_table
 from ..memory.sizes import bytes_text
 from ..models.names import Named
@@ -25,7 +27,12 @@ from ..models.precision import Step
 from ..text import visible
 from .networks import unwrapped
 
-ZERO = ("data parallel: nothing is divided", "ZeRO 1: optimizer state is divided")
+ZERO = (
+    "data parallel: nothing is divided",
+    "ZeRO 1: optimizer state is divided",
+    "ZeRO 2: optimizer state and gradients are divided",
+    "ZeRO 3: optimizer state, gradients and parameters are divided",
+)
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
@@ -49,13 +56,7 @@ class Several(NamedTuple):
 
 
 def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -> int:
-    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0.
-
-    Raises:
-        NotOfferedError: ``zero`` is 2 or 3.
-    """
-    if asked.zero >= len(ZERO):
-        raise NotOfferedError(f"--zero {asked.zero} is not offered: --zero 1 divides the optimizer's state")
+    """Predict every different rank, and print. Returns 1 if the largest peak exceeds ``room``, else 0."""
     count, loss = 0, ""
 
     def steps() -> None:
@@ -64,7 +65,7 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         step = Step(asked.precision, "cuda")  # loss scaling as on a GPU
         model = step.prepare(asked.named.make())
         count = sum(p.numel() for p in model.parameters())
-        wrapped, update, alone = _parallel(model, asked.rule, step.options, asked.zero)
+        wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
         loss = step.train(wrapped, update, asked.named, asked.batch_size, asked.accumulate, alone)
 
     found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all")
@@ -84,15 +85,39 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
     return int(fits is False)
 
 
-def _parallel(
+def parallel(
     model: nn.Module, rule: Callable[..., Any], options: dict[str, Any], zero: int
 ) -> tuple[nn.Module, Any, Callable[[], AbstractContextManager]]:
     """The model on several ranks, its optimizer, and the region in which gradients are not averaged."""
+    if zero > 1:
+        for each in _units(model):
+            fully_shard(each, reshard_after_forward=zero == 3)
+        fully_shard(model, reshard_after_forward=None if zero == 3 else False)
+        return model, rule(model.parameters(), **options), partial(_alone, model)
     wrapped = nn.parallel.DistributedDataParallel(model)
     if zero:
         kind, given = unwrapped(rule)
         return wrapped, ZeroRedundancyOptimizer(model.parameters(), kind, **given, **options), wrapped.no_sync
     return wrapped, rule(model.parameters(), **options), wrapped.no_sync
+
+
+def _units(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules of each outermost Sequential and ModuleList: what has parameters is gathered, used and dropped at a time."""
+    for child in module.children():
+        if isinstance(module, (nn.Sequential, nn.ModuleList)) and not isinstance(child, (nn.ModuleList, nn.ModuleDict)):
+            if any(True for _ in child.parameters()):
+                yield child
+        else:
+            yield from _units(child)
+
+
+@context
+def _alone(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
 
 
 def _show(
@@ -131,9 +156,9 @@ def _peaks(found: memory.AllRanks) -> Table:
     differ = [kind for kind in memory.Category if len({each.used.get(kind, 0) for each in found}) > 1]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
-    for name in ("peak used", "", "reserved", *(kind.value for kind in differ)):
-        table.add_column(name, justify="right")
+    for name in ("peak used", "reserved", *(kind.value for kind in differ)):
+        table.add_column(name, justify="right", overflow="fold")
     for each in _shown(found):
-        sizes = [each.peak, each.reserved, *(each.used.get(kind, 0) for kind in differ)]
+        sizes = [each.reserved, *(each.used.get(kind, 0) for kind in differ)]
         table.add_row(found.label(each), f"{each.peak:,}", *map(bytes_text, sizes))
     return table
