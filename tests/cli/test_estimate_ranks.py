@@ -63,6 +63,7 @@ def test_it_is_the_prediction_of_the_program_that_one_would_write(zero: int):
             "by_category": {category.value: size for category, size in each.track.by_category().items()},
             "peak_used": each.track.peak,
             "peak_reserved": each.track.pool("end").reserved,
+            "peak_with_the_making": each.track.peak,
         }
         for each in wanted
     ]
@@ -76,7 +77,9 @@ def test_zero_2_and_3_are_fully_shard_on_each_layer_of_a_sequential():
             if isinstance(layer, (tm.nn.Conv2d, tm.nn.Linear)):
                 fully_shard(layer, reshard_after_forward=not keeps)
         fully_shard(model, reshard_after_forward=False if keeps else None)
+        memory.empty_cache()
         update = tm.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        memory.mark("all is there")
         for _ in range(2):
             update.zero_grad()
             F.cross_entropy(model(tm.randn(1, 3, 64, 64)), tm.randint(0, 1000, (1,))).backward()
@@ -85,9 +88,28 @@ def test_zero_2_and_3_are_fully_shard_on_each_layer_of_a_sequential():
     for zero in (2, 3):
         (wanted,) = memory.predict(train, zero == 2, world_size=8, ranks="all")
         (each,) = found("vgg11", "--input=3x64x64", "--batch-size=1", "--ranks=8", f"--zero={zero}")["different"]
-        assert each["peak_used"] == wanted.peak
-        assert each["by_category"] == wanted.used
-        assert each["peak_reserved"] == wanted.reserved
+        moment = wanted.track.at_peak("all is there")
+        assert each["peak_used"] == moment.used
+        assert each["by_category"] == moment.by_category
+        assert each["peak_reserved"] == wanted.track.pool("end").reserved
+        assert each["peak_with_the_making"] == wanted.peak
+
+
+def test_the_making_of_the_whole_network_is_told_where_it_takes_more_than_a_step(tmp_path: Path):
+    (tmp_path / "deep.py").write_text(
+        "from tinygrad_mem import nn\n\n\ndef net():\n    return nn.Sequential(*[nn.Linear(256, 256) for _ in range(32)])\n"
+    )
+    options = (f"{tmp_path / 'deep.py'}:net", "--input=256", "--batch-size=1", "--ranks=64", "--zero=3")
+    (each,) = found(*options)["different"]
+    whole = 4 * 32 * (256 * 256 + 256)
+    assert whole <= each["peak_with_the_making"] < whole * 1.05
+    assert each["peak_used"] < whole / 4
+    assert each["peak_reserved"] < whole / 2
+    said = " ".join(inside.run("estimate", *options).stdout.split())
+    assert (
+        f"Before it is divided, each rank makes the whole network, with a peak of {each['peak_with_the_making']:,} bytes."
+        in said
+    )
 
 
 def test_each_stage_divides_more():

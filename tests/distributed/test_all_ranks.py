@@ -41,6 +41,21 @@ def test_ranks_are_told_with_their_place_and_their_bytes():
     assert len(lines) == 3
 
 
+def test_peaks_from_a_mark_on():
+    def train():
+        dist.init_process_group()
+        tm.zeros(1 << 20)
+        memory.mark("made")
+        tm.zeros(1000)
+
+    found = memory.predict(train, world_size=2, ranks="all")
+    assert found[0].peak == 4 << 20
+    (later,) = found.since("made")
+    assert (later.peak, later.ranks) == (4096, (0, 1))
+    with pytest.raises(ValueError, match="track: no mark 'trained'; the marks are 'made'"):
+        print(found.since("trained"))
+
+
 def test_a_rank_that_allocates_nothing_has_no_peak(tmp_path: Path):
     def members():
         dist.init_process_group()

@@ -33,6 +33,7 @@ ZERO = (
     "ZeRO 2: optimizer state and gradients are divided",
     "ZeRO 3: optimizer state, gradients and parameters are divided",
 )
+_TRAINING = "training"
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
@@ -66,9 +67,10 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         model = step.prepare(asked.named.make())
         count = sum(p.numel() for p in model.parameters())
         wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
+        memory.mark(_TRAINING)
         loss = step.train(wrapped, update, asked.named, asked.batch_size, asked.accumulate, alone)
 
-    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all")
+    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all").since(_TRAINING)
     largest = max(found, key=lambda each: each.peak)
     fits = None if room is None else largest.peak <= room
     if picture is not None:
@@ -77,6 +79,7 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         facts = {name: getattr(asked, name) for name in ("network", "batch_size", "device", "ranks", "zero")}
         different = [
             {"ranks": each.ranks, "by_category": each.used, "peak_used": each.peak, "peak_reserved": each.reserved}
+            | {"peak_with_the_making": each.track.peak}
             for each in found
         ]
         print(json.dumps({**facts, "parameters": count, "loss": loss, "different": different, "budget": room, "fits": fits}))
@@ -88,11 +91,15 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
 def parallel(
     model: nn.Module, rule: Callable[..., Any], options: dict[str, Any], zero: int
 ) -> tuple[nn.Module, Any, Callable[[], AbstractContextManager]]:
-    """The model on several ranks, its optimizer, and the region in which gradients are not averaged."""
+    """The model on several ranks, its optimizer, and the region in which gradients are not averaged.
+
+    What the making of the whole model reserved is given back before training.
+    """
     if zero > 1:
         for each in _units(model):
             fully_shard(each, reshard_after_forward=zero == 3)
         fully_shard(model, reshard_after_forward=None if zero == 3 else False)
+        memory.empty_cache()
         return model, rule(model.parameters(), **options), partial(_alone, model)
     wrapped = nn.parallel.DistributedDataParallel(model)
     if zero:
@@ -136,9 +143,14 @@ def _show(
     if rest := [each for each in found if each not in shown]:
         sizes, others = [each.peak for each in rest], sum(len(each.ranks) for each in rest)
         console.print(f"{others} other ranks have peaks from {min(sizes):,} to {max(sizes):,} bytes.\n")
-    moment = largest.track.at_peak()
+    moment = largest.track.at_peak(_TRAINING)
     console.print(peak_table(moment, f"the largest peak, {found.label(largest)}, in {moment.phase} of the second step"))
     console.print(f"The network has {count:,} parameters. The loss is {loss}.")
+    if largest.track.peak > largest.peak:
+        console.print(
+            f"Before it is divided, each rank makes the whole network, with a peak of {largest.track.peak:,} bytes. The "
+            "numbers above are of the time after it."
+        )
     if room is not None:
         left = room - largest.peak
         fits = f"every rank fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"

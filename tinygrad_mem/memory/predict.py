@@ -67,7 +67,7 @@ def predict(
 
     Returns:
         The track of ``meta``, as ``memory.track()`` gives it for a real run: ``.peak``, ``.by_category()``, ``.pool()``, ...
-        For ``ranks="all"`` a list of pairs: ranks that are alike, and their track. ``print`` shows their peaks, ``.plot(file)``
+        For ``ranks="all"`` a list of ranks that are alike with their ``.track``. ``print`` shows their peaks, ``.plot(file)``
         draws them.
 
     Raises:

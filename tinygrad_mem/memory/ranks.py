@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .attribution import Category
+from .moments import When
 from .render.peaks import peaks
 from .sizes import bytes_text
 from .track import Track
@@ -18,15 +19,16 @@ _RUNS = 4  # runs of ranks that are written out
 
 
 class Alike(NamedTuple):
-    """Ranks whose runs ask for the same bytes, and the track of one of them."""
+    """Ranks whose runs ask for the same bytes, and the track of one of them; the peak is that from ``since`` on."""
 
     ranks: tuple[int, ...]
     track: Track
+    since: When = 0
 
     @property
     def used(self) -> dict[Category, int]:
         """Bytes in use at the peak of each of these ranks, by category."""
-        return self.track.by_category() if len(self.track.timeline()) else {}
+        return self.track.at_peak(self.since).by_category if len(self.track.timeline()) else {}
 
     @property
     def peak(self) -> int:
@@ -56,6 +58,10 @@ class AllRanks(list[Alike]):
     def __init__(self, found: Iterable[Alike] = (), grid: Grid | None = None) -> None:
         super().__init__(found)
         self.grid = grid
+
+    def since(self, moment: When) -> AllRanks:
+        """The same ranks with their peaks from ``moment`` on, such as the text of a mark when the model has been made."""
+        return AllRanks([each._replace(since=moment) for each in self], self.grid)
 
     def place(self, alike: Alike) -> str:
         """The place of these ranks in the mesh, such as ``pp 0, tp 0-3``, without dimensions along which they are everywhere.
