@@ -157,6 +157,7 @@ def test_an_empty_log():
     assert len(track.timeline()) == 0
     assert list(track.blocks()) == []
     assert track.marks == []
+    assert (track.peak, track.by_category(), track.by_op(at="end"), track.live(), track.pool().used) == (0, {}, {}, [], 0)
     with pytest.raises(ValueError, match="nothing was allocated"):
         track.at_peak()
 

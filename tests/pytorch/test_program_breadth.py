@@ -5,13 +5,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
+import io
 import logging
 import random
 import threading
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
@@ -19,11 +22,13 @@ from torch.nn import functional as F  # noqa: E402
 from torch.utils import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split  # noqa: E402
 
+from tests.pytorch_memory import pytorch_peak  # noqa: E402
 from tinygrad_mem.errors import DataDependenceError, DeviceError, NotOfferedError  # noqa: E402
 from tinygrad_mem.pytorch.predict import predict  # noqa: E402
 from tinygrad_mem.pytorch.program.state import STATES  # noqa: E402
 
 OUTSIDE = torch.ones(4, 16)
+PATH = REAL = Path()  # of files: one that a prediction may not write, one of PyTorch's
 MODEL = nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4))
 
 
@@ -158,9 +163,45 @@ def clipped():
     torch.optim.SGD(model.parameters(), 0.1, fused=True).step()
 
 
+def saves_and_loads():
+    model, file = net(), io.BytesIO()
+    optimizer = torch.optim.Adam(model.parameters())
+    step(model, optimizer)
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "random": torch.get_rng_state()}, PATH)
+    torch.save(model, file)
+    assert PATH.read_text() == "kept"
+    state = torch.load(PATH, map_location={"cuda:0": "cpu"})
+    assert {tensor.device.type for tensor in state["model"].values()} == {"cpu"}
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    torch.set_rng_state(state["random"])
+    other = torch.load(file, weights_only=False)
+    assert other[0].weight.is_cuda
+    assert other[0].weight.requires_grad
+    step(other, sgd(other))
+
+
+def loads_what_was_there():
+    state = torch.load(REAL, map_location="cuda")
+    assert torch.cuda.memory_allocated() == 2 * 512
+    model = nn.Sequential(nn.Linear(16, 4)).to("cuda")
+    model.load_state_dict(state["model"])
+    assert state["epoch"] == 3
+
+
+def data_parallel():
+    model = nn.DataParallel(net())
+    step(model, sgd(model), (torch.randn(8, 16), data()[1]))
+
+
+def numbers_of_gpus():
+    assert torch.device(0) == torch.device("cuda", 0)
+    assert nn.Linear(4, 4).to(0)(torch.ones(2, 4, device=0)).device == torch.ones(1).to(0).device == torch.device("cuda", 0)
+
+
 RIGHT = [
-    prints, settings, hooks_in_backward, recomputed_moves, loaders, averaged, masked_transformer, meta_first, the_gpus_own,
-    clipped,
+    prints, saves_and_loads, loads_what_was_there, data_parallel, numbers_of_gpus, settings, hooks_in_backward,
+    recomputed_moves, loaders, averaged, masked_transformer, meta_first, the_gpus_own, clipped,
 ]  # fmt: skip
 
 
@@ -211,7 +252,35 @@ def predicts_inside():
     predict(net)
 
 
+def nests():
+    torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], device="cuda")
+
+
+def nests_by_a_mask():
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True), 1).to("cuda").eval()
+    mask = torch.zeros(2, 5, dtype=torch.bool, device="cuda")
+    with torch.no_grad():
+        encoder(torch.randn(2, 5, 16, device="cuda"), src_key_padding_mask=mask)
+
+
+def two_gpus():
+    nn.DataParallel(net(), [0, 1])(data()[0])
+
+
+def loads_by_a_function():
+    torch.load(PATH, map_location=lambda storage, place: storage)
+
+
+def safe_tensors():
+    save_file({"a": torch.ones(3, device="cuda")}, PATH)
+
+
 REFUSED = [
+    (nests, NotOfferedError, r"nests: nested tensors: their memory is not predicted. Use padded tensors with a mask"),
+    (nests_by_a_mask, NotOfferedError, r"nests_by_a_mask: .*Pad instead .*enable_nested_tensor=False"),
+    (two_gpus, NotOfferedError, r"two_gpus: the program uses several GPUs.*Predict it with one, such as nn\.DataParallel"),
+    (loads_by_a_function, NotOfferedError, r"loads_by_a_function: torch\.load: a function as map_location.*Give a device"),
+    (safe_tensors, NotOfferedError, r"safe_tensors: safetensors reads and writes values.*from its configuration"),
     (sparse, NotOfferedError, r"test_program_breadth\.py:\d+ sparse: .*layout torch\.sparse_coo.*Use dense"),
     (counts, DataDependenceError, r"counts: a size or an index .*not known .*Give it a fixed number"),
     (a_bound, DataDependenceError, r"a_bound: a tensor is used as a plain number.*Give it a fixed"),
@@ -262,6 +331,14 @@ def assert_same(now, before):
         assert np.array_equal(now, before)
     else:
         assert now is before or now == before
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _files(tmp_path_factory: pytest.TempPathFactory):
+    global PATH, REAL
+    PATH, REAL = (tmp_path_factory.mktemp("saved") / name for name in ("kept.pt", "real.pt"))
+    PATH.write_text("kept")
+    torch.save({"model": {"0.weight": torch.ones(4, 16), "0.bias": torch.ones(4)}, "epoch": 3}, REAL)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -343,3 +420,66 @@ def test_predictions_in_two_threads_and_training_beside_them_do_not_meet():
     for thread in threads:
         thread.join()
     assert found == {"p0": alone, "p1": alone, "training": trained}
+
+
+# --- what a prediction says -----------------------------------------------------------------------------------------------
+
+
+def test_state_and_gradients_are_named_from_their_birth_on():
+    """Also at a peak within the first step, before the optimizer is done."""
+
+    def program():
+        step(model := net(), torch.optim.Adam(model.parameters(), foreach=False))
+
+    owners = [block.owner for block in predict(program).live("peak")]
+    for name in ("gradient", "state"):
+        assert {f"{name} of Sequential.{part}" for part in ("0.weight", "2.weight", "2.bias")} & set(owners)
+    assert not [owner for owner in owners if "zeros_like" in owner]
+
+
+def test_a_prediction_without_memory_has_a_peak_of_0():
+    track = predict(lambda: None)
+    assert (track.peak, track.by_category(), track.live()) == (0, {}, [])
+
+
+def on_the_cpu_saved():
+    model, file = nn.Sequential(nn.Linear(16, 4), nn.Linear(4, 4000)), io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    again = torch.load(file, weights_only=False)
+    model.load_state_dict(torch.load(REAL, mmap=True)["model"], strict=False)
+    model.load_state_dict(again.state_dict(), assign=True)
+    state = torch.load(REAL, mmap=True)
+    again(torch.ones(3, 16)).sum().backward()
+    return state, model, again
+
+
+def mixture():
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    config = MixtralConfig(100, 32, 48, 2, 4, num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64)
+    model = MixtralForCausalLM(config)
+    optimizer = torch.optim.AdamW(model.parameters())
+    ids = torch.randint(0, 100, (2, 16))
+    model(ids, labels=ids).loss.backward()
+    optimizer.step()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("program", [on_the_cpu_saved, mixture])
+def test_peaks_on_the_cpu_are_pytorchs(program):
+    assert predict(program, device="cpu").peak == pytorch_peak(program)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_rows_of_grouped_products_begin_at_lines_on_cuda():
+    """Source: ``create_grouped_gemm_output_tensor``: the last axis is padded to 16 bytes."""
+
+    def program():
+        rows, groups = torch.ones(6, 5, device="cuda"), torch.tensor([2, 6], device="cuda", dtype=torch.int32)
+        found.append(torch._grouped_mm(rows, torch.ones(2, 5, 7, device="cuda"), offs=groups).stride())
+        found.append(torch._grouped_mm(rows.t(), torch.ones(6, 7, device="cuda"), offs=groups).stride())
+
+    found = []
+    predict(program)
+    assert found == [(8, 1), (5 * 8, 8, 1)]

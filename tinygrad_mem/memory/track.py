@@ -139,8 +139,8 @@ class Track:
 
     @property
     def peak(self) -> int:
-        """Most bytes in use at any moment, each block rounded up to 512."""
-        return self.at_peak().used
+        """Most bytes in use at any moment, each block rounded up to 512; 0 if nothing was allocated."""
+        return int(self.timeline().used.max(initial=0))
 
     def at_peak(self, since: When = 0) -> Moment:
         """The first moment at which most bytes were in use, of the events from ``since`` on.
@@ -195,7 +195,7 @@ class Track:
     def _event(self, when: When) -> int:
         """The event number of a moment. Raises ValueError, IndexError or TypeError if there is none."""
         if when is None or when == "peak":
-            return self.at_peak(0).index
+            return self.at_peak(0).index if len(self.timeline()) else self._event("end")
         if when == "end":
             return max(len(self.log) - 1, 0)
         if isinstance(when, (Mark, Moment)):

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
+from torch.nn.parallel import comm
 from torch.overrides import TorchFunctionMode
 
 from ...errors import DeviceError, NotOfferedError
@@ -20,10 +21,13 @@ from .calls import replace
 from .cuda import patched
 from .loading import loading, on_gpu
 from .recurrent import flatten_parameters
+from .saving import saving
 from .watch import Watch
 
 _COMPILED = "torch.compile: the function was predicted as it is written. A compiled one may need less, or more"
 _GRAPHED = "torch.cuda.make_graphed_callables: predicted without graphs. A graph keeps a pool of memory of its own"
+_BETWEEN_GPUS = ("broadcast", "broadcast_coalesced", "gather", "reduce_add", "reduce_add_coalesced")
+_NESTED = ("nested_tensor", "as_nested_tensor", "nested_tensor_from_jagged", "narrow", "masked_select")
 _CAUSAL = "nn.Transformer: whether a mask is causal is not known in a prediction: it was taken as causal. Pass is_causal"
 
 
@@ -39,7 +43,7 @@ def around(watch: Watch) -> Iterator[None]:
         watch.note(_GRAPHED)
         return callables
 
-    state = {"get_rng_state": _owned(watch, torch.get_rng_state)}
+    state = {"get_rng_state": _owned(watch, torch.get_rng_state), "set_rng_state": _known(torch.set_rng_state)}
     with ExitStack() as stack:
         for owner, replacements in [
             (torch, {"compile": compiled, **state}),
@@ -48,11 +52,14 @@ def around(watch: Watch) -> Iterator[None]:
             (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
             (torch.utils, {"swap_tensors": partial(replace, watch)}),
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
+            (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
+            (torch.nested, dict.fromkeys(_NESTED, _nested)),
             (nn.Module, {"_apply": _moved(nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
         ]:
             stack.enter_context(patched(owner, replacements))
         stack.enter_context(loading(watch))
+        stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
 
@@ -69,10 +76,35 @@ def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.
     return state
 
 
+def _known(own: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
+    """Random numbers are not drawn: a state without values changes nothing."""
+    return lambda new_state: None if isinstance(new_state, FakeTensor) else own(new_state)
+
+
 def _graph(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError(
         "torch.cuda.graph: a graph keeps a pool of memory of its own, which is not predicted. Predict the program without it"
     )
+
+
+def _several(*args: Any, **kwargs: Any) -> Any:
+    raise NotOfferedError(
+        "the program uses several GPUs, and a prediction has one. Predict it with one, such as nn.DataParallel(model, [0]), "
+        "and with the share of the batch that one GPU gets"
+    )
+
+
+def _scattered(
+    tensor: torch.Tensor, devices: Any = None, *args: Any, out: Any = None, **kwargs: Any
+) -> tuple[torch.Tensor, ...]:
+    """``comm.scatter`` to one GPU moves what is not there."""
+    if out is not None or len(devices) != 1:
+        _several()
+    return (tensor.to(torch.device("cuda", devices[0]) if isinstance(devices[0], int) else devices[0], non_blocking=True),)
+
+
+def _nested(*args: Any, **kwargs: Any) -> Any:
+    raise NotOfferedError("nested tensors: their memory is not predicted. Use padded tensors with a mask")
 
 
 def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:

@@ -37,6 +37,8 @@ class Calls(TorchFunctionMode):
         kwargs = kwargs or {}
         if "pin_memory" in kwargs:
             kwargs = {name: value for name, value in kwargs.items() if name != "pin_memory"}  # the host's memory
+        if isinstance(kwargs.get("device"), int):
+            kwargs = {**kwargs, "device": torch.device("cuda", kwargs["device"])}
         if kwargs.get("device") is not None and _is_meta_device(kwargs["device"]):
             kwargs = {**kwargs, "device": _without_memory(self.watch)}
         handler = _HANDLERS.get(func)
@@ -82,6 +84,20 @@ def _getter(name: str) -> Any:
 # --- devices --------------------------------------------------------------------------------------------------------------
 
 
+@_handles(torch.device)
+def _device(watch: Watch, *args: Any, **kwargs: Any) -> torch.device:
+    """A number alone is a GPU's, which PyTorch refuses where it sees none."""
+    return torch.device("cuda", args[0]) if args and isinstance(args[0], int) else torch.device(*args, **kwargs)
+
+
+@_handles(_parse_to)
+def _parsed(watch: Watch, *args: Any, **kwargs: Any) -> Any:
+    """The arguments of ``.to``."""
+    if args and isinstance(args[0], int):
+        args = torch.device("cuda", args[0]), *args[1:]
+    return _parse_to(*args, **kwargs)
+
+
 @_handles(Tensor.to)
 def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     copy = kwargs.pop("copy", False)
@@ -89,7 +105,7 @@ def _to(watch: Watch, tensor: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     if isinstance(other, Tensor):
         device, dtype, wait, layout = other.device, other.dtype, False, kwargs.get("memory_format")
     else:
-        device, dtype, wait, layout = _parse_to(*args, **kwargs)
+        device, dtype, wait, layout = _parsed(watch, *args, **kwargs)
     if not isinstance(tensor, FakeTensor):
         if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
             watch.adopt(tensor)

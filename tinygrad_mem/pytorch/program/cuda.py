@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.nn.parallel import _functions
 
 from ...interrupts import context
 from ..cards import GraphicsCard
@@ -212,6 +213,7 @@ def gpu(card: Card) -> Iterator[None]:
         "current_accelerator": lambda check_available=False: torch.device("cuda"),
         "current_device_index": answers["current_device"],
         "current_stream": lambda device=None: _Stream(),
+        "device_index": lambda device: contextlib.nullcontext(),
         "synchronize": _nothing,
         **{name: answers[name] for name in _OF_ACCELERATORS},
     }
@@ -221,7 +223,8 @@ def gpu(card: Card) -> Iterator[None]:
         patched(torch.cuda.memory, {**answers, **without}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        patched(torch, {"Generator": _generator}),
+        patched(torch, {"Generator": _generator, "Stream": _Stream, "Event": _Event}),
+        patched(_functions, {"_get_stream": _Stream}),  # it keeps what it makes
         patched(torch.Tensor, {"record_stream": _nothing}),  # PyTorch looks at the stream before the mode sees the call
     ):
         yield

@@ -12,7 +12,7 @@ from ...memory.sizes import bytes_text
 from ..allocator import CachingAllocator
 from ..driver import Driver
 
-_ROLE, _NOTE = 9, 10  # columns of an event
+_ROLE = 9  # the column of an event
 
 
 class Place(NamedTuple):
@@ -67,6 +67,7 @@ class Ledger:
         self.live: dict[int, HeldBlock] = {}
         self.peak_reserved = self._reserved = 0
         self._events: list[list] = []
+        self._names: dict[int, str] = {}  # by the id of a block's first event: whose gradient or state it has been since
         self._began, self._next = perf_counter_ns(), 1 << 12
 
     def malloc(self, size: int, place: Place, role: str = "TEMPORARY", note: str = "") -> HeldBlock:
@@ -103,13 +104,16 @@ class Ledger:
         """The block has been ``role`` since its birth: what it is for shows only later. ``name``: its path."""
         if role in held.roles:
             return
-        if held.birth[_ROLE] in ("TEMPORARY", "INPUT"):
+        first = held.birth[_ROLE] in ("TEMPORARY", "INPUT")
+        if first:
             held.birth[_ROLE] = role
         else:
             self._write(Kind.ENTER, Place(), held.address, role=role)
         held.roles.add(role)
         if name and role in ("PARAMETER", "BUFFER"):
             self._write(Kind.NAME, Place(), held.address, note=name)
+        elif name and first:
+            self._names[id(held.birth)] = name
         elif name:
             self._write(Kind.ENTER, Place(), held.address, role=role, note=name)
 
@@ -136,6 +140,9 @@ class Ledger:
         log = Log(self.device)
         for event in self._events:
             log.write(tuple(event))
+            name = self._names.get(id(event))
+            if name:
+                log.write((int(Kind.ENTER), *event[1:3], 0, 0, *Place(), event[_ROLE], name, 0))
             log.settle()
         return log
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -100,10 +101,16 @@ def _words(places: Places) -> Iterator[None]:
             "in a prediction. Give it a fixed number"
         ) from error
     except UnsupportedOperatorException as error:
+        nested = "Pad instead of nesting: nn.TransformerEncoder(..., enable_nested_tensor=False)"
         raise NotOfferedError(
             f"predict: at {users_line(error)}: PyTorch has no shapes for {error.func} without computing it. "
-            "Leave it out of what is predicted"
+            + (nested if "nested" in str(error.func) else "Leave it out of what is predicted")
         ) from error
     except Exception as error:
+        if any("safetensors" in frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)):
+            raise NotOfferedError(
+                f"predict: at {users_line(error)}: safetensors reads and writes values, which a prediction does not have. Make "
+                "the model from its configuration"
+            ) from error
         error.add_note(f"predict: at {users_line(error)}")
         raise

@@ -27,6 +27,7 @@ from .kernels import Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .places import Places
+from .shapes import SETS, result
 
 aten = torch.ops.aten
 _FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
@@ -36,7 +37,8 @@ _FILLS = {  # in place, without memory of their own; fake tensors would decompos
     if overload != "Tensor"
 }
 _FUSED_SGD, _NUMBER = aten._fused_sgd_.default, aten._local_scalar_dense.default
-_RESIZES = {aten.resize_.default, aten.resize_as_.default, aten.set_.source_Storage_storage_offset}
+_RESIZE = aten.resize_.default
+_RESIZES = {_RESIZE, aten.resize_as_.default, *SETS}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
@@ -103,7 +105,7 @@ class Watch(TorchDispatchMode):
                 return made
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
-        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else func(*args, **kwargs)
+        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else result(func, args, kwargs)
         if func in _RESIZES:
             self._resized(args[0])
         self._ask(func, args, kwargs, made)
@@ -119,7 +121,7 @@ class Watch(TorchDispatchMode):
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
         elsewhere = func in _RESIZES or any(_on_gpu(t) for t in (*_flat(args), *kwargs.values()))
         call = None if elsewhere else self.alone.call(func, args, kwargs)
-        made = args[0] if func in _FILLS else func(*args, **kwargs)
+        made = args[0] if func in _FILLS else result(func, args, kwargs)
         if call is None:
             return made
         found = self.alone.within(call, args, kwargs, made)
@@ -251,7 +253,9 @@ class Watch(TorchDispatchMode):
         """A storage that has grown, or shrunk to nothing, has another block."""
         storage = tensor.untyped_storage()
         reference, held = self._held.get(storage._cdata, (None, None))
-        if reference is None or (held.size if held else 0) == storage.nbytes():
+        if reference is None:  # ``set_`` gave it a storage that nobody has seen, such as one of a file
+            return self._see(_RESIZE, (), tensor)
+        if (held.size if held else 0) == storage.nbytes():
             return
         place, new = self.places.here("resize_"), None
         if storage.nbytes():

@@ -75,6 +75,20 @@ def products(call: KernelCall) -> None:
     handle(call)
 
 
+@row(
+    "_grouped_mm",
+    takes="before Hopper, or in other dtypes than bfloat16: cuBLAS's workspace, at a thread's first product; else a bound",
+    source="aten/src/ATen/native/cuda/GroupedBlas.cpp, _grouped_mm_cuda, _grouped_mm_fallback",
+)  # fmt: skip
+def grouped_products(call: KernelCall) -> None:
+    if call.gpu.capability[0] in (9, 10) and call["self"].dtype is torch.bfloat16:
+        return call.bound(
+            1 << 20, "CUTLASS's grouped product takes tables of its groups, and says only when it runs how large they are"
+        )
+    if prod(call.outs[0].shape):
+        handle(call)
+
+
 def by_cublaslt(call: KernelCall) -> bool:
     """True if ``addmm`` adds its bias inside cuBLASLt's product. Source: ``cuda/Blas.cpp``, ``addmm_out_cuda_impl``."""
     bias, right, out = call["self"], call["mat2"], call.outs[0]

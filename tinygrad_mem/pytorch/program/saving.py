@@ -1,0 +1,195 @@
+"""``torch.save`` and ``torch.load`` in a prediction: nothing is written, since tensors have no values.
+
+PyTorch moves what lies on a GPU to the host, one storage after the other, and writes it from there: saving takes nothing on the
+GPU. Loading makes each storage on the host, then moves it to where ``map_location`` says.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+import weakref
+import zipfile
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...errors import NotOfferedError
+from ...interrupts import context
+from .cuda import patched
+from .watch import Watch
+
+_LINE = 64  # bytes: storages in a file begin at multiples of it
+_NOTE = "torch.save: nothing is written in a prediction; torch.load gives back there what was saved, in new memory"
+
+
+class _SavedTensor(NamedTuple):
+    """A tensor in a file. ``storage`` is its number in the file, ``size`` the storage's bytes."""
+
+    storage: int
+    size: int
+    device: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    trained: bool
+    parameter: bool
+
+
+@context
+def saving(watch: Watch) -> Iterator[None]:
+    """Files that the program saves are kept in memory, without values."""
+    paths: dict[str, _File] = {}
+    objects: weakref.WeakKeyDictionary[Any, _File] = weakref.WeakKeyDictionary()
+    own = torch.load
+
+    def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+        if _is_path(f):
+            paths[os.path.realpath(f)] = _File(obj, {})
+        else:
+            objects[f] = _File(obj, {})
+        watch.note(_NOTE)
+
+    def load(f: Any, map_location: Any = None, *args: Any, mmap: bool | None = None, **kwargs: Any) -> Any:
+        found = paths.get(os.path.realpath(f)) if _is_path(f) else objects.get(f)
+        place = _place(map_location)
+        size = os.path.getsize(f) if found is None and _is_path(f) else None
+        if found is None:
+            found = _from_disk(own, f, *args, **kwargs)
+        return _Unpickler(found, _Memory(found, place, (size or found.size) if mmap else 0)).load()
+
+    with patched(torch, {"save": save, "load": load}), patched(torch.serialization, {"save": save, "load": load}):
+        yield
+
+
+def _is_path(f: Any) -> bool:
+    return isinstance(f, (str, os.PathLike))
+
+
+def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _File:
+    """A file that was there before; its tensors are not read where PyTorch can map it."""
+    places: dict[int, str] = {}
+
+    def note(storage: Any, place: str) -> Any:
+        places[storage._cdata] = place
+        return storage
+
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return _File(own(f, note, *args, mmap=_is_path(f) and zipfile.is_zipfile(f), **kwargs), places)
+
+
+class _File:
+    """A saved object, pickled but for its tensors.
+
+    Args:
+        places: where each real tensor's storage was, by its address in C++. Tensors that are not among them keep their values.
+    """
+
+    def __init__(self, obj: Any, places: dict[int, str]) -> None:
+        buffer = io.BytesIO()
+        pickler = _Pickler(buffer, places)
+        with torch._C.DisableTorchFunction():
+            pickler.dump(obj)
+        self.pickled, self.real, self.size = buffer.getvalue(), pickler.real, pickler.size
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, places: dict[int, str]) -> None:
+        super().__init__(file)
+        self.real: list[torch.Tensor] = []
+        self.size = 0  # bytes of all storages
+        self._places = places
+        self._storages: dict[int, int] = {}
+
+    def reducer_override(self, obj: Any) -> Any:
+        if not isinstance(obj, torch.Tensor):
+            return NotImplemented
+        storage = obj.untyped_storage()
+        place = str(obj.fake_device) if isinstance(obj, FakeTensor) else self._places.get(storage._cdata)
+        if place is None:
+            with _disable_current_modes():
+                self.real.append(obj.detach().clone())
+            return _real, (len(self.real) - 1,)
+        if storage._cdata not in self._storages:
+            self.size += _aligned(storage.nbytes())
+        number = self._storages.setdefault(storage._cdata, len(self._storages))
+        laid = obj.dtype, tuple(obj.shape), obj.stride(), int(obj.storage_offset())
+        trained, parameter = obj.requires_grad and obj.is_leaf, isinstance(obj, torch.nn.Parameter)
+        return _tensor, (number, storage.nbytes(), place, *laid, trained, parameter)
+
+
+def _aligned(size: int) -> int:
+    return -(-size // _LINE) * _LINE
+
+
+def _tensor(*saved: Any) -> Any:
+    raise NotImplementedError("it stands for a method of _Memory")
+
+
+def _real(number: int) -> Any:
+    raise NotImplementedError("it stands for a method of _Memory")
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: _File, memory: _Memory) -> None:
+        super().__init__(io.BytesIO(file.pickled))
+        self._memory = memory
+
+    def find_class(self, module: str, name: str) -> Any:
+        made = {"_tensor": self._memory.tensor, "_real": self._memory.real} if module == __name__ else {}
+        return made.get(name) or super().find_class(module, name)
+
+
+class _Memory:
+    """Makes the tensors of a file, in new memory. It is not the unpickler: that remembers its methods, which would be a cycle.
+
+    Args:
+        place: where a storage goes, by where it was.
+        mapped: bytes of the file if it is mapped: PyTorch counts it as one block, in which all storages lie. 0: it is read.
+    """
+
+    def __init__(self, file: _File, place: Callable[[str], Any], mapped: int) -> None:
+        self._real, self._place = file.real, place
+        self._mapped = torch.empty(mapped, dtype=torch.uint8, device="cpu") if mapped else None
+        self._used = 0
+        self._storages: dict[int, torch.Tensor] = {}
+
+    def real(self, number: int) -> torch.Tensor:
+        """A copy of a tensor that has kept its values."""
+        with _disable_current_modes():
+            return self._real[number].clone()
+
+    def tensor(self, *saved: Any) -> torch.Tensor:
+        """A tensor like a saved one."""
+        told = _SavedTensor(*saved)
+        device = torch.device(self._place(told.device))
+        if told.storage not in self._storages:
+            held = self._on_host(told.size)
+            self._storages[told.storage] = held if device.type == "cpu" else held.to(device)
+        held = self._storages[told.storage]
+        offset = told.offset + int(held.storage_offset()) // told.dtype.itemsize
+        made = torch.empty(0, dtype=told.dtype, device=device)
+        made.set_(held.untyped_storage(), offset, told.shape, told.strides)
+        return torch.nn.Parameter(made, told.trained) if told.parameter else made.requires_grad_(told.trained)
+
+    def _on_host(self, size: int) -> torch.Tensor:
+        if self._mapped is None:
+            return torch.empty(size, dtype=torch.uint8, device="cpu")
+        start, self._used = self._used, self._used + _aligned(size)
+        return self._mapped[start : start + size]
+
+
+def _place(map_location: Any) -> Callable[[str], Any]:
+    """The place where a storage goes, by the one where it was."""
+    if map_location is None:
+        return str
+    if isinstance(map_location, dict):
+        return lambda device: map_location.get(device, device)
+    if callable(map_location):
+        raise NotOfferedError("torch.load: a function as map_location is not predicted. Give a device, or a dict of devices")
+    return lambda device: map_location
