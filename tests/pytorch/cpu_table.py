@@ -102,16 +102,15 @@ def _one(what: str, name: str, way: str) -> int | str:
         return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
-def measure(words: list[str]) -> None:
+def measure(rows: list[tuple[str, str]]) -> None:
     """Measure rows, and keep the facts after each."""
-    facts = read()
-    rows = facts.setdefault(machine(), {})
-    for name, way in ROWS:
-        if not words or any(word in name or word == way for word in words):
-            began = time.perf_counter()
-            row = rows[f"{name}: {way}"] = {what: measured(what, name, way) for what in MEASURES}
-            print(f"{name}: {way}", row, f"{time.perf_counter() - began:.0f} s", flush=True)
-            FACTS.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+    for name, way in rows:
+        began = time.perf_counter()
+        row = {what: measured(what, name, way) for what in MEASURES}
+        print(f"{name}: {way}", row, f"{time.perf_counter() - began:.0f} s", flush=True)
+        facts = read()
+        facts.setdefault(machine(), {})[f"{name}: {way}"] = row
+        FACTS.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 
 def read() -> dict[str, dict[str, dict[str, int | str]]]:
@@ -165,7 +164,8 @@ def _sum(rows: dict[str, dict[str, int | str]]) -> str:
 def main(arguments: list[str]) -> None:
     """Measure, print and write, as the arguments say."""
     if arguments[:1] == ["--write"]:
-        measure(arguments[1:])
+        words = arguments[1:]
+        measure([row for row in ROWS if not words or any(word in row[0] or word == row[1] for word in words)])
         PAGE.write_text(page(), encoding="utf-8")
     print(page())
 

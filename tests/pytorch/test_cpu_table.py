@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.pytorch import cpu_table
-from tests.pytorch.cpu_table import FACTS, MEASURES, NETWORKS, PAGE, REASONS
+from tests.pytorch.cpu_table import PAGE, REASONS
 
 
 def test_the_page_is_what_the_script_last_wrote():
@@ -24,7 +24,7 @@ def test_each_difference_has_a_reason_and_all_are_small():
 def test_numbers_come_from_processes_of_their_own(tmp_path, monkeypatch):
     """MLP: what PyTorch takes, what is predicted, and what MemTracker says, which is less by Adam's numbers of steps."""
     monkeypatch.setattr(cpu_table, "FACTS", tmp_path / "facts.json")
-    cpu_table.measure(["MLP"], ["Adam"])
+    cpu_table.measure([("MLP", "Adam")])
     (rows,) = cpu_table.read().values()
     row = rows["MLP: Adam"]
     assert row["real"] == row["predicted"]

@@ -457,7 +457,15 @@ def on_the_cpu_saved():
 def mixture():
     from transformers import MixtralConfig, MixtralForCausalLM
 
-    config = MixtralConfig(100, 32, 48, 2, 4, num_key_value_heads=2, num_local_experts=4, max_position_embeddings=64)
+    config = MixtralConfig(
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        num_local_experts=4,
+    )
     model = MixtralForCausalLM(config)
     optimizer = torch.optim.AdamW(model.parameters())
     ids = torch.randint(0, 100, (2, 16))

@@ -44,15 +44,15 @@ class _SavedTensor(NamedTuple):
 @context
 def saving(watch: Watch) -> Iterator[None]:
     """Files that the program saves are kept in memory, without values."""
-    paths: dict[str, _File] = {}
-    objects: weakref.WeakKeyDictionary[Any, _File] = weakref.WeakKeyDictionary()
+    paths: dict[str, _SavedFile] = {}
+    objects: weakref.WeakKeyDictionary[Any, _SavedFile] = weakref.WeakKeyDictionary()
     own = torch.load
 
     def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
         if _is_path(f):
-            paths[os.path.realpath(f)] = _File(obj, {})
+            paths[os.path.realpath(f)] = _SavedFile(obj, {})
         else:
-            objects[f] = _File(obj, {})
+            objects[f] = _SavedFile(obj, {})
         watch.note(_NOTE)
 
     def load(f: Any, map_location: Any = None, *args: Any, mmap: bool | None = None, **kwargs: Any) -> Any:
@@ -61,7 +61,7 @@ def saving(watch: Watch) -> Iterator[None]:
         size = os.path.getsize(f) if found is None and _is_path(f) else None
         if found is None:
             found = _from_disk(own, f, *args, **kwargs)
-        return _Unpickler(found, _Memory(found, place, (size or found.size) if mmap else 0)).load()
+        return _Unpickler(found, _Restored(found, place, (size or found.size) if mmap else 0)).load()
 
     with patched(torch, {"save": save, "load": load}), patched(torch.serialization, {"save": save, "load": load}):
         yield
@@ -71,7 +71,7 @@ def _is_path(f: Any) -> bool:
     return isinstance(f, (str, os.PathLike))
 
 
-def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _File:
+def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _SavedFile:
     """A file that was there before; its tensors are not read where PyTorch can map it."""
     places: dict[int, str] = {}
 
@@ -80,10 +80,10 @@ def _from_disk(own: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> _F
         return storage
 
     with _disable_current_modes(), torch._C.DisableTorchFunction():
-        return _File(own(f, note, *args, mmap=_is_path(f) and zipfile.is_zipfile(f), **kwargs), places)
+        return _SavedFile(own(f, note, *args, mmap=_is_path(f) and zipfile.is_zipfile(f), **kwargs), places)
 
 
-class _File:
+class _SavedFile:
     """A saved object, pickled but for its tensors.
 
     Args:
@@ -128,15 +128,15 @@ def _aligned(size: int) -> int:
 
 
 def _tensor(*saved: Any) -> Any:
-    raise NotImplementedError("it stands for a method of _Memory")
+    raise NotImplementedError("it stands for a method of _Restored")
 
 
 def _real(number: int) -> Any:
-    raise NotImplementedError("it stands for a method of _Memory")
+    raise NotImplementedError("it stands for a method of _Restored")
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: _File, memory: _Memory) -> None:
+    def __init__(self, file: _SavedFile, memory: _Restored) -> None:
         super().__init__(io.BytesIO(file.pickled))
         self._memory = memory
 
@@ -145,7 +145,7 @@ class _Unpickler(pickle.Unpickler):
         return made.get(name) or super().find_class(module, name)
 
 
-class _Memory:
+class _Restored:
     """Makes the tensors of a file, in new memory. It is not the unpickler: that remembers its methods, which would be a cycle.
 
     Args:
@@ -153,7 +153,7 @@ class _Memory:
         mapped: bytes of the file if it is mapped: PyTorch counts it as one block, in which all storages lie. 0: it is read.
     """
 
-    def __init__(self, file: _File, place: Callable[[str], Any], mapped: int) -> None:
+    def __init__(self, file: _SavedFile, place: Callable[[str], Any], mapped: int) -> None:
         self._real, self._place = file.real, place
         self._mapped = torch.empty(mapped, dtype=torch.uint8, device="cpu") if mapped else None
         self._used = 0
