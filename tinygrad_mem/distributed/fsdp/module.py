@@ -82,7 +82,7 @@ def fully_shard(
     if group is None:
         raise ArgumentError("fully_shard: this rank is not a member of the mesh")
     shards = _shards(module, {id(p) for p in ignored_params or ()}, group)
-    unit = Unit(shards, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
+    unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
     unit.listen()
     kind = type(module)
     module._known_as = module._known_as or kind.__name__

@@ -23,6 +23,7 @@ from ...errors import GraphError
 from ...ops.base import Op
 from ...scope import local
 from ...techniques.packing import UnpackedTensor
+from ..group import ProcessGroup
 from .policies import MixedPrecisionPolicy
 from .shard import Reducing, Shard
 
@@ -41,8 +42,8 @@ class Unit:
         busy: a backward that has not ended has used it.
     """
 
-    def __init__(self, shards: list[Shard], keeps: bool | None, precision: MixedPrecisionPolicy) -> None:
-        self.shards, self.keeps, self.precision = shards, keeps, precision
+    def __init__(self, shards: list[Shard], group: ProcessGroup, keeps: bool | None, precision: MixedPrecisionPolicy) -> None:
+        self.shards, self.group, self.keeps, self.precision = shards, group, keeps, precision
         self.root, self.family = True, Family()
         self.keeps_after_backward, self.syncs = False, True
         self.due, self.busy = 0, False
@@ -151,9 +152,9 @@ class Unit:
         walk = local.walk
         if walk is None:
             return None
-        backward = walk.kept.get(self.family)
+        backward = walk.kept.get(self.group)
         if backward is None:
-            backward = walk.kept[self.family] = Reductions()
+            backward = walk.kept[self.group] = Reductions()
             walk.at_end.append(backward.finish)
         backward.units[self], self.busy = None, True
         return backward
@@ -232,7 +233,7 @@ class Family:
 
 
 class Reductions:
-    """The units of a root in a running backward. Only one unit's gradients are on their way at a time."""
+    """The units of a group of ranks in a running backward. Only one unit's gradients are on their way at a time."""
 
     def __init__(self) -> None:
         self.units: dict[Unit, None] = {}
