@@ -14,7 +14,7 @@ from ..device_mesh import DeviceMesh
 from ..group import ProcessGroup
 from ..groups import member
 from .policies import MixedPrecisionPolicy, OffloadPolicy
-from .shard import Shard, check
+from .shard import ShardedParameter, check
 from .unit import Unit
 
 
@@ -197,7 +197,7 @@ def register_fsdp_forward_method(module: Any, method_name: str) -> None:
     module.__class__ = type(kind.__name__, (kind,), {method_name: gathered})
 
 
-def _shards(module: Any, ignored: set[int], group: ProcessGroup) -> list[Shard]:
+def _shards(module: Any, ignored: set[int], group: ProcessGroup) -> list[ShardedParameter]:
     """Cut the parameters that no inner unit has, if all of them can be cut."""
     found: dict[int, tuple[str, Any, list]] = {}
     for path, each in _managed(module):
@@ -206,7 +206,7 @@ def _shards(module: Any, ignored: set[int], group: ProcessGroup) -> list[Shard]:
                 found.setdefault(id(p), (f"{path}{name}", p, []))[2].append((each, name))
     for path, p, _ in found.values():
         check(path, p)
-    return [Shard(path, p, places, group) for path, p, places in found.values()]
+    return [ShardedParameter(path, p, places, group) for path, p, places in found.values()]
 
 
 def _managed(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:

@@ -47,7 +47,7 @@ class Cut:
         self.group.all_reduce(flag, ReduceOp.MAX).wait()
 
 
-class Shard:
+class ShardedParameter:
     """A parameter, of which this rank keeps ``mine`` rows, and the leaf that stands for all of it in the graph.
 
     Rows are dealt as ``chunk`` does: each rank has ``ceil(rows / ranks)`` of them, the last ones fewer or none. The parameter
@@ -179,7 +179,7 @@ class Shard:
 class Reducing:
     """The gradient of a parameter while the ranks add it up."""
 
-    def __init__(self, shard: Shard, sent: Any, grad: Tensor | None) -> None:
+    def __init__(self, shard: ShardedParameter, sent: Any, grad: Tensor | None) -> None:
         device = shard.full.device
         self._shard, self._grad = shard, grad
         self._out = device.empty((shard.chunk, *shard.shape[1:]), sent.dtype)

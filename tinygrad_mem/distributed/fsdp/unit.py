@@ -25,7 +25,7 @@ from ...scope import local
 from ...techniques.packing import UnpackedTensor
 from ..group import ProcessGroup
 from .policies import MixedPrecisionPolicy
-from .shard import Reducing, Shard
+from .shard import Reducing, ShardedParameter
 
 
 class Unit:
@@ -42,7 +42,9 @@ class Unit:
         busy: a backward that has not ended has used it.
     """
 
-    def __init__(self, shards: list[Shard], group: ProcessGroup, keeps: bool | None, precision: MixedPrecisionPolicy) -> None:
+    def __init__(
+        self, shards: list[ShardedParameter], group: ProcessGroup, keeps: bool | None, precision: MixedPrecisionPolicy
+    ) -> None:
         self.shards, self.group, self.keeps, self.precision = shards, group, keeps, precision
         self.root, self.family = True, Family()
         self.keeps_after_backward, self.syncs = False, True
@@ -51,7 +53,7 @@ class Unit:
         self.before: weakref.ref[Unit] | None = None  # the unit whose forward ended before this one's
         self.next_forward: list[weakref.ref[Unit]] = []
         self.next_backward: list[weakref.ref[Unit]] = []
-        self._here: dict[int, Shard] = {}  # the address of gathered rows -> whose they are
+        self._here: dict[int, ShardedParameter] = {}  # the address of gathered rows -> whose they are
 
     def listen(self) -> None:
         """Hear of each gradient of its parameters; its parameters do not hold it."""
@@ -214,7 +216,7 @@ class Unit:
             self.drop()
         return found
 
-    def find(self, tensor: Tensor) -> Shard | None:
+    def find(self, tensor: Tensor) -> ShardedParameter | None:
         """The parameter whose gathered rows a tensor shows; ``None`` if it shows something else."""
         found = self._here.get(tensor.device.address(tensor.array) or 0) if self._here else None
         return None if found is None or found.full.device is not tensor.device else found
@@ -268,7 +270,7 @@ class StandIn:
 
     __slots__ = ("dtype", "offset", "shape", "shard", "strides", "unit", "values")
 
-    def __init__(self, unit: Unit, shard: Shard, array: Any) -> None:
+    def __init__(self, unit: Unit, shard: ShardedParameter, array: Any) -> None:
         place = shard.full.device.block(array)
         assert place is not None
         self.unit, self.shard, self.values, self.offset = unit, shard, shard.values, place[1]
