@@ -59,7 +59,7 @@ def test_it_is_what_a_run_measures(optimizer: str, precision: str):
     before, cpu.pool = cpu.pool, Pool("cpu")
     try:
         with memory.track("cpu") as track:
-            model = NETWORKS["lenet"].make().to(dtype)
+            model = Step(precision, "cpu").make(NETWORKS["lenet"].make)
             update = rule(model.parameters(), **options)
             for _ in range(2):
                 update.zero_grad()
@@ -116,7 +116,7 @@ def test_a_mixed_precision_is_what_a_run_measures(precision: str):
     try:
         with memory.track("cpu") as track:
             step = Step(precision, "cpu")
-            model = step.prepare(NETWORKS["lenet"].make())
+            model = step.make(NETWORKS["lenet"].make)
             update = tm.optim.Adam(model.parameters(), **step.options)
             for _ in range(2):
                 update.zero_grad()
@@ -161,7 +161,7 @@ def test_the_table_fits_80_columns_and_says_what_the_json_says():
     assert f"{answer['peak_used'] / 1e6:,.2f}" in done.stdout
     assert f"{answer['peak_used'] / 2**20:,.2f}" in done.stdout
     kept = answer["by_category"]["optimizer state"] / answer["parameters"]
-    assert f"The optimizer keeps {kept:.3f} bytes per parameter." in done.stdout
+    assert f"The optimizer keeps {kept:.3f} bytes per trained parameter." in done.stdout
     assert f"fits, {2**30 - answer['peak_used']:,} bytes are left" in done.stdout
     tight = estimate("lenet", "--budget", "1 MB")
     assert tight.returncode == 1
@@ -259,3 +259,17 @@ def test_a_configuration_of_a_language_model(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     refused = inside.run("estimate", "config.json", *options, cwd=tmp_path)
     assert (refused.returncode, "the model_type None is not offered" in refused.stderr) == (2, True)
+
+
+def test_lora_of_a_network_of_ours():
+    whole, thin = (
+        json.loads(inside.run("estimate", "lenet", "--optimizer", "adam", "--json", *how).stdout)
+        for how in ((), ("--lora", "4"))
+    )
+    layers = [(400, 120), (120, 84)]  # not the output layer
+    assert whole["trained"] == whole["parameters"]
+    assert thin["trained"] == sum(4 * (a + b) for a, b in layers) == thin["parameters"] - whole["parameters"]
+    assert thin["by_category"]["optimizer state"] == 2 * sum(-(-16 * n // 512) * 512 for each in layers for n in each)
+    refused = inside.run("estimate", "lenet", "--lora", "200")
+    assert "expected a rank r from 1 to 120 for " in refused.stderr
+    assert "--lora is for one rank" in inside.run("estimate", "lenet", "--lora", "4", "--ranks", "2").stderr

@@ -187,7 +187,9 @@ def estimate(
         typer.Option(help="recompute each chain of blocks in backward, in segments: sqrt, every-block, or their number"),
     ] = None,
     checkpoint: Annotated[bool, typer.Option("--checkpoint", help="hf: recompute each block in backward")] = False,
-    lora: Annotated[int | None, typer.Option(min=1, help="hf: train matrices of this rank beside the weights, by peft")] = None,
+    lora: Annotated[
+        int | None, typer.Option(min=1, help="train matrices of this rank beside frozen weights; hf: by peft")
+    ] = None,
     budget: Annotated[str | None, typer.Option(help="bytes, such as '8 GiB'; exit status 1 if the step needs more")] = None,
     gpu: Annotated[
         str | None, typer.Option(help="answer for one card, such as 'RTX 4090'; exit status 1 unless a PyTorch program fits")

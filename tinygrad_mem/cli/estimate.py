@@ -14,12 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from .. import memory
+from .. import memory, nn
 from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
 from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
+from ..techniques import lora as add_lora
 from ..text import visible
 from . import estimate_ranks, estimate_torch
 from .networks import OPTIMIZERS, budget_of, network_of
@@ -32,6 +33,7 @@ class Estimate:
     """An estimate in bytes; by category at the peak of the second step.
 
     Attributes:
+        trained: how many of the parameters are trained.
         loss: the loss, in a few words.
         fits: whether the peak is within the budget; ``None`` without a budget.
     """
@@ -41,6 +43,7 @@ class Estimate:
     device: str
     layers: list[Layer]
     parameters: int
+    trained: int
     by_category: dict[str, int]
     peak_used: int
     peak_reserved: int
@@ -88,8 +91,10 @@ def run(
             )
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
         return estimate_torch.run(asked, budget, gpu, advise, as_json)
-    if gpu is not None or lora is not None or checkpoint or advise:
-        raise ArgumentError(f"--gpu, --lora, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
+    if gpu is not None or checkpoint or advise:
+        raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
+    if lora is not None and ranks is not None:
+        raise ArgumentError("--lora is for one rank: leave --ranks out")
     if ranks is None and (zero or picture is not None):
         raise ArgumentError("--zero and --picture are for several ranks: say how many with --ranks")
     room = None if budget is None else budget_of(budget)
@@ -103,7 +108,7 @@ def run(
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)
-    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu")
+    found = _estimate(network, named, batch_size, rule, precision, accumulate, room, device or "cpu", lora)
     if as_json:
         print(json.dumps(asdict(found), indent=2))
     else:
@@ -125,17 +130,21 @@ def _estimate(
     accumulate: int,
     room: int | None,
     device: str,
+    lora: int | None,
 ) -> Estimate:
     layers: list[Layer] = []
-    count, loss_name = 0, ""
+    count, trained, loss_name = 0, 0, ""
 
     def steps() -> None:
-        nonlocal count, loss_name
+        nonlocal count, trained, loss_name
         step = Step(precision, "cuda")  # loss scaling as on a GPU
-        model = step.prepare(named.make())
-        count = sum(p.numel() for p in model.parameters())
+        model = step.make(named.make)
+        if lora is not None:
+            _add_lora(model, lora)
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        count, trained = (sum(p.numel() for p in each) for each in (model.parameters(), parameters))
         layers.extend(watch(model))
-        update = rule(model.parameters(), **step.options)
+        update = rule(parameters, **step.options)
         loss_name = step.train(model, update, named, batch_size, accumulate)
 
     track = memory.predict(steps, like=device)
@@ -145,8 +154,16 @@ def _estimate(
     reserved = track.pool("end").reserved
     fits = None if room is None else moment.used <= room
     return Estimate(
-        network, batch_size, device, layers, count, categories, moment.used, reserved, moment.phase, loss_name, room, fits
+        *(network, batch_size, device, layers, count, trained, categories, moment.used, reserved, moment.phase, loss_name),
+        *(room, fits),
     )
+
+
+def _add_lora(model: nn.Module, rank: int) -> None:
+    """LoRA on the layers that peft chooses for models of Llama's family: query and value; on all linear layers of others."""
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    usual = next((each for each in (("q_proj", "v_proj"), ("qkv_proj",)) if set(each) <= names), "all-linear")
+    add_lora(model, rank, target_modules=usual)
 
 
 def _last_forward(track: memory.Track) -> int:
@@ -184,7 +201,9 @@ def _show(found: Estimate, console: Console) -> None:
     console.print(_totals(found))
     kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
     console.print(f"The loss is {found.loss}.")
-    console.print(f"The optimizer keeps {kept / found.parameters:.3f} bytes per parameter.")
+    if found.trained != found.parameters:
+        console.print(f"{found.trained:,} parameters are trained, {found.trained / found.parameters:.2%} of them.")
+    console.print(f"The optimizer keeps {kept / found.trained:.3f} bytes per trained parameter.")
     if found.budget is not None:
         left = found.budget - found.peak_used
         fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"

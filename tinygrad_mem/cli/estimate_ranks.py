@@ -64,7 +64,7 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         nonlocal count, loss
         dist.init_process_group()
         step = Step(asked.precision, "cuda")  # loss scaling as on a GPU
-        model = step.prepare(asked.named.make())
+        model = step.make(asked.named.make)
         count = sum(p.numel() for p in model.parameters())
         wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
         memory.mark(_TRAINING)

@@ -28,6 +28,16 @@ class Step:
         self.options = {"master_weights": True} if precision == "half" else {}
         self.scaler = tm.amp.GradScaler(device, enabled=mixed)
 
+    def make(self, network: Callable[[], nn.Module]) -> nn.Module:
+        """The model that ``network`` makes, prepared: made in its dtype at once, so that no float32 copy comes before it."""
+        before = tm.get_default_dtype()
+        tm.set_default_dtype(self.dtype)
+        try:
+            model = network()
+        finally:
+            tm.set_default_dtype(before)
+        return self.prepare(model)
+
     def prepare(self, model: nn.Module) -> nn.Module:
         """The model in its dtype; before the optimizer is made, with ``**step.options``."""
         model.to(self.dtype)

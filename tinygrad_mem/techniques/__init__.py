@@ -11,6 +11,8 @@ from .compression import compressed as compressed
 from .in_backward import optimizer_in_backward as optimizer_in_backward
 from .inplace import InPlaceABN as InPlaceABN
 from .inplace import inplace_abn as inplace_abn
+from .lora import LoraLinear as LoraLinear
+from .lora import lora as lora
 from .offload import save_on_cpu as save_on_cpu
 from .reversible import ReversibleBlock as ReversibleBlock
 from .reversible import ReversibleSequential as ReversibleSequential

@@ -229,6 +229,17 @@ _ROWS = (
         tests="optim/test_eight_bit.py",
     ),
     Technique(
+        "lora",
+        "LoRA",
+        ("techniques.lora",),
+        "gradients and optimizer state of the frozen weights: with Adam 12 of 16 bytes per parameter; the weights stay",
+        "two thin products beside each linear layer",
+        "approximate",
+        "another model: only a correction of low rank is trained",
+        (),
+        ("lora",),
+    ),
+    Technique(
         "compression",
         "compressed activations",
         ("techniques.compressed",),

@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 
 from .. import nn
 from ..models.names import Named
-from ..techniques import optimizer_in_backward
+from ..techniques import lora, optimizer_in_backward
 from .digits import ADAM, MOMENTUM, learner
 from .tip import Build, Case, Scene, Tip, Training, classify, momentum
 
@@ -44,6 +44,11 @@ def eight_bit_states(scene: Scene) -> Training:
 
 def adafactor(scene: Scene) -> Training:
     return classify(scene, optimizer=partial(tm.optim.Adafactor, lr=1e-3))
+
+
+def adapters(scene: Scene) -> Training:
+    model = lora(scene.model(), r=8)
+    return classify(scene, model, optimizer=lambda all: tm.optim.Adam([p for p in all if p.requires_grad], lr=1e-3))
 
 
 def stepped_in_backward(scene: Scene) -> Training:
@@ -106,6 +111,7 @@ TIPS = (
     _instead_of_adam("half_states", "Keep Adam's moments in float16.", half_states, partial(ADAM, state_dtype=tm.float16)),
     _instead_of_adam("eight_bit", "Use an 8-bit Adam.", eight_bit_states, partial(tm.optim.Adam8bit, lr=2e-3)),
     _instead_of_adam("adafactor", "Use Adafactor instead of Adam.", adafactor, tm.optim.Adafactor),
+    Tip("lora", "Train LoRA's thin matrices instead of the weights.", (Case(adam, adapters),), MLP, free=True),
     Tip("in_backward", "Step the optimizer inside backward.", (Case(adam, stepped_in_backward),), MLP, free=True),
     Tip(
         "zero_grad",
