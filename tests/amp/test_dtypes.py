@@ -24,8 +24,6 @@ DIFFERENCES = {
     ("cuda", "T.index_copy_"): "the same",
     ("cuda", "T.index_put_"): "the same",
     ("cuda", "T.addmm_"): "the same",
-    ("cuda", "index_reduce"): "the same",
-    ("cuda", "T.index_reduce_"): "the same",
     ("cuda", "searchsorted"): "the same: a number and a boundary of different dtypes may compare otherwise than they read",
     ("cuda", "bucketize"): "the same",
     ("cpu", "searchsorted"): "the same",

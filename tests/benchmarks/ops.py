@@ -32,7 +32,7 @@ LOGITS, SMALL = (1024, 8192), (256, 10)
 
 ACTIVATIONS = (
     "relu leaky_relu elu selu celu gelu silu mish softplus softsign logsigmoid hardsigmoid hardswish hardtanh relu6 "
-    "tanhshrink softshrink hardshrink sigmoid tanh"
+    "sigmoid tanh"
 )
 ELEMENTWISE = "exp log sqrt sin erf erfc"
 REDUCTIONS = "sum mean amax logsumexp var std"

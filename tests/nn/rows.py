@@ -90,10 +90,6 @@ def _places(*shape: int, inside: int) -> Make:
     return make
 
 
-def _counts(rng: np.random.Generator) -> list[np.ndarray]:
-    return [rng.uniform(0.1, 3, (4, 3)), 1.0 + rng.poisson(2, (4, 3))]  # of 0, PyTorch gives the target nan
-
-
 def _variances(rng: np.random.Generator) -> list[np.ndarray]:
     return [rng.standard_normal((4, 3)), rng.standard_normal((4, 3)), rng.uniform(0.2, 2, (4, 1))]
 
@@ -157,24 +153,20 @@ NORM = [
     _r("LocalResponseNorm", 2, of=_X2),
 ]
 ACTIVATION = [
-    *[_r(name) for name in ("Tanh", "Sigmoid", "LogSigmoid", "Softsign", "Tanhshrink", "ReLU", "ReLU6", "SELU", "SiLU")],
+    *[_r(name) for name in ("Tanh", "Sigmoid", "LogSigmoid", "Softsign", "ReLU", "ReLU6", "SELU", "SiLU")],
     *[_r(name) for name in ("Mish", "Hardsigmoid", "Hardswish", "LeakyReLU", "ELU", "CELU", "GELU", "Softplus", "Hardtanh")],
-    *[_r(name) for name in ("Hardshrink", "Softshrink", "PReLU", "GLU")],
+    *[_r(name) for name in ("PReLU", "GLU")],
     _r("LeakyReLU", 0.3),
     _r("ELU", 0.7),
     _r("CELU", 0.7),
     _r("GELU", "tanh"),
     _r("Softplus", 2.0, 1.0),
     _r("Hardtanh", -0.5, 0.7),
-    _r("Hardshrink", 0.2),
-    _r("Softshrink", 0.2),
     _r("PReLU", 4, 0.1),
-    _r("RReLU", random=True),
     _r("GLU", 0, of=normal((4, 3))),
     _r("Threshold", 0.1, 20.0),
     _r("Softmax", 1),
     _r("Softmax", dim=-1),
-    _r("Softmin", 1),
     _r("LogSoftmax", 0),
     _r("Softmax2d", of=_X2),
 ]
@@ -202,10 +194,6 @@ POOLING = [
     _r("MaxUnpool2d", (2, 3), of=_places(2, 3, 2, 2, inside=24)),
     _r("MaxUnpool2d", 3, 2, 1, of=_places(2, 3, 2, 3, inside=15)),
     _r("MaxUnpool3d", 2, of=_places(2, 2, 2, 1, 2, inside=32)),
-    _r("LPPool1d", 3.0, 2, of=distinct(2, 3, 9)),
-    _r("LPPool2d", 2, 3, 2, True, of=_X2),
-    _r("LPPool2d", 4, (2, 3), of=_X2),
-    _r("LPPool3d", 2, 2, ceil_mode=True, of=_X3),
 ]
 OTHERS = [
     _r("Dropout", 0.3, random=True),
@@ -223,7 +211,6 @@ OTHERS = [
     _r("Upsample", (5, 9), mode="bilinear", of=_X2),
     _r("UpsamplingNearest2d", scale_factor=2, of=_X2),
     _r("UpsamplingBilinear2d", (8, 9), of=_X2),
-    _r("FeatureAlphaDropout", 0.3, random=True, of=_X2),
     _r("ChannelShuffle", 2, of=_X2),
     _r("PixelShuffle", 2, of=_X2),
     _r("PixelUnshuffle", 2, of=normal((2, 3, 4, 6))),
@@ -280,16 +267,11 @@ LOSS = [
     _r("BCEWithLogitsLoss", weight=_WEIGHT, pos_weight=_WEIGHT, of=_probabilities),
     _r("CosineEmbeddingLoss", 0.2, of=_signed((4, 5), (4, 5))),
     _r("MarginRankingLoss", 0.2, of=_signed((4,), (4,))),
-    _r("HingeEmbeddingLoss", of=_signed((4,))),
-    _r("SoftMarginLoss", of=_signed((4,))),
     _r("CTCLoss", of=_sequences),
     _r("CTCLoss", 2, "sum", True, of=_sequences),
-    _r("PoissonNLLLoss", of=_counts),
-    _r("PoissonNLLLoss", False, True, eps=0.1, of=_counts),
     _r("GaussianNLLLoss", of=_variances),
     _r("GaussianNLLLoss", full=True, eps=0.5, reduction="sum", of=_variances),
     _r("TripletMarginLoss", of=_TRIPLE),
     _r("TripletMarginLoss", 0.5, 1.5, 0.1, True, of=_TRIPLE),
-    _r("TripletMarginWithDistanceLoss", margin=0.5, swap=True, of=_TRIPLE),
 ]
 ROWS = [*LINEAR, *CONVOLUTION, *NORM, *ACTIVATION, *POOLING, *OTHERS, *RECURRENT, *ATTENTION, *LOSS]

@@ -81,12 +81,6 @@ DIFFERENCES: list[Difference] = [
     ),
     Difference(
         "op",
-        "acosh asinh atanh",
-        "PyTorch has no derivatives of these in place; here there are some.",
-        "not refused; PyTorch says the derivative for 'inplace version of",
-    ),
-    Difference(
-        "op",
         "norm linalg.norm linalg.matrix_norm",
         "Singular values are not computed, so norms by them are refused, in words.",
         "needs singular values|found 'nuc'",

@@ -24,11 +24,11 @@ DTYPES = (torch.float64, torch.float32, torch.int64, torch.bool)
 TOLERANCE = {"float64": (1e-7, 1e-7), "float32": (1.3e-6, 1e-5), "float16": (1e-3, 1e-5), "bfloat16": (1.6e-2, 1e-5)}
 """dtype -> (rtol, atol): those of ``torch.testing.assert_close``, which PyTorch's tests of these samples use."""
 _DRAWN = """normal bernoulli multinomial randn randn_like rand_like randint randint_like uniform exponential cauchy geometric
-    log_normal empty empty_like empty_strided new_empty resize_ resize_as_ nn.functional.rrelu nn.functional.dropout
-    nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout nn.functional.feature_alpha_dropout"""
+    log_normal empty empty_like empty_strided new_empty resize_ nn.functional.dropout
+    nn.functional.dropout2d nn.functional.dropout3d nn.functional.alpha_dropout"""
 RANDOM = frozenset(_DRAWN.split())
 """Ops whose values are drawn, or are not set: shapes and dtypes are compared."""
-PLACES = {"sort": 0, "argsort": 0, "topk": 1, "kthvalue": 1, "mode": 0}
+PLACES = {"sort": 0, "argsort": 0, "topk": 1, "mode": 0}
 """Ops whose last result names places of numbers, and where ``dim`` stands among their arguments. Of equal numbers, which are
 frequent among integers, they may name any, each once."""
 
@@ -247,7 +247,7 @@ def _assert_places(trial: Trial, found: tm.Tensor, expected: torch.Tensor) -> No
     axis = -1 if isinstance(axis, bool) else axis  # argsort(descending)
     data = np.atleast_1d(trial.sample.input.numpy())
     mine, other = (np.atleast_1d(t.numpy()) for t in (found, expected))
-    if mine.ndim < data.ndim or (trial.op.name in ("kthvalue", "mode") and mine.shape[axis] != 1):
+    if mine.ndim < data.ndim or (trial.op.name == "mode" and mine.shape[axis] != 1):
         mine, other = np.expand_dims(mine, axis), np.expand_dims(other, axis)
     assert ((mine >= 0) & (mine < max(data.shape[axis], 1))).all(), f"places {mine}"
     numbers = [np.take_along_axis(data, places, axis) for places in (mine, other)]

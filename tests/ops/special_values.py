@@ -12,7 +12,7 @@ EPSILON = "at 0 and 1 the quotient is bounded by 1e-12, which is added elsewhere
 INVERSE = "the reference divides by the weight, which ours bounds from below: that is what makes it invertible"
 
 _BY_REASON: dict[str, dict[str, str]] = {
-    PATHS: dict.fromkeys(("relu6", "hardtanh", "elu", "selu", "hardshrink", "softshrink", "hardsigmoid"), "gradient"),
+    PATHS: dict.fromkeys(("relu6", "hardtanh", "elu", "selu", "hardsigmoid"), "gradient"),
     RANGE: {
         "add_alpha": "value",
         "addcmul": "value",
@@ -73,7 +73,7 @@ ON_CUDA = {
 
 _SIGNS: dict[str, str] = {
     VECTORS: "gelu",
-    MAXIMUM: "relu elu selu celu leaky_relu_negative softshrink amin max_dim min_dim adaptive_max_pool1d",
+    MAXIMUM: "relu elu selu celu leaky_relu_negative amin max_dim min_dim adaptive_max_pool1d",
     SUMS: "batch_norm batch_norm_2d group_norm instance_norm layer_norm_plain std_biased",
     UNDERFLOW: "lerp lerp_weight",
     RANGE: "pow",

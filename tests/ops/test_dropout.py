@@ -103,7 +103,7 @@ def test_inputs_that_pytorch_has_deprecated_are_taken_with_a_warning():
             function(tm.ones(*shape), 0.5)
 
 
-@pytest.mark.parametrize("function", [F.alpha_dropout, F.feature_alpha_dropout])
+@pytest.mark.parametrize("function", [F.alpha_dropout])
 def test_alpha_dropout_keeps_mean_and_variance(function, dev):
     x = tm.randn(400, 500, device=dev)
     y = values(function(x, 0.3, training=True))
@@ -158,7 +158,6 @@ def test_in_place():
         (lambda: F.dropout1d(tm.ones(3)), RuntimeError, "dropout1d: expected a 2-D or 3-D input"),
         (lambda: F.dropout2d(tm.ones(3)), RuntimeError, "dropout2d: Feature dropout requires at least 2 dimensions"),
         (lambda: F.dropout3d(tm.tensor(1.0)), RuntimeError, "dropout3d: expected at least 1 dimension"),
-        (lambda: F.feature_alpha_dropout(tm.ones(3), training=True), RuntimeError, "at least 2 dimensions"),
     ],
 )
 def test_refused(call, error, message):

@@ -27,7 +27,6 @@ UNARY = [
     "tan",
     "tanh",
     "sinh",
-    "asinh",
     "atan",
     "sigmoid",
     "erf",

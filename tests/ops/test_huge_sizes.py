@@ -25,7 +25,6 @@ MADE: dict[str, Callable[[int], Any]] = {
     "full": lambda n: tm.full((2, n), 1.0),
     "full of it": lambda n: tm.full((2,), n),
     "linspace": lambda n: tm.linspace(0, 1, n),
-    "logspace": lambda n: tm.logspace(0, 1, n),
     "tril_indices": lambda n: tm.tril_indices(n, 2),
     "nothing times it": lambda n: tm.empty(0, n),
     "on meta": lambda n: tm.empty(n, **META),
@@ -44,7 +43,6 @@ MADE: dict[str, Callable[[int], Any]] = {
     "histc": lambda n: tm.histc(X, n),
     "multinomial": lambda n: tm.multinomial(X, n, True),
     "repeat_interleave": X.repeat_interleave,
-    "combinations": lambda n: tm.combinations(I, n),
 }
 SHOWN: dict[str, Callable[[int], Any]] = {
     "expand": lambda n: tm.ones(1).expand(n),
@@ -81,8 +79,6 @@ PLACES: dict[str, Callable[[int], Any]] = {
     **{name: lambda n, name=name: getattr(X, name)(n) for name in ("sum", "softmax", "cumsum", "squeeze", "unsqueeze", "topk")},
     "transpose": lambda n: X.transpose(0, n),
     "cat": lambda n: tm.cat([X, X], n),
-    "tensor_split": lambda n: X.tensor_split([n]),
-    "unravel_index": lambda n: tm.unravel_index(tm.tensor([1]), (n, n)),
 }
 WINDOWS: dict[str, Callable[[int], Any]] = {
     "pad": lambda n: F.pad(X, (n, 0)),

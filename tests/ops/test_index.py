@@ -129,19 +129,15 @@ def line(*entries: int, dtype: type = np.int64) -> np.ndarray:
         lambda x, s, i: x.index_add(0, i, s, alpha=2),
         lambda x, s, i: x.index_copy(0, i, s),
         lambda x, s, i: x.index_fill(0, i, 3.0),
-        lambda x, s, i: x.index_reduce(0, i, s, "prod"),
         lambda x, s, i: x.index_select(0, i) + s,
         lambda x, s, i: x.scatter(0, i, s),
         lambda x, s, i: x.scatter_add(0, i, s),
         lambda x, s, i: x.scatter_reduce(0, i, s, "sum"),
         lambda x, s, i: x.gather(0, i) + s,
-        lambda x, s, i: x.put(i, s.reshape(i.shape)),
         lambda x, s, i: (x * 2).index_add_(0, i, s) + x,
         lambda x, s, i: (x * 2).scatter_add_(0, i, s) + x,
-        lambda x, s, i: (x * 2).put_(i, s.reshape(i.shape), True) + x,
     ],
 )
-@pytest.mark.filterwarnings("ignore:index_reduce")
 def test_a_number_is_a_line_of_one_entry(run: Callable, index: np.ndarray):
     against_torch(run, run, [np.array(2.5), np.array(1.5), index])
 

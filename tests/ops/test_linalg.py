@@ -171,19 +171,15 @@ def test_sixteen_layers_save_eight_mebibytes():
     assert device("cpu").pool.used_bytes() - before <= 8.01 * 2**20
 
 
-@given(st.integers(1, 3), st.sampled_from([0, 1, 0.5, 2]), st.sampled_from([0, 1, -2]), st.integers(0, 3))
+@given(st.integers(1, 3), st.sampled_from([0, 1, 0.5, 2]), st.sampled_from([0, 1, -2]), st.integers(0, 1))
 def test_added_products(b, beta, alpha, case):
     options = {"beta": beta, "alpha": alpha}
     name, shapes = [
         ("addmm", [(3, 1), (3, 4), (4, 5)]),
         ("baddbmm", [(3, 5), (b, 3, 4), (b, 4, 5)]),
-        ("addbmm", [(3, 5), (b, 3, 4), (b, 4, 5)]),
-        ("addr", [(3, 5), (3,), (5,)]),
     ][case]
     run = lambda x, *rest: getattr(x, name)(*rest, **options)  # noqa: E731
     against_torch(run, run, [values(*s, seed=i) for i, s in enumerate(shapes)])
-    run = lambda x, *rest: x.addmv(*rest, **options)  # noqa: E731
-    against_torch(run, run, [values(3), values(3, 4), values(4, seed=1)])
 
 
 def test_added_products_in_place():
@@ -199,18 +195,12 @@ def test_added_products_in_place():
 def test_vectors_and_the_rest():
     v, w, m = values(4), values(4, seed=1), values(4, 4)
     against_torch(tm.dot, torch.dot, [v, w])
-    against_torch(tm.vdot, torch.vdot, [v, w])
     against_torch(tm.outer, torch.outer, [v, values(3)])
     against_torch(tm.ger, torch.ger, [v, w])
     against_torch(tm.mv, torch.mv, [m, v])
     against_torch(tm.trace, torch.trace, [m])
     against_torch(tm.inner, torch.inner, [values(2, 3, 4), values(5, 4)])
     against_torch(tm.inner, torch.inner, [np.array(2.0), values(5, 4)])
-    against_torch(tm.kron, torch.kron, [values(2, 3), values(4, 5)])
-    against_torch(tm.kron, torch.kron, [values(2), values(4, 5)])
-    chain = [values(3, 7), values(7, 2), values(2, 9), values(9, 4)]
-    against_torch(tm.chain_matmul, lambda *m: torch.linalg.multi_dot(m), chain)
-    against_torch(lambda *m: tm.linalg.multi_dot(m), lambda *m: torch.linalg.multi_dot(m), chain)
     against_torch(bilinear, torch.nn.functional.bilinear, [values(2, 5, 3), values(2, 5, 4), values(6, 3, 4), values(6)])
     x = tm.tensor(m)
     x @= tm.tensor(m)
@@ -327,7 +317,6 @@ def test_linalg_norms(name, options):
 
 def test_linalg_products():
     against_torch(tm.linalg.matmul, torch.linalg.matmul, [values(2, 3), values(3, 4)])
-    against_torch(tm.linalg.vecdot, torch.linalg.vecdot, [values(2, 3), values(2, 3)])
     assert_same(tm.linalg.inner(tm.ones(3), tm.ones(3)), torch.tensor(3.0), (0, 0))
 
 
@@ -348,7 +337,6 @@ def test_products_on_meta():
         (lambda: tm.zeros(2, 2) @ tm.zeros(2, 2, dtype=tm.float64), RuntimeError, "expected m1 and m2 to have the same dtype"),
         (lambda: tm.mm(tm.zeros(2), tm.zeros(2, 2)), RuntimeError, "mm: argument 1 must be a 2-D tensor"),
         (lambda: tm.bmm(tm.zeros(2, 3, 3), tm.zeros(3, 3, 3)), RuntimeError, "batch sizes differ"),
-        (lambda: tm.addbmm(tm.zeros(3), tm.zeros(2, 3, 3), tm.zeros(3, 3, 3)), RuntimeError, "batch sizes differ"),
         (lambda: tm.dot(tm.zeros(2), tm.zeros(3)), RuntimeError, "inconsistent tensor size"),
         (lambda: tm.addmm(tm.zeros(3), tm.zeros(2, 2), tm.zeros(2, 2)), RuntimeError, "addmm"),
         (lambda: tm.addmm(tm.zeros(2), tm.zeros(2, 3), tm.zeros(2, 2)), RuntimeError, "cannot be multiplied"),
@@ -356,7 +344,6 @@ def test_products_on_meta():
         (lambda: linear(tm.zeros(2, 3), tm.zeros(4, 5)), RuntimeError, "linear: mat1 and mat2 shapes cannot be multiplied"),
         (lambda: linear(tm.zeros(2, 3), tm.zeros(4, 3), tm.zeros(3)), RuntimeError, "linear: bias has shape"),
         (lambda: linear(tm.zeros(2, 3).double(), tm.zeros(4, 3)), RuntimeError, "must have the same dtype"),
-        (lambda: tm.chain_matmul(), ValueError, "one or more matrices"),
         (lambda: tm.tensordot(tm.zeros(2), tm.zeros(3), 1), RuntimeError, "contracted dimensions need to match"),
         (lambda: tm.einsum("ij,jk", tm.zeros(2, 3)), RuntimeError, "names 2 operands, 1 were given"),
         (lambda: tm.einsum("ij", tm.zeros(2)), RuntimeError, "name 2 dimensions, the operand has 1"),

@@ -29,40 +29,30 @@ def each(run) -> list:
 @given(
     SHAPES,
     NAN,
-    st.sampled_from(["quantile", "nanquantile"]),
     st.sampled_from(["linear", "lower", "higher", "midpoint", "nearest"]),
     st.sampled_from([0.0, 0.37, 1.0, [0.1, 0.5, 0.95]]),
     st.booleans(),
     st.data(),
 )
-def test_quantiles(shape, share, name, between, q, keep, data):
+def test_quantiles(shape, share, between, q, keep, data):
     dim = data.draw(st.none() | st.integers(-len(shape), len(shape) - 1))
 
     def run(lib, x):
         share = lib.tensor(q, dtype=x.dtype) if isinstance(q, list) else q
-        return getattr(lib, name)(x, share, dim, keep, interpolation=between)
+        return lib.quantile(x, share, dim, keep, interpolation=between)
 
     against_torch(*each(run), [distinct(shape, share)], grad=share == 0)
 
 
-@given(SHAPES, NAN, st.booleans(), st.data())
-def test_nanmedian(shape, share, keep, data):
-    x = distinct(shape, share)
-    against_torch(*each(lambda lib, x: lib.nanmedian(x)), [x], grad=share == 0)
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
-    against_torch(*each(lambda lib, x: lib.nanmedian(x, dim, keep)[0]), [x], grad=share == 0)
-
-
-@given(SHAPES, st.booleans())
-def test_the_median_of_all_shares_its_gradient_among_equals(shape, skip):
+@given(SHAPES)
+def test_the_median_of_all_shares_its_gradient_among_equals(shape):
     x = np.random.default_rng(0).integers(-1, 2, shape).astype("f8")
-    against_torch(*each(lambda lib, x: x.nanmedian() if skip else x.median()), [x])
+    against_torch(*each(lambda lib, x: x.median()), [x])
 
 
 def test_medians_of_nothing_and_of_nan():
     for x in (np.empty(0), np.array([1.0, np.nan, 0.0])):
-        against_torch(*each(lambda lib, x: (x.median(), x.nanmedian())), [x], grad=False)
-    against_torch(*each(lambda lib, x: x.nanmedian()), [np.array([1.0, np.nan, 0.0, 0.0])])
+        against_torch(*each(lambda lib, x: x.median()), [x], grad=False)
 
 
 @given(SHAPES, st.booleans(), st.data())
@@ -83,16 +73,6 @@ def test_the_gradient_of_a_mode_goes_to_the_place_that_it_names():
     assert x.grad.tolist() == [[0, 0, 1], [0, 0, 1]]
 
 
-@given(SHAPES, st.data(), st.sampled_from([None, 0.5, "line", "all"]))
-def test_trapezoids(shape, data, width):
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
-    x = distinct(shape)
-    places = [] if width is None or width == 0.5 else [np.sort(distinct((shape[dim],) if width == "line" else shape), 0)]
-    given = {} if width != 0.5 else {"dx": 0.5}
-    for name in ("trapezoid", "cumulative_trapezoid"):
-        against_torch(*each(lambda lib, y, *x, name=name: getattr(lib, name)(y, *x, dim=dim, **given)), [x, *places])
-
-
 X = tm.ones(3, 4)
 REFUSED = {
     "q": (lambda: X.quantile(1.5), r"range \[0, 1\] but got 1.5"),
@@ -101,12 +81,11 @@ REFUSED = {
     "q's shape": (lambda: X.quantile(tm.full((2, 2), 0.5)), "scalar or 1D tensor"),
     "interpolation": (lambda: X.quantile(0.5, interpolation="cubic"), "must be one of linear, .* but got cubic"),
     "integers": (lambda: X.long().quantile(0.5), "must be either float or double dtype, found int64"),
-    "halves": (lambda: X.half().nanquantile(0.5), "must be either float or double dtype, found float16"),
+    "halves": (lambda: X.half().quantile(0.5), "must be either float or double dtype, found float16"),
     "nothing": (lambda: tm.ones(0).quantile(0.5), "must be non-empty"),
     "mode of nothing": (lambda: tm.ones(2, 0).mode(), "non-zero size"),
-    "median of nothing": (lambda: tm.ones(2, 0).nanmedian(1), "non-zero size"),
+    "median of nothing": (lambda: tm.ones(2, 0).median(1), "non-zero size"),
     "a dimension that is not there": (lambda: X.quantile(0.5, 2), "Dimension out of range"),
-    "places twice": (lambda: tm.trapezoid(X, X, dx=1.0), "found both"),
 }
 
 
@@ -121,18 +100,16 @@ def test_on_meta():
     x = tm.ones(3, 4, device="meta")
     assert tuple(x.quantile(tm.tensor([0.1, 0.5], device="meta"), 1).shape) == (2, 3)
     assert tuple(x.mode(0).values.shape) == (4,)
-    assert tuple(x.nanmedian(1, True).values.shape) == (3, 1)
 
 
 @pytest.mark.parametrize("between", ["linear", "lower", "higher", "midpoint", "nearest"])
-@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
 @pytest.mark.parametrize("q", [0.3, [0.25, 0.6], 0.0, 1.0, 0.5])
-def test_by_a_tensor_that_requires_a_gradient(name: str, between: str, q):
+def test_by_a_tensor_that_requires_a_gradient(between: str, q):
     x = np.array([[3.0, 1.0, 2.0, 7.0], [0.0, 5.0, 9.0, 4.0]])
     found = []
     for lib in (tm, torch):
         share = lib.tensor(q, dtype=lib.float64, requires_grad=True)
-        y = getattr(lib, name)(lib.tensor(x, requires_grad=True), share, dim=1, interpolation=between)
+        y = lib.quantile(lib.tensor(x, requires_grad=True), share, dim=1, interpolation=between)
         (y * y).sum().backward()
         found.append(share.grad)
     assert (found[0] is None) == (found[1] is None)

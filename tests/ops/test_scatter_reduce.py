@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import pytest
 import torch
@@ -31,16 +29,6 @@ def test_scatter_reduce(shape, reduce, own, dtype, data):
     against_torch(run, run, [few(shape, 0), few(source, 1), index], dtype)
     in_place = lambda x, s, i: (x * 1).scatter_reduce_(dim, i, s, reduce, include_self=own)  # noqa: E731
     against_torch(in_place, in_place, [few(shape, 0), few(source, 1), index], dtype)
-
-
-@given(SHAPES, st.sampled_from(REDUCTIONS[1:]), st.booleans(), st.data())
-def test_index_reduce(shape, reduce, own, data):
-    dim = data.draw(st.integers(-len(shape), len(shape) - 1))
-    index = np.random.default_rng(2).integers(0, shape[dim], data.draw(st.integers(0, 5)))
-    source = [index.size if a == dim % len(shape) else n for a, n in enumerate(shape)]
-    run = lambda x, s, i: x.index_reduce(dim, i, s, reduce, include_self=own)  # noqa: E731
-    with warnings.catch_warnings(action="ignore"):  # PyTorch calls it a beta
-        against_torch(run, run, [few(shape, 0), few(source, 1), index])
 
 
 @pytest.mark.parametrize("reduce", REDUCTIONS)
@@ -79,13 +67,11 @@ def test_nan_wins():
 X, I, S = tm.zeros(3, 4), tm.zeros(2, 4, dtype=tm.int64), tm.ones(2, 4)
 REFUSED = {
     "reduction": (lambda: X.scatter_reduce(0, I, S, "max"), "must be one of sum, prod, mean, amax, amin, got 'max'"),
-    "sum by index": (lambda: X.index_reduce(0, I[0, :2], S, "sum"), "must be one of prod, mean, amax, amin, got 'sum'"),
     "source": (lambda: X.scatter_reduce(0, I, 1.0, "sum"), "argument 'src'"),
     "source's dtype": (lambda: X.scatter_reduce(0, I, S.double(), "sum"), "equal to src.dtype"),
     "source's size": (lambda: X.scatter_reduce(0, I, S[:1], "sum"), "no larger size than src"),
     "index": (lambda: X.scatter_reduce(0, I + 3, S, "sum"), "out of bounds"),
     "index's dtype": (lambda: X.scatter_reduce(0, I.short(), S, "sum"), "Expected dtype int32/int64"),
-    "entries": (lambda: X.index_reduce(0, I[0], S, "mean"), "expected source to have one entry"),
 }
 
 

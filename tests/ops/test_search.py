@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tinygrad_mem as tm
-from tests.case import against_torch
 
 SHAPES = st.lists(st.integers(0, 4), min_size=0, max_size=3)
 KINDS = st.sampled_from(["float64", "float32", "int64", "int32"])
@@ -96,27 +93,6 @@ def test_unique_consecutive(shape, inverse, counts, data):
         both(lambda lib, x: lib.unique_consecutive(x, **also, dim=dim), x)
 
 
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=3), SHAPES)
-def test_unravel_index(sizes, shape):
-    flat = np.random.default_rng(0).integers(0, int(np.prod(sizes)), shape)
-    both(lambda lib, i: lib.unravel_index(i, tuple(sizes)), flat)
-
-
-@given(st.integers(0, 5), st.integers(0, 3), st.booleans())
-def test_combinations_and_products(size, count, again):
-    x = np.arange(size) * 1.5
-    against_torch(
-        lambda x: tm.combinations(x, count, again) * 2, lambda x: torch.combinations(x, count, again) * 2, [x], grad=count > 0
-    )
-    run = [lambda *x, lib=lib: lib.cartesian_prod(*x) * 2 for lib in (tm, torch)]
-    against_torch(*run, [x] * (count + 1))
-
-
-def test_combinations_are_those_of_itertools():
-    found = tm.combinations(tm.arange(6), 3).tolist()
-    assert found == [list(way) for way in itertools.combinations(range(6), 3)]
-
-
 REFUSED = {
     "other dtypes": (lambda: tm.searchsorted(tm.ones(3), tm.ones(2).long()), "should have same dtype"),
     "leading dimensions": (lambda: tm.searchsorted(tm.ones(2, 3), tm.ones(3, 3)), "first N-1 dimensions"),
@@ -134,12 +110,6 @@ REFUSED = {
     "endless": (lambda: tm.histc(tm.ones(3), 3, 0, float("inf")), "not finite"),
     "endless data": (lambda: tm.histc(tm.tensor([1.0, float("inf")]), 3), "not finite"),
     "integers": (lambda: tm.histc(tm.arange(3), 3), "not implemented for int64"),
-    "float indices": (lambda: tm.unravel_index(tm.ones(3), (2, 2)), "integer dtype"),
-    "negative size": (lambda: tm.unravel_index(tm.arange(3), (2, -2)), "negative values"),
-    "matrix": (lambda: tm.combinations(tm.ones(2, 2)), "Expect a 1D vector"),
-    "a negative count": (lambda: tm.combinations(tm.ones(2), -1), "non-negative number, but got -1"),
-    "no vectors": (lambda: tm.cartesian_prod(), "non-empty list"),
-    "a matrix": (lambda: tm.cartesian_prod(tm.ones(2, 2)), "Expect a 1D vector"),
     "meta": (lambda: tm.unique_consecutive(tm.ones(3, device="meta")), "depends on values"),
 }
 

@@ -16,9 +16,7 @@ from tinygrad_mem.functional import softmax as ours
 shapes = st.lists(st.integers(0, 5), min_size=0, max_size=4)
 
 
-@given(
-    shapes, st.integers(-4, 3), st.sampled_from(["softmax", "log_softmax", "softmin"]), st.sampled_from(["float64", "float32"])
-)
+@given(shapes, st.integers(-4, 3), st.sampled_from(["softmax", "log_softmax"]), st.sampled_from(["float64", "float32"]))
 def test_equals_pytorch(shape: list, dim: int, name: str, dtype: str):
     dim = dim % max(len(shape), 1) - (max(len(shape), 1) if dim < 0 else 0)
     x = np.asarray(np.random.default_rng(0).standard_normal(shape) * 4)

@@ -51,7 +51,7 @@ def test_sort_is_pytorchs_stable_sort(shape, dtype, kind, layout, descending, da
 
 
 @given(SHAPES, LAYOUTS, st.booleans(), st.data(), st.sampled_from(["float64", "float32"]))
-def test_topk_and_kthvalue(shape, layout, flag, data, dtype):
+def test_topk(shape, layout, flag, data, dtype):
     x = numbers(shape, "float64", "distinct")
     size = turned(torch.tensor(x), layout).shape
     dim = data.draw(st.integers(-len(size), len(size) - 1))
@@ -59,8 +59,6 @@ def test_topk_and_kthvalue(shape, layout, flag, data, dtype):
     if layout != "expanded":
         run = lambda x: turned(x, layout).topk(k, dim, flag)  # noqa: E731
         against_torch(run, run, [x], dtype)
-    run = lambda x: turned(x, layout).kthvalue(k, dim, flag)  # noqa: E731
-    against_torch(run, run, [x], dtype)
 
 
 @given(
@@ -99,7 +97,6 @@ def test_scalars():
     for run in (
         lambda x: x.sort(),
         lambda x: x.topk(1),
-        lambda x: x.kthvalue(1),
         lambda x: x.median(0),
         lambda x: x.median(),
         lambda x: x.cumsum(0),
@@ -186,7 +183,6 @@ def test_unique(shape, dtype, inverse, counts):
         (lambda: tm.zeros(2, 3).sort(2), IndexError, "Dimension out of range"),
         (lambda: tm.zeros(2, 3).topk(4), RuntimeError, "selected index k out of range"),
         (lambda: tm.tensor(1.0).topk(0), RuntimeError, "k is 0 for a 0-d tensor"),
-        (lambda: tm.zeros(2, 3).kthvalue(0), RuntimeError, "selected number k out of range"),
         (lambda: tm.zeros(2, 0).median(1), IndexError, "non-zero size"),
         (lambda: tm.zeros(2, 3, dtype=tm.int64).logcumsumexp(0), RuntimeError, "expected a floating tensor"),
         (lambda: tm.zeros(2, 3).cumsum(-3), IndexError, "Dimension out of range"),

@@ -178,6 +178,6 @@ def test_ends_of_the_range():
         lines = np.full((1, 4), size, np.float32)
         found = [lib.nn.functional.cosine_similarity(*[lib.tensor(lines)] * 2).numpy() for lib in (tm, torch)]
         np.testing.assert_allclose(*found, rtol=1e-6)
-    t = tm.logspace(0, 38, 39).requires_grad_()
+    t = tm.tensor(np.logspace(0, 38, 39, dtype=np.float32), requires_grad=True)
     tm.nn.functional.mish(t).sum().backward()
     np.testing.assert_allclose(t.grad.numpy()[2:], 1.0, rtol=1e-6)

@@ -53,30 +53,6 @@ def test_masked_scatter_broadcasts_the_input_too():
     assert found.tolist() == wanted.tolist()
 
 
-@pytest.mark.parametrize("accumulate", [False, True])
-@pytest.mark.parametrize(("shape", "index"), [((3, 4), [0, 5, -1]), ((2, 3, 4), [[7, 23], [-24, 1]]), ((6,), [5, -6])])
-def test_put(shape: tuple, index: list, accumulate: bool):
-    source = normal(*np.shape(index))
-    against_torch(
-        lambda x, s: (x * 2).put(tm.tensor(index), s, accumulate),
-        lambda x, s: (x * 2).put(torch.tensor(index), s, accumulate),
-        [normal(*shape), source],
-    )
-    turned = tm.tensor(normal(3, 4)).T
-    same = torch.tensor(normal(3, 4)).T
-    turned.put_(tm.tensor([1, 5]), tm.tensor([9.0, 8.0], dtype=tm.float64))
-    same.put_(torch.tensor([1, 5]), torch.tensor([9.0, 8.0], dtype=torch.float64))
-    assert turned.tolist() == same.tolist()
-
-
-@pytest.mark.parametrize("name", ["hsplit", "vsplit", "dsplit"])
-@pytest.mark.parametrize("cuts", [1, 2, (1,), (1, 3), (0, 9)])
-def test_splits(name: str, cuts):
-    x = normal(4, 4, 4)
-    found, wanted = getattr(tm, name)(tm.tensor(x), cuts), getattr(torch, name)(torch.tensor(x), cuts)
-    assert [p.tolist() for p in found] == [p.tolist() for p in wanted]
-
-
 def test_refusals():
     x = tm.zeros(2, 3)
     with pytest.raises(ShapeError, match="dimensions must larger than 1"):
@@ -91,17 +67,6 @@ def test_refusals():
         x.masked_scatter_(tm.ones(2, 3, dtype=tm.bool), tm.zeros(5))
     with pytest.raises(DataDependenceError):
         tm.zeros(2, device="meta").masked_scatter_(tm.ones(2, dtype=tm.bool, device="meta"), tm.zeros(2, device="meta"))
-    for index in ([6], [-7]):
-        with pytest.raises(IndexError, match="out of"):
-            x.put_(tm.tensor(index), tm.ones(1))
-    with pytest.raises(ShapeError, match="same number of elements"):
-        x.put_(tm.tensor([1, 2]), tm.ones(1))
-    with pytest.raises(DTypeError, match="long tensor"):
-        x.put_(tm.ones(1), tm.ones(1))
-    with pytest.raises(ShapeError, match="not divisible"):
-        tm.vsplit(x, 3)
-    with pytest.raises(ShapeError, match="at least 3 dimensions"):
-        tm.dsplit(x, 1)
     assert (x == 0).all()
 
 

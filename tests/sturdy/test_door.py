@@ -6,16 +6,15 @@ import pytest
 
 import tinygrad_mem as tm
 from tinygrad_mem import errors
-from tinygrad_mem.nn import functional as F
 
 
 def test_an_error_of_the_callers_own_code_comes_through_as_it_is():
-    def distance(a: tm.Tensor, b: tm.Tensor) -> tm.Tensor:
+    def pack(x: tm.Tensor) -> tm.Tensor:
         raise TypeError("mine")
 
-    x = tm.ones(2, 3)
-    with pytest.raises(TypeError, match=r"^mine$") as caught:
-        F.triplet_margin_with_distance_loss(x, x, x, distance_function=distance)
+    x = tm.ones(2, 3, requires_grad=True)
+    with tm.autograd.graph.saved_tensors_hooks(pack, tm.clone), pytest.raises(TypeError, match=r"^mine$") as caught:
+        tm.exp(x)
     assert not isinstance(caught.value, errors.TinygradMemError)
 
 
@@ -38,9 +37,9 @@ def test_accidents_are_put_into_words_that_one_class_catches(call, message: str)
 
 
 def test_what_is_no_accident_of_arguments_is_not_described():
-    def distance(a: tm.Tensor, b: tm.Tensor) -> tm.Tensor:
+    def pack(x: tm.Tensor) -> tm.Tensor:
         raise KeyboardInterrupt
 
-    x = tm.ones(2, 3)
-    with pytest.raises(KeyboardInterrupt):
-        F.triplet_margin_with_distance_loss(x, x, x, distance_function=distance)
+    x = tm.ones(2, 3, requires_grad=True)
+    with tm.autograd.graph.saved_tensors_hooks(pack, tm.clone), pytest.raises(KeyboardInterrupt):
+        tm.exp(x)

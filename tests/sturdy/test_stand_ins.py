@@ -529,15 +529,6 @@ def test_operations_of_other_libraries_are_refused():
         tm.ops.torchvision.nms  # noqa: B018
 
 
-def test_tensor_split_by_name():
-    for call in ("x.tensor_split(indices=(1, 3), dim=1)", "x.tensor_split(sections=3)", "L.tensor_split(x, (2,), 1)"):
-        pieces = [eval(call, {"L": library, "x": library.arange(20).reshape(4, 5)}) for library in (tm, torch)]
-        assert [p.tolist() for p in pieces[0]] == [p.tolist() for p in pieces[1]]
-    for wrong in ({}, {"sections": 2, "indices": (1,)}, {"nonsense": 2}):
-        with pytest.raises(TypeError, match="tensor_split: expected one of indices_or_sections, sections= and indices="):
-            tm.zeros(4).tensor_split(**wrong)
-
-
 # --- what Hugging Face's files name
 
 

@@ -8,8 +8,7 @@ from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ShapeError
 from ..ops import activation as ops
-from . import choose, compare, elementwise, unary
-from .creation import empty_like
+from . import elementwise, unary
 from .door import FLOAT32, LOWER, public
 from .shape import chunk
 
@@ -150,26 +149,6 @@ def hardtanh_(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Ten
     return hardtanh(input, min_val, max_val, True)
 
 
-@public("torch", "nn.functional", "Tensor")
-def hardshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """0 within ``[-lambd, lambd]``, else ``input``. Saves: the input."""
-    return apply(ops.Shrink, input, limit=lambd, shift=0.0)
-
-
-@public("nn.functional")
-def softshrink(input: Tensor, lambd: float = 0.5) -> Tensor:
-    """0 within ``[-lambd, lambd]``, else ``input`` moved towards zero by ``lambd``. Saves: the input."""
-    if lambd < 0:
-        raise ArgumentError(f"softshrink: lambda must be greater or equal to 0, but found to be {lambd}")
-    return apply(ops.Shrink, input, limit=lambd, shift=lambd)
-
-
-@public("nn.functional")
-def tanhshrink(input: Tensor) -> Tensor:
-    """``input - tanh(input)``. Saves: tanh's output."""
-    return elementwise.sub(input, unary.tanh(input))
-
-
 @public("torch", "nn.functional")
 def threshold(input: Tensor, threshold: float, value: float, inplace: bool = False) -> Tensor:
     """``input`` where above ``threshold``, else ``value``. Saves: the input."""
@@ -193,29 +172,6 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
     if not input.ndim:
         return apply(ops.PReLU, input.reshape(1), weight).reshape(())
     return apply(ops.PReLU, input, weight)
-
-
-@public("torch", "nn.functional")
-def rrelu(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False) -> Tensor:
-    """Leaky ReLU; in training with a random slope an element, else with the mean slope.
-
-    Saves: in training the slopes and the input, else the output.
-
-    Raises:
-        ArgumentError: ``lower`` is above ``upper``.
-    """
-    if lower > upper:
-        raise ArgumentError(f"rrelu: Lower bound should be less than or equal to the upper bound, found {lower} and {upper}")
-    if not training:
-        return leaky_relu(input, (lower + upper) / 2, inplace)
-    slopes = empty_like(input).uniform_(lower, upper)
-    slope = choose.where(compare.gt(input.detach(), 0), 1.0, slopes)
-    return elementwise.mul_(input, slope) if inplace else elementwise.mul(input, slope)
-
-
-@public("nn.functional")
-def rrelu_(input: Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False) -> Tensor:
-    return rrelu(input, lower, upper, training, True)
 
 
 @public("nn.functional")

@@ -337,22 +337,6 @@ def linspace(
 
 
 @public("torch")
-def logspace(
-    start: float | Tensor,
-    end: float | Tensor,
-    steps: int,
-    base: float = 10.0,
-    *,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """``steps`` powers of ``base``, with exponents from ``start`` to ``end``."""
-    exponents, kind = _between(start, end, steps, dtype)
-    return _from_host(np.power(float(base), exponents), kind, device, requires_grad)
-
-
-@public("torch")
 def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
     """1 on the diagonal, 0 elsewhere."""
     return _from_host(np.eye(n, m), dtype or dtypes.get_default_dtype(), device, requires_grad)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import functools
-
-from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import DeviceError, ShapeError
+from ..errors import ShapeError
 from ..ops import convert
 from ..ops import join as ops
 from . import creation, shape
 from .door import public
 from .elementwise import Number
 from .index import index_put_
-from .write import written
 
 
 @public("torch", "Tensor")
@@ -98,47 +94,4 @@ def diag_embed(input: Tensor, offset: int = 0, dim1: int = -2, dim2: int = -1) -
         sizes.insert(axis, size)
     out = creation.zeros(sizes, dtype=input.dtype, device=input.device)
     shape.diagonal(out, offset, a, b).copy_(input)
-    return out
-
-
-@public("torch", "Tensor")
-def diagflat(input: Tensor, offset: int = 0) -> Tensor:
-    """A matrix with all elements, flattened, on its diagonal and 0 elsewhere. Saves nothing."""
-    return diag_embed(shape.reshape(input, -1), offset)
-
-
-@public("torch", "Tensor")
-def diagonal_scatter(input: Tensor, src: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
-    """A copy with a diagonal of two dimensions replaced by ``src``. Saves nothing.
-
-    Raises:
-        ShapeError: ``src`` has another shape than the diagonal.
-    """
-    return written("diagonal_scatter", input, src, lambda x: shape.diagonal(x, offset, dim1, dim2))
-
-
-@public("torch")
-def block_diag(*tensors: Tensor) -> Tensor:
-    """A block-diagonal matrix of the given matrices, 0 elsewhere; a vector is a row. Saves nothing.
-
-    Raises:
-        ShapeError: one has more than two dimensions.
-        DeviceError: they are on different devices.
-    """
-    for i, x in enumerate(tensors):
-        if x.ndim > 2:
-            raise ShapeError(f"block_diag: Input tensors must have 2 or fewer dimensions. Input {i} has {x.ndim} dimensions")
-    places = list(dict.fromkeys(x.device for x in tensors))
-    if len(places) > 1:
-        raise DeviceError(f"block_diag: Expected all tensors to be on the same device, found {', '.join(map(str, places))}")
-    blocks = [shape.reshape(x, (1, -1)) if x.ndim < 2 else x for x in tensors]
-    if not blocks:
-        return creation.zeros(1, 0)
-    dtype = functools.reduce(dtypes.promote_types, [x.dtype for x in blocks])
-    rows, columns = [sum(x.size(d) for x in blocks) for d in (0, 1)]
-    out = creation.zeros(rows, columns, dtype=dtype, device=blocks[0].device)
-    row = column = 0
-    for x in blocks:
-        shape.narrow(shape.narrow(out, 0, row, x.size(0)), 1, column, x.size(1)).copy_(x)
-        row, column = row + x.size(0), column + x.size(1)
     return out

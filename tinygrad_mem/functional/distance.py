@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DTypeError, NotOfferedError, ShapeError
 from . import choose, compare, elementwise, join, unary
-from .activation import softplus
 from .creation import full_like
 from .door import FLOAT32, public
 from .loss import _reduce, reduction_of
@@ -122,35 +120,6 @@ def margin_ranking_loss(
 
 
 @public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
-def hinge_embedding_loss(
-    input: Tensor,
-    target: Tensor,
-    margin: float = 1.0,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``input`` where target is 1, ``max(0, margin - input)`` where it is -1. Saves: what its parts save."""
-    reduction = reduction_of(reduction, size_average, reduce)
-    far = choose.where(compare.ne(target, 1), choose.clamp(elementwise.sub(margin, input), min=0), 0.0)
-    near = choose.where(compare.ne(target, -1), input, 0.0)
-    return _reduce(elementwise.add(far, near), reduction)
-
-
-@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
-def soft_margin_loss(
-    input: Tensor,
-    target: Tensor,
-    size_average: bool | None = None,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``ln(1 + e**(-target * input))``. Saves: what its parts save."""
-    reduction = reduction_of(reduction, size_average, reduce)
-    return _reduce(softplus(elementwise.mul(unary.neg(target), input), threshold=math.inf), reduction)
-
-
-@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
 def triplet_margin_loss(
     anchor: Tensor,
     positive: Tensor,
@@ -170,66 +139,14 @@ def triplet_margin_loss(
     Raises:
         ValueError: the margin is not positive.
     """
-
-    def distance(a: Tensor, b: Tensor) -> Tensor:
-        return pairwise_distance(a, b, p, eps)
-
     reduction = reduction_of(reduction, size_average, reduce)
-    return triplet_margin_with_distance_loss(
-        anchor, positive, negative, distance_function=distance, margin=margin, swap=swap, reduction=reduction
-    )
-
-
-@public("nn.functional")
-def triplet_margin_with_distance_loss(
-    anchor: Tensor,
-    positive: Tensor,
-    negative: Tensor,
-    *,
-    distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-    margin: float = 1.0,
-    swap: bool = False,
-    reduction: str = "mean",
-) -> Tensor:
-    """:func:`triplet_margin_loss` with a distance of your own."""
-    reduction = reduction_of(reduction)
     if margin <= 0:
         raise ArgumentError(f"margin must be greater than 0, got {margin}")
-    distance = distance_function or pairwise_distance
-    far = distance(anchor, negative)
+    far = pairwise_distance(anchor, negative, p, eps)
     if swap:
-        far = elementwise.minimum(far, distance(positive, negative))
-    near = distance(anchor, positive)
+        far = elementwise.minimum(far, pairwise_distance(positive, negative, p, eps))
+    near = pairwise_distance(anchor, positive, p, eps)
     return _reduce(choose.clamp(elementwise.add(elementwise.sub(near, far), margin), min=0), reduction)
-
-
-@public("nn.functional", cpu=FLOAT32, cuda=FLOAT32)
-def poisson_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    log_input: bool = True,
-    full: bool = False,
-    size_average: bool | None = None,
-    eps: float = 1e-8,
-    reduce: bool | None = None,
-    reduction: str = "mean",
-) -> Tensor:
-    """``e**input - target * input``, or ``input - target * ln(input + eps)``; ``full`` adds Stirling's term.
-
-    Saves: what its parts save.
-    """
-    reduction = reduction_of(reduction, size_average, reduce)
-    if log_input:
-        losses = elementwise.sub(unary.exp(input), elementwise.mul(target, input))
-    else:
-        losses = elementwise.sub(input, elementwise.mul(target, unary.log(elementwise.add(input, eps))))
-    if full:
-        many = compare.gt(target, 1)
-        safe = choose.where(many, target, 1.0)
-        term = elementwise.sub(elementwise.mul(safe, unary.log(safe)), safe)
-        term = elementwise.add(term, elementwise.mul(unary.log(elementwise.mul(safe, 2 * math.pi)), 0.5))
-        losses = elementwise.add(losses, choose.where(many, term, 0.0))
-    return _reduce(losses, reduction)
 
 
 @public("nn.functional")

@@ -122,15 +122,3 @@ def alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace
     Source: Klambauer et al., *Self-normalizing neural networks*, 2017.
     """
     return _drop(input, p, training, inplace, alpha=True)
-
-
-@public("nn.functional")
-def feature_alpha_dropout(input: Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> Tensor:
-    """:func:`alpha_dropout` of whole channels of (N, C, ...). Saves: no array.
-
-    Raises:
-        ShapeError: fewer than 2 dimensions, if something is dropped.
-    """
-    if input.ndim < 2 and training and p and input.numel():
-        raise ShapeError(f"Feature dropout requires at least 2 dimensions in the input, found {list(input.shape)}")
-    return _drop(input, p, training, inplace, math.prod(input.shape[2:]), alpha=True)

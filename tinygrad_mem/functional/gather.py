@@ -165,9 +165,9 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
 _REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
 
 
-def _reduction(name: str, reduce: str, known: tuple[str, ...]) -> str:
-    if reduce not in known:
-        raise ArgumentError(f"{name}(): reduce argument must be one of {', '.join(known)}, got {reduce!r}")
+def _reduction(name: str, reduce: str) -> str:
+    if reduce not in _REDUCTIONS:
+        raise ArgumentError(f"{name}(): reduce argument must be one of {', '.join(_REDUCTIONS)}, got {reduce!r}")
     return reduce
 
 
@@ -190,7 +190,7 @@ def scatter_reduce_(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce:
     if not isinstance(src, Tensor):
         raise ArgumentTypeError(f"scatter_reduce_(): argument 'src' must be Tensor, not {type(src).__name__}")
     _enough(input, axis, index, src, "scatter_reduce")
-    known = _reduction("scatter_reduce_", reduce, _REDUCTIONS)
+    known = _reduction("scatter_reduce_", reduce)
     return apply_(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
 
 
@@ -202,37 +202,8 @@ def scatter_reduce(input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: 
     if not isinstance(src, Tensor):
         raise ArgumentTypeError(f"scatter_reduce(): argument 'src' must be Tensor, not {type(src).__name__}")
     _enough(input, axis, index, src, "scatter_reduce")
-    known = _reduction("scatter_reduce", reduce, _REDUCTIONS)
+    known = _reduction("scatter_reduce", reduce)
     return apply(ScatterReduce, input, index, src, axis=axis, reduce=known, include_self=bool(include_self))
-
-
-@public("Tensor")
-@_of_lines
-def index_reduce_(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """:func:`scatter_reduce_` of whole entries of ``dim`` by a vector of indices: prod, mean, amax or amin.
-
-    Saves: as :func:`scatter_reduce_`, the index 8 bytes an entry. Raises: as :func:`index_add_`.
-    """
-    found, axis = _whole_entries("index_reduce_", input, dim, index, source)
-    known = _reduction("index_reduce_", reduce, _REDUCTIONS[1:])
-    return apply_(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
-
-
-@public("torch", "Tensor")
-@_of_lines
-def index_reduce(input: Tensor, dim: int, index: Tensor, source: Tensor, reduce: str, *, include_self: bool = True) -> Tensor:
-    """:func:`index_reduce_` into a new tensor. Saves: as :func:`index_reduce_`."""
-    found, axis = _whole_entries("index_reduce", input, dim, index, source)
-    known = _reduction("index_reduce", reduce, _REDUCTIONS[1:])
-    return apply(ScatterReduce, input, found, source, axis=axis, reduce=known, include_self=bool(include_self))
-
-
-def _whole_entries(name: str, input: Tensor, dim: int, index: Tensor, source: Tensor) -> tuple[Tensor, int]:
-    """The checked index, expanded to one for each element of source: a view, which takes no memory."""
-    found, _ = _entries(name, input, dim, index, source)
-    axis = normalize_dim(dim, input.ndim)
-    line = [found.numel() if a == axis else 1 for a in range(source.ndim)]
-    return shape.expand(shape.reshape(found, line), source.shape), axis
 
 
 @public("torch", "Tensor")

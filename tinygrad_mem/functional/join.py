@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,10 +11,9 @@ import numpy as np
 from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, ShapeError
+from ..errors import ArgumentTypeError, ShapeError
 from ..ops import join as ops
 from . import creation, shape
-from . import index as indexing
 from .door import WIDEST, public
 
 
@@ -89,34 +86,6 @@ def atleast_1d(input: Tensor) -> Tensor:
 
 
 @public("torch")
-@_of_each
-def atleast_2d(input: Tensor) -> Tensor:
-    """The tensor with at least two dimensions: a vector becomes a row. For several tensors, a tuple."""
-    return input if input.ndim > 1 else shape.reshape(input, (1, -1))
-
-
-@public("torch")
-@_of_each
-def atleast_3d(input: Tensor) -> Tensor:
-    """The tensor with at least three dimensions: (n) -> (1, n, 1), (m, n) -> (m, n, 1). For several tensors, a tuple."""
-    if input.ndim > 2:
-        return input
-    return shape.unsqueeze(input, 2) if input.ndim == 2 else shape.reshape(input, (1, -1, 1))
-
-
-@public("torch")
-def dstack(tensors: Sequence[Tensor]) -> Tensor:
-    """Stack tensors along the third dimension."""
-    return cat([atleast_3d(x) for x in tensors], 2)
-
-
-@public("torch")
-def column_stack(tensors: Sequence[Tensor]) -> Tensor:
-    """Vectors as columns, matrices side by side."""
-    return hstack([x if x.ndim > 1 else shape.reshape(x, (-1, 1)) for x in tensors])
-
-
-@public("torch")
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """Expand all tensors to their common shape, as views.
 
@@ -125,79 +94,6 @@ def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
     """
     common = np.broadcast_shapes(*(tuple(x.shape) for x in tensors))
     return tuple(shape.expand(x, common) for x in tensors)
-
-
-@public("torch", "Tensor")
-def tensor_split(
-    input: Tensor, indices_or_sections: int | Tensor | Sequence[int] | None = None, dim: int = 0, **either: Any
-) -> tuple[Tensor, ...]:
-    """Split into a number of nearly equal pieces, or before each of the given indices. The pieces are views.
-
-    Args:
-        either: ``sections=`` or ``indices=``, PyTorch's other names of the argument.
-
-    Raises:
-        ShapeError: the tensor is 0-d, or the number of pieces is less than 1.
-        TypeError: neither or more than one of them is given.
-    """
-    given: list[Any] = [indices_or_sections] * (indices_or_sections is not None) + list(either.values())
-    if len(given) != 1 or not either.keys() <= {"sections", "indices"}:
-        raise ArgumentTypeError(
-            "tensor_split: expected one of indices_or_sections, sections= and indices=, found "
-            f"{', '.join(['indices_or_sections'] * (indices_or_sections is not None) + list(either)) or 'none'}"
-        )
-    if not input.ndim:
-        raise ShapeError("tensor_split expected at least a 1-dimensional tensor, but got a tensor with 0 dims")
-    axis = normalize_dim(dim, input.ndim)
-    size = input.size(axis)
-    asked: Any = given[0].tolist() if isinstance(given[0], Tensor) else given[0]
-    if isinstance(asked, int):
-        pieces = asked
-        if pieces <= 0:
-            raise ShapeError(f"number of sections must be larger than 0, got {pieces}")
-        small, larger = divmod(size, pieces)
-        cuts = [i * small + min(i, larger) for i in range(pieces + 1)]
-        bounds = list(pairwise(cuts))
-    else:
-        cuts = [0, *asked, size]
-        bounds = [slice(a, b).indices(size)[:2] for a, b in pairwise(cuts)]
-    return tuple(shape.narrow(input, axis, a, max(b - a, 0)) for a, b in bounds)
-
-
-@public("torch", "Tensor")
-def hsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Split along the second dimension (a vector along its only one) into views, as :func:`tensor_split` does.
-
-    Raises:
-        ShapeError: the tensor is 0-d, or the size is not a multiple of the number of pieces.
-    """
-    return _split_along("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1, 1)
-
-
-@public("torch", "Tensor")
-def vsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Split along the first of two or more dimensions into views; see :func:`hsplit`."""
-    return _split_along("vsplit", input, indices_or_sections, 0, 2)
-
-
-@public("torch", "Tensor")
-def dsplit(input: Tensor, indices_or_sections: int | Sequence[int]) -> tuple[Tensor, ...]:
-    """Split along the third dimension into views; see :func:`hsplit`."""
-    return _split_along("dsplit", input, indices_or_sections, 2, 3)
-
-
-def _split_along(name: str, input: Tensor, cuts: int | Sequence[int], dim: int, least: int) -> tuple[Tensor, ...]:
-    if input.ndim < least:
-        raise ShapeError(
-            f"torch.{name} requires a tensor with at least {least} dimension{'s' * (least > 1)}, but got a tensor with "
-            f"{input.ndim} dimensions!"
-        )
-    if isinstance(cuts, int) and (cuts < 1 or input.size(dim) % cuts):
-        raise ShapeError(
-            f"torch.{name} attempted to split along dimension {dim}, but the size of the dimension {input.size(dim)} is not "
-            f"divisible by the split_size {cuts}!"
-        )
-    return tensor_split(input, cuts, dim)
 
 
 @public("torch", "Tensor")
@@ -220,41 +116,3 @@ def bincount(input: Tensor, weights: Tensor | None = None, minlength: int = 0) -
         weights = weights.double()  # type: ignore[attr-defined]
     out = creation.zeros(length, dtype=weights.dtype, device=input.device)
     return out.index_add_(0, input.long(), weights.detach())  # type: ignore[attr-defined]
-
-
-@public("torch")
-def cartesian_prod(*tensors: Tensor) -> Tensor:
-    """The Cartesian product of vectors, one combination a row; a single vector is returned as it is. Saves nothing.
-
-    Raises:
-        ShapeError: one is not a vector.
-        ArgumentError: there are none.
-    """
-    if not tensors:
-        raise ArgumentError("cartesian_prod expects a non-empty list of Tensors")
-    for x in tensors:
-        if x.ndim != 1:
-            raise ShapeError(f"Expect a 1D vector, but got shape {list(x.shape)}")
-    if len(tensors) == 1:
-        return tensors[0]
-    grids = creation.meshgrid(*tensors, indexing="ij")
-    return stack([shape.reshape(grid, -1) for grid in grids], 1)
-
-
-@public("torch")
-def combinations(input: Tensor, r: int = 2, with_replacement: bool = False) -> Tensor:
-    """All combinations of ``r`` elements of a vector, one a row. Saves: the index of each, 8 bytes.
-
-    Raises:
-        ShapeError: it is not a vector.
-        ArgumentError: ``r`` is negative.
-    """
-    if input.ndim != 1:
-        raise ShapeError(f"Expect a 1D vector, but got shape {list(input.shape)}")
-    if r < 0:
-        raise ArgumentError(f"Expect a non-negative number, but got {r}")
-    if not r:
-        return creation.empty(0, dtype=input.dtype, device=input.device)
-    ways = itertools.combinations_with_replacement if with_replacement else itertools.combinations
-    chosen = np.array(list(ways(range(input.numel()), r)), np.int64).reshape(-1, r)
-    return indexing.getitem(input, (creation.tensor(chosen, device=input.device),))

@@ -10,7 +10,7 @@ from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
 from ..dtypes import float32, float64, int32
-from ..errors import ArgumentError, ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
+from ..errors import ArgumentTypeError, DTypeError, NotOfferedError, ShapeError
 from ..ops import linalg as ops
 from . import elementwise, reduce, shape
 from .door import AS_IS, FLOAT32, LOWER, WIDEST, public
@@ -137,12 +137,6 @@ def dot(input: Tensor, tensor: Tensor) -> Tensor:
     return matmul(input, tensor)
 
 
-@public("torch", "Tensor", cpu=AS_IS, cuda=WIDEST)
-def vdot(input: Tensor, other: Tensor) -> Tensor:
-    """:func:`dot`: there are no complex tensors here."""
-    return dot(input, other)
-
-
 @public("torch", "linalg", "Tensor")
 def inner(input: Tensor, other: Tensor) -> Tensor:
     """Products summed over the last dimensions: (..., n), (***, n) -> (..., ***). A 0-d tensor multiplies.
@@ -200,62 +194,6 @@ def baddbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, a
 def baddbmm_(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     _need("baddbmm_", (batch1, 3), (batch2, 3), first=2)
     return _added(apply_, input, batch1, batch2, beta, alpha)
-
-
-@public("torch", "Tensor", cpu=LOWER, cuda=LOWER)
-def addbmm(input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * the sum of batch1[i] @ batch2[i]``, as one product of (n, b * m) and (b * m, p).
-
-    Saves: those two, for each other's gradient.
-    """
-    _need("addbmm", (batch1, 3), (batch2, 3), first=2)
-    if batch1.size(0) != batch2.size(0):
-        raise ShapeError(f"addbmm: batch sizes differ: {list(batch1.shape)} and {list(batch2.shape)}")
-    wide = shape.reshape(shape.permute(batch1, 1, 0, 2), (batch1.size(1), batch1.size(0) * batch1.size(2)))
-    tall = shape.reshape(batch2, (batch2.size(0) * batch2.size(1), batch2.size(2)))
-    return _added(apply, input, wide, tall, beta, alpha)
-
-
-@public("torch", "Tensor", cuda=LOWER)
-def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * (mat @ vec)``. Saves and raises as :func:`addmm`."""
-    _need("addmv", (mat, 2), (vec, 1), first=2)
-    column = shape.unsqueeze(input, -1) if input.ndim else input
-    return shape.squeeze(_added(apply, column, mat, shape.unsqueeze(vec, 1), beta, alpha), 1)
-
-
-@public("torch", "Tensor", cpu=WIDEST, cuda=LOWER)
-def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """``beta * input + alpha * outer(vec1, vec2)``. Saves and raises as :func:`addmm`."""
-    _need("addr", (vec1, 1), (vec2, 1), first=2)
-    return _added(apply, input, shape.unsqueeze(vec1, 1), shape.unsqueeze(vec2, 0), beta, alpha)
-
-
-@public("torch", "Tensor")
-def kron(input: Tensor, other: Tensor) -> Tensor:
-    """The Kronecker product: each element of input times all of other. Saves: each for the other's gradient."""
-    n = max(input.ndim, other.ndim)
-    a = shape.reshape(input, (1,) * (n - input.ndim) + tuple(input.shape))
-    b = shape.reshape(other, (1,) * (n - other.ndim) + tuple(other.shape))
-    left = shape.reshape(a, [k for size in a.shape for k in (size, 1)])
-    right = shape.reshape(b, [k for size in b.shape for k in (1, size)])
-    return shape.reshape(elementwise.mul(left, right), [i * j for i, j in zip(a.shape, b.shape, strict=True)])
-
-
-@public("torch", cuda=LOWER)
-def chain_matmul(*matrices: Tensor) -> Tensor:
-    """The product of several matrices, in the order that takes the fewest multiplications. Saves: what its parts save.
-
-    Raises:
-        ShapeError: one is not a matrix, or neighbours do not fit.
-    """
-    _need("chain_matmul", *[(m, 2) for m in matrices])
-    if not matrices:
-        raise ArgumentError("chain_matmul(): Expected one or more matrices")
-    sizes = [m.size(0) for m in matrices] + [matrices[-1].size(1)]
-    cuts: dict = {}
-    _cheapest(sizes, 0, len(matrices) - 1, cuts)
-    return _chain(matrices, 0, len(matrices) - 1, cuts)
 
 
 def _cheapest(sizes: list[int], i: int, j: int, cuts: dict) -> int:

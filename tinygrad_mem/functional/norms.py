@@ -1,4 +1,4 @@
-"""Norms and products of ``linalg`` that differ from functions of the same name in ``torch``."""
+"""Norms of ``linalg``, which differ from functions of the same name in ``torch``."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, NotOfferedError, ShapeError
 from . import reduce
-from .door import LOWER, public
-from .linalg import chain_matmul
+from .door import public
 
 
 @public("linalg")
@@ -52,15 +51,3 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
             raise ShapeError(f"linalg.norm: a matrix norm wants a 2-D tensor or two dimensions, found {list(A.shape)}")
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)
-
-
-@public("linalg", cpu=LOWER, cuda=LOWER)
-def vecdot(x: Tensor, y: Tensor, *, dim: int = -1) -> Tensor:
-    """Products summed over ``dim``. Saves: each for the other's gradient."""
-    return reduce.sum(x * y, dim)
-
-
-@public("linalg", cuda=LOWER)
-def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
-    """The product of several matrices, in the order that takes the fewest multiplications."""
-    return chain_matmul(*tensors)

@@ -11,8 +11,7 @@ from ..autograd.tensor import Tensor
 from ..dtypes import int64, is_floating
 from ..errors import DTypeError, ShapeError
 from ..ops import pool as ops
-from . import creation, elementwise, gather, unary
-from .activation import relu
+from . import creation, gather
 from .door import FLOAT32, public
 
 Sizes = int | Sequence[int]
@@ -307,38 +306,3 @@ def max_unpool3d(
 ) -> Tensor:
     """The values of a max_pool3d back at their ``indices``, 0 elsewhere. Saves and raises as :func:`max_unpool2d`."""
     return _max_unpool(3, input, indices, kernel_size, stride, padding, output_size)
-
-
-def _lp_pool(n: int, input: Tensor, norm_type: float, kernel_size: Sizes, stride: Any, ceil_mode: bool) -> Tensor:
-    kernel = _tuple(kernel_size, n, f"lp_pool{n}d: kernel_size")
-    if math.isinf(norm_type):
-        sign = math.copysign(1, norm_type)
-        size = elementwise.mul(unary.abs(input), sign)
-        return elementwise.mul(_max_pool(n, size, kernel, stride, 0, 1, ceil_mode, False), sign)
-    mean = _avg_pool(n, elementwise.pow(input, norm_type), kernel, stride, 0, ceil_mode, True, None)
-    mean = elementwise.mul(unary.sign(mean), relu(unary.abs(mean)))  # a sum of 0 has the gradient 0, not nan
-    return elementwise.pow(elementwise.mul(mean, math.prod(kernel)), 1.0 / norm_type)
-
-
-@public("nn.functional")
-def lp_pool1d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """The ``norm_type``-norm of each window over the last dimension. Saves: the input and the sums."""
-    return _lp_pool(1, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@public("nn.functional")
-def lp_pool2d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """The ``norm_type``-norm of each window over the last 2 dimensions. Saves: the input and the sums."""
-    return _lp_pool(2, input, norm_type, kernel_size, stride, ceil_mode)
-
-
-@public("nn.functional")
-def lp_pool3d(
-    input: Tensor, norm_type: float, kernel_size: Sizes, stride: Sizes | None = None, ceil_mode: bool = False
-) -> Tensor:
-    """The ``norm_type``-norm of each window over the last 3 dimensions. Saves: the input and the sums."""
-    return _lp_pool(3, input, norm_type, kernel_size, stride, ceil_mode)

@@ -1,19 +1,16 @@
-"""Quantiles, medians without nan, and the mode, from sorted lines."""
+"""Quantiles and the mode, from sorted lines."""
 
 from __future__ import annotations
 
 import builtins
-from typing import Any
 
-from ..autograd.core import apply
 from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, DimensionError, DTypeError, ShapeError
-from ..ops import sort as ops
 from . import choose, compare, creation, elementwise, gather, reduce, scan, shape, unary
 from .door import FLOAT32, public
 from .index import ends
-from .sort import ValuesIndices, argsort, sort
+from .sort import ValuesIndices, sort
 
 _BETWEEN = ("linear", "lower", "higher", "midpoint", "nearest")
 
@@ -36,38 +33,26 @@ def quantile(
         ArgumentError: ``q`` is not between 0 and 1, or another interpolation.
         ShapeError: ``q`` has two dimensions or more; nothing to choose from.
     """
-    return _quantile("quantile", input, q, dim, keepdim, interpolation, False)
-
-
-@public("torch", "Tensor", cpu=FLOAT32)
-def nanquantile(
-    input: Tensor, q: float | Tensor, dim: int | None = None, keepdim: bool = False, *, interpolation: str = "linear"
-) -> Tensor:
-    """:func:`quantile` of the elements that are not nan; nan where all are. Saves and raises: as :func:`quantile`."""
-    return _quantile("nanquantile", input, q, dim, keepdim, interpolation, True)
-
-
-def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, between: str, skip: bool) -> Tensor:
     if input.dtype.name not in ("float32", "float64"):
-        raise DTypeError(f"{name}() input tensor must be either float or double dtype, found {input.dtype}")
-    if between not in _BETWEEN:
-        raise ArgumentError(f"{name}() interpolation must be one of {', '.join(_BETWEEN)}, but got {between}")
+        raise DTypeError(f"quantile() input tensor must be either float or double dtype, found {input.dtype}")
+    if interpolation not in _BETWEEN:
+        raise ArgumentError(f"quantile() interpolation must be one of {', '.join(_BETWEEN)}, but got {interpolation}")
     if not isinstance(q, Tensor):
         if not 0 <= q <= 1:
-            raise ArgumentError(f"{name}() q must be in the range [0, 1] but got {q}")
+            raise ArgumentError(f"quantile() q must be in the range [0, 1] but got {q}")
         q = creation.tensor(q, dtype=input.dtype, device=input.device)
     if q.ndim > 1:
-        raise ShapeError(f"{name}() q must be a scalar or 1D tensor, found shape {list(q.shape)}")
+        raise ShapeError(f"quantile() q must be a scalar or 1D tensor, found shape {list(q.shape)}")
     if q.dtype != input.dtype:
-        raise DTypeError(f"{name}() q tensor must be same dtype as the input tensor, found {q.dtype} and {input.dtype}")
+        raise DTypeError(f"quantile() q tensor must be same dtype as the input tensor, found {q.dtype} and {input.dtype}")
     found = ends(q.detach())
     if found and not 0 <= found[0] <= found[1] <= 1:
-        raise ArgumentError(f"{name}() q values must be in the range [0, 1]")
+        raise ArgumentError("quantile() q values must be in the range [0, 1]")
     if not input.numel():
-        raise ShapeError(f"{name}() input tensor must be non-empty, found shape {list(input.shape)}")
+        raise ShapeError(f"quantile() input tensor must be non-empty, found shape {list(input.shape)}")
     axis = None if dim is None else normalize_dim(dim, input.ndim)
     line = shape.reshape(input, -1) if axis is None or not input.ndim else shape.movedim(input, axis, -1)
-    found = _at_ranks(line, shape.reshape(q, -1), between, skip)  # (..., ranks)
+    found = _at_ranks(line, shape.reshape(q, -1), interpolation)  # (..., ranks)
     found = shape.movedim(found, -1, 0)
     if keepdim:
         kept = [1] * input.ndim if axis is None else [1 if a == axis else n for a, n in enumerate(input.shape)]
@@ -75,16 +60,12 @@ def _quantile(name: str, input: Tensor, q: Any, dim: int | None, keepdim: bool, 
     return found if q.ndim else shape.select(found, 0, 0)
 
 
-def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
+def _at_ranks(line: Tensor, q: Tensor, between: str) -> Tensor:
     """The ``q``-quantiles (k) of lines (..., n): (..., k)."""
     ordered = sort(line).values
     nan = compare.isnan(line.detach())
-    if skip:
-        last = elementwise.sub(reduce.sum(compare.logical_not(nan), -1, True), 1)
-        rank = choose.clamp(elementwise.mul(last.to(q.dtype), q), min=0)
-    else:
-        rank = elementwise.mul(q, line.size(-1) - 1)
-        rank = choose.masked_fill(shape.expand(rank, *line.shape[:-1], -1), reduce.any(nan, -1, True), line.size(-1) - 1)
+    rank = elementwise.mul(q, line.size(-1) - 1)
+    rank = choose.masked_fill(shape.expand(rank, *line.shape[:-1], -1), reduce.any(nan, -1, True), line.size(-1) - 1)
     if between == "lower":
         rank = unary.floor(rank)
     elif between == "higher":
@@ -97,28 +78,6 @@ def _at_ranks(line: Tensor, q: Tensor, between: str, skip: bool) -> Tensor:
         return below
     above = gather.gather(ordered, -1, unary.ceil(rank).long())
     return elementwise.lerp(below, above, elementwise.sub(rank, low) if between == "linear" else 0.5)
-
-
-@public("torch", "Tensor")
-def nanmedian(input: Tensor, dim: int | None = None, keepdim: bool = False) -> Any:
-    """The lower median of the elements that are not nan, of all or ``(values, indices)`` along ``dim``; nan where all are.
-
-    Saves: input and output; along ``dim`` the indices, 8 bytes each.
-
-    Raises:
-        DimensionError: ``dim`` is outside the tensor, or has no elements.
-    """
-    if dim is None:
-        return apply(ops.MedianOfAll, input, skip_nan=True)
-    axis = normalize_dim(dim, input.ndim)
-    if not input.ndim:
-        return ValuesIndices(input.clone(), creation.zeros((), dtype="int64", device=input.device))
-    if not input.size(axis):
-        raise DimensionError(f"nanmedian(): Expected reduction dim {dim} to have non-zero size, found {list(input.shape)}")
-    there = reduce.sum(compare.logical_not(compare.isnan(input.detach())), axis, True)
-    rank = elementwise.floor_divide(choose.clamp(elementwise.sub(there, 1), min=0), 2)
-    index = gather.gather(argsort(input.detach(), axis), axis, rank)
-    return _chosen(input, axis, index, keepdim)
 
 
 def _chosen(input: Tensor, axis: int, index: Tensor, keepdim: bool) -> ValuesIndices:

@@ -89,24 +89,6 @@ def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
 
 
 @public("torch", "Tensor")
-def fliplr(input: Tensor) -> Tensor:
-    """Reverse the columns."""
-    return flip(input, 1)
-
-
-@public("torch", "Tensor")
-def flipud(input: Tensor) -> Tensor:
-    """Reverse the rows.
-
-    Raises:
-        ShapeError: a tensor without dimensions has no rows.
-    """
-    if not input.ndim:
-        raise ShapeError("flipud: Input must be >= 1-d.")
-    return flip(input, 0)
-
-
-@public("torch", "Tensor")
 def diff(input: Tensor, n: int = 1, dim: int = -1, prepend: Tensor | None = None, append: Tensor | None = None) -> Tensor:
     """Differences of neighbours, ``n`` times, of ``prepend``, input and ``append`` concatenated; of bools, where they differ.
 
@@ -198,24 +180,3 @@ def _pad_with_data(x: Tensor, axis: int, before: int, after: int, mode: str) -> 
         else:
             parts.append(shape.expand(shape.narrow(x, axis, size - 1, 1), *[after if i == axis else -1 for i in range(x.ndim)]))
     return cat(parts, axis)
-
-
-@public("torch", "Tensor")
-def rot90(input: Tensor, k: int = 1, dims: Sequence[int] = (0, 1)) -> Tensor:
-    """Rotate by ``k`` right angles, from the first of ``dims`` towards the second: a copy. Saves nothing.
-
-    Raises:
-        ShapeError: ``dims`` is not two different dimensions.
-    """
-    if len(dims) != 2:
-        raise ShapeError(f"expected total rotation dims == 2, but got dims = {len(dims)}")
-    a, b = (normalize_dim(d, input.ndim) for d in dims)
-    if a == b:
-        raise ShapeError(f"expected rotation dims to be different, but got dim0 = {dims[0]} and dim1 = {dims[1]}")
-    turns = k % 4
-    if turns == 0:
-        return input.clone()  # type: ignore[attr-defined]
-    if turns == 2:
-        return flip(input, (a, b))
-    flipped = flip(input, (b if turns == 1 else a,))
-    return shape.transpose(flipped, a, b).clone()  # type: ignore[attr-defined]

@@ -14,7 +14,6 @@ from ..ops import search as ops
 from . import compare, creation, elementwise, gather, index, join, rearrange, reduce, rewrite, scan, shape
 from .door import public
 from .elementwise import Number
-from .shape import sizes_of
 from .sort import argsort, sort
 
 
@@ -213,25 +212,3 @@ def _order_of_slices(x: Tensor, axis: int) -> Tensor:
     for column in reversed(range(columns.size(1) - 1)):  # the sort is stable: equal elements keep their order
         order = order[argsort(columns[:, column][order])]
     return order
-
-
-@public("torch")
-def unravel_index(indices: Tensor, shape: int | Any) -> tuple[Tensor, ...]:
-    """Positions in a row-major array of ``shape`` as one index a dimension, of indices' shape. No gradient.
-
-    Raises:
-        DTypeError: the indices are no integers.
-        ArgumentError: a size is negative, or there are indices into nothing.
-    """
-    if indices.dtype.kind not in "iu":
-        raise DTypeError(f"expected 'indices' to be integer dtype, but got {indices.dtype}")
-    sizes = sizes_of((shape,))
-    if min(sizes, default=0) < 0:
-        raise ArgumentError(f"'shape' cannot have negative values, but got {list(sizes)}")
-    if 0 in sizes and indices.numel():
-        raise ArgumentError(f"unravel_index: there is no position in an array of shape {list(sizes)}")
-    found, rest = [], indices
-    for size in reversed(sizes):
-        found.append(elementwise.remainder(rest, size))
-        rest = elementwise.floor_divide(rest, size)
-    return tuple(reversed(found))

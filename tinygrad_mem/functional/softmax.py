@@ -40,12 +40,6 @@ def log_softmax(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dty
 
 
 @public("nn.functional")
-def softmin(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
-    """:func:`softmax` of the negative."""
-    return softmax(unary.neg(input), dim, dtype=dtype)
-
-
-@public("nn.functional")
 def gumbel_softmax(logits: Tensor, tau: float = 1, hard: bool = False, eps: float = 1e-10, dim: int = -1) -> Tensor:
     """A sample of the Gumbel-softmax distribution; ``hard`` makes it one-hot and keeps the soft gradient."""
     noise = unary.neg(unary.log(empty_like(logits).exponential_()))

@@ -5,7 +5,6 @@ All raise DimensionError if the dimension is outside the tensor.
 
 from __future__ import annotations
 
-import operator
 from typing import Any, NamedTuple
 
 from ..autograd.core import apply
@@ -40,12 +39,6 @@ def argsort(input: Tensor, dim: int = -1, descending: bool = False, stable: bool
 
 
 @public("torch", "Tensor")
-def msort(input: Tensor) -> Tensor:
-    """The values in order along the first dimension. Saves: as :func:`sort`."""
-    return sort(input, 0).values
-
-
-@public("torch", "Tensor")
 def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> ValuesIndices:
     """The ``k`` largest (or smallest) along ``dim``, in order whatever ``sorted`` says.
 
@@ -61,20 +54,6 @@ def topk(input: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: boo
     if input.ndim == 0 and k == 0:
         raise ArgumentError("topk: k is 0 for a 0-d tensor; give k = 1, or a tensor with a dimension")
     return ValuesIndices(*apply(ops.TopK, input, k=k, axis=axis, largest=bool(largest)))
-
-
-@public("torch", "Tensor")
-def kthvalue(input: Tensor, k: int, dim: int = -1, keepdim: bool = False) -> ValuesIndices:
-    """The ``k``-th smallest along ``dim``, counted from 1. Saves: the indices, 8 bytes each.
-
-    Raises:
-        RuntimeError: ``k`` is not in ``[1, size]``.
-    """
-    axis, k = normalize_dim(dim, input.ndim), operator.index(k)
-    size = input.size(axis) if input.ndim else 1
-    if not 1 <= k <= size:
-        raise ArgumentError(f"kthvalue(): selected number k out of range for dimension {dim}: {k} of {size}; k counts from 1")
-    return ValuesIndices(*apply(ops.KthValue, input, k=k, axis=axis, keepdim=keepdim))
 
 
 @public("torch", "Tensor")

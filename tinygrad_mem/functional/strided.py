@@ -9,7 +9,7 @@ from typing import Any
 from ..autograd.core import apply
 from ..autograd.grad_mode import is_grad_enabled
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentTypeError, GraphError, ShapeError
+from ..errors import GraphError, ShapeError
 from ..ops import shape as ops
 from ..ops.base import root_of
 from . import shape
@@ -122,15 +122,3 @@ def resize_(input: Tensor, *sizes: Any, memory_format: Any = None) -> Tensor:
     Tensor._wrap(grown.reshape(-1)[: kept.numel()], input.device).copy_(kept)
     input.data = Tensor._wrap(grown, input.device)
     return input
-
-
-@public("torch", "Tensor")
-def resize_as_(input: Tensor, the_template: Tensor, *, memory_format: Any = None) -> Tensor:
-    """:func:`resize_` to another tensor's shape.
-
-    Raises:
-        ArgumentTypeError: the template is not a tensor.
-    """
-    if not isinstance(the_template, Tensor):
-        raise ArgumentTypeError(f"resize_as_(): argument 'the_template' must be Tensor, not {type(the_template).__name__}")
-    return resize_(input, the_template.shape)

@@ -286,39 +286,6 @@ def tanh_(input: Tensor) -> Tensor:
     return apply_(ops.Tanh, input)
 
 
-@public("torch", "Tensor", "torch.arcsinh", "Tensor.arcsinh")
-def asinh(input: Tensor) -> Tensor:
-    """The inverse hyperbolic sine, elementwise; integers give the default dtype. Saves: input."""
-    return apply(ops.Asinh, input)
-
-
-@public("torch", "Tensor", "torch.arcsinh_", "Tensor.arcsinh_")
-def asinh_(input: Tensor) -> Tensor:
-    return apply_(ops.Asinh, input)
-
-
-@public("torch", "Tensor", "torch.arccosh", "Tensor.arccosh")
-def acosh(input: Tensor) -> Tensor:
-    """The inverse hyperbolic cosine, elementwise; integers give the default dtype. Saves: input."""
-    return apply(ops.Acosh, input)
-
-
-@public("torch", "Tensor", "torch.arccosh_", "Tensor.arccosh_")
-def acosh_(input: Tensor) -> Tensor:
-    return apply_(ops.Acosh, input)
-
-
-@public("torch", "Tensor", "torch.arctanh", "Tensor.arctanh")
-def atanh(input: Tensor) -> Tensor:
-    """The inverse hyperbolic tangent, elementwise; integers give the default dtype. Saves: input."""
-    return apply(ops.Atanh, input)
-
-
-@public("torch", "Tensor", "torch.arctanh_", "Tensor.arctanh_")
-def atanh_(input: Tensor) -> Tensor:
-    return apply_(ops.Atanh, input)
-
-
 @public("torch", "nn.functional", "Tensor")
 def sigmoid(input: Tensor) -> Tensor:
     """1 / (1 + e**-input), elementwise; integers give the default dtype. Saves: output."""

@@ -118,24 +118,9 @@ def vgg19_bn(num_classes: int = 1000) -> VGG:
     return VGG(19, True, num_classes)
 
 
-def vgg11_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 11 layers for 32 x 32 images."""
-    return CifarVGG(11, False, num_classes)
-
-
 def vgg11_bn_cifar(num_classes: int = 10) -> CifarVGG:
     """VGG with 11 layers and batch norm for 32 x 32 images."""
     return CifarVGG(11, True, num_classes)
-
-
-def vgg13_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 13 layers for 32 x 32 images."""
-    return CifarVGG(13, False, num_classes)
-
-
-def vgg13_bn_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 13 layers and batch norm for 32 x 32 images."""
-    return CifarVGG(13, True, num_classes)
 
 
 def vgg16_cifar(num_classes: int = 10) -> CifarVGG:
@@ -146,13 +131,3 @@ def vgg16_cifar(num_classes: int = 10) -> CifarVGG:
 def vgg16_bn_cifar(num_classes: int = 10) -> CifarVGG:
     """VGG with 16 layers and batch norm for 32 x 32 images: 14,724,042 parameters."""
     return CifarVGG(16, True, num_classes)
-
-
-def vgg19_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 19 layers for 32 x 32 images."""
-    return CifarVGG(19, False, num_classes)
-
-
-def vgg19_bn_cifar(num_classes: int = 10) -> CifarVGG:
-    """VGG with 19 layers and batch norm for 32 x 32 images."""
-    return CifarVGG(19, True, num_classes)

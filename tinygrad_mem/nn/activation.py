@@ -17,7 +17,6 @@ __all__ = (
     "GELU",
     "GLU",
     "SELU",
-    "Hardshrink",
     "Hardsigmoid",
     "Hardswish",
     "Hardtanh",
@@ -26,19 +25,15 @@ __all__ = (
     "LogSoftmax",
     "Mish",
     "PReLU",
-    "RReLU",
     "ReLU",
     "ReLU6",
     "SiLU",
     "Sigmoid",
     "Softmax",
     "Softmax2d",
-    "Softmin",
     "Softplus",
-    "Softshrink",
     "Softsign",
     "Tanh",
-    "Tanhshrink",
     "Threshold",
 )  # fmt: skip
 
@@ -69,13 +64,6 @@ class Softsign(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softsign(input)
-
-
-class Tanhshrink(Module):
-    """x - tanh(x)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.tanhshrink(input)
 
 
 class _InPlace(Module):
@@ -237,29 +225,6 @@ class Hardtanh(_InPlace):
         return F.hardtanh(input, self.min_val, self.max_val, self.inplace)
 
 
-class _Shrink(Module):
-    def __init__(self, lambd: float = 0.5) -> None:
-        super().__init__()
-        self.lambd = lambd
-
-    def extra_repr(self) -> str:
-        return str(self.lambd)
-
-
-class Hardshrink(_Shrink):
-    """x, or 0 within ``lambd`` of 0. Saves its input."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.hardshrink(input, self.lambd)
-
-
-class Softshrink(_Shrink):
-    """x moved towards 0 by ``lambd``. Saves its input."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softshrink(input, self.lambd)
-
-
 class Threshold(_InPlace):
     """x where it is above ``threshold``, else ``value``. Saves its input."""
 
@@ -271,19 +236,6 @@ class Threshold(_InPlace):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.threshold(input, self.threshold, self.value, self.inplace)
-
-
-class RReLU(_InPlace):
-    """x, or x times a random slope below 0; in evaluation, the mean slope."""
-
-    _shown = ("lower", "upper")
-
-    def __init__(self, lower: float = 1.0 / 8, upper: float = 1.0 / 3, inplace: bool = False) -> None:
-        super().__init__(inplace)
-        self.lower, self.upper = lower, upper
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.rrelu(input, self.lower, self.upper, self.training, self.inplace)
 
 
 class PReLU(Module):
@@ -331,13 +283,6 @@ class Softmax(_OverDim):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.softmax(input, self.dim)
-
-
-class Softmin(_OverDim):
-    """softmax(-x). Saves its result."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.softmin(input, self.dim)
 
 
 class LogSoftmax(_OverDim):

@@ -6,7 +6,7 @@ from ..autograd.tensor import Tensor
 from . import functional as F
 from .module import Module
 
-__all__ = ("AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d", "FeatureAlphaDropout")
+__all__ = ("AlphaDropout", "Dropout", "Dropout1d", "Dropout2d", "Dropout3d")
 
 
 class _Dropout(Module):
@@ -62,10 +62,3 @@ class AlphaDropout(_Dropout):
 
     def forward(self, input: Tensor) -> Tensor:
         return F.alpha_dropout(input, self.p, self.training)
-
-
-class FeatureAlphaDropout(_Dropout):
-    """:class:`AlphaDropout` of whole channels of (N, C, ...)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return F.feature_alpha_dropout(input, self.p, self.training)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from ..autograd.tensor import Tensor
@@ -14,9 +13,9 @@ from .module import Module
 
 __all__ = (
     "BCELoss", "BCEWithLogitsLoss", "CTCLoss", "CosineEmbeddingLoss", "CosineSimilarity", "CrossEntropyLoss",
-    "GaussianNLLLoss", "HingeEmbeddingLoss", "HuberLoss", "KLDivLoss", "L1Loss", "LinearCrossEntropyLoss",
-    "LinearCrossEntropyOptions", "MSELoss", "MarginRankingLoss", "NLLLoss", "PairwiseDistance", "PoissonNLLLoss",
-    "SmoothL1Loss", "SoftMarginLoss", "TripletMarginLoss", "TripletMarginWithDistanceLoss",
+    "GaussianNLLLoss", "HuberLoss", "KLDivLoss", "L1Loss", "LinearCrossEntropyLoss",
+    "LinearCrossEntropyOptions", "MSELoss", "MarginRankingLoss", "NLLLoss", "PairwiseDistance",
+    "SmoothL1Loss", "TripletMarginLoss",
 )  # fmt: skip
 
 
@@ -250,24 +249,6 @@ class MarginRankingLoss(_MarginLoss):
         return F.margin_ranking_loss(input1, input2, target, margin=self.margin, reduction=self.reduction)
 
 
-class HingeEmbeddingLoss(_Loss):
-    """The input where the target is 1, ``max(0, margin - input)`` where it is -1."""
-
-    def __init__(self, margin: float = 1.0, size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.margin = margin
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.hinge_embedding_loss(input, target, margin=self.margin, reduction=self.reduction)
-
-
-class SoftMarginLoss(_Loss):
-    """ln(1 + e^(-target * input)), target being 1 or -1."""
-
-    def forward(self, input: Tensor, target: Tensor) -> Tensor:
-        return F.soft_margin_loss(input, target, reduction=self.reduction)
-
-
 class CTCLoss(_Loss):
     """-ln of the probability of targets with unknown alignment to the input: see :func:`functional.ctc_loss`."""
 
@@ -278,26 +259,6 @@ class CTCLoss(_Loss):
     def forward(self, log_probs: Tensor, targets: Tensor, input_lengths: Any, target_lengths: Any) -> Tensor:
         options: dict[str, Any] = {"reduction": self.reduction, "zero_infinity": self.zero_infinity}
         return F.ctc_loss(log_probs, targets, input_lengths, target_lengths, self.blank, **options)
-
-
-class PoissonNLLLoss(_Loss):
-    """The loss of counts: ``input`` is their predicted mean, or its logarithm."""
-
-    def __init__(
-        self,
-        log_input: bool = True,
-        full: bool = False,
-        size_average: Any = None,
-        eps: float = 1e-8,
-        reduce: Any = None,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(size_average, reduce, reduction)
-        self.log_input, self.full, self.eps = log_input, full, eps
-
-    def forward(self, log_input: Tensor, target: Tensor) -> Tensor:
-        options = {"log_input": self.log_input, "full": self.full, "eps": self.eps, "reduction": self.reduction}
-        return F.poisson_nll_loss(log_input, target, **options)
 
 
 class GaussianNLLLoss(_Loss):
@@ -334,32 +295,6 @@ class TripletMarginLoss(_Loss):
     def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         options = {"margin": self.margin, "p": self.p, "eps": self.eps, "swap": self.swap, "reduction": self.reduction}
         return F.triplet_margin_loss(anchor, positive, negative, **options)
-
-
-class TripletMarginWithDistanceLoss(_Loss):
-    """:class:`TripletMarginLoss` with a distance of your own.
-
-    Raises:
-        ValueError: the margin is not positive.
-    """
-
-    def __init__(
-        self,
-        *,
-        distance_function: Callable[[Tensor, Tensor], Tensor] | None = None,
-        margin: float = 1.0,
-        swap: bool = False,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__(reduction=reduction)
-        self.distance_function = PairwiseDistance() if distance_function is None else distance_function
-        self.margin, self.swap = _positive(margin, "TripletMarginWithDistanceLoss"), swap
-
-    def forward(self, anchor: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        options: dict[str, Any] = {"margin": self.margin, "swap": self.swap, "reduction": self.reduction}
-        return F.triplet_margin_with_distance_loss(
-            anchor, positive, negative, distance_function=self.distance_function, **options
-        )
 
 
 def _positive(margin: float, name: str) -> float:

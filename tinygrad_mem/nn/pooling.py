@@ -12,7 +12,7 @@ from .sizes import ntuple
 
 __all__ = (
     "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveAvgPool3d", "AdaptiveMaxPool1d", "AdaptiveMaxPool2d",
-    "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "LPPool1d", "LPPool2d", "LPPool3d", "MaxPool1d",
+    "AdaptiveMaxPool3d", "AvgPool1d", "AvgPool2d", "AvgPool3d", "MaxPool1d",
     "MaxPool2d", "MaxPool3d", "MaxUnpool1d", "MaxUnpool2d", "MaxUnpool3d",
 )  # fmt: skip
 
@@ -157,38 +157,6 @@ class AvgPool3d(_AvgPool):
     """The mean of each window of (N, C, D, H, W). Saves nothing."""
 
     function = staticmethod(F.avg_pool3d)
-
-
-class _LPPool(Module):
-    """The ``norm_type``-norm of each window."""
-
-    _shown = ("norm_type", "kernel_size", "stride", "ceil_mode")
-    function: Any
-
-    def __init__(self, norm_type: float, kernel_size: Size, stride: Size | None = None, ceil_mode: bool = False) -> None:
-        super().__init__()
-        self.norm_type, self.kernel_size, self.stride, self.ceil_mode = norm_type, kernel_size, stride, ceil_mode
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.function(input, float(self.norm_type), self.kernel_size, self.stride, self.ceil_mode)
-
-
-class LPPool1d(_LPPool):
-    """The norm of each window of (N, C, L)."""
-
-    function = staticmethod(F.lp_pool1d)
-
-
-class LPPool2d(_LPPool):
-    """The norm of each window of (N, C, H, W)."""
-
-    function = staticmethod(F.lp_pool2d)
-
-
-class LPPool3d(_LPPool):
-    """The norm of each window of (N, C, D, H, W)."""
-
-    function = staticmethod(F.lp_pool3d)
 
 
 class _AdaptiveAvgPool(Module):

@@ -150,29 +150,6 @@ class Ramp(Op):
         return gx
 
 
-class Shrink(Op):
-    """0 within [-limit, limit], else x moved towards zero by ``shift``: hardshrink (0) and softshrink (limit). Saves x."""
-
-    saves = ("x",)
-    outputs = ()
-
-    @staticmethod
-    def forward(ctx, x, *, limit, shift):
-        want_floating("softshrink" if shift else "hardshrink", x)
-        y = ctx.output_like(x)
-        if ctx.needs[0]:
-            ctx.save(x=x)
-        ctx.limit = limit
-        ctx.kernels.shrink(x, -limit, limit, shift, out=y)
-        return y
-
-    @staticmethod
-    def backward(ctx, gy):
-        gx = ctx.grad_buffer(gy)
-        ctx.kernels.shrink_backward(gy, ctx.take("x"), -ctx.limit, ctx.limit, out=gx)
-        return gx
-
-
 class Threshold(Op):
     """x where x > limit, else value; the gradient is gy where x > limit, else 0. Saves x."""
 

@@ -1,4 +1,4 @@
-"""Orders along one axis: sort, topk, kthvalue, median. All give values and int64 indices, and save the indices alone."""
+"""Orders along one axis: sort, topk, median. All give values and int64 indices, and save the indices alone."""
 
 from __future__ import annotations
 
@@ -86,14 +86,6 @@ class TopK(Ranks):
         return ranks(ctx, x, axis, 0, k, largest, True)
 
 
-class KthValue(Ranks):
-    """The element of one rank along ``axis``. Saves the index: 8 bytes each."""
-
-    @staticmethod
-    def forward(ctx, x, *, k, axis, keepdim):
-        return ranks(ctx, x, axis, k - 1, k, False, keepdim)
-
-
 class Median(Ranks):
     """The lower median along ``axis``; nan where there is one. Saves the index: 8 bytes each."""
 
@@ -114,7 +106,7 @@ def _to_nan(ctx, x, axis, places, top):
 
 
 class MedianOfAll(Op):
-    """The lower median of all elements; nan where there is one, unless these are skipped. Saves x and y.
+    """The lower median of all elements; nan where there is one. Saves x and y.
 
     All elements that equal it share its gradient, as in PyTorch.
     """
@@ -122,7 +114,7 @@ class MedianOfAll(Op):
     saves = ("x", "y")
 
     @staticmethod
-    def forward(ctx, x, *, skip_nan=False):
+    def forward(ctx, x):
         y = ctx.empty((), x.dtype)
         if ctx.needs[0]:
             ctx.save(x=x, y=y)
@@ -131,13 +123,10 @@ class MedianOfAll(Op):
             return y
         line = ctx.contiguous(x).reshape(-1)
         place, value = ctx.empty((1,), dtypes.int64), y.reshape(1)
-        if skip_nan and is_floating(x.dtype):
-            _median_of_numbers(ctx, line, place)
-        else:
-            middle = (line.size - 1) // 2
-            fill_order(ctx, line, 0, middle, middle + 1, False, place)
-            if is_floating(x.dtype):
-                _to_nan(ctx, line, 0, place, value)
+        middle = (line.size - 1) // 2
+        fill_order(ctx, line, 0, middle, middle + 1, False, place)
+        if is_floating(x.dtype):
+            _to_nan(ctx, line, 0, place, value)
         ctx.kernels.take_along(line, 0, place, out=value)
         return y
 
@@ -147,20 +136,6 @@ class MedianOfAll(Op):
         gx, count = ctx.empty_like(x), ctx.empty((1,) * x.ndim, x.dtype)
         ctx.kernels.extremum_share(gy.reshape(count.shape), x, y.reshape(count.shape), tuple(range(x.ndim)), count, out=gx)
         return gx
-
-
-def _median_of_numbers(ctx, line, place):
-    """place = where the lower median stands of the elements of a line that are not nan; where all are, the first."""
-    order, flag = ctx.empty(line.shape, dtypes.int64), ctx.empty(line.shape, dtypes.bool)
-    fill_order(ctx, line, 0, 0, line.size, False, order)
-    ctx.kernels.isnan(line, out=flag)
-    ctx.kernels.logical_not(flag, out=flag)
-    rank = ctx.empty((1,), dtypes.int64)
-    ctx.kernels.count_nonzero(flag, (0,), out=rank)
-    ctx.kernels.subtract(rank, 1, out=rank)
-    ctx.kernels.maximum(rank, 0, out=rank)
-    ctx.kernels.floor_divide(rank, 2, out=rank)
-    ctx.kernels.take_along(order, 0, rank, out=place)
 
 
 class ArgSort(Op):

@@ -53,8 +53,6 @@ CASES = [
     ),
     case("hardswish", "Hardswish", x_bytes),
     case("hardtanh", "Ramp", y_bytes, min_val=-0.5, max_val=1.5),
-    case("hardshrink", "Shrink", x_bytes),
-    case("softshrink", "Shrink", x_bytes),
     case("threshold", "Threshold", x_bytes, threshold=0.1, value=20.0),
     OpCase("prelu", "PReLU", ours.prelu, theirs.prelu, normal((4, 3, 5), (3,)), lambda x, w, out: x.nbytes + w.nbytes),
     OpCase(

@@ -27,5 +27,4 @@ CASES = [
     _row("dropout2d", "dropout2d", (3, 6, 4, 4), p=0.4),
     _row("dropout3d", "dropout3d", (6, 4, 3, 2), p=0.4),
     _row("alpha_dropout", "alpha_dropout", (7, 6, 5), p=0.3),
-    _row("feature_alpha_dropout", "feature_alpha_dropout", (4, 5, 3, 3), p=0.3),
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -40,11 +39,6 @@ def filled(x: Any, i: Any) -> Any:
 
 def put(x: Any, i: Any, v: Any) -> Any:
     return x.index_put((i,), v, accumulate=True)
-
-
-def index_mean(x: Any, index: Any, value: Any) -> Any:
-    with warnings.catch_warnings(action="ignore"):  # PyTorch calls it a beta
-        return x.index_reduce(0, index, value, "mean")
 
 
 GATHER = [[0, 1, 2, 0, 1], [3, 3, 1, 0, 2]]
@@ -91,5 +85,4 @@ CASES = [
         for reduce in ("sum", "mean", "prod", "amax", "amin")
         for own in (True, False)
     ],
-    same("index_mean", "ScatterReduce", index_mean, indexed((6, 5), [0, 2, 2], (3, 5))),
 ]

@@ -28,9 +28,7 @@ CASES = [
     row("sort_descending", "Sort", lambda x: x.sort(1, descending=True), indices),
     row("topk", "TopK", lambda x: x.topk(3, dim=1), indices),
     row("topk_smallest", "TopK", lambda x: x.topk(2, largest=False), indices),
-    row("kthvalue", "KthValue", lambda x: x.kthvalue(2, dim=0), indices),
     row("median_dim", "Median", lambda x: x.median(1, keepdim=True), indices),
     row("median", "MedianOfAll", lambda x: x.median(), lambda x, y: x.nbytes + y.nbytes),
-    row("nanmedian", "MedianOfAll", lambda x: x.nanmedian(), lambda x, y: x.nbytes + y.nbytes),
     row("argsort", "ArgSort", lambda x: x.argsort(1, descending=True), grad=False),
 ]
