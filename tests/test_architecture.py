@@ -156,8 +156,6 @@ def test_the_test_sees_an_import_that_runs_upwards():
 
 BACK = {
     "autograd/tensor functional/__init__": "for type checkers: the methods that are put on Tensor",
-    "functional/creation functional/convert": "as_tensor(tensor) is tensor.to()",
-    "functional/choose functional/index": "where(condition) is nonzero(condition)",
     "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
     "nn/parallel distributed/data_parallel": "for type checkers: DistributedDataParallel puts itself under PyTorch's name",
     "devices/random devices/base": "a generator has a device, a device has its generator",

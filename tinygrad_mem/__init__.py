@@ -53,9 +53,10 @@ from .dtypes import (
     uint64,
 )
 from .errors import OutOfMemoryError
-from .functional.creation import channels_last, channels_last_3d, contiguous_format, preserve_format, strided
-from .functional.creation import contiguous_format as legacy_contiguous_format
+from .functional.creation import strided
 from .functional.door import PUBLIC as _PUBLIC
+from .functional.formats import channels_last, channels_last_3d, contiguous_format, preserve_format
+from .functional.formats import contiguous_format as legacy_contiguous_format
 from .functional.typed import (
     BFloat16Tensor,
     BoolTensor,

@@ -53,11 +53,11 @@ from .dtypes import uint16 as uint16
 from .dtypes import uint32 as uint32
 from .dtypes import uint64 as uint64
 from .errors import OutOfMemoryError as OutOfMemoryError
-from .functional.creation import channels_last as channels_last
-from .functional.creation import channels_last_3d as channels_last_3d
-from .functional.creation import contiguous_format as contiguous_format
-from .functional.creation import preserve_format as preserve_format
 from .functional.creation import strided as strided
+from .functional.formats import channels_last as channels_last
+from .functional.formats import channels_last_3d as channels_last_3d
+from .functional.formats import contiguous_format as contiguous_format
+from .functional.formats import preserve_format as preserve_format
 from .functional.typed import BFloat16Tensor as BFloat16Tensor
 from .functional.typed import BoolTensor as BoolTensor
 from .functional.typed import ByteTensor as ByteTensor
@@ -242,11 +242,9 @@ from .functional.gather import scatter_add as scatter_add
 from .functional.gather import scatter_reduce as scatter_reduce
 from .functional.gather import take as take
 from .functional.gather import take_along_dim as take_along_dim
-from .functional.index import argwhere as argwhere
 from .functional.index import index_put as index_put
 from .functional.index import index_put_ as index_put_
 from .functional.index import masked_select as masked_select
-from .functional.index import nonzero as nonzero
 from .functional.join import atleast_1d as atleast_1d
 from .functional.join import bincount as bincount
 from .functional.join import broadcast_tensors as broadcast_tensors
@@ -269,6 +267,8 @@ from .functional.linalg import mv as mv
 from .functional.linalg import outer as outer
 from .functional.linalg import tensordot as tensordot
 from .functional.linalg import trace as trace
+from .functional.nonzero import argwhere as argwhere
+from .functional.nonzero import nonzero as nonzero
 from .functional.quantile import mode as mode
 from .functional.quantile import quantile as quantile
 from .functional.random import bernoulli as bernoulli

@@ -16,6 +16,7 @@ from .compare import eq, gt, isnan, logical_and, logical_not, lt
 from .convert import copy_
 from .door import AS_IS, public
 from .elementwise import Number, mul
+from .nonzero import nonzero
 from .unary import log
 
 
@@ -64,8 +65,6 @@ def where(condition: Tensor, input: Tensor | Number | None = None, other: Tensor
         TypeError: one of input and other alone.
     """
     if input is None and other is None:
-        from .index import nonzero
-
         return nonzero(condition, as_tuple=True)
     if input is None or other is None:
         raise ArgumentTypeError("where(): expected both input and other, or neither of them, found one")

@@ -13,8 +13,8 @@ from ..devices import device as Device
 from ..errors import ArgumentTypeError, DeviceError
 from ..ops import convert as ops
 from ..scope import local
-from .creation import formatted
 from .door import public
+from .formats import formatted
 
 
 @public("torch")

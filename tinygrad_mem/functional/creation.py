@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from .. import dtypes
-from ..absent import say_once
 from ..autograd.grad_mode import no_grad
 from ..autograd.known import REMEMBERED, remember
 from ..autograd.tensor import Tensor
@@ -17,27 +16,13 @@ from ..devices import device as Device
 from ..dtypes import borrowed
 from ..errors import ArgumentError, ArgumentTypeError, ShapeError
 from ..scope import local
+from .convert import to
 from .door import public
+from .formats import formatted
 from .host import host_array
 from .shape import sizes_of
 
-preserve_format, contiguous_format = "preserve_format", "contiguous_format"
 strided = Tensor.layout
-channels_last, channels_last_3d = "channels_last", "channels_last_3d"
-"""Values of ``memory_format``. It is accepted everywhere and changes nothing: new tensors are contiguous in any case."""
-
-
-def formatted(memory_format: Any) -> None:
-    """Warn once that ``channels_last`` changes nothing.
-
-    Raises:
-        ArgumentTypeError: it is not a memory format.
-    """
-    if memory_format in (channels_last, channels_last_3d):
-        said = "memory_format=channels_last changes nothing: arrays keep channels first, and use the same bytes"
-        say_once("channels_last", said)
-    elif memory_format not in (None, preserve_format, contiguous_format):
-        raise ArgumentTypeError(f"memory_format: expected contiguous_format or channels_last, found {memory_format!r}")
 
 
 def device_of(device: Any) -> Device:
@@ -114,8 +99,6 @@ def _device_for(data: Any, device: Any) -> Device:
 
 
 def _copied(data: Tensor, dtype: Any) -> Tensor:
-    from .convert import to
-
     known = data._constant()
     with no_grad():
         out = to(data, dtype=dtype, copy=True)

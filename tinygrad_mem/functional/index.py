@@ -11,13 +11,14 @@ from .. import dtypes
 from ..autograd.core import apply
 from ..autograd.inplace import apply_
 from ..autograd.tensor import Tensor
-from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DimensionError, DTypeError
+from ..errors import ArgumentError, ArgumentTypeError, DimensionError, DTypeError
 from ..ops import index as ops
 from ..ops import shape as shape_ops
 from . import elementwise, rewrite, shape
 from .creation import tensor
 from .door import WIDEST, public
 from .host import host_array
+from .nonzero import nonzero
 
 
 def _expanded(input: Tensor, key: Any) -> list:
@@ -312,28 +313,3 @@ def masked_select(input: Tensor, mask: Tensor) -> Tensor:
         )
     wanted = np.broadcast_shapes(tuple(input.shape), tuple(mask.shape))
     return getitem(input.expand(*wanted), mask.expand(*wanted))
-
-
-@public("torch", "Tensor")
-def nonzero(input: Tensor, *, as_tuple: bool = False) -> Any:
-    """Indices of elements that are not zero, int64: (n, dims), or one vector a dimension.
-
-    Raises:
-        DataDependenceError: on device meta, where their number is unknown.
-    """
-    if input.is_meta:
-        raise DataDependenceError(
-            "nonzero: how many elements are not zero depends on values, which device meta has not. "
-            "Use where(condition, a, b) or masked_fill, whose shapes do not depend on values."
-        )
-    found = np.nonzero(np.atleast_1d(input.detach()._host()))
-    if as_tuple:
-        return tuple(tensor(f, device=input.device) for f in found)
-    count = input.ndim
-    return tensor(np.stack(found[:count], 1) if count else np.empty((len(found[0]), 0), np.int64), device=input.device)
-
-
-@public("torch", "Tensor")
-def argwhere(input: Tensor) -> Tensor:
-    """:func:`nonzero`."""
-    return nonzero(input)

@@ -11,9 +11,10 @@ from ..autograd.shape import normalize_dim
 from ..autograd.tensor import Tensor
 from ..errors import ArgumentError, ArgumentTypeError, DataDependenceError, DTypeError, ShapeError
 from ..ops import search as ops
-from . import compare, creation, elementwise, gather, index, join, rearrange, reduce, rewrite, scan, shape
+from . import compare, creation, elementwise, gather, join, rearrange, reduce, rewrite, scan, shape
 from .door import public
 from .elementwise import Number
+from .nonzero import nonzero
 from .sort import argsort, sort
 
 
@@ -163,7 +164,7 @@ def unique_consecutive(input: Tensor, return_inverse: bool = False, return_count
     if whole.ndim > 1:
         differs = reduce.any(differs, [a for a in range(whole.ndim) if a != axis])
     new = join.cat([creation.ones(min(size, 1), dtype=dtypes.bool, device=x.device), differs])
-    first = shape.reshape(index.nonzero(new), -1)
+    first = shape.reshape(nonzero(new), -1)
     result: list[Tensor] = [gather.index_select(whole, axis, first)]
     if return_inverse:
         inverse = elementwise.sub(scan.cumsum(new, 0), 1)

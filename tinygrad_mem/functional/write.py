@@ -9,6 +9,7 @@ from ..errors import DTypeError, ShapeError
 from . import index as indexing
 from . import shape
 from .door import public
+from .nonzero import nonzero
 
 Number = int | float | bool
 
@@ -30,7 +31,7 @@ def masked_scatter_(input: Tensor, mask: Tensor, source: Tensor) -> Tensor:
         raise DTypeError(
             f"masked_scatter_: expected self and source to have same dtypes but got {input.dtype} and {source.dtype}"
         )
-    places = indexing.nonzero(shape.expand(mask, input.shape), as_tuple=True)
+    places = nonzero(shape.expand(mask, input.shape), as_tuple=True)
     count = places[0].size(0) if input.ndim else int(mask.item())
     if source.numel() < count:
         raise ShapeError(

@@ -1,12 +1,12 @@
 """CuPy kernels. Every function computes into the buffers that it is given; none allocates."""
 
 from .activation import *
-from .addcmul import *
 from .attention import *
 from .blockwise import *
+from .computed import *
 from .conv import *
 from .ctc import *
-from .divide import *
+from .division import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *
@@ -20,7 +20,6 @@ from .linear_loss import *
 from .loss import *
 from .norm import *
 from .optim import *
-from .piecewise import *
 from .pool import *
 from .quantize import *
 from .random import *

@@ -1,4 +1,4 @@
-"""Operands in a form that CuPy's ufuncs do not copy."""
+"""CuPy's ufuncs as kernels: operands in a form that they do not copy."""
 
 from __future__ import annotations
 
@@ -27,3 +27,17 @@ def apart(x: Any, out: Any) -> Any:
     block = _cupy.cuda.UnownedMemory(x.data.mem.ptr - 1, x.data.mem.size + 1, x, x.data.device_id)
     place = _cupy.cuda.MemoryPointer(block, x.data.ptr - x.data.mem.ptr + 1)
     return _cupy.ndarray(x.shape, x.dtype, place, x.strides)
+
+
+def ufunc(function: Any, wide: bool = False) -> Any:
+    """The kernel out = ``function`` of its operands. ``wide``: float16 and a number are computed in float32: the number is not
+    rounded to float16 first.
+    """
+
+    def kernel(*given: Any, out: Any = None) -> None:
+        *read, out = given if out is None else (*given, out)
+        operands = [apart(x, out) for x in read]
+        as_float = wide and out.dtype.char == "e" and any(isinstance(x, (float, int)) for x in operands)
+        function(*operands, out=out, casting="unsafe", **({"dtype": "f"} if as_float else {}))
+
+    return kernel

@@ -103,7 +103,7 @@ def _forward(job, work, out, lse):
                     first = _np.int32(number == 0)
                     state = (scores, weights, tops, totals, sums, width, first, *_sight(job, *where), *_dropout(job, *where))
                     _launch("attention_softmax", job.q, tile, *state)
-                    _gemm(weights, job.v[head, seen], sums, number > 0)
+                    _gemm(weights, job.v[head, seen], sums, beta=number > 0)
                 if not columns:
                     sums.fill(0)
                     totals.fill(0)
@@ -215,7 +215,7 @@ def _by_rows(job, grads, cut, head, work):
                 to_key, to_value = (_at(g, (head, seen)) for g in (grads.gk, grads.gv))
                 scaled = _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
                 if total is not None:
-                    _gemm(scaled, job.k[head, seen], total, number > 0)
+                    _gemm(scaled, job.k[head, seen], total, beta=number > 0)
             if total is not goal:
                 _cupy.copyto(goal, total, casting="unsafe")
 
@@ -295,7 +295,7 @@ def _tile(job, grads, where, inner, gk, gv, space):
     query, gy = job.q[head, group, part], grads.gy[head, group, part]
     softmax, slopes, weights = _softmax(job, grads, where, space)
     if gv is not None:
-        _gemm(weights.transpose(0, 2, 1), gy, gv, True)
+        _gemm(weights.transpose(0, 2, 1), gy, gv, beta=1)
     if inner is None:
         return None
     _gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
@@ -304,7 +304,7 @@ def _tile(job, grads, where, inner, gk, gv, space):
     if grads.gmask is not None:
         _add_to_mask(job, grads.gmask, slopes, where)
     if gk is not None:
-        _gemm(weights.transpose(0, 2, 1), query, gk, True)
+        _gemm(weights.transpose(0, 2, 1), query, gk, beta=1)
     return weights
 
 

@@ -1,73 +1,60 @@
 """Matrix products of cuBLAS on views, which can add to their result; float16 is accumulated in float32.
 
-``cupy.matmul`` copies operands and results that are not contiguous, into memory that it allocates. These do not.
+``cupy.matmul`` copies operands and results that are not contiguous, into memory that it allocates, and multiplies batches of
+float16 through float32 copies. These do not.
 """
 
 from __future__ import annotations
 
-import ctypes
+from typing import Any
+
+import numpy as np
 
 from ...scope import local as _local
 
-_REAL = {"e": 2, "f": 0, "d": 1}  # cudaDataType of half, float, double
-_COMPUTE = {"e": 68, "f": 68, "d": 70}  # cublasComputeType: 32 bits, 64 bits
-_DEFAULT = -1  # the algorithm
-_NARROW, _HALF_ONE = 64, 0x3C00  # 16 bits, for ``backends.accumulate_in``; the bits of a float16 1
+TYPES = {"e": (2, 68, np.float32), "f": (0, 68, np.float32), "d": (1, 70, np.float64)}
+"""dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
+_NARROW = (2, 64, np.float16)  # cublasComputeType_t 16F, for ``backends.accumulate_in``
+_HOST, _DEFAULT_ALGORITHM = 0, -1
 
 
-def _layout(a):
-    """(transposed, leading dimension, stride of the batch) of (batch, rows, columns) read in rows."""
-    size = a.itemsize
-    (_, rows, columns), (batch, down, right) = a.shape, a.strides
-    if right == size or columns == 1:
-        lead = columns if rows == 1 else down // size
-        if lead >= columns:
-            return 0, lead, batch // size
-    lead = rows if columns == 1 else right // size
-    if (down == size or rows == 1) and lead >= rows:
-        return 1, lead, batch // size
-    raise ValueError(f"no axis of the last two is contiguous: shape {a.shape}, strides {a.strides}")
+def _layout(x: Any) -> tuple[int, int, int]:
+    """(transposed, leading dimension, batch stride) of (batch, rows, columns) read in rows; a batch of one is repeated."""
+    (batch, rows, columns), (step, down, right), size = x.shape, x.strides, x.itemsize
+    step = step // size if batch > 1 else 0
+    if (right == size or columns == 1) and (down >= size * columns or rows == 1):
+        return 0, max(down // size if rows > 1 else columns, columns), step
+    if (down == size or rows == 1) and (right >= size * rows or columns == 1):
+        return 1, max(right // size if columns > 1 else rows, rows), step
+    raise ValueError(f"a product of strides {x.strides} and shape {x.shape}: make the array contiguous first")
 
 
-def gemm(a, b, out, add=False):
-    """out = a @ b (or += a @ b) of (batch, m, k), (batch, k, n), (batch, m, n); a batch of one in a or b is repeated."""
-    from cupy.cuda.device import get_cublas_handle
+def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0) -> None:
+    """out = alpha * (x @ y) + beta * out, of (batch, m, k), (batch, k, n), (batch, m, n). The rows of out are contiguous."""
+    from cupy.cuda import device
     from cupy_backends.cuda.libs import cublas
 
-    batch, m, n = out.shape
-    k = a.shape[2]
     if out.size == 0:
         return
-    kind = "e" if a.dtype.char == "e" else out.dtype.char
-    narrow = kind == "e" and _local.narrow_sums == "e"
-    scalar = ctypes.c_double if kind == "d" else ctypes.c_uint16 if narrow else ctypes.c_float
-    one, beta = scalar(_HALF_ONE if narrow else 1), scalar((_HALF_ONE if narrow else 1) if add else 0)
-    left, right, result = _layout(a), _layout(b), _layout(out)
-    if result[0]:
+    kind = "e" if x.dtype.char == "e" else out.dtype.char
+    _, compute, real = _NARROW if kind == "e" and _local.narrow_sums == "e" else TYPES[kind]
+    (x_how, x_lead, x_step), (y_how, y_lead, y_step), (turned, lead, step) = _layout(x), _layout(y), _layout(out)
+    if turned:
         raise ValueError("the rows of a product must be contiguous")
-    # cuBLAS is column-major: the transposed product out^T = b^T a^T in the same memory
-    cublas.gemmStridedBatchedEx(
-        get_cublas_handle(),
-        right[0],
-        left[0],
-        n,
-        m,
-        k,
-        ctypes.addressof(one),
-        b.data.ptr,
-        _REAL[b.dtype.char],
-        right[1],
-        right[2] if b.shape[0] > 1 else 0,
-        a.data.ptr,
-        _REAL[a.dtype.char],
-        left[1],
-        left[2] if a.shape[0] > 1 else 0,
-        ctypes.addressof(beta),
-        out.data.ptr,
-        _REAL[out.dtype.char],
-        result[1],
-        result[2],
-        batch,
-        _NARROW if narrow else _COMPUTE[kind],
-        _DEFAULT,
-    )
+    x_kind, y_kind, out_kind = (TYPES[a.dtype.char][0] for a in (x, y, out))
+    count, m, n = out.shape
+    times, plus = np.full(1, alpha, real), np.full(1, beta, real)
+    gpu: Any = device  # unknown to a type checker without a GPU
+    handle = gpu.get_cublas_handle()
+    before = cublas.getPointerMode(handle)
+    cublas.setPointerMode(handle, _HOST)
+    # fmt: off
+    try:  # cuBLAS is column-major: out.T = y.T @ x.T in the same memory
+        cublas.gemmStridedBatchedEx(
+            handle, y_how, x_how, n, m, x.shape[2], times.ctypes.data,
+            y.data.ptr, y_kind, y_lead, y_step, x.data.ptr, x_kind, x_lead, x_step, plus.ctypes.data,
+            out.data.ptr, out_kind, lead, step, count, compute, _DEFAULT_ALGORITHM,
+        )
+    finally:
+        cublas.setPointerMode(handle, before)
+    # fmt: on

@@ -12,10 +12,10 @@ import numpy as _np
 
 from ..dynamic_map import borders as _borders
 from ..dynamic_map import dynamic_map as _dynamic_map
+from .c_names import NAMES as _NAMES
 from .places import SOURCE as _PLACES
 from .places import places as _places
 
-_TYPES = {"e": "__half", "f": "float", "d": "double"}
 _THREADS = 256
 
 
@@ -98,7 +98,7 @@ def _kernel(name, p, g):
     head = _table("VALUES", [_dynamic_map(False), _dynamic_map(True)])
     head += _table("BORDERS", [_borders(False)[:-1], _borders(True)[:-1]])  # the last one, infinity, is never compared with
     wide = "double" if p == "d" else "float"
-    types = f"typedef {_TYPES[p]} P;\ntypedef {_TYPES[g]} G;\ntypedef {wide} W;\n"
+    types = f"typedef {_NAMES[p]} P;\ntypedef {_NAMES[g]} G;\ntypedef {wide} W;\n"
     source = "#include <cuda_fp16.h>\n" + types + head + _PLACES + _SOURCE
     return _cupy.RawModule(code=source).get_function(name)  # pyright: ignore
 

@@ -12,6 +12,8 @@ from typing import NamedTuple as _NamedTuple
 import cupy as _cupy
 import numpy as _np
 
+from ..numpy.fast.conv_geometry import Geometry as _Geometry
+from ..numpy.fast.conv_geometry import lift as _lift
 from ..numpy.fast.windows import overlaps as _overlaps
 from . import blas as _blas
 from . import conv_source as _source
@@ -19,52 +21,10 @@ from . import conv_source as _source
 _WORKSPACE = 64 << 20  # bytes, at most, unless the least possible tile is larger
 
 
-class _Geometry(_NamedTuple):
-    """Shapes with three spatial axes; ``cin`` and ``cout`` are channels per group."""
-
-    images: int
-    groups: int
-    cin: int
-    cout: int
-    inside: tuple
-    outside: tuple
-    kernel: tuple
-    stride: tuple
-    low: tuple
-    dilation: tuple
-
-    @property
-    def taps(self):
-        a, b, c = self.kernel
-        return a * b * c
-
-    @property
-    def pixels(self):
-        a, b, c = self.outside
-        return a * b * c
-
-    def integers(self, channels):
-        """The arguments that every kernel takes first."""
-        return (channels, *self.inside, *self.outside, *self.kernel, *self.stride, *self.low, *self.dilation)
-
-
-def _lift(sizes, fill):
-    return (fill,) * (3 - len(sizes)) + tuple(sizes)
-
-
-def _geometry(x_shape, w_shape, y_shape, stride, low, dilation, groups):
-    return _Geometry(
-        x_shape[0],
-        groups,
-        w_shape[1],
-        w_shape[0] // groups,
-        _lift(x_shape[2:], 1),
-        _lift(y_shape[2:], 1),
-        _lift(w_shape[2:], 1),
-        _lift(stride, 1),
-        _lift(low, 0),
-        _lift(dilation, 1),
-    )
+def _integers(geo, channels):
+    """The arguments that every kernel takes first."""
+    values = (channels, *geo.inside, *geo.outside, *geo.kernel, *geo.stride, *geo.low, *geo.dilation)
+    return _ints(values)
 
 
 @_functools.cache
@@ -114,7 +74,7 @@ def _plan(geo, kind, itemsize):
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
-    geo = _geometry(x_shape, w_shape, y_shape, stride, low, dilation, groups)
+    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     if groups > 1 or 0 in x_shape or 0 in y_shape or 0 in w_shape:
         return 1
     plan = _plan(geo, kind, dtype.itemsize)
@@ -128,7 +88,7 @@ def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, group
 def _columns(geo, x, cols, images, first, pixels, by_image, by_row):
     """Fill ``cols`` with the windows of x, images and pixels of one tile."""
     total = images * geo.cin * geo.taps * pixels
-    arguments = (*_ints(geo.integers(geo.cin)), x, *_steps(x), cols, images, first, pixels, by_image, by_row)
+    arguments = (*_integers(geo, geo.cin), x, *_steps(x), cols, images, first, pixels, by_image, by_row)
     _launch("conv_columns", x, total, arguments)
 
 
@@ -146,10 +106,10 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if x.size == 0 or w.size == 0:
         _nothing(bias, out)
         return
-    geo = _geometry(x.shape, w.shape, out.shape, stride, low, dilation, groups)
+    geo = _Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
         shift = 0 if bias is None else bias
-        arguments = (*_ints(geo.integers(geo.cin)), x, *_steps(x), w, shift, out, geo.images, *_ints((groups, geo.cout)))
+        arguments = (*_integers(geo, geo.cin), x, *_steps(x), w, shift, out, geo.images, *_ints((groups, geo.cout)))
         _launch("conv_grouped", x, out.size, arguments)
         return
     plan = _plan(geo, "forward", x.itemsize)
@@ -174,10 +134,10 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
     if gy.size == 0 or w.size == 0:
         _nothing(bias, out)
         return
-    geo = _geometry(out.shape, w.shape, gy.shape, stride, low, dilation, groups)
+    geo = _Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     if groups > 1:
         shift = 0 if bias is None else bias
-        arguments = (*_ints(geo.integers(geo.cin)), gy, w, shift, out, geo.images, *_ints((groups, geo.cout)))
+        arguments = (*_integers(geo, geo.cin), gy, w, shift, out, geo.images, *_ints((groups, geo.cout)))
         _launch("conv_grouped_input", gy, out.size, arguments)
         return
     plan = _plan(geo, "input", gy.itemsize)
@@ -194,7 +154,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
             _blas.gemm(part, gradient[n : n + images], cols)
             target = out[n : n + images, c : c + channels]
             added = 0 if bias is None else bias[c : c + channels]
-            arguments = (*_ints(geo.integers(channels)), cols, added, target, images, geo.cin * area, area)
+            arguments = (*_integers(geo, channels), cols, added, target, images, geo.cin * area, area)
             _launch("conv_gather", gy, images * channels * area, arguments)
 
 
@@ -205,10 +165,10 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if gy.size == 0 or x.size == 0:
         out.fill(0)
         return
-    geo = _geometry(x.shape, out.shape, gy.shape, stride, low, dilation, groups)
+    geo = _Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
         steps = _steps(x)
-        arguments = (*_ints(geo.integers(geo.cin)), gy, x, *steps, out, geo.images, *_ints((groups, geo.cout)))
+        arguments = (*_integers(geo, geo.cin), gy, x, *steps, out, geo.images, *_ints((groups, geo.cout)))
         _launch("conv_grouped_weight", gy, out.size * 256, arguments)
         return
     plan, depth = _plan(geo, "weight", gy.itemsize), geo.cin * geo.taps
@@ -229,7 +189,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
             tile = buffer[depth * width : (depth + geo.cout) * width].reshape(geo.cout, images, pixels)
             _columns(geo, x[n : n + images], cols, images, first, pixels, pixels, width)
             _cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
-            _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, add)
+            _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, beta=add)
             add = True
     if gy.itemsize == 2:
         _cupy.copyto(out, total.reshape(out.shape), casting="unsafe")
@@ -256,7 +216,7 @@ def fold_windows(x, kernel, stride, low, dilation, out):
         out.fill(0)
         return
     blocks = (*x.shape[:2], *x.shape[2 + len(kernel) :])
-    geo = _geometry(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1)
+    geo = _Geometry.of(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1, x.dtype)
     area = out[0, 0].size
-    arguments = (*_ints(geo.integers(geo.cin)), x, 0, out, geo.images, geo.cin * area, area)
+    arguments = (*_integers(geo, geo.cin), x, 0, out, geo.images, geo.cin * area, area)
     _launch("conv_gather", x, out.size, arguments)

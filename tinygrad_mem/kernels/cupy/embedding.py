@@ -12,9 +12,9 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
-_TYPES |= {c: (n, n) for c, n in (("?", "bool"), ("b", "signed char"), ("B", "unsigned char"), ("h", "short"), ("i", "int"))}
-_TYPES |= dict.fromkeys("lq", ("long long", "long long"))
+from .c_names import NAMES as _NAMES
+from .c_names import TYPES as _TYPES
+
 _THREADS = 128
 
 _SOURCE = """
@@ -230,8 +230,7 @@ extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S
 
 @_cache
 def _rows_kernel(name, values, sums, table, state="f"):
-    names = {kind: first for kind, (first, _) in _TYPES.items()}
-    code = _ROWS.format(T=names[values], A=names[sums], P=names[table], S=names[state])
+    code = _ROWS.format(T=_NAMES[values], A=_NAMES[sums], P=_NAMES[table], S=_NAMES[state])
     return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 

@@ -11,7 +11,9 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+from .c_names import NAMES as _NAMES
+from .c_names import TYPES as _TYPES
+
 _THREADS = 128
 
 _SOURCE = """
@@ -133,8 +135,7 @@ extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out
 @_cache
 def _kernel(name, kind, index="q", place="i"):
     t, a = _TYPES[kind]
-    integers = {"i": "int", "l": "long long", "q": "long long"}
-    code = _SOURCE.format(T=t, A=a, I=integers[index], P=integers[place])
+    code = _SOURCE.format(T=t, A=a, I=_NAMES[index], P=_NAMES[place])
     return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 

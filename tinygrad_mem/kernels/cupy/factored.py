@@ -10,10 +10,10 @@ import numpy as _np
 
 from ..numpy.factored import SUMS as _SUMS
 from ..numpy.factored import adafactor_workspace as _numpy_workspace
+from .c_names import NAMES as _NAMES
 from .places import SOURCE as _PLACES
 from .places import places as _places
 
-_TYPES = {"e": "__half", "f": "float", "d": "double"}
 _BLOCKS, _THREADS = _SUMS - 2, 256  # most blocks of a sum over everything, and threads per block
 
 _SOURCE = """
@@ -106,7 +106,7 @@ extern "C" __global__ void move(P* p, Places ps, const G* g, Places gs, const S*
 
 @_cache
 def _kernel(name, p, g, state):
-    types = "".join(f"typedef {_TYPES[kind]} {letter};\n" for letter, kind in (("P", p), ("G", g), ("S", state)))
+    types = "".join(f"typedef {_NAMES[kind]} {letter};\n" for letter, kind in (("P", p), ("G", g), ("S", state)))
     return _cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + _PLACES + _SOURCE).get_function(name)  # pyright: ignore
 
 

@@ -8,9 +8,9 @@ from functools import cache as _cache
 
 import cupy as _cupy
 
+from .c_names import TYPES as _TYPES
 from .fused import Fused as _Fused
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
 _THREADS = 256
 
 _SOURCE = """

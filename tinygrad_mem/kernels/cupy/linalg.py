@@ -1,24 +1,14 @@
-"""Matrix products through cuBLAS, into the given buffer. float16 is accumulated in float32.
-
-``cupy.matmul`` multiplies batches of float16 through float32 copies, so cuBLAS is called directly. It is column-major: it
-computes out = x @ y as out.T = y.T @ x.T, which needs no copy.
-"""
+"""Matrix products through cuBLAS, into the given buffer. float16 is accumulated in float32."""
 
 from __future__ import annotations
-
-from typing import Any as _Any
 
 import cupy as _cupy
 import numpy as _numpy
 
-from ...scope import local as _local
 from ..grouped import each_group as _each_group
+from .blas import TYPES as _TYPES
 from .blas import gemm as _gemm
 from .fused import Fused as _Fused
-
-_TYPES = {"e": (2, 68, _numpy.float32), "f": (0, 68, _numpy.float32), "d": (1, 70, _numpy.float64)}
-"""dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
-_PLAIN, _TURNED, _HOST, _DEFAULT_ALGORITHM = 0, 1, 0, -1
 
 
 def matmul_workspace(x_shape, y_shape, dtype):
@@ -51,12 +41,12 @@ def matmul(x, y, work, out):
         xs = _cupy.broadcast_to(x, (*out.shape[:-2], m, k))
         _integers(xs, _cupy.broadcast_to(y, (*out.shape[:-2], k, n)), m, n, k, out)
     elif out.ndim == 2:
-        _products(x[None], y[None], out[None])
+        _gemm(x[None], y[None], out[None])
     else:
         xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
         ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
         for index in _numpy.ndindex(out.shape[:-3]):
-            _products(xs[index], ys[index], out[index])
+            _gemm(xs[index], ys[index], out[index])
 
 
 def matmul_add(x, y, addend, alpha, beta, work, out):
@@ -68,10 +58,10 @@ def matmul_add(x, y, addend, alpha, beta, work, out):
     xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
     ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     if out.ndim == 2:
-        _products(x[None], y[None], out[None], alpha, beta)
+        _gemm(x[None], y[None], out[None], alpha, beta)
         return
     for index in _numpy.ndindex(out.shape[:-3]):
-        _products(xs[index], ys[index], out[index], alpha, beta)
+        _gemm(xs[index], ys[index], out[index], alpha, beta)
 
 
 def grouped_matmul(x, y, ends, work, out):
@@ -115,44 +105,4 @@ def solve_triangular(a, b, upper, unit, work, out):
 def add_matmul(x, y, out):
     """out += x @ y, of matrices of float32 or float64."""
     if x.shape[1]:
-        _gemm(x[None], y[None], out[None], add=True)
-
-
-def _layout(x):
-    """(operation, leading dimension) with which cuBLAS reads the last two axes as their transpose."""
-    (rows, columns), (down, right), size = x.shape[-2:], x.strides[-2:], x.itemsize
-    if (right == size or columns == 1) and (down >= size * columns or rows == 1):
-        return _PLAIN, max(down // size if rows > 1 else columns, columns)
-    if (down == size or rows == 1) and (right >= size * rows or columns == 1):
-        return _TURNED, max(right // size if columns > 1 else rows, rows)
-    raise ValueError(f"matmul: strides {x.strides} of shape {x.shape} are not BLAS's; make the array contiguous first")
-
-
-def _products(x, y, out, alpha=1.0, beta=0.0):
-    """out = alpha * (x @ y) + beta * out: a batch along the first axis, a stride apart; the rows of out are contiguous."""
-    from cupy.cuda import device
-    from cupy_backends.cuda.libs import cublas
-
-    kind, compute, real = _TYPES[out.dtype.char]
-    if out.dtype is _local.narrow_sums:
-        compute, real = 64, _numpy.float16  # cublasComputeType_t 16F
-    (x_how, x_lead), (y_how, y_lead) = _layout(x), _layout(y)
-    count, m, n = out.shape
-    size = out.itemsize
-    times, plus = _numpy.full(1, alpha, real), _numpy.full(1, beta, real)
-    gpu: _Any = device  # unknown to a type checker without a GPU
-    handle = gpu.get_cublas_handle()
-    before = cublas.getPointerMode(handle)
-    cublas.setPointerMode(handle, _HOST)
-    # fmt: off
-    try:
-        cublas.gemmStridedBatchedEx(
-            handle, y_how, x_how, n, m, x.shape[2], times.ctypes.data,
-            y.data.ptr, kind, y_lead, y.strides[0] // size,
-            x.data.ptr, kind, x_lead, x.strides[0] // size, plus.ctypes.data,
-            out.data.ptr, kind, out.strides[1] // size if m > 1 else n, out.strides[0] // size,
-            count, compute, _DEFAULT_ALGORITHM,
-        )
-    finally:
-        cublas.setPointerMode(handle, before)
-    # fmt: on
+        _gemm(x[None], y[None], out[None], beta=1)

@@ -11,7 +11,8 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+from .c_names import TYPES as _TYPES
+
 _THREADS = 128
 
 _HEAD = """

@@ -12,9 +12,9 @@ from math import prod as _prod
 
 import cupy as _cupy
 
+from .c_names import TYPES as _TYPES
 from .fused import Fused as _Fused
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
 _THREADS = 256
 
 _SOURCE = """

@@ -12,10 +12,10 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
-_TYPES |= {
-    c: (n, n) for c, n in (("b", "signed char"), ("B", "unsigned char"), ("h", "short"), ("i", "int"), ("l", "long long"))
-}
+from ..numpy.fast.conv_geometry import lift as _lift
+from .c_names import NAMES as _NAMES
+from .c_names import TYPES as _TYPES
+
 _THREADS = 256
 
 _SOURCE = """
@@ -183,9 +183,8 @@ extern "C" __global__ void unpool(const T* g, const wide* index, T* r, wide plan
 
 @_cache
 def _kernel(name, char, index_char):
-    number, wide = _TYPES[char if char != "q" else "l"]
-    index = {"B": "unsigned char", "h": "short", "i": "int"}[index_char]
-    return _cupy.RawKernel(_SOURCE.format(T=number, A=wide, I=index), name)
+    number, wide = _TYPES[char]
+    return _cupy.RawKernel(_SOURCE.format(T=number, A=wide, I=_NAMES[index_char]), name)
 
 
 def _run(name, array, total, *arguments, index=None, threads=1):
@@ -194,10 +193,6 @@ def _run(name, array, total, *arguments, index=None, threads=1):
     if blocks:
         arguments = tuple([0 if a is None else a for a in arguments])
         _kernel(name, array.dtype.char, "B" if index is None else index.dtype.char)((blocks,), (_THREADS,), arguments)
-
-
-def _lift(sizes, fill):
-    return (fill,) * (3 - len(sizes)) + tuple(sizes)
 
 
 def _sizes(inside, outside):

@@ -9,9 +9,9 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
+from .c_names import TYPES as _TYPES
 from .philox import SOURCE as _PHILOX
 
-_TYPES = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
 _THREADS = 128
 
 _SOURCE = """

@@ -40,9 +40,7 @@ _normal = _drawn(
     "normal",
 )
 _exponential = _drawn(
-    ", float64 rate",
-    "z = Z(-log(((double)philox_at(seed, call, i) + 1.0) * 2.3283064365386963e-10) / rate)",
-    "exponential",
+    ", float64 rate", "z = Z(-log(((double)philox_at(seed, call, i) + 1.0) * 2.3283064365386963e-10) / rate)", "exponential"
 )
 _integers = _drawn(
     ", int64 low, uint64 span",

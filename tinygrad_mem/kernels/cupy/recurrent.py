@@ -11,6 +11,7 @@ import cupy as _cupy
 import numpy as _np
 
 from . import blas as _blas
+from .c_names import NAMES as _NAMES
 
 _THREADS = 256
 
@@ -102,8 +103,7 @@ extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, cons
 
 @_cache
 def _kernel(name, kind, out):
-    names = {"e": "__half", "f": "float", "d": "double"}
-    return _cupy.RawModule(code=_SOURCE.format(T=names[kind], Y=names[out])).get_function(name)  # pyright: ignore
+    return _cupy.RawModule(code=_SOURCE.format(T=_NAMES[kind], Y=_NAMES[out])).get_function(name)  # pyright: ignore
 
 
 def _run(name, count, width, arguments, kind, out=None):
@@ -146,7 +146,7 @@ def finish(later):
 
 def add_product(a, b, out):
     """out += a @ b, of matrices."""
-    _blas.gemm(a[None], b[None], out[None], add=True)
+    _blas.gemm(a[None], b[None], out[None], beta=1)
 
 
 def add_sum(rows, out):

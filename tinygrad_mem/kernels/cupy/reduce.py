@@ -257,20 +257,9 @@ def logsumexp(x, axes, top, out):
     _log_add(top, out)
 
 
-_largest = _Reduction(
-    "T x",
-    "U y",
-    "(U)x",
-    "(a != a || a > b) ? a : b",
-    "y = a",
-    _MINUS_INF,
-    "tinygrad_mem_largest",
-)
+_largest = _Reduction("T x", "U y", "(U)x", "(a != a || a > b) ? a : b", "y = a", _MINUS_INF, "tinygrad_mem_largest")
 _logsumexp_backward = _Fused(
-    "T gy, T x, U y",
-    "V out",
-    "out = (V)((double)gy * exp((double)x - (double)y))",
-    "tinygrad_mem_logsumexp_backward",
+    "T gy, T x, U y", "V out", "out = (V)((double)gy * exp((double)x - (double)y))", "tinygrad_mem_logsumexp_backward"
 )
 
 

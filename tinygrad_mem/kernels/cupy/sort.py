@@ -13,18 +13,17 @@ from math import prod as _prod
 
 import cupy as _cupy
 
+from .c_names import NAMES as _NAMES
 from .fused import Fused as _Fused
 from .order_source import SOURCE as _SOURCE
 
 _TILE = 1024  # values that a block sorts
 _THREADS = 256
-_NAMES = {"e": "__half", "f": "float", "d": "double", "?": "unsigned char", "B": "unsigned char"}
-_NAMES |= {"b": "signed char", "h": "short", "i": "int", "l": "long long", "q": "long long"}
 
 
 @_cache
 def _kernel(name, char, index):
-    kind = _NAMES[char]
+    kind = "unsigned char" if char == "?" else _NAMES[char]
     return _cupy.RawKernel(_SOURCE.format(T=kind, A="float" if char == "e" else kind, I=_NAMES[index]), name)
 
 

@@ -6,7 +6,7 @@ from .attention import *
 from .blockwise import *
 from .conv import *
 from .ctc import *
-from .divide import *
+from .division import *
 from .dropout import *
 from .elementwise import *
 from .embedding import *

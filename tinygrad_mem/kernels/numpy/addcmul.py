@@ -8,19 +8,23 @@ from ..formula import formula
 from .fast import tiles
 
 
-@formula(lambda x, a, b, value: x + value * a * b)
+@formula(lambda x, a, b, value: x + value * a * b, traced=True)
 def addcmul(x, a, b, value, out):
     """out = x + value * a * b; x may be a number."""
     _added(np.multiply, x, a, b, value, out)
 
 
-@formula(lambda x, a, b, value: x + value * a / b)
+@formula(lambda x, a, b, value: x + value * (a / b), traced=True)
 def addcdiv(x, a, b, value, out):
     """out = x + value * a / b; x may be a number."""
     _added(np.divide, x, a, b, value, out)
 
 
-@formula(lambda x, end, weight: x + weight * (end - x))
+def _lerp(x, end, weight):
+    return np.where(np.abs(weight) < 0.5, x + weight * (end - x), end + (weight - 1) * (end - x))
+
+
+@formula(_lerp, traced=True)
 def lerp(x, end, weight, out):
     """out = x + weight * (end - x); from ``end`` where that is nearer, so that at weight 1 it is ``end`` itself."""
 

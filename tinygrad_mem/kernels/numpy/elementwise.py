@@ -10,6 +10,7 @@ import numpy as np
 
 from ...dtypes import HALVES as _HALVES
 from ...dtypes import is_floating as _is_floating
+from ..formula import Kernel as _Kernel
 from ..formula import formula
 from .fast import erf as _erf
 from .fast import halves, threads, tiles
@@ -60,6 +61,12 @@ def _on_cores(ufunc: Any, operands: tuple, out: np.ndarray) -> None:
     threads.split(flat.size, part)
 
 
+def _named(kernel: _Kernel, ufunc: Any, doc: str | None, traced: str) -> _Kernel:
+    vars(kernel).update(ufunc=ufunc, traced=traced)
+    kernel.__doc__, kernel.__name__ = doc, ufunc.__name__  # pyright: ignore[reportAttributeAccessIssue]
+    return kernel
+
+
 def _binary(ufunc: Any, says: str):
     small = 2 * _GRAIN
 
@@ -70,8 +77,7 @@ def _binary(ufunc: Any, says: str):
         else:
             _on_cores(ufunc, (x, y), out)
 
-    kernel.__doc__, kernel.__name__ = f"out = {says}.", ufunc.__name__
-    return kernel
+    return _named(kernel, ufunc, f"out = {says}.", "ufunc")
 
 
 def _arithmetic(ufunc: Any, says: str):
@@ -88,8 +94,7 @@ def _arithmetic(ufunc: Any, says: str):
         else:
             _on_cores(ufunc, (x, y), out)
 
-    kernel.__doc__, kernel.__name__ = plain.__doc__, ufunc.__name__
-    return kernel
+    return _named(kernel, ufunc, plain.__doc__, "arithmetic")
 
 
 def _is_wide(number: Any, half: np.dtype) -> bool:
@@ -107,8 +112,7 @@ def _unary(ufunc: Any, says: str):
         else:
             _on_cores(ufunc, (x,), out)
 
-    kernel.__doc__, kernel.__name__ = f"out = {says}.", ufunc.__name__
-    return kernel
+    return _named(kernel, ufunc, f"out = {says}.", "ufunc")
 
 
 add = _arithmetic(np.add, "x + y")
@@ -154,9 +158,6 @@ arctan = _unary(np.arctan, "atan(x)")
 sinh = _unary(np.sinh, "sinh(x)")
 cosh = _unary(np.cosh, "cosh(x)")
 tanh = _unary(np.tanh, "tanh(x)")
-arcsinh = _unary(np.arcsinh, "asinh(x)")
-arccosh = _unary(np.arccosh, "acosh(x)")
-arctanh = _unary(np.arctanh, "atanh(x)")
 floor = _unary(np.floor, "the largest integer not above x")
 ceil = _unary(np.ceil, "the smallest integer not below x")
 rint = _unary(np.rint, "the nearest integer, halves to even")
@@ -168,7 +169,7 @@ isinf = _unary(np.isinf, "whether x is infinite")
 isfinite = _unary(np.isfinite, "whether x is finite")
 
 
-@formula(lambda x: (x > 0) * 1.0 - (x < 0))
+@formula(lambda x: (x > 0) * 1.0 - (x < 0), traced=True)
 def sign(x, out):
     """out = 1 above, -1 below zero, 0 at zero and for nan."""
 
@@ -180,13 +181,13 @@ def sign(x, out):
     tiles.tiled_wide(run, out, x, temps=2, dtype=np.bool_)
 
 
-@formula(lambda x: 1.0 / x)
+@formula(lambda x: 1.0 / x, traced=True)
 def reciprocal(x, out):
     """out = 1 / x."""
     _on_cores(np.divide, (1.0, x), out)
 
 
-@formula(lambda x: 1.0 / np.sqrt(x))
+@formula(lambda x: 1.0 / np.sqrt(x), traced=True)
 def rsqrt(x, out):
     """out = 1 / sqrt(x)."""
     _on_cores(np.sqrt, (x,), out)
@@ -291,9 +292,6 @@ arctan_backward = computed(lambda gy, x, out: gy * (1.0 / (x**2 + 1.0)))
 sinh_backward = computed(lambda gy, x, out: gy * np.cosh(x))
 cosh_backward = computed(lambda gy, x, out: gy * np.sinh(x))
 tanh_backward = computed(lambda gy, y, out: gy * (1.0 - y**2))
-arcsinh_backward = computed(lambda gy, x, out: gy * (1.0 / np.sqrt(x**2 + 1.0)))
-arccosh_backward = computed(lambda gy, x, out: gy * (1.0 / np.sqrt(x**2 - 1.0)))
-arctanh_backward = computed(lambda gy, x, out: gy * (1.0 / (1.0 - x**2)))
 sigmoid_backward = computed(lambda gy, y, out: gy * ((1.0 - y) * y))
 erf_backward = computed(lambda gy, x, out: gy * (np.exp(-(x**2)) * (2 / _ROOT_PI)))
 erfc_backward = computed(lambda gy, x, out: gy * (np.exp(-(x**2)) * (-2 / _ROOT_PI)))

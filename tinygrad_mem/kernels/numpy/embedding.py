@@ -64,11 +64,7 @@ _STEP = 1 << 13  # indices at a time
 
 
 def check_rows(index, rows):
-    """Refuse indices outside of ``range(rows)``.
-
-    Raises:
-        DimensionError: there is one.
-    """
+    """Refuse indices outside of ``range(rows)``. Raises: DimensionError: there is one."""
     from ...errors import DimensionError
 
     if index.size:

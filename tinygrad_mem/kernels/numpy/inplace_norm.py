@@ -34,10 +34,7 @@ def _inplace_norm_backward(gz, y, scale, bias, rstd, slope, training):
     if training:
         middle, share = (np.mean(a, (0, 2))[:, None] for a in (gz, gz * normal))
         gx = gz - middle - normal * share
-    return {
-        "sums": np.stack([np.sum(gz, (0, 2)), np.sum(gz * normal, (0, 2))]),
-        "out": gx * column(rstd, 1) * column(scale, 1),
-    }
+    return {"sums": np.stack([np.sum(gz, (0, 2)), np.sum(gz * normal, (0, 2))]), "out": gx * column(rstd, 1) * column(scale, 1)}
 
 
 @formula(_inplace_norm_backward)

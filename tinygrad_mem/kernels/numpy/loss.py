@@ -76,7 +76,7 @@ def _loss(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
         losses = plain(**given)  # pyright: ignore[reportCallIssue]
         return losses if given["scale"] is None else np.sum(losses) * given["scale"]
 
-    return _kernel(plain, kernel, formula)
+    return _kernel(plain, kernel, formula, "loss")
 
 
 def _gradient(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
@@ -99,13 +99,13 @@ def _gradient(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
     def formula(**given: _Any) -> _Any:
         return given["gy"] * given["scale"] * plain(**given)  # pyright: ignore[reportCallIssue]
 
-    return _kernel(plain, kernel, formula)
+    return _kernel(plain, kernel, formula, "gradient")
 
 
-def _kernel(plain: _Any, kernel: _Any, formula: _Any) -> _Any:
+def _kernel(plain: _Any, kernel: _Any, formula: _Any, traced: str) -> _Any:
     """The kernel, and its formula, with the name and the arguments of ``plain``."""
     kernel = _wraps(plain)(kernel)
-    kernel.formula = _wraps(plain)(formula)
+    kernel.formula, kernel.plain, kernel.traced = _wraps(plain)(formula), plain, traced
     return kernel
 
 
@@ -149,11 +149,7 @@ def huber_loss_backward(gy, x, y, delta, factor, scale, out):
 
 
 def check_probabilities(x):
-    """Refuse elements outside of [0, 1].
-
-    Raises:
-        ArgumentError: there is one, or a nan.
-    """
+    """Refuse elements outside of [0, 1]. Raises: ArgumentError: there is one, or a nan."""
     if x.size and not (np.minimum.reduce(x, axis=None) >= 0 and np.maximum.reduce(x, axis=None) <= 1):
         raise _ArgumentError(
             "all elements of input should be between 0 and 1: pass it through sigmoid(), or use the _with_logits loss"

@@ -38,7 +38,7 @@ def _rule(*roots):
                 run, temps = _widened(run, temps, 2 + len(rest), narrow, squares), temps + len(narrow)
             tiles.tiled(run, p, g, *rest, temps=temps, dtype=wide)
 
-        kernel.formula, kernel.roots = plain, roots  # pyright: ignore[reportAttributeAccessIssue]
+        kernel.formula, kernel.roots, kernel.traced = plain, roots, "update"  # pyright: ignore[reportAttributeAccessIssue]
         return kernel
 
     return kernel_of

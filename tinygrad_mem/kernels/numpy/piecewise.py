@@ -10,7 +10,7 @@ from .fast import tiles
 from .fast.computed import computed
 
 
-@formula(lambda x: np.maximum(x, 0))
+@formula(lambda x: np.maximum(x, 0), traced=True)
 def relu(x, out):
     """out = max(x, 0)."""
     if out.size <= tiles.SMALL or not _is_floating(out.dtype):
@@ -25,7 +25,7 @@ def relu_backward(gy, y, out):
     return np.where(y <= 0, 0, gy)
 
 
-@formula(lambda x, slope: np.where(x > 0, x, slope * x))
+@formula(lambda x, slope: np.where(x > 0, x, slope * x), traced=True)
 def leaky_relu(x, slope, out):
     """out = x where x > 0, else slope * x."""
     (_larger if 0 <= slope <= 1 else _both_sides)(x, slope, out)
@@ -70,19 +70,6 @@ def hardswish_backward(gy, x, out):
 def window_backward(gy, s, low, high, scale, out):
     """out = scale * gy where low < s < high, else 0: the gradient of a ramp between two constants."""
     return np.where((s > low) & (s < high), gy, 0) * scale
-
-
-@computed
-def shrink(x, low, high, shift, out):
-    """out = 0 where low <= x <= high, else x moved towards zero by ``shift``."""
-    moved = x - np.sign(x) * shift if shift else x
-    return np.where((x <= high) & (x >= low), 0, moved)
-
-
-@computed
-def shrink_backward(gy, x, low, high, out):
-    """out = 0 where low <= x <= high, else gy."""
-    return np.where((x <= high) & (x >= low), 0, gy)
 
 
 @computed

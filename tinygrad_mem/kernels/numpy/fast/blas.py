@@ -164,10 +164,7 @@ def matmul(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> None:
 
         if out.ndim > 2 or (out.ndim == 2 and not matrices):
             apart = [x.ndim == out.ndim + (not matrices) and len(x) == len(out) for x in (a, b)]  # else one for all
-            cut(
-                len(out),
-                lambda i, j: np.matmul(a[i:j] if apart[0] else a, b[i:j] if apart[1] else b, out=out[i:j]),
-            )
+            cut(len(out), lambda i, j: np.matmul(a[i:j] if apart[0] else a, b[i:j] if apart[1] else b, out=out[i:j]))
         elif a.ndim == 1:
             cut(len(out), lambda i, j: np.matmul(a, b[:, i:j], out=out[i:j]))
         elif b.ndim == 1 or len(out) >= out.shape[1]:

@@ -245,12 +245,8 @@ def kind_of(x: Any) -> Any:
     return x
 
 
-def compiled(plain: Any, kinds: dict[str, Any], apart: bool) -> tuple[Any, int]:
-    """``run([out,] *arguments, *scratch)`` for one tile, and the number of scratch tiles that it needs.
-
-    A formula that returns a dict writes the arguments with these names; then ``run`` has no ``out``. ``apart``: ``out`` is not
-    one of the arguments.
-    """
+def traced(plain: Any, kinds: dict[str, Any]) -> tuple[list[Symbol], list[Symbol], Any]:
+    """The arguments that are symbols, the steps, and the results of a formula for arguments of these kinds."""
     steps: list[Symbol] = []
     known = {ZERO: 0, ONE: 1}
     given = {
@@ -258,14 +254,20 @@ def compiled(plain: Any, kinds: dict[str, Any], apart: bool) -> tuple[Any, int]:
         for name, kind in kinds.items()
     }
     results = plain(**given, **dict.fromkeys(inspect.signature(plain).parameters.keys() - given.keys()))
+    return [x for x in given.values() if isinstance(x, Symbol)], steps, results
+
+
+def compiled(plain: Any, kinds: dict[str, Any], apart: bool) -> tuple[Any, int]:
+    """``run([out,] *arguments, *scratch)`` for one tile, and the number of scratch tiles that it needs.
+
+    A formula that returns a dict writes the arguments with these names; then ``run`` has no ``out``. ``apart``: ``out`` is not
+    one of the arguments.
+    """
+    given, steps, results = traced(plain, kinds)
     several = isinstance(results, dict)
     if several:
         results = {name: x for name, x in results.items() if kinds[name] is not None}
-    writer = _Writer(
-        [x for x in given.values() if isinstance(x, Symbol)],
-        results if several else {"out": results},
-        apart and not several,
-    )
+    writer = _Writer(given, results if several else {"out": results}, apart and not several)
     writer.write(steps)
     names = [*([] if several else ["out"]), *kinds, *[f"t{k + 1}" for k in range(writer.temps)]]
     source = "\n    ".join([f"def run({', '.join(names)}):", *writer.lines])
@@ -322,5 +324,5 @@ def computed(plain: Callable[P, object]) -> Callable[P, None]:
         f"    tiled(run, out, {names}, temps=temps)",
     ]
     kernel = wraps(plain)(_made("\n".join(lines), name, {"written": written, "tiled": tiles.tiled_wide}))
-    kernel.formula = plain  # pyright: ignore[reportAttributeAccessIssue]
+    kernel.formula, kernel.traced = plain, "elements"  # pyright: ignore[reportAttributeAccessIssue]
     return kernel

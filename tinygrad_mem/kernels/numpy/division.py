@@ -17,11 +17,7 @@ _remainder = _binary(np.remainder, "x - y * floor(x / y)")
 
 
 def check_divisor(name, y):
-    """Refuse integer divisors with a 0 among them.
-
-    Raises:
-        DivisionError: there is one.
-    """
+    """Refuse integer divisors with a 0 among them. Raises: DivisionError: there is one."""
     if np.count_nonzero(y) < y.size:
         raise _DivisionError(f"{name}: ZeroDivisionError: integers divided by a tensor {list(y.shape)} that has a 0")
 

@@ -1,15 +1,16 @@
-"""Division that needs more than a ufunc: of integers, by 0, and its gradient. As in ``kernels/numpy/divide.py``."""
+"""Division that needs more than a ufunc: of integers, by 0, and its gradient. As in ``kernels/numpy/division.py``."""
 
 from __future__ import annotations
 
+import cupy as _cupy
+
 from ...dtypes import is_floating as _is_floating
-from .elementwise import _arithmetic, _binary, _fused
+from .apart import ufunc as _ufunc
+from .elementwise import _fused
 from .fused import Fused as _Fused
 
-_divide_y = _fused("G gy, X x, Y y", "-gy * (W(x) / W(y) / W(y))", "divide_backward_y", "G")
-_power = _arithmetic("power", "x ** y")
-_of_integers = _binary("remainder", "x - y * floor(x / y)")
-_integer_quotient = _binary("floor_divide", "floor(x / y)")
+_of_integers, _integer_quotient = _ufunc(_cupy.remainder), _ufunc(_cupy.floor_divide)
+_power = _ufunc(_cupy.power, wide=True)
 _floor_divide = _Fused(
     "X x, Y y",
     "Z z",
@@ -56,8 +57,3 @@ def power(x, y, out):
 def truncated_quotient(x, y, out):
     """out = x / y of integers, rounded towards zero."""
     _truncated_quotient(x, y, out)
-
-
-def divide_backward_y(gy, x, y, out):
-    """out = -gy * x / y / y: the square of y may be out of range where the result is not."""
-    _divide_y(gy, x, y, out)
