@@ -285,11 +285,7 @@ def listen(listener: Listener) -> None:
 
 
 def unlisten(listener: Listener) -> None:
-    """Remove ``listener``.
-
-    Raises:
-        ValueError: it was not added.
-    """
+    """Remove ``listener``. Raises: ValueError: it was not added."""
     with lock:
         if listener not in _listening:
             raise ValueError("this listener is not listening; listen() and unlisten() come in pairs")

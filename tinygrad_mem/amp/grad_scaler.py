@@ -369,11 +369,7 @@ def _refuse_steps_in_backward(loss: Tensor) -> None:
 
 
 def _gradients(optimizer: Any) -> list[Tensor]:
-    """The gradients of the optimizer's parameters, each once.
-
-    Raises:
-        ValueError: one is float16.
-    """
+    """The gradients of the optimizer's parameters, each once. Raises: ValueError: one is float16."""
     found: dict[int, Tensor] = {}
     for group in optimizer.param_groups:
         for p in group["params"]:

@@ -87,11 +87,7 @@ class Exchange(Shaped):
         return np.array(self.numpy(), dtype=dtype, copy=copy)
 
     def __array_wrap__(self, array: np.ndarray, context: Any = None, return_scalar: bool = False) -> Any:
-        """The result of a NumPy function of this tensor, as a tensor.
-
-        Raises:
-            DTypeError: the result's dtype is not offered.
-        """
+        """The result of a NumPy function of this tensor, as a tensor. Raises: DTypeError: the result's dtype is not offered."""
         return type(self)._wrap(borrowed(array), Device("cpu"))
 
     @property

@@ -197,19 +197,11 @@ class SparseTensor:
         return self._coalesced
 
     def indices(self) -> Tensor:
-        """The listed rows, (1, n) int64.
-
-        Raises:
-            ShapeError: it is not coalesced.
-        """
+        """The listed rows, (1, n) int64. Raises: ShapeError: it is not coalesced."""
         return self._indices_of("indices").unsqueeze(0)
 
     def values(self) -> Tensor:
-        """The values of the listed rows, (n, features).
-
-        Raises:
-            ShapeError: it is not coalesced.
-        """
+        """The values of the listed rows, (n, features). Raises: ShapeError: it is not coalesced."""
         self._indices_of("values")
         return self._parts[1]
 
@@ -284,11 +276,7 @@ class SparseTensor:
         return self
 
     def become_grad_of(self, leaf: Tensor) -> None:
-        """Set ``leaf.grad`` to this gradient.
-
-        Raises:
-            ShapeError: it has another shape, dtype or device.
-        """
+        """Set ``leaf.grad`` to this gradient. Raises: ShapeError: it has another shape, dtype or device."""
         if self.shape != leaf.array.shape or self.device is not leaf.device or self.dtype != leaf._dtype_of_grad(self):
             raise ShapeError(
                 f"assigned grad has data of a different size, type or device: expected {list(leaf.shape)}, {leaf.dtype} on "

@@ -272,11 +272,7 @@ class Tensor(Exchange, _Base):
         return RemovableHandle(self._post_accumulate, hook)
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this non-leaf tensor in ``grad``.
-
-        Raises:
-            GraphError: it requires no gradient.
-        """
+        """Keep the gradient of this non-leaf tensor in ``grad``. Raises: GraphError: it requires no gradient."""
         if not self.requires_grad:
             raise GraphError("can't retain_grad on Tensor that has requires_grad=False")
         if self.is_leaf or self._retains_grad:

@@ -58,11 +58,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The GPU that ``"cuda"`` means: the first.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """The GPU that ``"cuda"`` means: the first. Raises: DeviceError: there is none."""
     require("current_device")
     return 0
 
@@ -133,11 +129,7 @@ def manual_seed_all(seed: int) -> None:
 
 
 def synchronize(device: Any = None) -> None:
-    """Wait until a GPU (by default the first) has done its work.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Wait until a GPU (by default the first) has done its work. Raises: DeviceError: there is none."""
     Device("cuda" if device is None else device).synchronize()
 
 

@@ -79,11 +79,7 @@ def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
 
 
 def mem_get_info(device: Any = None) -> tuple[int, int]:
-    """Free bytes and all bytes of the GPU's memory.
-
-    Raises:
-        DeviceError: there is none.
-    """
+    """Free bytes and all bytes of the GPU's memory. Raises: DeviceError: there is none."""
     require("mem_get_info")
     import cupy
 

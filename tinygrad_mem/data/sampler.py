@@ -18,11 +18,7 @@ PIECE = 1024
 
 
 def whole_number(name: str, value: Any) -> int:
-    """``value``, if it is a positive integer.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """``value``, if it is a positive integer. Raises: ValueError: it is not."""
     if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
         raise ValueError(f"{name} should be a positive integer value, but got {name}={value}")
     return value
@@ -57,11 +53,7 @@ class RandomSampler(Sampler[int]):
     """
 
     def __init__(
-        self,
-        data_source: Sized,
-        replacement: bool = False,
-        num_samples: int | None = None,
-        generator: Generator | None = None,
+        self, data_source: Sized, replacement: bool = False, num_samples: int | None = None, generator: Generator | None = None
     ) -> None:
         super().__init__(data_source)
         if not isinstance(replacement, bool):

@@ -92,11 +92,7 @@ class Pass:
             self.ready.notify_all()
 
     def get(self, number: int, timeout: float) -> Any:
-        """Wait for batch ``number``.
-
-        Raises:
-            RuntimeError: it did not come within ``timeout`` seconds (0: wait for ever).
-        """
+        """Wait for batch ``number``. Raises: RuntimeError: it did not come within ``timeout`` seconds (0: wait for ever)."""
         with self.ready:
             if not self.ready.wait_for(lambda: number in self.results, timeout or None):
                 raise RuntimeError(f"DataLoader timed out after {timeout} seconds; raise timeout=, or set it to 0 to wait")

@@ -70,10 +70,7 @@ class Meta(CPU, kind="meta"):
 
     @classmethod
     def apart(cls, like: str) -> Meta:
-        """A device for one dry run, with its own pool, kernels and random numbers.
-
-        Raises: as :meth:`kernels_like`.
-        """
+        """A device for one dry run, with its own pool, kernels and random numbers. Raises: as :meth:`kernels_like`."""
         self: Any = object.__new__(cls)
         self.index, self.xp, self.whose, self.like = None, np, " of a prediction", like
         self.kernels, self.pool = cls.kernels_like(like), _DryPool("meta", reserve=False)

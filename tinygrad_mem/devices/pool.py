@@ -402,11 +402,7 @@ class Pool:
         return len(self._free_runs())
 
     def set_limit(self, size: int = 0) -> None:
-        """Limit ``total_bytes()`` to ``size`` bytes; 0 removes the limit.
-
-        Raises:
-            ValueError: ``size`` is negative.
-        """
+        """Limit ``total_bytes()`` to ``size`` bytes; 0 removes the limit. Raises: ValueError: ``size`` is negative."""
         if size < 0:
             raise ValueError(f"set_limit: size is {size}; give a number of bytes, or 0 for no limit")
         self._limit = int(size)

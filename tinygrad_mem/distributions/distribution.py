@@ -211,11 +211,7 @@ def broadcast_all(*values: Any) -> list[Tensor]:
 
 
 def one_of(name: str, probs: Any, logits: Any) -> Any:
-    """The one of the two that was given, as a tensor.
-
-    Raises:
-        ValueError: both or none was given.
-    """
+    """The one of the two that was given, as a tensor. Raises: ValueError: both or none was given."""
     if (probs is None) == (logits is None):
         raise ValueError(f"{name}: Either `probs` or `logits` must be specified, but not both.")
     return broadcast_all(logits if probs is None else probs)[0]

@@ -17,11 +17,7 @@ _NO_TICKET = (0, 0)
 
 
 def _dropout(input: Tensor, p: float) -> tuple[float, tuple[int, int]]:
-    """The probability and its ticket.
-
-    Raises:
-        ArgumentError: ``p`` is not a probability.
-    """
+    """The probability and its ticket. Raises: ArgumentError: ``p`` is not a probability."""
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
     return float(p), input.device.generator.ticket() if p > 0.0 else _NO_TICKET

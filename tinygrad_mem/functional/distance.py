@@ -151,12 +151,7 @@ def triplet_margin_loss(
 
 @public("nn.functional")
 def gaussian_nll_loss(
-    input: Tensor,
-    target: Tensor,
-    var: Tensor | float,
-    full: bool = False,
-    eps: float = 1e-6,
-    reduction: str = "mean",
+    input: Tensor, target: Tensor, var: Tensor | float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"
 ) -> Tensor:
     """``(ln var + (input - target)**2 / var) / 2``; variances count as ``eps`` at least, without a gradient below it.
 

@@ -19,14 +19,7 @@ from .door import public
 _LOW = -1.7580993408473766  # SELU's lower limit: -scale * alpha
 
 
-def _drop(
-    input: Tensor,
-    p: float,
-    training: bool,
-    inplace: bool,
-    length: int = 1,
-    alpha: bool = False,
-) -> Tensor:
+def _drop(input: Tensor, p: float, training: bool, inplace: bool, length: int = 1, alpha: bool = False) -> Tensor:
     """Drop cells of ``length`` elements; ``alpha`` keeps mean and variance of SELU's outputs."""
     if not 0.0 <= p <= 1.0:
         raise ArgumentError(f"dropout probability has to be between 0 and 1, but got {p}")
@@ -69,11 +62,7 @@ def _deprecated(input: Tensor, n: int, note: str) -> None:
 
 @public("nn.functional")
 def dropout1d(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
-    """Drop whole channels of (N, C, L) or (C, L). Saves: no array.
-
-    Raises:
-        ShapeError: another number of dimensions.
-    """
+    """Drop whole channels of (N, C, L) or (C, L). Saves: no array. Raises: ShapeError: another number of dimensions."""
     if input.ndim not in (2, 3):
         raise ShapeError(f"dropout1d: expected a 2-D or 3-D input, found {list(input.shape)}")
     return _channels(input, p, training, inplace, input.ndim - 1)

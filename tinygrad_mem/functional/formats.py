@@ -13,11 +13,7 @@ channels_last, channels_last_3d = "channels_last", "channels_last_3d"
 
 
 def formatted(memory_format: Any) -> None:
-    """Warn once that ``channels_last`` changes nothing.
-
-    Raises:
-        ArgumentTypeError: it is not a memory format.
-    """
+    """Warn once that ``channels_last`` changes nothing. Raises: ArgumentTypeError: it is not a memory format."""
     if memory_format in (channels_last, channels_last_3d):
         said = "memory_format=channels_last changes nothing: arrays keep channels first, and use the same bytes"
         say_once("channels_last", said)

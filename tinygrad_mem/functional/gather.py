@@ -302,11 +302,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Tensor | Number) -
 
 @public("torch", "Tensor")
 def take(input: Tensor, index: Tensor) -> Tensor:
-    """Elements by position in row-major order. Saves: index.
-
-    Raises:
-        DTypeError: the index is not int64.
-    """
+    """Elements by position in row-major order. Saves: index. Raises: DTypeError: the index is not int64."""
     if index.dtype != dtypes.int64:
         raise DTypeError(f"take(): Expected a long tensor for index, but got {index.dtype}; convert it with .long()")
     flat = input.reshape(-1)

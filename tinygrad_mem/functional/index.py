@@ -147,11 +147,7 @@ def _fitting(mask: Tensor, input: Tensor, axis: int) -> Tensor:
 
 
 def broadcast_shape(name: str, error: type[Exception], *tensors: Tensor) -> tuple[int, ...]:
-    """The common shape of the tensors.
-
-    Raises:
-        error: they do not broadcast.
-    """
+    """The common shape of the tensors. Raises: error: they do not broadcast."""
     try:
         return tuple(np.broadcast_shapes(*[tuple(t.shape) for t in tensors]))
     except ValueError:
@@ -183,11 +179,7 @@ def ends(x: Tensor) -> tuple:
 
 
 def refuse_outside(low: int, high: int, size: int, dim: int, negative: bool = True) -> None:
-    """Check that indices from ``low`` to ``high`` are within bounds.
-
-    Raises:
-        DimensionError: one is not.
-    """
+    """Check that indices from ``low`` to ``high`` are within bounds. Raises: DimensionError: one is not."""
     if high >= size or low < (-size if negative else 0):
         raise DimensionError(f"index {high if high >= size else low} is out of bounds for dimension {dim} with size {size}")
 
@@ -302,11 +294,7 @@ def index_put(input: Tensor, indices: tuple, values: Tensor, accumulate: bool = 
 
 @public("torch", "Tensor")
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """Elements where ``mask``, as a vector. Saves: the index of each, 8 bytes.
-
-    Raises:
-        DTypeError: the mask is not bool.
-    """
+    """Elements where ``mask``, as a vector. Saves: the index of each, 8 bytes. Raises: DTypeError: the mask is not bool."""
     if mask.dtype != dtypes.bool:
         raise DTypeError(
             f"masked_select: expected BoolTensor for mask, found {mask.dtype}; compare it, or convert it with .bool()"

@@ -32,11 +32,7 @@ def cat(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
 
 @public("torch", cpu=WIDEST)
 def stack(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-    """Stack tensors of one shape along a new dimension. Saves nothing.
-
-    Raises:
-        ShapeError: no tensors, or shapes differ.
-    """
+    """Stack tensors of one shape along a new dimension. Saves nothing. Raises: ShapeError: no tensors, or shapes differ."""
     if not tensors:
         raise ShapeError("stack expects a non-empty TensorList")
     for i, x in enumerate(tensors):
@@ -87,11 +83,7 @@ def atleast_1d(input: Tensor) -> Tensor:
 
 @public("torch")
 def broadcast_tensors(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """Expand all tensors to their common shape, as views.
-
-    Raises:
-        ValueError: the shapes do not broadcast.
-    """
+    """Expand all tensors to their common shape, as views. Raises: ValueError: the shapes do not broadcast."""
     common = np.broadcast_shapes(*(tuple(x.shape) for x in tensors))
     return tuple(shape.expand(x, common) for x in tensors)
 

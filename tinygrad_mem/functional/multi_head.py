@@ -186,11 +186,7 @@ def _fixed(t: Tensor, heads: _Heads, static: Tensor | None, count: int) -> Tenso
 
 
 def _refuse(query: Tensor, key: Tensor, value: Tensor, embed_dim: int, heads: int) -> None:
-    """Refuse shapes that do not fit this width.
-
-    Raises:
-        ShapeError: with what was found.
-    """
+    """Refuse shapes that do not fit this width. Raises: ShapeError: with what was found."""
     ndim = query.ndim
     if ndim not in (2, 3) or not ndim == key.ndim == value.ndim:
         raise ShapeError(

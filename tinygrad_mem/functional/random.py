@@ -52,11 +52,7 @@ def get_rng_state(device: Any = "cpu") -> Tensor:
 
 @public("torch")
 def set_rng_state(new_state: Tensor, device: Any = "cpu") -> None:
-    """Restore a state from :func:`get_rng_state`.
-
-    Raises:
-        TypeError: not 16 bytes.
-    """
+    """Restore a state from :func:`get_rng_state`. Raises: TypeError: not 16 bytes."""
     _set_state(Device(device).generator, new_state)
 
 
@@ -160,11 +156,7 @@ def randn_like(input: Tensor, *, dtype: Any = None, device: Any = None) -> Tenso
 
 @public("torch")
 def randint_like(input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None) -> Tensor:
-    """Integers of ``input``'s shape.
-
-    Raises:
-        ArgumentError: the range is empty, or wider than the dtype.
-    """
+    """Integers of ``input``'s shape. Raises: ArgumentError: the range is empty, or wider than the dtype."""
     first, last = (0, low) if high is None else (low, high)
     _whole("randint_like", first, last)
     if last <= first:
@@ -237,11 +229,7 @@ def multinomial(input: Tensor, num_samples: int, replacement: bool = False, *, g
 
 @public("Tensor")
 def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with normal numbers.
-
-    Raises:
-        ValueError: std is negative.
-    """
+    """Fill with normal numbers. Raises: ValueError: std is negative."""
     if std < 0:
         raise ArgumentError(f"normal_ expects std >= 0.0, but found std {std}")
     return apply_(ops.Draw, input, kernel="normal", ticket=_ticket(input, generator), numbers=(mean, std))
@@ -249,11 +237,7 @@ def normal_(input: Tensor, mean: float = 0.0, std: float = 1.0, *, generator: Ge
 
 @public("Tensor")
 def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with uniform numbers in [a, b).
-
-    Raises:
-        ValueError: the range is empty.
-    """
+    """Fill with uniform numbers in [a, b). Raises: ValueError: the range is empty."""
     if a > b:
         raise ArgumentError(f"uniform_ expects to return a [from, to) range, but found from={a} > to={b}")
     return apply_(ops.Draw, input, kernel="uniform", ticket=_ticket(input, generator), numbers=(a, b))
@@ -261,11 +245,7 @@ def uniform_(input: Tensor, a: float = 0.0, b: float = 1.0, *, generator: Genera
 
 @public("Tensor")
 def exponential_(input: Tensor, lambd: float = 1.0, *, generator: Generator | None = None) -> Tensor:
-    """Fill with exponential numbers.
-
-    Raises:
-        DTypeError: the tensor is not floating.
-    """
+    """Fill with exponential numbers. Raises: DTypeError: the tensor is not floating."""
     if not is_floating(input.dtype):
         raise DTypeError(
             f"exponential_: a continuous probability distribution; the dtype must be floating, found {input.dtype}"

@@ -44,11 +44,7 @@ def tile(input: Tensor, dims: int | Sequence[int], *more: int) -> Tensor:
 def repeat_interleave(
     input: Tensor, repeats: int | Tensor, dim: int | None = None, *, output_size: int | None = None
 ) -> Tensor:
-    """Repeat each entry.
-
-    Raises:
-        ShapeError: ``output_size`` is given, and another number of entries comes out.
-    """
+    """Repeat each entry. Raises: ShapeError: ``output_size`` is given, and another number of entries comes out."""
     if dim is None:
         return repeat_interleave(shape.reshape(input, -1), repeats, 0, output_size=output_size)
     axis = normalize_dim(dim, input.ndim)

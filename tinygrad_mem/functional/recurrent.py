@@ -86,12 +86,7 @@ def gru_cell(
 
 @public(cuda=LOWER)
 def lstm_cell(
-    input: Tensor,
-    hx: Sequence[Tensor],
-    w_ih: Tensor,
-    w_hh: Tensor,
-    b_ih: Tensor | None = None,
-    b_hh: Tensor | None = None,
+    input: Tensor, hx: Sequence[Tensor], w_ih: Tensor, w_hh: Tensor, b_ih: Tensor | None = None, b_hh: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """One step of long short-term memory: (N, features), and a state and a cell (N, H) -> a state and a cell.
 

@@ -209,11 +209,7 @@ def pixel_unshuffle(input: Tensor, downscale_factor: int) -> Tensor:
 
 @public("nn.functional")
 def channel_shuffle(input: Tensor, groups: int) -> Tensor:
-    """Interleave the channels of the groups.
-
-    Raises:
-        ShapeError: the channels are not a multiple of ``groups``.
-    """
+    """Interleave the channels of the groups. Raises: ShapeError: the channels are not a multiple of ``groups``."""
     n, channels, *rest = input.shape
     if groups < 1 or channels % groups:
         raise ShapeError(f"channel_shuffle: number of channels must be divisible by groups, got {channels} and {groups}")

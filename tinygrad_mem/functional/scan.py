@@ -27,11 +27,7 @@ def cumsum(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
 
 @public("Tensor")
 def cumsum_(input: Tensor, dim: int, *, dtype: Any = None) -> Tensor:
-    """:func:`cumsum` in place.
-
-    Raises:
-        DTypeError: ``dtype`` is not that of the tensor.
-    """
+    """:func:`cumsum` in place. Raises: DTypeError: ``dtype`` is not that of the tensor."""
     if dtype is not None and _dtype(dtype) != input.dtype:
         raise DTypeError(f"Bad in-place call: input tensor dtype {input.dtype} and output tensor dtype {dtype} should match")
     return apply_(ops.CumSum, input, axis=normalize_dim(dim, input.ndim), dtype=input.dtype)

@@ -128,11 +128,7 @@ def unsqueeze(input: Tensor, dim: int) -> Tensor:
 
 @public("torch", "Tensor")
 def permute(input: Tensor, *dims: Any) -> Tensor:
-    """Reorder the dimensions.
-
-    Raises:
-        ShapeError: the order does not name every dimension once.
-    """
+    """Reorder the dimensions. Raises: ShapeError: the order does not name every dimension once."""
     axes = tuple(normalize_dim(d, input.ndim) for d in sizes_of(dims))
     if sorted(axes) != list(range(input.ndim)):
         raise ShapeError(
@@ -242,11 +238,7 @@ def narrow(input: Tensor, dim: int, start: int, length: int) -> Tensor:
 
 @public("torch", "Tensor")
 def select(input: Tensor, dim: int, index: int) -> Tensor:
-    """One entry of ``dim``; the dimension is removed.
-
-    Raises:
-        DimensionError: it is out of range.
-    """
+    """One entry of ``dim``; the dimension is removed. Raises: DimensionError: it is out of range."""
     axis, index = normalize_dim(dim, input.ndim), operator.index(index)
     size = input.size(axis)
     if not -size <= index < size:

@@ -170,10 +170,7 @@ class _Cycles(scope.Listener):
 
 @context
 def dry_run(like: str = "cpu") -> Iterator[devices.Meta]:
-    """:func:`devices.dry_run` with the user's source line in its errors.
-
-    Args, raises: as :func:`predict`.
-    """
+    """:func:`devices.dry_run` with the user's source line in its errors. Args, raises: as :func:`predict`."""
     try:
         with devices.dry_run(like) as meta:
             yield meta

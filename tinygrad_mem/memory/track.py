@@ -102,11 +102,7 @@ class Track:
         self._recorder.end()
 
     def mark(self, text: str = "") -> None:
-        """Name this moment of the run.
-
-        Raises:
-            RuntimeError: the track is not running.
-        """
+        """Name this moment of the run. Raises: RuntimeError: the track is not running."""
         if self._recorder is None or not self.running:
             raise RuntimeError(f"mark: the track is not running, so it cannot record {text!r}; call mark inside its with block")
         self._recorder.mark(text)

@@ -19,13 +19,7 @@ class LSTMLanguageModel(nn.Module):
     """
 
     def __init__(
-        self,
-        tokens: int = 128,
-        width: int = 256,
-        hidden: int = 256,
-        layers: int = 1,
-        dropout: float = 0.0,
-        tied: bool = False,
+        self, tokens: int = 128, width: int = 256, hidden: int = 256, layers: int = 1, dropout: float = 0.0, tied: bool = False
     ) -> None:
         super().__init__()
         if tied and width != hidden:

@@ -75,11 +75,7 @@ class _Listed(Module):
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
-        """Add all of ``modules`` at the end.
-
-        Raises:
-            TypeError: they cannot be iterated.
-        """
+        """Add all of ``modules`` at the end. Raises: TypeError: they cannot be iterated."""
         if not isinstance(modules, Iterable):
             raise TypeError(f"{type(self).__name__}.extend should be called with an iterable, but got {type(modules).__name__}")
         for module in list(modules):
@@ -215,10 +211,6 @@ class ModuleDict(Dict):
         return iter(self._modules)
 
     def update(self, modules: Any) -> None:
-        """Add or replace children.
-
-        Raises:
-            TypeError, ValueError: neither a mapping nor an iterable of pairs.
-        """
+        """Add or replace children. Raises: TypeError, ValueError: neither a mapping nor an iterable of pairs."""
         for key, module in pairs("ModuleDict", modules):
             self[key] = module

@@ -103,15 +103,7 @@ class Embedding(_Table):
             raise ValueError("Embeddings parameter is expected to be 2-dimensional")
         rows, columns = embeddings.shape
         return cls(
-            rows,
-            columns,
-            padding_idx,
-            max_norm,
-            norm_type,
-            scale_grad_by_freq,
-            sparse,
-            _weight=embeddings,
-            _freeze=freeze,
+            rows, columns, padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse, _weight=embeddings, _freeze=freeze
         )
 
 

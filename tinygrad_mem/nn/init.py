@@ -224,11 +224,7 @@ def orthogonal_(tensor: Tensor, gain: float = 1, generator: Generator | None = N
 
 
 def sparse_(tensor: Tensor, sparsity: float, std: float = 0.01, generator: Generator | None = None) -> Tensor:
-    """Normal numbers in a matrix, with the share ``sparsity`` of each column 0.
-
-    Raises:
-        ValueError: not a matrix.
-    """
+    """Normal numbers in a matrix, with the share ``sparsity`` of each column 0. Raises: ValueError: not a matrix."""
     if tensor.ndim != 2:
         raise ValueError("Only tensors with 2 dimensions are supported")
     rows, columns = tensor.shape

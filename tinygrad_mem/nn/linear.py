@@ -59,13 +59,7 @@ class Bilinear(Module):
     """``y[k] = x1 @ weight[k] @ x2 + bias[k]``: (..., in1), (..., in2) -> (..., out)."""
 
     def __init__(
-        self,
-        in1_features: int,
-        in2_features: int,
-        out_features: int,
-        bias: bool = True,
-        device: Any = None,
-        dtype: Any = None,
+        self, in1_features: int, in2_features: int, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
     ) -> None:
         if in1_features <= 0:
             raise ValueError(f"in1_features must be > 0, but got {in1_features}")

@@ -68,11 +68,7 @@ class ParameterList(Module):
         return self
 
     def extend(self, values: Iterable[Any]) -> Self:
-        """Add several values at the end.
-
-        Raises:
-            TypeError: a single tensor, or an object that cannot be iterated.
-        """
+        """Add several values at the end. Raises: TypeError: a single tensor, or an object that cannot be iterated."""
         if not isinstance(values, Iterable) or isinstance(values, Tensor):
             raise TypeError(f"ParameterList.extend should be called with an iterable, but got {type(values).__name__}")
         for value in list(values):
@@ -142,11 +138,7 @@ class ParameterDict(Dict):
         return ParameterDict([(key, default) for key in keys])
 
     def update(self, parameters: Any) -> None:
-        """Add or replace values.
-
-        Raises:
-            TypeError, ValueError: neither a mapping nor an iterable of pairs.
-        """
+        """Add or replace values. Raises: TypeError, ValueError: neither a mapping nor an iterable of pairs."""
         for key, value in pairs("ParameterDict", parameters):
             self[key] = value
 

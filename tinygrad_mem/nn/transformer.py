@@ -97,11 +97,7 @@ class TransformerEncoderLayer(_TransformerLayer):
     attentions = ("self_attn",)
 
     def forward(
-        self,
-        src: Tensor,
-        src_mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool = False,
+        self, src: Tensor, src_mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None, is_causal: bool = False
     ) -> Tensor:
         """Masks as in :class:`MultiheadAttention`.
 
@@ -142,11 +138,7 @@ class TransformerEncoder(Module):
         self.enable_nested_tensor, self.mask_check = enable_nested_tensor, mask_check
 
     def forward(
-        self,
-        src: Tensor,
-        mask: Tensor | None = None,
-        src_key_padding_mask: Tensor | None = None,
-        is_causal: bool | None = None,
+        self, src: Tensor, mask: Tensor | None = None, src_key_padding_mask: Tensor | None = None, is_causal: bool | None = None
     ) -> Tensor:
         """Masks as in :class:`MultiheadAttention`. ``is_causal`` says that ``mask`` is the triangle: values are not read."""
         for layer in self.layers:
@@ -173,11 +165,7 @@ class TransformerDecoderLayer(_TransformerLayer):
         tgt_is_causal: bool = False,
         memory_is_causal: bool = False,
     ) -> Tensor:
-        """Masks as in :class:`MultiheadAttention`.
-
-        Raises:
-            ShapeError: shapes that do not fit, or a hint without its mask.
-        """
+        """Masks as in :class:`MultiheadAttention`. Raises: ShapeError: shapes that do not fit, or a hint without its mask."""
         x = tgt
         own, other = (tgt_mask, tgt_key_padding_mask, tgt_is_causal), (memory_mask, memory_key_padding_mask, memory_is_causal)
         if self.norm_first:

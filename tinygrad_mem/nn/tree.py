@@ -170,11 +170,7 @@ class Tree:
             report_role(tensor, "BUFFER")
 
     def add_module(self, name: str, module: Module | None) -> None:
-        """Make ``module`` a child of this one.
-
-        Raises:
-            KeyError, TypeError: as :meth:`register_parameter`.
-        """
+        """Make ``module`` a child of this one. Raises: KeyError, TypeError: as :meth:`register_parameter`."""
         if module is not None and not isinstance(module, Tree):
             module = einops.taken_in(module)
             if not isinstance(module, Tree):
@@ -185,11 +181,7 @@ class Tree:
     register_module = add_module
 
     def get_submodule(self, target: str) -> Module:
-        """The descendant of a dotted path; the empty path is this module.
-
-        Raises:
-            AttributeError: there is none.
-        """
+        """The descendant of a dotted path; the empty path is this module. Raises: AttributeError: there is none."""
         module: Module = self
         for name in target.split(".") if target else ():
             if not hasattr(module, name):
@@ -220,19 +212,11 @@ class Tree:
         setattr(parent, name, module)
 
     def get_parameter(self, target: str) -> Parameter:
-        """The parameter of a dotted path.
-
-        Raises:
-            AttributeError: there is none.
-        """
+        """The parameter of a dotted path. Raises: AttributeError: there is none."""
         return self._get(target, "_parameters", "an nn.Parameter")
 
     def get_buffer(self, target: str) -> Tensor:
-        """The buffer of a dotted path.
-
-        Raises:
-            AttributeError: there is none.
-        """
+        """The buffer of a dotted path. Raises: AttributeError: there is none."""
         return self._get(target, "_buffers", "a buffer")
 
     def _get(self, target: str, table: str, what: str) -> Any:

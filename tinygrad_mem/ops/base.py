@@ -246,11 +246,7 @@ def want_numbers(name: str, **numbers: Any) -> None:
 
 
 def broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
-    """The common shape of ``shapes``.
-
-    Raises:
-        ShapeError: two of them do not broadcast, in PyTorch's words.
-    """
+    """The common shape of ``shapes``. Raises: ShapeError: two of them do not broadcast, in PyTorch's words."""
     if len(shapes) == 2 and shapes[0] == shapes[1]:
         return shapes[0]
     ndim = max(len(s) for s in shapes)

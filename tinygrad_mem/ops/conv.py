@@ -187,11 +187,7 @@ class Fold(Op):
 
 
 def window_counts(name, size, kernel, stride, padding, dilation):
-    """The number of windows that fit along each axis.
-
-    Raises:
-        ShapeError: none does.
-    """
+    """The number of windows that fit along each axis. Raises: ShapeError: none does."""
     counts = tuple(
         (n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True)
     )

@@ -83,11 +83,7 @@ class LBFGS(Optimizer):
     needs_closure = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add the one group there is.
-
-        Raises:
-            ValueError: there is one already.
-        """
+        """Add the one group there is. Raises: ValueError: there is one already."""
         if self.param_groups:
             raise ValueError("LBFGS doesn't support per-parameter options (parameter groups)")
         super().add_param_group(param_group)

@@ -39,11 +39,7 @@ class Profile:
     sizes: tuple[int, ...]
 
 
-def profile(
-    sequential: Sequential,
-    input: Tensor,
-    loss: Callable[[Any], Tensor] | None = None,
-) -> Profile:
+def profile(sequential: Sequential, input: Tensor, loss: Callable[[Any], Tensor] | None = None) -> Profile:
     """The costs of each stage of ``sequential`` when it is called with a tensor such as ``input``.
 
     Nothing is computed and no memory is allocated: a copy of the modules runs on ``meta``, forward and backward, once as it is

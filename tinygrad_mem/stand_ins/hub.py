@@ -14,11 +14,7 @@ _BY_HAND = "download the weights yourself, convert them to safetensors, and load
 
 
 def load_state_dict_from_url(url: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Not offered: nothing is downloaded.
-
-    Raises:
-        NotOfferedError: always.
-    """
+    """Not offered: nothing is downloaded. Raises: NotOfferedError: always."""
     raise NotOfferedError(f"hub.load_state_dict_from_url: {url} is not downloaded: {_BY_HAND}")
 
 
@@ -27,11 +23,7 @@ load_url = load_state_dict_from_url
 
 
 def download_url_to_file(url: str, *args: Any, **kwargs: Any) -> None:
-    """Not offered: nothing is downloaded.
-
-    Raises:
-        NotOfferedError: always.
-    """
+    """Not offered: nothing is downloaded. Raises: NotOfferedError: always."""
     raise NotOfferedError(f"hub.download_url_to_file: {url} is not downloaded: {_BY_HAND}")
 
 

@@ -71,11 +71,7 @@ _overload_method, _script_if_tracing = _overload, script_if_tracing
 
 
 def _assert(condition: Any, message: str) -> None:
-    """``assert condition, message``, in a form that PyTorch can trace.
-
-    Raises:
-        AssertionError: the condition does not hold.
-    """
+    """``assert condition, message``, in a form that PyTorch can trace. Raises: AssertionError: the condition does not hold."""
     if not condition:
         raise AssertionError(message)
 

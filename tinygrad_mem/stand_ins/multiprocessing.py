@@ -9,9 +9,5 @@ from ..errors import NotOfferedError
 
 
 def spawn(fn: Any, args: tuple = (), nprocs: int = 1, join: bool = True, daemon: bool = False, **kwargs: Any) -> None:
-    """Not offered: one process computes here.
-
-    Raises:
-        NotOfferedError: always.
-    """
+    """Not offered: one process computes here. Raises: NotOfferedError: always."""
     raise NotOfferedError("multiprocessing.spawn: one process computes here: call the function itself, with rank 0")

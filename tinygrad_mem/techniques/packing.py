@@ -29,11 +29,7 @@ class UnpackedTensor(list):
         self.version = tensor._version
 
     def get(self) -> Tensor:
-        """The tensor.
-
-        Raises:
-            GraphError: it was written in place since.
-        """
+        """The tensor. Raises: GraphError: it was written in place since."""
         (tensor,) = self
         storage = tensor.storage
         if storage.version != self.version:

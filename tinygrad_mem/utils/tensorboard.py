@@ -10,11 +10,7 @@ except ModuleNotFoundError:
     from ..errors import NotOfferedError
 
     class SummaryWriter:
-        """Writes curves for TensorBoard: ``tensorboardX``'s, which is not installed.
-
-        Raises:
-            NotOfferedError: always.
-        """
+        """Writes curves for TensorBoard: ``tensorboardX``'s, which is not installed. Raises: NotOfferedError: always."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             raise NotOfferedError("utils.tensorboard.SummaryWriter: it is tensorboardX's: pip install tensorboardX")

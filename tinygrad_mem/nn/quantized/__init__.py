@@ -22,11 +22,7 @@ class FloatFunctional(Module):
         self.activation_post_process = Identity()
 
     def forward(self, x: Any) -> Any:
-        """Not to be called.
-
-        Raises:
-            RuntimeError: always, as in PyTorch.
-        """
+        """Not to be called. Raises: RuntimeError: always, as in PyTorch."""
         raise RuntimeError("FloatFunctional is not intended to use the 'forward'. Please use the underlying operation")
 
     def add(self, x: Tensor, y: Tensor) -> Tensor:

@@ -293,11 +293,7 @@ def pack_sequence(sequences: Sequence[Tensor], enforce_sorted: bool = True) -> P
 
 
 def unpad_sequence(padded_sequences: Tensor, lengths: Any, batch_first: bool = False) -> list[Tensor]:
-    """The sequences of a padded batch, each a view of it.
-
-    Raises:
-        RuntimeError: there are not as many lengths as sequences.
-    """
+    """The sequences of a padded batch, each a view of it. Raises: RuntimeError: there are not as many lengths as sequences."""
     turned = padded_sequences if batch_first else padded_sequences.transpose(0, 1)
     sizes = lengths.tolist() if isinstance(lengths, Tensor) else list(lengths)
     if len(sizes) != len(turned):

@@ -97,11 +97,7 @@ def spectral_norm(
 
 
 def remove_spectral_norm(module: M, name: str = "weight") -> M:
-    """Make the weight a parameter again, with its present value.
-
-    Raises:
-        ValueError: :func:`spectral_norm` was not called.
-    """
+    """Make the weight a parameter again, with its present value. Raises: ValueError: :func:`spectral_norm` was not called."""
     return remove_hook(module, SpectralNorm, "spectral_norm", name, ("_u", "_v", "_orig"))
 
 

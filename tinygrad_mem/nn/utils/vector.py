@@ -10,11 +10,7 @@ from ...functional import join
 
 
 def parameters_to_vector(parameters: Iterable[Tensor]) -> Tensor:
-    """One vector of all parameters, differentiable.
-
-    Raises:
-        DeviceError: they are on different devices.
-    """
+    """One vector of all parameters, differentiable. Raises: DeviceError: they are on different devices."""
     every = list(parameters)
     if any(p.device is not every[0].device for p in every):
         raise DeviceError("Found two parameters on different devices, this is currently not supported.")

@@ -67,11 +67,7 @@ def weight_norm(module: M, name: str = "weight", dim: int | None = 0) -> M:
 
 
 def remove_weight_norm(module: M, name: str = "weight") -> M:
-    """Replace length and direction by one parameter again.
-
-    Raises:
-        ValueError: :func:`weight_norm` was not called.
-    """
+    """Replace length and direction by one parameter again. Raises: ValueError: :func:`weight_norm` was not called."""
     return remove_hook(module, WeightNorm, "weight_norm", name, ("_g", "_v"))
 
 
