@@ -68,7 +68,6 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("gradient", "use `diff`"),
         ("histogram", "use `histc`"),
         ("hypot", "write `sqrt(a * a + b * b)`"),
-        ("index_reduce", "use `scatter_reduce`, with an index of source's shape"),
         ("kthvalue", "use `sort`, and take one rank of its values and indices"),
         ("logaddexp", "write `logsumexp(stack((a, b)), 0)`"),
         ("logit", "write `log(x / (1 - x))`"),

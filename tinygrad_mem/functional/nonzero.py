@@ -1,4 +1,4 @@
-"""Where elements are not zero. The shape of the result depends on values."""
+"""The places of elements that are not zero: a result whose shape depends on values."""
 
 from __future__ import annotations
 
