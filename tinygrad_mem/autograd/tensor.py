@@ -299,6 +299,8 @@ class Tensor(Exchange, _Base):
         tensor = Tensor._wrap(self.array, self.device)
         tensor._storage = self.storage
         tensor._inference = self._inference
+        if self._shard is not None:
+            tensor._shard = self._shard
         return tensor
 
     def detach_(self) -> Tensor:

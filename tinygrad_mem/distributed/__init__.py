@@ -5,6 +5,7 @@
 """
 
 from .. import absent as _absent
+from . import checkpoint as checkpoint
 from . import fsdp as fsdp
 from . import optim as optim
 from .collectives import all_gather as all_gather

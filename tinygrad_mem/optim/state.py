@@ -77,7 +77,9 @@ def made(kept: StateArray, p: Tensor, name: str) -> Tensor:
 
 
 def report_state(state: Tensor, p: Tensor | None, name: str) -> Tensor:
-    """Report to listeners that ``state`` belongs to ``p``, and return it."""
+    """Report to listeners that ``state`` belongs to ``p``, and return it. It is cut over ranks as the parameter is."""
+    if p is not None and p._shard is not None and state.array.shape == p.array.shape:
+        state._shard = p._shard
     for listener in scope.listeners:
         listener.role(state.array, "MASTER_WEIGHT" if name == MASTER else "OPTIMIZER_STATE", state, p)
     return state

@@ -1,0 +1,144 @@
+"""Checkpoints: saved by all ranks, loaded by another number of them and by one process; all or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tinygrad_mem as tm
+import tinygrad_mem.distributed as dist
+from tests.distributed.ranks import passes, run
+from tinygrad_mem import memory, nn
+from tinygrad_mem.distributed import checkpoint
+from tinygrad_mem.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from tinygrad_mem.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 3), nn.Linear(3, width)
+        self.scale = nn.Parameter(tm.full((1,), 0.5))
+
+    def forward(self, x):
+        return x + self.scale * self.down(tm.tanh(self.up(self.norm(x))))
+
+
+class Network(nn.Module):
+    """That of ``programs/fsdp.py``, in one process without a group."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.blocks, self.last = nn.Linear(6, 16), nn.ModuleList(Block(16) for _ in range(3)), nn.Linear(16, 3)
+
+    def forward(self, x):
+        x = self.first(x)
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def made() -> tuple[nn.Module, tm.optim.Optimizer]:
+    tm.manual_seed(0)
+    model = Network().double()
+    return model, tm.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(model, optimizer, steps):
+    for step in steps:
+        rng = np.random.default_rng(step)
+        x, y = (tm.tensor(rng.standard_normal((16, n))) for n in (6, 3))
+        optimizer.zero_grad()
+        F.mse_loss(model(x), y).backward()
+        optimizer.step()
+
+
+def loaded(folder: Path) -> tuple[nn.Module, tm.optim.Optimizer, int]:
+    """One process reads what several ranks saved."""
+    model, optimizer = made()
+    state = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    state["step"] = 0  # pyright: ignore
+    checkpoint.load(state, checkpoint_id=folder)
+    set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
+    return model, optimizer, state["step"]  # pyright: ignore
+
+
+def near(a, b):
+    for p, q in zip(a.parameters(), b.parameters(), strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-10, atol=1e-12)
+
+
+def test_another_number_of_ranks_and_one_process_go_on(tmp_path: Path):
+    passes(2, "checkpoint", "begin", str(tmp_path))
+    alone = made()
+    train(*alone, range(3))
+    model, optimizer, step = loaded(tmp_path / "a")
+    assert step == 3
+    near(model, alone[0])
+    train(*alone, range(3, 5))
+    train(model, optimizer, range(3, 5))
+    near(model, alone[0])
+    for ranks in (4, 2):
+        passes(ranks, "checkpoint", "go_on", str(tmp_path))
+        near(loaded(tmp_path / f"b{ranks}")[0], alone[0])
+        assert len(list((tmp_path / f"b{ranks}").iterdir())) == ranks + 1
+    passes(4, "checkpoint", "fails", str(tmp_path))
+    died = run(2, "checkpoint", "killed", str(tmp_path))
+    assert died.returncode != 0
+    assert ": done" not in died.stdout
+    assert loaded(tmp_path / "a")[2] == 3  # whole, beside what the killed rank left
+    passes(2, "checkpoint", "begin", str(tmp_path))
+    assert len(list((tmp_path / "a").iterdir())) == 3  # what was left is gone
+
+
+def test_one_process_saves_and_loads(tmp_path: Path):
+    model, optimizer = made()
+    train(model, optimizer, range(2))
+    saved = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
+    checkpoint.save({**saved, "text": "a", "pair": (1, 2.5), "none": None, "list": [tm.ones(2), 3]}, checkpoint_id=tmp_path)
+    found = {"model": made()[0].state_dict(), "text": "", "pair": None, "list": [tm.zeros(2), 0]}
+    checkpoint.load(found, checkpoint_id=tmp_path)
+    assert (found["text"], found["pair"], found["list"][1]) == ("a", (1, 2.5), 3)
+    np.testing.assert_array_equal(found["list"][0].numpy(), np.ones(2))
+    for name, value in model.state_dict().items():
+        np.testing.assert_array_equal(found["model"][name].numpy(), value.numpy())
+    with pytest.raises(
+        RuntimeError, match=r"model\.weight is not in the checkpoint; model\.first\.weight is in the checkpoint"
+    ):
+        checkpoint.load({"model": {"weight": tm.ones(2)}}, checkpoint_id=tmp_path)
+    with pytest.raises(RuntimeError, match=r"list\.0 has shape \[3\], in the checkpoint \[2\]"):
+        checkpoint.load({"list": [tm.ones(3), 0]}, checkpoint_id=tmp_path)
+
+
+def test_damaged_files_are_refused_and_nothing_is_changed(tmp_path: Path):
+    checkpoint.save({"x": tm.arange(4.0), "y": tm.ones(3)}, checkpoint_id=tmp_path)
+    (data,) = [path for path in tmp_path.iterdir() if path.name != "index.safetensors"]
+    whole = data.read_bytes()
+    mine = {"x": tm.zeros(4), "y": tm.zeros(3)}
+    for damaged in (whole[:-4], whole.replace(b"starts", b"startz"), b""):
+        data.write_bytes(damaged)
+        with pytest.raises(ValueError, match=data.name):
+            checkpoint.load(mine, checkpoint_id=tmp_path)
+    tm.save({"a": tm.ones(1)}, tmp_path / data.name)
+    with pytest.raises(ValueError, match="it does not say which rows it has"):
+        checkpoint.load(mine, checkpoint_id=tmp_path)
+    tm.save({"files": ["../x"], "shapes": {}, "values": {}}, tmp_path / "index.safetensors")
+    with pytest.raises(ValueError, match="this is not the index of a checkpoint"):
+        checkpoint.load(mine, checkpoint_id=tmp_path)
+    assert not any(each.any().item() for each in mine.values())
+
+
+def test_what_is_refused(tmp_path: Path):
+    model, optimizer = made()
+    with pytest.raises(NotImplementedError, match="2 optimizers are not offered"):
+        get_state_dict(model, [optimizer, optimizer])
+
+    def predicted():
+        dist.init_process_group()
+        checkpoint.save({"x": tm.ones(2)}, checkpoint_id=tmp_path)
+
+    with pytest.raises(tm.errors.DataDependenceError, match=r"checkpoint\.save: tensors on meta have no values"):
+        memory.predict(predicted, world_size=2)
