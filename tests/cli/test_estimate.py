@@ -206,7 +206,8 @@ def test_a_class_of_the_users(tmp_path: Path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["lenett"], "no network 'lenett': there are lenet, vgg11"),
+        (["lenett"], "no network 'lenett': did you mean lenet or unet? There are lenet, vgg11"),
+        (["x"], "no network 'x': there are lenet, vgg11"),
         (["lenet", "--input", "1x0x3"], "--input '1x0x3' is not a shape"),
         (["lenet", "--input", "3x28x28"], "estimate: conv2d"),
         (["lenet", "--budget", "1 XB"], "'1 XB' is not a size"),
@@ -273,3 +274,22 @@ def test_lora_of_a_network_of_ours():
     refused = inside.run("estimate", "lenet", "--lora", "200")
     assert "expected a rank r from 1 to 120 for " in refused.stderr
     assert "--lora is for one rank" in inside.run("estimate", "lenet", "--lora", "4", "--ranks", "2").stderr
+
+
+@pytest.mark.parametrize("columns", [60, 80, 140])
+def test_blocks_that_are_alike_share_a_row_and_no_number_is_cut(columns: int):
+    command = ("estimate", "gpt2", "--batch-size", "1", "--tokens", "64")
+    layers = json.loads(inside.run(*command, "--json").stdout)["layers"]
+    shown = inside.run(*command, columns=columns).stdout
+    assert "…" not in shown
+    assert all(len(line) <= columns for line in shown.splitlines())
+    for what in ("kept", "transient"):
+        assert all(f"{layer[what]:,}" in shown for layer in layers)
+    (table, _) = shown.split("all layers")
+    assert table.count("12 times") == 9  # of each block: itself, attention, two norms, four linear layers, GELU
+    assert "0-11" in "".join(line[2:18] for line in table.splitlines()) or columns > 80
+
+
+def test_the_version():
+    done = inside.run("--version")
+    assert (done.returncode, done.stdout) == (0, f"{tm.__version__}\n")

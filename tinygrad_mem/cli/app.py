@@ -13,7 +13,7 @@ import typer
 from ..errors import TinygradMemError
 from ..text import visible
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 class Data(StrEnum):
@@ -72,8 +72,18 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
     raise typer.Exit(status)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from .. import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
 @app.callback()
-def tinygrad_mem() -> None:
+def tinygrad_mem(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+) -> None:
     """Where does the memory of deep-learning training go?"""
 
 

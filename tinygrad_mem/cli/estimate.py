@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from rich.text import Text
 from .. import memory, nn
 from ..errors import ArgumentError
 from ..memory.accounting import Layer, account, watch
+from ..memory.ranks import in_runs
 from ..models.names import Named
 from ..models.precision import Step
 from ..recompute import checkpoint_blocks
@@ -26,6 +28,10 @@ from . import estimate_ranks, estimate_torch
 from .networks import OPTIMIZERS, budget_of, network_of
 from .torch_programs import Asked
 from .users import is_torch
+
+
+_NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path
+_ROOMY = 80  # a narrower terminal has no room for outputs and the formulas of parameters
 
 
 @dataclass
@@ -184,19 +190,24 @@ def _show(found: Estimate, console: Console) -> None:
         box=SIMPLE_HEAD,
     )
     table.add_column("layer", overflow="fold")
-    table.add_column("output", overflow="fold")
-    table.add_column("parameters", justify="right", overflow="fold")
-    table.add_column("kept for backward", justify="right")
-    table.add_column("temporary", justify="right")
-    for layer in found.layers:
-        if layer.parameters or layer.kept or layer.transient:
-            output = " x ".join(map(str, layer.output))
-            parameters = f"{layer.formula} = {layer.parameters:,}" if layer.parameters else ""
-            name = Text(visible(f"{layer.name or found.network} {layer.kind}"))
-            table.add_row(name, output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
+    roomy = console.width >= _ROOMY
+    if roomy:
+        table.add_column("output", overflow="fold")
+    table.add_column("parameters", justify="right", min_width=len(f"{found.parameters:,}"))
+    rows = _alike([layer for layer in found.layers if layer.parameters or layer.kept or layer.transient])
+    repeated = any(len(layers) > 1 for layers in rows)
+    table.add_column("kept for backward" + ", by each" * repeated, justify="right", min_width=_digits(found, "kept"))
+    table.add_column("temporary", justify="right", min_width=_digits(found, "transient"))
+    for layers in rows:
+        layer, count = layers[0], f"{len(layers)} times " * (len(layers) > 1)
+        output = [" x ".join(map(str, layer.output))] * roomy
+        formula = f"{layer.formula} = " * roomy
+        parameters = f"{formula}{layer.parameters:,}" if layer.parameters else ""
+        name = Text(visible(f"{count}{_name(layers) or found.network} {layer.kind}"))
+        table.add_row(name, *output, parameters, f"{layer.kept:,}", f"{layer.transient:,}")
     table.add_section()
     kept = sum(layer.kept for layer in found.layers)
-    table.add_row("all layers", "", f"{found.parameters:,}", f"{kept:,}", "", style="bold")
+    table.add_row("all layers", *[""] * roomy, f"{found.parameters:,}", f"{kept:,}", "", style="bold")
     console.print(table)
     console.print(_totals(found))
     kept = sum(found.by_category.get(name, 0) for name in ("optimizer state", "master weights"))
@@ -208,6 +219,39 @@ def _show(found: Estimate, console: Console) -> None:
         left = found.budget - found.peak_used
         fits = f"fits, {left:,} bytes are left" if left >= 0 else f"does not fit: {-left:,} bytes too many"
         console.print(f"A budget of {found.budget:,} bytes: {fits}.", style="bold")
+
+
+def _alike(layers: list[Layer]) -> list[list[Layer]]:
+    """Layers that differ in nothing but one number of their names, such as that of a block."""
+    rows: dict[tuple, list[Layer]] = {}
+    for layer in layers:
+        name = _NUMBER.sub("*", layer.name)
+        rows.setdefault((name, layer.kind, layer.output, layer.formula, layer.kept, layer.transient), []).append(layer)
+    split = [[layers] if _varying(layers) is not None else [[each] for each in layers] for layers in rows.values()]
+    return [row for part in split for row in part]
+
+
+def _varying(layers: list[Layer]) -> int | None:
+    """The place of the one part of their names that differs; ``None`` if several do."""
+    parts = [layer.name.split(".") for layer in layers]
+    places = [i for i, values in enumerate(zip(*parts, strict=True)) if len(set(values)) > 1]
+    return places[0] if len(places) == 1 else None
+
+
+def _name(layers: list[Layer]) -> str:
+    """The name that they share, with the numbers of those that there are: ``layers.0-31.norm``."""
+    place = _varying(layers)
+    if place is None:
+        return layers[0].name
+    parts = layers[0].name.split(".")
+    parts[place] = in_runs(sorted(int(layer.name.split(".")[place]) for layer in layers)).replace(" ", "")
+    return ".".join(parts)
+
+
+def _digits(found: Estimate, what: str) -> int:
+    """The width of the largest number of a column, which is not to be cut."""
+    sizes = [getattr(layer, what) for layer in found.layers]
+    return len(f"{max(sizes, default=0) if what == 'transient' else sum(sizes):,}")
 
 
 def _totals(found: Estimate) -> Table:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
@@ -65,8 +66,10 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
         raise ArgumentError(f"{network} is a configuration of Hugging Face's: {_ESTIMATE} {network}")
     module, _, name = network.rpartition(":")
     if not module:
+        near = get_close_matches(network, NETWORKS, 3)
+        meant = f"did you mean {' or '.join(near)}? There" if near else "there"
         raise ArgumentError(
-            f"no network {network!r}: there are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class"
+            f"no network {network!r}: {meant} are {', '.join(NETWORKS)}, and your own as module:Class or file.py:Class"
         )
     if tokens is not None:
         vocabulary, *length = shape_of("--tokens", tokens)
