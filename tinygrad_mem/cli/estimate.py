@@ -29,7 +29,6 @@ from .networks import OPTIMIZERS, budget_of, network_of
 from .torch_programs import Asked
 from .users import is_torch
 
-
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # a part of a path
 _ROOMY = 80  # a narrower terminal has no room for outputs and the formulas of parameters
 
