@@ -40,6 +40,9 @@ from torch.nn.common_types import _size_2_t, _size_1_t
 from torch.nn.utils import weight_norm, remove_weight_norm, parametrizations
 from torch.nn.utils.parametrizations import weight_norm
 from torch.fx import wrap
+from torch.distributed.fsdp import fully_shard, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, register_fsdp_forward_method
+from torch.distributed.checkpoint import save, load
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.jit import is_scripting, unused, ignore, export
 """.strip().splitlines()
 

@@ -1,4 +1,4 @@
-"""What the numbers of lessons 8 to 19 must be: by formulas that know nothing of the lessons' own."""
+"""What the numbers of lessons 8 to 20 must be: by formulas that know nothing of the lessons' own."""
 
 from __future__ import annotations
 
@@ -189,3 +189,23 @@ def lesson_19(found: dict[str, float], dev: str) -> None:
     assert found["peak"] - found["changed: peak"] > layers * 4 * tokens * wide * 12
     assert found["activations: changed"] < found["activations: as it is"]
     assert found["changes that fit alone"] == 0
+
+
+def lesson_20(found: dict[str, float], dev: str) -> None:
+    layers, layer, many, few = 8, 4 * 512 * 512, 64, 2
+    p, activations, sample = layers * layer, layers * 4 * 32 * 512, 4 * 32 * 512
+    assert found["nothing: kept"] == 4 * p
+    assert found["ZeRO 1: kept"] == 2 * p + 2 * layer
+    assert found["ZeRO 2: kept"] == p + 3 * p / many
+    assert found["ZeRO 3: kept"] == 4 * p / many
+    for stage in ("nothing", "ZeRO 1", "ZeRO 2", "ZeRO 3"):
+        assert found[f"{stage}: activations"] == activations
+        # the batch, activations, the gradient of a layer and that of its input
+        assert found[f"{stage}: peak"] - found[f"{stage}: kept"] < sample + activations + 2 * sample + 4 * layer + 4096
+        if f"{stage}, rank 0: peak" in found:  # ranks can run here
+            kept = {"nothing": 4 * p, "ZeRO 1": 3 * p, "ZeRO 2": p + 3 * p / few, "ZeRO 3": 4 * p / few}[stage]
+            assert kept < found[f"{stage}, rank 0: peak"] == found[f"{stage}, rank {few - 1}: peak"] < kept + 5 * layer
+    assert found["ZeRO 1: peak"] - found["ZeRO 1: peak of the others"] == 2 * layer
+    assert (
+        found["one unit: peak"] > found["one unit: gathered at the peak"] + found["one unit: whole gradients"] == 2 * p - layer
+    )
