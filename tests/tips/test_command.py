@@ -114,6 +114,22 @@ def test_an_interrupt_prints_what_is_done(monkeypatch: pytest.MonkeyPatch):
     assert "Traceback" not in ran.output
 
 
+def test_the_biggest_effects_come_first_and_the_rest_is_asked_for(monkeypatch: pytest.MonkeyPatch):
+    chosen = {name: TIPS[name] for name in ("empty_cache", "momentum", "lora", "sgd")}
+    monkeypatch.setattr(command, "TIPS", chosen)
+    monkeypatch.setattr(command, "BIGGEST", 2)
+    short = tips("--html", "")
+    table = short.stdout.split("Myths")[0]
+    assert table.index("lora") < table.index("sgd")
+    assert "momentum" not in table
+    assert "Myths, which change nothing: empty_cache." in short.stdout
+    assert "2 tips with the biggest effects; --all shows every case of all" in " ".join(short.stdout.split())
+    whole = tips("--html", "", "--all")
+    assert [name for name in whole.stdout.split() if name in chosen] == list(chosen)
+    assert "--all" not in whole.stdout
+    assert [line.split(": ")[1:] for line in short.stderr.splitlines()][:2] == [["empty_cache", "myth"], ["momentum", "saves"]]
+
+
 def hears_ctrl_c() -> None:
     """In a child of a run in the background, which would not."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -125,7 +141,7 @@ def test_ctrl_c_ends_with_130_and_without_a_traceback(tmp_path: Path):
     ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=hears_ctrl_c)
     assert ran.stderr is not None
     first = ran.stderr.readline()
-    assert first == f"1 of {len(TIPS)}: inplace_activation\n"
+    assert first == f"1 of {len(TIPS)}: inplace_activation: myth\n"
     ran.send_signal(signal.SIGINT)
     printed, said = ran.communicate(timeout=60)
     assert ran.returncode == 130, said

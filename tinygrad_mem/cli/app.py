@@ -104,6 +104,7 @@ def tips(
     picture: Annotated[
         Path | None, typer.Option(help="draw the memory before and after one --tip over time, stacked by category")
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="show each case of each tip, not only the biggest effects")] = False,
     as_json: AsJson = False,
     traceback: Traceback = False,
 ) -> None:

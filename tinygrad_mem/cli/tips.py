@@ -19,10 +19,12 @@ from ..techniques.catalogue import of_tip
 from ..text import visible
 from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
-from ..tips.verdict import Row, reason, result_words, summary
+from ..tips.verdict import Row, biggest, reason, result_words, summary
 from .networks import network_of, told_elsewhere
 from .train import check_picture
 
+BIGGEST = 10
+"""The number of tips in the table, unless all are asked for."""
 INTERRUPTED = 130
 """The usual exit status after Ctrl-C."""
 
@@ -37,9 +39,10 @@ def run(
     device: str,
     picture: Path | None,
     html: Path | None,
+    every: bool,
     as_json: bool,
 ) -> int:
-    """Measure the tips, print the table, write the page. Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
+    """Measure the tips, print the biggest effects or all, write the page. Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
 
     Raises:
         ArgumentError: an unknown tip or network; a picture of more than one tip, or one that cannot be written.
@@ -57,9 +60,14 @@ def run(
     if as_json:
         print(json.dumps([_data(each, results) for each, results in rows], indent=2))
     elif rows:
-        console.print(table(rows, console.width))
+        short = not names and not every and len(rows) > BIGGEST
+        console.print(table(biggest(rows, BIGGEST) if short else rows, console.width))
         if names:
             _show(rows, console)
+        if short:
+            myths = [each.name for each, results in rows if verdict(results).kind == "myth"]
+            console.print(Text(f"Myths, which change nothing: {', '.join(myths) or 'none'}."))
+            console.print(Text(f"These are the {BIGGEST} tips with the biggest effects; --all shows every case of all."))
         console.print(Text(summary(rows)))
         if said := told_elsewhere(network):
             console.print(Text(visible(said)))
@@ -119,8 +127,8 @@ def _measured(chosen: list[Tip], device: str) -> tuple[list[Row], bool]:
                 progress.update(task, name=tip.name)
                 rows.append((tip, measure(tip, device)))
                 progress.advance(task)
-                if not console.is_terminal:
-                    console.print(f"{len(rows)} of {len(chosen)}: {tip.name}", highlight=False)
+                said = f"{len(rows)} of {len(chosen)}: {tip.name}: {verdict(rows[-1][1]).text}"
+                progress.console.print(Text(visible(said)), soft_wrap=True)
     except KeyboardInterrupt:
         return rows, True
     return rows, False

@@ -52,6 +52,19 @@ def verdict(results: Sequence[Measured | Failed]) -> Verdict:
     return Verdict(kind, kind)
 
 
+def biggest(rows: Sequence[Row], count: int) -> list[Row]:
+    """The ``count`` tips whose best case lowers the peak most, as a share of it; the first lowers it most."""
+    return sorted(rows, key=lambda row: min((_share(result) for result in row[1]), default=0.0))[:count]
+
+
+def _share(result: Measured | Failed) -> float:
+    """The change of the peak, as a share of the peak before."""
+    if isinstance(result, Failed):
+        return 0.0
+    peak = result.comparison.peak
+    return peak.change / max(peak.before, 1)
+
+
 def kind_of(found: Measured) -> str:
     """The kind of one case: the peak falls, only something else falls, nothing changes, or the peak grows."""
     effects = found.comparison
