@@ -42,7 +42,9 @@ def run(
     every: bool,
     as_json: bool,
 ) -> int:
-    """Measure the tips, print the biggest effects or all, write the page. Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
+    """Measure the tips, print the biggest effects or all, write the page.
+
+    Returns 130 after Ctrl-C, 1 if the page was not written, else 0.
 
     Raises:
         ArgumentError: an unknown tip or network; a picture of more than one tip, or one that cannot be written.
