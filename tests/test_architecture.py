@@ -158,7 +158,6 @@ BACK = {
     "autograd/tensor functional/__init__": "for type checkers: the methods that are put on Tensor",
     "autograd/graph techniques/offload": "for type checkers: save_on_cpu puts itself under PyTorch's name",
     "nn/parallel distributed/data_parallel": "for type checkers: DistributedDataParallel puts itself under PyTorch's name",
-    "devices/random devices/base": "a generator has a device, a device has its generator",
     "plan/techniques plan/choice": "for type checkers: the training step that a technique acts on",
     "plan/plan plan/show": "a plan shows itself",
     "memory/compare memory/track": "for type checkers: the tracks that are compared",

@@ -191,6 +191,14 @@ class device:
         return hash((self.type, self.index))
 
 
+def _of_generator(generator: Generator) -> device:
+    """The device on which a generator's numbers are drawn."""
+    return device("cpu" if generator._device is None else generator._device)
+
+
+Generator.device = property(_of_generator)
+
+
 def opened() -> list[device]:
     """The devices in use so far; in a dry run, its one device."""
     return [each for each in _instances.copy().values() if not each.missing] if scope.local.dry is None else [scope.local.dry]

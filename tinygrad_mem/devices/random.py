@@ -12,14 +12,11 @@ import secrets
 import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..errors import ArgumentError
 from ..interrupts import callback_depth, lock, signal_safe
 from ..scope import local
-
-if TYPE_CHECKING:
-    from .base import device as Device
 
 Ticket = tuple[int, int]
 _MASK = (1 << 64) - 1
@@ -34,18 +31,13 @@ class Generator:
         device: where the numbers are drawn; ``None`` is the cpu.
     """
 
+    device: Any  # base.py defines it
     get_state: Callable[..., Any]  # these two make tensors; functional/random.py defines them
     set_state: Callable[..., Any]
 
-    def __init__(self, device: Device | str | None = None) -> None:
+    def __init__(self, device: Any = None) -> None:
         self._device = device
         self._state: Ticket = FIRST.state
-
-    @property
-    def device(self) -> Device:
-        from .base import device
-
-        return device("cpu" if self._device is None else self._device)
 
     def ticket(self) -> Ticket:
         """Take the next ticket."""

@@ -29,10 +29,6 @@ class Adam(Optimizer):
     what a float32 one does, and 4 more for its copy.
 
     Args:
-        params: parameters or groups.
-        lr, betas, eps, weight_decay, amsgrad, maximize, decoupled_weight_decay: as in PyTorch.
-        foreach, capturable, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
         state_dtype: keep the moments in this dtype, by default the parameter's (float32 with ``master_weights``); ``float16``
             halves those of float32. They are computed in float32, rounded to nearest; in ``float16`` mean squares are kept as
             their roots, which have the gradient's range. Changes of a moment by less than half of its
@@ -40,9 +36,6 @@ class Adam(Optimizer):
             within a factor of 2 for one that does not. ``bfloat16`` has float32's range and only 8 bits: with ``betas[1] =
             0.999`` a step takes away less than half of the last bit, so ``exp_avg_sq`` never falls, and stays at a quarter of
             the square of a constant gradient. So ``float16`` is the better choice.
-
-    Raises:
-        ValueError: a rate outside of its range.
 
     Source: Kingma and Ba, *Adam: a method for stochastic optimization*, 2015.
     """
@@ -86,15 +79,7 @@ class Adam(Optimizer):
 class SparseAdam(RowWise, Optimizer):
     """Adam for sparse gradients: rows without a gradient keep their values and their running means.
 
-    Memory: as :class:`Adam`, and in a step a workspace of the gradient's size.
-
-    Args:
-        params: parameters or groups, whose gradients are all sparse.
-        lr, betas, eps, maximize: as in PyTorch.
-
-    Raises:
-        ValueError: a rate outside of its range.
-        ArgumentError: in a step, of a dense gradient.
+    Memory: as :class:`Adam`, and in a step a workspace of the gradient's size. A dense gradient is refused in a step.
     """
 
     def __init__(
@@ -156,11 +141,7 @@ class AdamW(Adam):
 class Adamax(Optimizer):
     """Adam with the largest recent gradient in place of the mean square.
 
-    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_inf``). Arguments as in PyTorch; ``foreach`` and ``capturable``
-    are stored and change nothing; ``master_weights`` as :class:`Optimizer` says.
-
-    Raises:
-        ValueError: a rate outside of its range.
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_inf``).
     """
 
     def __init__(
@@ -191,14 +172,7 @@ class Adamax(Optimizer):
 
 
 class NAdam(Optimizer):
-    """Adam with Nesterov's momentum.
-
-    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
-    ``capturable`` are stored and change nothing; ``master_weights`` as :class:`Optimizer` says.
-
-    Raises:
-        ValueError: a rate outside of its range.
-    """
+    """Adam with Nesterov's momentum. Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``)."""
 
     def __init__(
         self,
@@ -236,11 +210,7 @@ class NAdam(Optimizer):
 class RAdam(Optimizer):
     """Adam whose adaptive scale waits until its variance is bounded.
 
-    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``). Arguments as in PyTorch; ``foreach`` and
-    ``capturable`` are stored and change nothing; ``master_weights`` as :class:`Optimizer` says.
-
-    Raises:
-        ValueError: a rate outside of its range.
+    Memory: 8 bytes a float32 parameter (``exp_avg``, ``exp_avg_sq``).
 
     Source: Liu et al., *On the variance of the adaptive learning rate and beyond*, 2020.
     """

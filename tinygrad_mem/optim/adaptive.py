@@ -16,15 +16,6 @@ class RMSprop(Optimizer):
     """Divides the gradient by the root of the running mean of its square.
 
     Memory: 4 bytes a float32 parameter (``square_avg``), 4 more with momentum, 4 more when centered.
-
-    Args:
-        params: parameters or groups.
-        lr, alpha, eps, weight_decay, momentum, centered, maximize: as in PyTorch.
-        capturable, foreach: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
-
-    Raises:
-        ValueError: a negative rate.
     """
 
     def __init__(
@@ -67,15 +58,6 @@ class Adagrad(RowWise, Optimizer):
     """Divides the gradient by the root of the sum of all its squares so far.
 
     Memory: 4 bytes a float32 parameter (``sum``), made at the first step.
-
-    Args:
-        params: parameters or groups.
-        lr, lr_decay, weight_decay, initial_accumulator_value, eps, maximize: as in PyTorch.
-        foreach, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
-
-    Raises:
-        ValueError: a negative rate.
 
     Source: Duchi et al., *Adaptive subgradient methods*, 2011.
     """
@@ -122,15 +104,6 @@ class Adadelta(Optimizer):
     """Scales each gradient by the running root mean square of past steps over that of past gradients.
 
     Memory: 8 bytes a float32 parameter (``square_avg``, ``acc_delta``).
-
-    Args:
-        params: parameters or groups.
-        lr, rho, eps, weight_decay, maximize: as in PyTorch.
-        foreach, capturable: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of half-precision parameters: see :class:`Optimizer`.
-
-    Raises:
-        ValueError: a rate outside of its range.
 
     Source: Zeiler, *ADADELTA: an adaptive learning rate method*, 2012.
     """

@@ -19,10 +19,6 @@ class SGD(RowWise, Optimizer):
     ``master_weights``.
 
     Args:
-        params: parameters or groups.
-        lr, momentum, dampening, weight_decay, nesterov, maximize: as in PyTorch.
-        foreach, fused: accepted and stored; the update is one fused pass here in any case.
-        master_weights: float32 copies of half-precision parameters, 4 bytes each more: see :class:`Optimizer`.
         state_dtype: keep the momentum in this dtype, by default the parameter's (float32 with ``master_weights``): ``float16``
             halves it. It is computed in float32, rounded to nearest.
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-_PLAIN = {"f": "float", "d": "double", "?": "bool", "b": "signed char", "B": "unsigned char", "h": "short", "i": "int"}
-_PLAIN |= {"l": "long long", "q": "long long"}
-TYPES = {"e": ("__half", "float")} | {kind: (name, name) for kind, name in _PLAIN.items()}
-"""A dtype's character -> its type in memory, and the type of its arithmetic."""
+_INTEGERS = {"b": "signed char", "B": "unsigned char", "h": "short", "i": "int", "l": "long long", "q": "long long"}
+FLOATS = {"e": ("__half", "float"), "f": ("float", "float"), "d": ("double", "double")}
+"""A floating dtype's character -> its type in memory, and the type of its arithmetic."""
+NUMBERS = FLOATS | {kind: (name, name) for kind, name in _INTEGERS.items()}
+TYPES = NUMBERS | {"?": ("bool", "bool")}
 NAMES = {kind: name for kind, (name, _) in TYPES.items()}
 """A dtype's character -> its type in memory."""

@@ -11,8 +11,8 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
+from .c_names import FLOATS as _TYPES
 from .c_names import NAMES as _NAMES
-from .c_names import TYPES as _TYPES
 
 _THREADS = 128
 

@@ -8,7 +8,7 @@ from functools import cache as _cache
 
 import cupy as _cupy
 
-from .c_names import TYPES as _TYPES
+from .c_names import FLOATS as _TYPES
 from .fused import Fused as _Fused
 
 _THREADS = 256

@@ -11,7 +11,7 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-from .c_names import TYPES as _TYPES
+from .c_names import FLOATS as _TYPES
 
 _THREADS = 128
 

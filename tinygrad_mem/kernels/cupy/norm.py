@@ -12,7 +12,7 @@ from math import prod as _prod
 
 import cupy as _cupy
 
-from .c_names import TYPES as _TYPES
+from .c_names import FLOATS as _TYPES
 from .fused import Fused as _Fused
 
 _THREADS = 256

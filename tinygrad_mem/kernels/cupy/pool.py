@@ -14,7 +14,7 @@ import numpy as _np
 
 from ..numpy.fast.conv_geometry import lift as _lift
 from .c_names import NAMES as _NAMES
-from .c_names import TYPES as _TYPES
+from .c_names import NUMBERS as _TYPES
 
 _THREADS = 256
 

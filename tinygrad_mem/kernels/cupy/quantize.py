@@ -9,7 +9,7 @@ from functools import cache as _cache
 import cupy as _cupy
 import numpy as _np
 
-from .c_names import TYPES as _TYPES
+from .c_names import FLOATS as _TYPES
 from .philox import SOURCE as _PHILOX
 
 _THREADS = 128

@@ -6,18 +6,19 @@ import numpy as np
 
 from ..formula import formula
 from .fast import tiles
+from .fast.computed import computed
 
 
-@formula(lambda x, a, b, value: x + value * a * b, traced=True)
+@computed
 def addcmul(x, a, b, value, out):
     """out = x + value * a * b; x may be a number."""
-    _added(np.multiply, x, a, b, value, out)
+    return a * b * value + x
 
 
-@formula(lambda x, a, b, value: x + value * (a / b), traced=True)
+@computed
 def addcdiv(x, a, b, value, out):
     """out = x + value * a / b; x may be a number."""
-    _added(np.divide, x, a, b, value, out)
+    return a / b * value + x
 
 
 def _lerp(x, end, weight):
@@ -40,13 +41,3 @@ def lerp(x, end, weight, out):
         np.add(u, t, out=o, casting="unsafe")
 
     tiles.tiled_wide(run, out, x, end, weight, temps=3)
-
-
-def _added(ufunc, x, a, b, value, out):
-    def run(o, x, a, b, t):
-        ufunc(a, b, out=t, dtype=t.dtype, casting="unsafe")
-        if value != 1:
-            np.multiply(t, value, out=t)
-        np.add(x, t, out=o, casting="unsafe")
-
-    tiles.tiled_wide(run, out, x, a, b, temps=1)
