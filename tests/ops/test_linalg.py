@@ -354,7 +354,7 @@ def test_products_on_meta():
         (lambda: tm.einsum(tm.zeros(2), [52]), RuntimeError, r"in the range \[0, 52\)"),
         (lambda: tm.linalg.matrix_norm(tm.zeros(2, 2), "nuc"), NotImplementedError, "needs singular values"),
         (lambda: tm.linalg.matrix_norm(tm.zeros(2, 2), 3), ValueError, "Order 3 not supported"),
-        (lambda: tm.linalg.norm(tm.zeros(2), "fro"), RuntimeError, "a matrix norm wants a 2-D tensor"),
+        (lambda: tm.linalg.norm(tm.zeros(2), "fro"), RuntimeError, "a matrix norm needs a 2-D tensor"),
     ],
 )
 def test_refusals(run, error, match):

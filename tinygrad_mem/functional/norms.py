@@ -48,6 +48,6 @@ def norm(A: Tensor, ord: Any = None, dim: Any = None, keepdim: bool = False, *, 
         or (dim is None and A.ndim == 2)
     ):
         if dim is None and A.ndim != 2:
-            raise ShapeError(f"linalg.norm: a matrix norm wants a 2-D tensor or two dimensions, found {list(A.shape)}")
+            raise ShapeError(f"linalg.norm: a matrix norm needs a 2-D tensor or two dimensions, found {list(A.shape)}")
         return matrix_norm(A, ord, (-2, -1) if dim is None else dim, keepdim, dtype=dtype)
     return vector_norm(A, 2 if ord is None else ord, dim, keepdim, dtype=dtype)

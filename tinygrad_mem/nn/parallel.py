@@ -1,4 +1,4 @@
-"""``torch.nn.parallel`` for one process and one device. ``DistributedDataParallel`` lives further up, and puts itself here."""
+"""``torch.nn.parallel`` for one process and one device. ``distributed/data_parallel.py`` adds ``DistributedDataParallel``."""
 
 from __future__ import annotations
 

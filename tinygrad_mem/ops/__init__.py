@@ -1,4 +1,4 @@
-"""Differentiable rules on raw arrays, a file a family. They know no tensor and no tape.
+"""Differentiable rules on raw arrays, a file a family. They use neither tensors nor the tape.
 
 ``torch.ops``'s names are answered here too: operations of other libraries, which their published files ask for.
 """

@@ -12,7 +12,7 @@ from .base import Op
 
 
 def _check(name, x, w, bias, channels, groups, out):
-    """Raise for other dtypes than x's, channels of x that w does not want, and a result ``out`` without elements."""
+    """Raise for other dtypes than x's, channels of x that do not fit w, and a result ``out`` without elements."""
     if not is_floating(x.dtype):
         raise DTypeError(f"{name}: expected a floating input, found {x.dtype}: convert it with .float()")
     for what, a in (("weight", w), ("bias", bias)):
@@ -157,7 +157,7 @@ class Unfold(Op):
 
 
 class Fold(Op):
-    """The sum of windows (N, C * taps, blocks), each put where unfold took it from. Saves nothing."""
+    """The sum of windows (N, C * taps, blocks), each added where unfold read it. Saves nothing."""
 
     @staticmethod
     def forward(ctx, x, *, size, kernel, stride, padding, dilation):

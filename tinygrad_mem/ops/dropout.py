@@ -29,7 +29,7 @@ class Dropout(Op):
 
 
 def _masked(ctx, kept, dropped, x, out):
-    """The kernel wants contiguous arrays; others go through a buffer."""
+    """The kernel takes contiguous arrays; others are copied to a buffer."""
     source = ctx.contiguous(x)
     target = out if out.flags.c_contiguous else ctx.empty(out.shape, out.dtype)
     shape = (x.size // ctx.length, ctx.length)

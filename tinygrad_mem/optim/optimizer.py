@@ -356,7 +356,7 @@ class Optimizer:
             packed["params"] = [numbers[id(p)] for p in group["params"]]
             groups.append(packed)
         keys = {p: numbers[id(p)] if isinstance(p, Tensor) else p for p in self.state}
-        return {"state": {keys[p]: states.told(s, self.squares) for p, s in self.state.items()}, "param_groups": groups}
+        return {"state": {keys[p]: states.saved(s, self.squares) for p, s in self.state.items()}, "param_groups": groups}
 
     @pins_nothing
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:

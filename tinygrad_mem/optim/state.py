@@ -91,7 +91,7 @@ def tensors(values: dict[str, Any]) -> list[tuple[str, Tensor]]:
     return [(name, v) for name, v in each if isinstance(v, Tensor)]
 
 
-def told(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
+def saved(values: dict[str, Any], squares: tuple[str, ...]) -> dict[str, Any]:
     """A parameter's state for a state dict: of mean squares whose roots are kept in float16, the squares in float32."""
     roots = [name for name in squares if isinstance(values.get(name), Tensor) and values[name].dtype == np.float16]
     return values | {name: values[name].float().square_() for name in roots}

@@ -211,7 +211,7 @@ def unfold_windows(x, kernel, stride, low, dilation, out):
 
 
 def fold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
+    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each added where unfold read it."""
     if out.size == 0 or x.size == 0:
         out.fill(0)
         return

@@ -70,7 +70,7 @@ def grouped_matmul(x, y, ends, work, out):
 
 
 def solve_triangular_workspace(shape, dtype):
-    """Bytes of workspace that solving for an array of this shape wants: none here."""
+    """Bytes of workspace for solving for an array of this shape: none here."""
     return 0
 
 

@@ -179,7 +179,7 @@ _squares = _Reduction("T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b
 
 
 def variance(x, mean, axes, scale, out):
-    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; float16 wants a float32 out."""
+    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; for float16, out is float32."""
     _reduce(_squares, axes, 0, out, x, mean)
     _cupy.multiply(out, out.dtype.type(scale), out=out)
 
@@ -250,7 +250,7 @@ _log_add = _Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
 
 
 def logsumexp(x, axes, top, out):
-    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. float16 wants a float32 out."""
+    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. For float16, out is float32."""
     _reduce(_largest, axes, -_inf, top, x)
     _finite(top, top)
     _reduce(_sum_exp, axes, 0, out, x, top)
@@ -286,7 +286,7 @@ _any_norm = _norm("power", f"pow({_SIZE}, U(p))", end="y = pow(a, U(1 / p))")
 
 
 def norm(x, axes, p, out):
-    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. float16 wants a float32 out."""
+    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. For float16, out is float32."""
     _reduce(_NORMS.get(p, _any_norm), axes, 0, out, x, numbers=(float(p),))
 
 

@@ -164,7 +164,7 @@ def unfold_windows(x, kernel, stride, low, dilation, out):
 
 @formula(_folded)
 def fold_windows(x, kernel, stride, low, dilation, out):
-    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each put where unfold took it from."""
+    """out (N, C, *spatial) = the sum of windows x (N, C, *kernel, *blocks), each added where unfold read it."""
     blocks = x.shape[2 + len(kernel) :]
     if is_half(out.dtype) and out.flags.c_contiguous and x.flags.c_contiguous:
         planes = x.reshape(-1, *x.shape[2:])

@@ -30,12 +30,12 @@ def copy(x, out):
 
 
 def staging_workspace(x):
-    """Bytes that an array wants on its way to the host or from there: it is there."""
+    """Bytes of workspace for a copy to or from the host: none, arrays are there."""
     return 0
 
 
 def host_workspace(x):
-    """Bytes that an array of the host wants before kernels can read it: it is there."""
+    """Bytes of workspace for a host array, so that kernels can read it: none."""
     return 0
 
 

@@ -72,7 +72,7 @@ def grouped_matmul(x, y, ends, work, out):
 
 
 def solve_triangular_workspace(shape, dtype):
-    """Bytes of workspace that solving for an array of this shape wants: one row of each matrix."""
+    """Bytes of workspace for solving for an array of this shape: one row of each matrix."""
     return math.prod((*shape[:-2], shape[-1])) * dtype.itemsize
 
 

@@ -91,7 +91,7 @@ def any(x, axes, out):
 
 
 def arg_workspace(shape, axis, dtype):
-    """Bytes that ``argmax`` and ``argmin`` want: a copy of one line that is not contiguous and longer than a tile."""
+    """Bytes of workspace for ``argmax`` and ``argmin``: a copy of one line that is not contiguous and longer than a tile."""
     return shape[axis] * dtype.itemsize if shape[axis] > _TILE and axis != len(shape) - 1 else 0
 
 
@@ -137,7 +137,7 @@ def count_nonzero(x, axes, out):
 
 @formula(lambda x, mean, axes, scale: scale * np.sum((x - mean) ** 2, axis=axes, keepdims=True))
 def variance(x, mean, axes, scale, out):
-    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; float16 wants a float32 out."""
+    """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; for float16, out is float32."""
 
     def term(tile, key):
         np.subtract(x[key], mean[_at(mean, key)], out=tile)
@@ -253,7 +253,7 @@ def extremum_share(gy, x, y, axes, count, out):
 
 @formula(lambda x, axes: np.log(np.sum(np.exp(x), axis=axes, keepdims=True)))
 def logsumexp(x, axes, top, out):
-    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. float16 wants a float32 out."""
+    """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. For float16, out is float32."""
     amax(x, axes, top)
     for index in _blocks(top.shape, _TILE):
         flag = _scratch(top[index].shape, np.bool_, 0, 4)
@@ -292,7 +292,7 @@ def _norm(x, axes, p):
 
 @formula(_norm)
 def norm(x, axes, p, out):
-    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. float16 wants a float32 out."""
+    """out = the p-norm of x over ``axes``: the sum of abs(x)**p, to the power 1/p. For float16, out is float32."""
     if p in (np.inf, -np.inf):
         _extreme_size(x, axes, np.maximum if p > 0 else np.minimum, out)
         return
