@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
+from torch.testing._internal.two_tensor import TwoTensor  # noqa: E402
 from torch.utils import checkpoint  # noqa: E402
 from torch.utils.data import DataLoader, Dataset, TensorDataset, random_split  # noqa: E402
 
@@ -275,7 +276,42 @@ def safe_tensors():
     save_file({"a": torch.ones(3, device="cuda")}, PATH)
 
 
+def data_parallel():
+    _alone(lambda: nn.parallel.DistributedDataParallel(nn.Linear(2, 2)))
+
+
+def _alone(run):
+    """Run it in a process group of this process."""
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        run()
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def on_a_mesh():
+    _alone(lambda: torch.distributed.init_device_mesh("cuda", (1,)))
+
+
+def a_subclass():
+    SUBCLASS[0] + 1
+
+
+SUBCLASS = [TwoTensor(torch.zeros(2), torch.zeros(2))]
+
+
 REFUSED = [
+    (
+        data_parallel,
+        NotOfferedError,
+        r"test_program_breadth\.py:\d+ .*: torch\.distributed: .*buckets are a second copy of all gradients",
+    ),
+    (
+        on_a_mesh,
+        NotOfferedError,
+        r"test_program_breadth\.py:\d+ .*: torch\.distributed: the memory of several processes is not predicted",
+    ),
+    (a_subclass, NotOfferedError, r"a_subclass: a TwoTensor: what such tensors hold is not predicted\. Use plain tensors"),
     (nests, NotOfferedError, r"nests: nested tensors: their memory is not predicted. Use padded tensors with a mask"),
     (nests_by_a_mask, NotOfferedError, r"nests_by_a_mask: .*Pad instead .*enable_nested_tensor=False"),
     (two_gpus, NotOfferedError, r"two_gpus: the program uses several GPUs.*Predict it with one, such as nn\.DataParallel"),

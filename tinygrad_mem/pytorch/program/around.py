@@ -56,6 +56,8 @@ def around(watch: Watch) -> Iterator[None]:
             (torch.nested, dict.fromkeys(_NESTED, _nested)),
             (nn.Module, {"_apply": _moved(nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
+            (nn.parallel.DistributedDataParallel, {"__init__": _of_several_processes}),
+            (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _of_several_processes}),
         ]:
             stack.enter_context(patched(owner, replacements))
         stack.enter_context(loading(watch))
@@ -105,6 +107,14 @@ def _scattered(
 
 def _nested(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError("nested tensors: their memory is not predicted. Use padded tensors with a mask")
+
+
+def _of_several_processes(*args: Any, **kwargs: Any) -> Any:
+    raise NotOfferedError(
+        "torch.distributed: the memory of several processes is not predicted for PyTorch: what they send lies on streams of "
+        "its own. Predict one process without DistributedDataParallel, whose buckets are a second copy of all gradients (none "
+        "with gradient_as_bucket_view=True), or without fully_shard"
+    )
 
 
 def _causal(watch: Watch, own: Callable[..., bool]) -> Callable[..., bool]:

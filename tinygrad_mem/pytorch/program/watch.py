@@ -288,6 +288,10 @@ class Watch(TorchDispatchMode):
                 "Make the model and the optimizer inside the function that is predicted"
             )
         fake = self.fake.from_tensor(tensor)
+        if not isinstance(fake, FakeTensor):
+            raise NotOfferedError(
+                f"a {type(tensor).__name__}: what such tensors hold is not predicted. Use plain tensors, and one process"
+            )
         storage = fake.untyped_storage()
         if storage._cdata not in self._held:
             older = fake.fake_device == self.device and self.device.type == "cuda"
