@@ -91,8 +91,8 @@ def run(
             raise ArgumentError("--recompute and --master-weights are for networks of tinygrad_mem; write them in a function")
         if ranks is not None:
             raise ArgumentError(
-                f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: memory.predict(run, world_size=...) "
-                "predicts it if it is converted there with tinygrad_mem.from_torch"
+                f"--ranks is for networks of tinygrad_mem, and {network} is PyTorch's: pytorch.predict(run, world_size=...) "
+                "predicts a function that trains with PyTorch's DistributedDataParallel"
             )
         asked = Asked(network, sample, tokens, batch_size, optimizer, precision, accumulate, lora, checkpoint, device or "cuda")
         return estimate_torch.run(asked, budget, gpu, advise, as_json)

@@ -55,6 +55,8 @@ def predict(
     gpu: str = "",
     settings: str = "",
     capacity: int | None = None,
+    world_size: int | None = None,
+    rank: int = 0,
     **kwargs: Any,
 ) -> Prediction:
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
@@ -70,6 +72,9 @@ def predict(
         settings: settings of PyTorch's CUDA allocator, as in ``PYTORCH_CUDA_ALLOC_CONF``.
         capacity: the card's memory for PyTorch in bytes. If it is too small, the program gets PyTorch's
             ``torch.OutOfMemoryError``.
+        world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
+            so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel`` runs; ``LOCAL_RANK``
+            is 0, as for a process that sees one GPU. What NCCL takes lies outside of PyTorch's allocator.
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
@@ -84,13 +89,22 @@ def predict(
     card = card_of(gpu)
     if gpu and device == "cpu":
         raise ArgumentError(f"predict: gpu={gpu!r} names a card, and device={device!r} is none: give one of them")
-    return predicted(lambda: run(*args, **kwargs), device, settings, card, card.room if gpu and capacity is None else capacity)
+    if not (world_size is None and rank == 0) and not 0 <= rank < (world_size or 0):
+        raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
+    room = card.room if gpu and capacity is None else capacity
+    place = None if world_size is None else (rank, world_size)
+    return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place)
 
 
 def predicted(
-    run: Callable[[], Any], device: str, settings: str = "", card: GraphicsCard = USUAL, capacity: int | None = None
+    run: Callable[[], Any],
+    device: str,
+    settings: str = "",
+    card: GraphicsCard = USUAL,
+    capacity: int | None = None,
+    process: tuple[int, int] | None = None,
 ) -> Prediction:
-    """As :func:`predict`, on a card that never refuses if ``capacity`` is ``None``."""
+    """As :func:`predict`, on a card that never refuses if ``capacity`` is ``None``; ``process``: its rank, and their number."""
     try:
         import torch
     except ImportError as error:
@@ -103,4 +117,4 @@ def predicted(
     if _lock._is_owned():  # type: ignore[attr-defined]
         raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
-        return Prediction.of_run(*run_program(run, place, settings, card, capacity))
+        return Prediction.of_run(*run_program(run, place, settings, card, capacity, process))

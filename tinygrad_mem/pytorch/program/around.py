@@ -56,7 +56,7 @@ def around(watch: Watch) -> Iterator[None]:
             (torch.nested, dict.fromkeys(_NESTED, _nested)),
             (nn.Module, {"_apply": _moved(nn.Module._apply)}),
             (threading.Thread, {"start": _started(watch, threading.Thread.start)}),
-            (nn.parallel.DistributedDataParallel, {"__init__": _of_several_processes}),
+            (nn.parallel.DistributedDataParallel, {"__init__": _alone}),
             (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _of_several_processes}),
         ]:
             stack.enter_context(patched(owner, replacements))
@@ -109,11 +109,17 @@ def _nested(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError("nested tensors: their memory is not predicted. Use padded tensors with a mask")
 
 
+def _alone(*args: Any, **kwargs: Any) -> Any:
+    raise NotOfferedError(
+        "DistributedDataParallel: say which process is predicted: predict(run, world_size=8, rank=0), where run calls "
+        "torch.distributed.init_process_group"
+    )
+
+
 def _of_several_processes(*args: Any, **kwargs: Any) -> Any:
     raise NotOfferedError(
-        "torch.distributed: the memory of several processes is not predicted for PyTorch: what they send lies on streams of "
-        "its own. Predict one process without DistributedDataParallel, whose buckets are a second copy of all gradients (none "
-        "with gradient_as_bucket_view=True), or without fully_shard"
+        "torch.distributed: a mesh, and so fully_shard and DTensor, is not predicted for PyTorch: what they send lies on "
+        "streams of its own. DistributedDataParallel is predicted with world_size and rank"
     )
 
 

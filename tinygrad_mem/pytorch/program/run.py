@@ -28,13 +28,19 @@ from .fake import GpuTensorMode
 from .kernels import Gpu
 from .ledger import Ledger
 from .places import Places, users_line
+from .processes import Processes
 from .roles import Roles
 from .state import unchanged
 from .watch import Watch
 
 
 def run_program(
-    run: Callable[[], Any], device: torch.device, settings: str, card: GraphicsCard, capacity: int | None
+    run: Callable[[], Any],
+    device: torch.device,
+    settings: str,
+    card: GraphicsCard,
+    capacity: int | None,
+    place: tuple[int, int] | None,
 ) -> tuple[Log, str, int, str, list[str], dict[str, int]]:
     """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
     if device.type == "cuda" and device.index is None:
@@ -48,6 +54,9 @@ def run_program(
     with unchanged(), _words(places), ExitStack() as stack:
         for part in _parts(watch, roles, Card(ledger, card, capacity)):
             stack.enter_context(part)
+        if place is not None:
+            watch.processes = Processes(watch, *place)
+            stack.enter_context(watch.processes.running())
         watch.in_place.calibrate()
         ledger.restart()
         try:

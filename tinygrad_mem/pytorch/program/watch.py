@@ -63,6 +63,7 @@ class Watch(TorchDispatchMode):
             **recurrent.layers(self.bound),
             "scaled_dot_product_attention": partial(attention, gpu),
         }
+        self.processes: Any = None  # of a program that is one of several
         self._table = Kernels(gpu)
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
@@ -90,6 +91,8 @@ class Watch(TorchDispatchMode):
         if func in _FILLS and self.device.type != "cpu":
             self.numbers.written(args[0])
             return args[0]
+        if self.processes is not None and (made := self.processes.op(func, args, kwargs)) is not NotImplemented:
+            return made
         if func is _FUSED_SGD:  # in place, and PyTorch has no kernel for fake tensors
             return None
         if func is _LIFT and not isinstance(args[0], FakeTensor):

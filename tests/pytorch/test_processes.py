@@ -1,0 +1,138 @@
+"""A PyTorch program that is one of several processes: ``DistributedDataParallel``'s own bytes, on the CPU as measured."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch import distributed as dist  # noqa: E402
+from torch import nn  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from tests.pytorch_memory import pytorch_peak  # noqa: E402
+from tinygrad_mem.memory import Category  # noqa: E402
+from tinygrad_mem.pytorch import predict  # noqa: E402
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.distributed.:FutureWarning"),
+]
+MIB = 1 << 20
+WEIGHTS = 4 * 512 * 512 * 4 + 2 * 512 * 4
+
+
+def train(device: str, options: dict, steps: int = 3, waits: bool = False, **group):
+    dist.init_process_group("gloo" if group else "nccl", **group)
+    layers = [nn.Linear(512, 512, bias=False) for _ in range(4)]
+    model = DistributedDataParallel(nn.Sequential(*layers, nn.BatchNorm1d(512)).to(device), **options)
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(steps):
+        with model.no_sync():
+            model(torch.randn(8, 512, device=device)).sum().backward()
+        loss = model(torch.randn(8, 512, device=device)).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if waits:
+            dist.all_reduce(loss)
+            dist.barrier()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"gradient_as_bucket_view": True},
+        {"bucket_cap_mb": 1},
+        {"bucket_cap_mb": 2, "gradient_as_bucket_view": True},
+        {"broadcast_buffers": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("steps", [1, 3])
+def test_on_the_cpu_it_is_what_a_process_of_gloo_takes(options: dict, steps: int):
+    """Gloo's threads may hold a tensor for a moment longer, so the smallest of a few runs counts."""
+    said = predict(train, "cpu", options, steps, device="cpu", world_size=4, rank=1)
+    took: list[int] = []
+    while said.peak not in took and len(took) < 5:
+        took.append(pytorch_peak(lambda: train("cpu", options, steps, store=dist.HashStore(), rank=0, world_size=1)))
+    assert said.peak == min(took)
+
+
+def test_on_a_gpu_the_buckets_are_a_second_copy_of_the_gradients():
+    views = {"gradient_as_bucket_view": True}
+    copies, viewed = (predict(train, "cuda", options, 1, world_size=64, rank=5) for options in ({}, views))
+    assert copies.peak - viewed.peak == WEIGHTS
+    assert copies.by_category()[Category.COMMUNICATION] == copies.by_category()[Category.GRADIENT] == WEIGHTS
+    assert viewed.by_category()[Category.GRADIENT] == WEIGHTS
+    assert Category.COMMUNICATION not in viewed.by_category()
+    assert copies.peak == predict(train, "cuda", {}, 1, world_size=2).peak
+    assert copies.notes[0].startswith("torch.distributed: what NCCL and CUDA take for each process lies outside of")
+
+
+def test_the_reducer_makes_its_buckets_again_in_the_second_step():
+    """It knows the order of the gradients then. Before, there is one; and parameters and buffers were sent as one array."""
+    found = predict(train, "cuda", {"bucket_cap_mb": 1}, 3, world_size=2)
+    made = [block.requested for block in found.blocks() if block.category == Category.COMMUNICATION and block.requested >= 2048]
+    one = 512 * 512 * 4
+    assert sorted(made)[-6:] == [one, one, one, one + 4096, WEIGHTS, WEIGHTS + 4096]
+
+
+def test_collectives_that_ask_for_nothing_are_predicted_and_others_refused():
+    assert predict(train, "cuda", {}, world_size=2, waits=True).peak == predict(train, "cuda", {}, world_size=2).peak
+
+    def gathers():
+        dist.init_process_group()
+        dist.all_gather([torch.zeros(2, device="cuda") for _ in range(2)], torch.zeros(2, device="cuda"))
+
+    def shards():
+        dist.init_process_group("nccl")
+        whole, part = torch.zeros(8, 4, device="cuda"), torch.zeros(2, 4, device="cuda")
+        dist.all_gather_into_tensor(whole, part)
+        dist.reduce_scatter_tensor(part, whole)
+        return dist.get_rank(), dist.get_world_size(), os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]
+
+    def told():
+        assert shards() == (3, 4, "3", "4", "0")
+        dist.new_group([0, 3])
+
+    assert predict(told, world_size=4, rank=3).peak == 1024
+    with pytest.raises(NotImplementedError, match="allgather of several processes is not predicted, as NCCL's may ask"):
+        predict(gathers, world_size=2)
+    assert not dist.is_initialized()
+    assert "WORLD_SIZE" not in os.environ
+
+
+def test_what_is_not_predicted_is_refused():
+    def hooked():
+        dist.init_process_group()
+        DistributedDataParallel(nn.Linear(2, 2).cuda()).register_comm_hook(None, lambda state, bucket: None)
+
+    def on_a_mesh():
+        dist.init_process_group()
+        dist.init_device_mesh("cuda", (2,))
+
+    for run, words in (
+        (
+            lambda: train("cuda", {"find_unused_parameters": True}),
+            r"DistributedDataParallel\(find_unused_parameters=True\) is not",
+        ),
+        (lambda: train("cuda", {"static_graph": True}), r"DistributedDataParallel\(static_graph=True\) is not predicted"),
+        (hooked, "register_comm_hook is not predicted: leave it out"),
+        (on_a_mesh, "a mesh, and so fully_shard and DTensor, is not predicted for PyTorch"),
+    ):
+        with pytest.raises(NotImplementedError, match=words):
+            predict(run, world_size=2)
+        assert not dist.is_initialized()
+    for wrong in ({"rank": 1}, {"world_size": 2, "rank": 2}):
+        with pytest.raises(ValueError, match="predict: rank="):
+            predict(hooked, **wrong)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(NotImplementedError, match="there is a process group already: destroy it before"):
+            predict(hooked, world_size=2)
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,147 @@
+"""One process of several: its collectives send nothing, and PyTorch's own reducer of ``DistributedDataParallel`` runs.
+
+NCCL takes no memory of PyTorch's allocator for the collectives below. So a rank asks for the same bytes as among others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Reducer, _create_work_from_future  # type: ignore[attr-defined]
+from torch.distributed import distributed_c10d as groups
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import distributed as data_parallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import _disable_current_modes
+
+from ...errors import NotOfferedError
+from ...interrupts import context
+from .cuda import patched
+
+if TYPE_CHECKING:
+    from .watch import Watch
+
+c10d = torch.ops.c10d
+_INTO_FIRST = (  # the collectives that are predicted: they write into their first argument, and NCCL's ask for nothing
+    c10d.allreduce_.default, c10d.broadcast_.default, c10d._allgather_base_.default, c10d._reduce_scatter_base_.default
+)  # fmt: skip
+_BARRIER = c10d.barrier.default  # NCCL's sums up one float32
+_EMPTY = torch.ops.aten.empty.memory_format
+_LEFT_OUT = ("find_unused_parameters", "static_graph", "mixed_precision", "delay_all_reduce_named_params", "batched_grad_copy")
+_NCCL = "torch.distributed: what NCCL and CUDA take for each process lies outside of PyTorch's allocator, and is not counted"
+
+
+class Processes:
+    """The process ``rank`` of ``world_size``, while its program runs.
+
+    Attributes:
+        rebuilding: True while the reducer reads numbers that it has written into small tensors of the host: these are real.
+    """
+
+    def __init__(self, watch: Watch, rank: int, world_size: int) -> None:
+        self._watch, self._rank, self._size = watch, rank, world_size
+        self.rebuilding = False
+
+    def op(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+        """The result of an op of ``torch.distributed``, or of one that must be real; else ``NotImplemented``.
+
+        Raises:
+            NotOfferedError: it is another collective.
+        """
+        if self.rebuilding and func is _EMPTY and kwargs.get("device") is None:
+            with _disable_current_modes():
+                made = func(*args, **kwargs)
+            self._watch.own(made, made)
+            return made
+        if func.namespace != "c10d":
+            return NotImplemented
+        if func is _BARRIER:
+            if self._watch.device.type == "cuda":
+                place = self._watch.places.here("barrier")
+                self._watch.ledger.free(self._watch.ledger.malloc(4, place, "COMMUNICATION"), place)
+            return _done([])
+        if func not in _INTO_FIRST:
+            names = ", ".join(each._opname.strip("_") for each in (*_INTO_FIRST, _BARRIER))
+            raise NotOfferedError(
+                f"torch.distributed: {func._opname.strip('_')} of several processes is not predicted, as NCCL's may ask for "
+                f"memory. These are: {names}"
+            )
+        written = args[0] if isinstance(args[0], list) else [args[0]]
+        for tensor in written:
+            self._watch.numbers.written(tensor)
+        return args[0], _done(written)
+
+    @context
+    def running(self) -> Iterator[None]:
+        """Let ``init_process_group`` make the group of this process, and end it with the program."""
+        if dist.is_initialized():
+            raise NotOfferedError("predict: world_size is given, and there is a process group already: destroy it before")
+        told = {"RANK": self._rank, "WORLD_SIZE": self._size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+        before = {name: os.environ.get(name) for name in told}
+        with ExitStack() as stack:
+            for owner, answers in (
+                (groups, {"rendezvous": self._meeting, "_new_process_group_helper": self._group}),
+                (groups, {"_get_default_timeout": lambda backend: groups.default_pg_timeout}),
+                (Reducer, {"_rebuild_buckets": self._rebuilt(Reducer._rebuild_buckets)}),
+                (DistributedDataParallel, {"__init__": self._data_parallel()}),
+                (DistributedDataParallel, {"register_comm_hook": _hook}),
+                (data_parallel, {"_verify_param_shape_across_processes": lambda *args, **kwargs: None}),
+            ):
+                stack.enter_context(patched(owner, answers))
+            try:
+                os.environ.update({name: str(number) for name, number in told.items()})
+                yield
+            finally:
+                for name, value in before.items():
+                    os.environ.pop(name, None)
+                    os.environ.update({} if value is None else {name: value})
+                if dist.is_initialized():
+                    dist.destroy_process_group()
+
+    def _meeting(self, *args: Any, **kwargs: Any) -> Iterator[tuple]:
+        """The answer of the meeting of all processes: which of them this one is."""
+        self._watch.note(_NCCL)
+        return iter([(FakeStore(), self._rank, self._size)])
+
+    def _group(self, size: int, rank: int, ranks: list[int], backend: Any, *args: Any, **kwargs: Any) -> Any:
+        return _own_group(size, rank, ranks, "fake", *args, **(kwargs | {"backend_options": None, "device_id": None}))
+
+    def _data_parallel(self) -> Callable[..., None]:
+        def make(model: Any, *args: Any, **kwargs: Any) -> None:
+            for name in _LEFT_OUT:
+                if kwargs.get(name):
+                    raise NotOfferedError(f"DistributedDataParallel({name}={kwargs[name]!r}) is not predicted: leave it out")
+            with self._watch.as_role("COMMUNICATION"):
+                _own_model(model, *args, **kwargs)
+
+        return make
+
+    def _rebuilt(self, own: Callable[..., bool]) -> Callable[..., bool]:
+        def rebuild(reducer: Any) -> bool:
+            self.rebuilding = True
+            try:
+                with self._watch.as_role("COMMUNICATION"):
+                    return own(reducer)
+            finally:
+                self.rebuilding = False
+
+        return rebuild
+
+
+def _done(tensors: list[torch.Tensor]) -> Any:
+    """The handle of a collective that has ended, as C++ takes it."""
+    found = torch.futures.Future()
+    found.set_result(tensors)
+    return _create_work_from_future(found).boxed()
+
+
+_own_group, _own_model = groups._new_process_group_helper, DistributedDataParallel.__init__
+
+
+def _hook(*args: Any, **kwargs: Any) -> None:
+    raise NotOfferedError("DistributedDataParallel.register_comm_hook is not predicted: leave it out")
