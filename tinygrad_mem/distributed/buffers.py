@@ -18,3 +18,9 @@ def buffer(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         return device.empty(shape, dtype)
     finally:
         local.new_role = before
+
+
+def report_sent(array: Any, work: Any) -> None:
+    """Tell listeners that ``array`` is a communication buffer until ``work`` dies."""
+    for listener in scope.listeners:
+        listener.role(array, "COMMUNICATION", work)
