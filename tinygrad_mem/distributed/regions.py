@@ -245,3 +245,12 @@ def divided(name: str, x: Any, group: ProcessGroup, dim: int) -> int:
             "another number of ranks"
         )
     return axis
+
+
+def own(x: Tensor, group: ProcessGroup, dim: int = 0) -> Tensor:
+    """This rank's part of ``x`` along ``dim``, a view: of data that all ranks have, such as the numbers of tokens.
+
+    Raises: as :func:`scatter_to`.
+    """
+    size = x.shape[divided("own", x, group, dim)] // group.size()
+    return x.narrow(dim, group._rank * size, size)

@@ -12,7 +12,7 @@ from ...functional.join import cat
 from .stage import PipelineStage
 
 
-class Action(NamedTuple):
+class PipelineAction(NamedTuple):
     """One forward or backward of a rank.
 
     Attributes:
@@ -60,8 +60,8 @@ class PipelineSchedule:
         self._size = stages[0].group.size()  # ranks of the pipeline
         self.actions = self._order(stages[0].stage_index % self._size)
 
-    def _order(self, rank: int) -> list[Action]:
-        """What a rank of the pipeline does, in order."""
+    def _order(self, rank: int) -> list[PipelineAction]:
+        """The actions of a rank of the pipeline, in order."""
         raise NotImplementedError
 
     def step(
@@ -206,8 +206,8 @@ class ScheduleGPipe(_OfOneStage):
     Source: Huang et al., *GPipe*, 2019.
     """
 
-    def _order(self, rank: int) -> list[Action]:
-        return [Action(kind, 0, chunk) for kind in "FB" for chunk in range(self._n_microbatches)]
+    def _order(self, rank: int) -> list[PipelineAction]:
+        return [PipelineAction(kind, 0, chunk) for kind in "FB" for chunk in range(self._n_microbatches)]
 
 
 class Schedule1F1B(_OfOneStage):
@@ -218,7 +218,7 @@ class Schedule1F1B(_OfOneStage):
     Source: Narayanan et al., *PipeDream*, 2019; *Memory-Efficient Pipeline-Parallel DNN Training* (PipeDream-Flush), 2021.
     """
 
-    def _order(self, rank: int) -> list[Action]:
+    def _order(self, rank: int) -> list[PipelineAction]:
         return _alternating(self._n_microbatches, self._size - rank - 1, lambda k: (0, k), lambda k: (0, k))
 
 
@@ -263,7 +263,7 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
         self._round = n_microbatches // rounds
         super().__init__(stages, n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads)
 
-    def _order(self, rank: int) -> list[Action]:
+    def _order(self, rank: int) -> list[PipelineAction]:
         count, each = len(self._stages), self._round
 
         def at(k: int, backward: bool) -> tuple[int, int]:
@@ -274,12 +274,14 @@ class ScheduleInterleaved1F1B(PipelineSchedule):
         return _alternating(count * self._n_microbatches, first, lambda k: at(k, False), lambda k: at(k, True))
 
 
-def _alternating(total: int, first: int, forward: Callable[[int], tuple], backward: Callable[[int], tuple]) -> list[Action]:
+def _alternating(
+    total: int, first: int, forward: Callable[[int], tuple], backward: Callable[[int], tuple]
+) -> list[PipelineAction]:
     """So many forwards first; then a forward and a backward in turns; then the other backwards."""
     first = min(first, total)
-    order = [Action("F", *forward(k)) for k in range(first)]
+    order = [PipelineAction("F", *forward(k)) for k in range(first)]
     for k in range(total):
         if first + k < total:
-            order.append(Action("F", *forward(first + k)))
-        order.append(Action("B", *backward(k)))
+            order.append(PipelineAction("F", *forward(first + k)))
+        order.append(PipelineAction("B", *backward(k)))
     return order

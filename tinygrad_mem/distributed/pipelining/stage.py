@@ -76,7 +76,7 @@ class PipelineStage:
         if input_args is None and not self.is_first:
             raise ArgumentError(
                 f"PipelineStage: stage {stage_index} receives its input: give input_args, tensors of the shape and dtype of "
-                "one micro-batch's, such as empty(..., device='meta')"
+                "one micro-batch's; zeros(1).expand(shape) takes no memory"
             )
         self._inputs = [] if self.is_first else [(x.shape, x.dtype) for x in _tuple(input_args)]
         self._under_way: dict[int, tuple[list[Tensor], list]] = {}  # micro-batch -> its leaves, and the edges of its outputs
