@@ -98,7 +98,7 @@ def _wide(ctx: Context, x: Array, wide: Any) -> Array:
 
 def _ring(ctx: Context, mine: Array, group: ProcessGroup) -> Any:
     """``(step, block)``: in step i the block of the rank i places before this one. Blocks are used while they are sent on."""
-    here = mine
+    here: Any = mine
     del mine
     for step in range(group.size()):
         work = coming = None
@@ -120,7 +120,7 @@ def _shift(group: ProcessGroup, out: Array, array: Array) -> Work:
 
 
 def _shifted(ctx: Context, group: ProcessGroup, array: Array) -> Array:
-    """What the rank before has as ``array``."""
+    """The ``array`` of the rank before this one."""
     out = buffer(ctx.device, array.shape, array.dtype)
     _shift(group, out, array).wait()
     return out

@@ -114,7 +114,7 @@ class Attention(nn.Module):
         q, kv = q.view(t, n, -1, self.depth), kv.view(t, n, -1, 2, self.depth)
         k, v = kv.unbind(3)
         if angles is not None:
-            q, k = turned(q, *angles), turned(k, *angles)
+            q, k = (turned(x, angles[0], angles[1]) for x in (q, k))
         parts = [part.permute(1, 2, 0, 3) for part in (q, k, v)]  # N, heads, T, depth
         del q, k, v, kv
         if self.size.recompute == "selective":
@@ -298,8 +298,8 @@ class MeshTraining:
         kind = ScheduleInterleaved1F1B if mesh.chunks > 1 else ScheduleGPipe if mesh.gpipe else Schedule1F1B
         self.schedule = kind(steps if mesh.chunks > 1 else steps[0], mesh.count, self.stages[-1].loss)  # type: ignore[arg-type]
         parameters = [p for layers in self.stages for p in layers.parameters()]
-        half = dtype != float32 and dtype.itemsize == 2
-        self.optimizer = (rule or optim.AdamW)(parameters, lr=1e-4, **({"master_weights": True} if half else {}))
+        options: dict[str, Any] = {"master_weights": True} if dtype.itemsize == 2 else {}
+        self.optimizer = (rule or optim.AdamW)(parameters, lr=1e-4, **options)
 
     def _averaged(self, layers: Layers, group: Any) -> nn.Module:
         """With gradients averaged over the ranks that have the same parameters and other tokens."""

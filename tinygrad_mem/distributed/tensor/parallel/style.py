@@ -6,7 +6,7 @@ whole tensor on each rank (``Replicate()``), or this rank's part along a dimensi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatch
 from functools import partial
 from typing import Any
@@ -168,7 +168,7 @@ class PrepareModuleInput(ParallelStyle):
 def parallelize_module(
     module: Module,
     device_mesh: DeviceMesh | None = None,
-    parallelize_plan: ParallelStyle | dict[str, ParallelStyle] | None = None,
+    parallelize_plan: ParallelStyle | Mapping[str, ParallelStyle] | None = None,
     *,
     src_data_rank: int | None = 0,
 ) -> Module:
