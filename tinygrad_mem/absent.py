@@ -129,10 +129,8 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     ],
     "cuda.memory": [(_ALL, "use `memory.track`; its save() writes PyTorch's snapshots")],
     "distributed": [(_ALL, "use `distributed.all_reduce`, or another of the collectives there")],
-    "distributed.pipelining": [(_ALL, "make a `distributed.pipelining.PipelineStage` of each rank's layers")],
     "distributed.tensor.parallel": [
         ("loss_parallel", "use `distributed.tensor.parallel.vocabulary_parallel_cross_entropy`, which takes the group"),
-        (_ALL, "use `distributed.tensor.parallel.parallelize_module` with another style"),
     ],
     "distributions": [
         ("gumbel", "use `nn.functional.gumbel_softmax`, or draw `-log(-log(rand(2)))`"),

@@ -115,12 +115,12 @@ class Attention(nn.Module):
         k, v = kv.unbind(3)
         if angles is not None:
             q, k = (turned(x, angles[0], angles[1]) for x in (q, k))
-        parts = [part.permute(1, 2, 0, 3) for part in (q, k, v)]  # N, heads, T, depth
+        parts: Any = [part.permute(1, 2, 0, 3) for part in (q, k, v)]  # N, heads, T, depth
         del q, k, v, kv
         if self.size.recompute == "selective":
             y = checkpoint(self.core, *parts, hidden, context)
         else:
-            y = self.core(*parts, hidden, context)
+            y = self.core(parts[0], parts[1], parts[2], hidden, context)
         del parts
         return self.out(y.permute(2, 0, 1, 3).reshape(t, n, -1))
 

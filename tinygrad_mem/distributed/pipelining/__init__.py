@@ -6,4 +6,4 @@ from .schedules import ScheduleGPipe as ScheduleGPipe
 from .schedules import ScheduleInterleaved1F1B as ScheduleInterleaved1F1B
 from .stage import PipelineStage as PipelineStage
 
-__getattr__ = _absent.refuses("distributed.pipelining")
+__getattr__ = _absent.refuses("distributed")
