@@ -297,7 +297,7 @@ def test_several_lists_are_tried_together():
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return self.second(self.first(x))
 
-    advice = pytorch.advise(train, make=Stages)
+    advice = pytorch.advise(train, make=Stages, optimizer=torch.optim.SGD)
     both = advice.row("checkpoint all of first, second")
     assert both.peak < advice.row("checkpoint all of first").peak
     assert "12 blocks" in both.cost

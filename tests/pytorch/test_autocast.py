@@ -173,6 +173,44 @@ def test_a_backward_asks_for_what_the_sources_say(name: str) -> None:
     assert events(FORWARD[name][0], torch.bfloat16, trained=True) == TRAINED[name]
 
 
+def inference(mode: Any) -> None:
+    """Two products with one weight."""
+    x, weight = torch.empty(3, 8, device="cuda"), torch.nn.Parameter(torch.empty(5, 8, device="cuda"))
+    with mode, torch.autocast("cuda", dtype=torch.bfloat16):
+        for _ in range(2):
+            F.linear(x, weight)
+
+
+@pytest.mark.parametrize(
+    ("mode", "version", "kept"),
+    [
+        (torch.no_grad, "", 1),
+        (torch.inference_mode, "", 2),
+        (torch.inference_mode, "2.11", 2),
+        (torch.inference_mode, "2.6", 1),
+    ],
+)
+def test_casts_of_weights_are_kept_but_in_inference_mode_since_2_11(mode: Any, version: str, kept: int) -> None:
+    log = pytorch.predict(lambda: inference(mode()), version=version).log
+    assert sum(event.requested == 2 * 5 * 8 for event in log if event.kind is Kind.MALLOC) == kept
+
+
+def test_a_cast_under_no_grad_serves_training_too() -> None:
+    def run() -> None:
+        x, weight = torch.empty(3, 8, device="cuda"), torch.nn.Parameter(torch.empty(5, 8, device="cuda"))
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            with torch.no_grad():
+                F.linear(x, weight)
+            loss = F.linear(x, weight).sum()
+        loss.backward()
+        seen.append(weight.grad is not None)
+
+    seen: list[bool] = []
+    casts = [event for event in pytorch.predict(run).log if event.kind is Kind.MALLOC and event.role == "WEIGHT_CAST"]
+    assert seen == [True]
+    assert len(casts) == 1
+
+
 def step(dtype: torch.dtype, within: bool) -> None:
     """A step of the language model; ``within``: backward runs in autocast too."""
     model = Model(Size(vocabulary=50, width=16, layers=2, heads=2, inner=32, context=6), "cuda")

@@ -121,6 +121,18 @@ def test_the_advice_is_for_this_card():
         assert found.batch_size == math.floor(card_of(gpu).room / (1 << 30))
 
 
+def test_the_version_of_pytorch_on_the_gpus_machine():
+    def run() -> None:
+        q = torch.empty(2, 4, 128, 64, device="cuda", dtype=torch.bfloat16)
+        F.scaled_dot_product_attention(q, q, q)
+
+    for version, kernel in (("2.6", "flash"), ("2.13.1+cu130", "cudnn")):
+        log = pytorch.predict(run, gpu="H100", version=version).log
+        assert f"_scaled_dot_product_{kernel}_attention" in {event.op for event in log}
+    with pytest.raises(ArgumentError, match=r"expected version=\"2.6\" or the like, found 'new'"):
+        pytorch.predict(products, version="new")
+
+
 def test_a_card_that_is_not_one_is_refused():
     with pytest.raises(ArgumentError, match="the GPU 'TPU' is not in the table: name one of T4"):
         pytorch.predict(products, gpu="TPU")

@@ -83,6 +83,33 @@ def test_parameters_gradients_and_state_have_their_bytes():
     assert track.notes == []
 
 
+def optimizer_ops(make: Callable[[Any], Any], device: str = GPU) -> list[tuple[str, int]]:
+    log = pytorch.predict(train, device, make, device=device).log
+    return [(e.op, e.requested) for e in log if e.kind is Kind.MALLOC and e.phase == "optimizer" and e.op != "zeros_like"]
+
+
+def test_optimizers_step_with_lists_on_a_gpu_as_they_do_by_default():
+    """Adam's square roots of all parameters are alive at once; one after the other on the CPU, and where lists are off."""
+    sizes = [4 * count for count in (256 * 512, 512, 512 * 256, 256, 256 * 8, 8)]
+    assert optimizer_ops(torch.optim.Adam) == [("_foreach_sqrt", size) for size in sizes] * 2
+    assert optimizer_ops(lambda parameters: torch.optim.SGD(parameters, lr=0.1)) == []
+    single = [(op, size) for size in sizes for op in ("sqrt", "div_Tensor")] * 2
+    assert optimizer_ops(lambda parameters: torch.optim.Adam(parameters, foreach=False)) == single
+    assert optimizer_ops(lambda parameters: torch.optim.Adam(parameters, fused=True)) == [("zeros", 4)] * 6
+    assert [op for op, _ in optimizer_ops(torch.optim.Adam, "cpu")] == ["sqrt", "div_Tensor"] * 12
+
+
+def test_clipping_takes_norms_of_lists():
+    def run() -> None:
+        model = mlp(GPU)
+        model(torch.empty(2, 256, device=GPU)).sum().backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+
+    log = pytorch.predict(run).log
+    norms = [e.requested for e in log if e.kind is Kind.MALLOC and e.op == "_foreach_norm_Scalar"]
+    assert norms == [6 * 2 * 4, *[4] * 6]  # two chunks of 65,536 elements in the largest of six tensors
+
+
 def test_reserved_bytes_come_from_the_allocators_model():
     track = pytorch.predict(train, GPU)
     replay = pytorch.replay(track)

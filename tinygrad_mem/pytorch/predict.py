@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -57,6 +58,7 @@ def predict(
     capacity: int | None = None,
     world_size: int | None = None,
     rank: int = 0,
+    version: str = "",
     **kwargs: Any,
 ) -> Prediction:
     """Run ``run(*args, **kwargs)``, a PyTorch training function, without computing, and return the track of its memory.
@@ -75,6 +77,8 @@ def predict(
         world_size, rank: ``run`` calls ``torch.distributed.init_process_group``, with any backend, and is process ``rank`` of
             so many. The others do not run, and nothing is sent. PyTorch's own ``DistributedDataParallel`` runs; ``LOCAL_RANK``
             is 0, as for a process that sees one GPU. What NCCL takes lies outside of PyTorch's allocator.
+        version: of the PyTorch on the GPU's machine, such as ``"2.6"``, if it is not the one here. Workspaces, the choice of
+            attention and what autocast keeps follow it; autograd and its formulas are those of the PyTorch here.
 
     Returns:
         A track: ``peak`` is what ``torch.cuda.max_memory_allocated()`` would say, ``peak_reserved`` what
@@ -84,7 +88,7 @@ def predict(
         DataDependenceError: the program branches on values; the message names the line.
         NotOfferedError: it uses something that is not predicted, such as sparse tensors, CUDA graphs, or threads of its own.
         DeviceError: it trains a model that was made before the prediction.
-        ValueError: there is no such device or card, PyTorch would refuse the settings, or PyTorch is not installed.
+        ValueError: there is no such device, card or version, PyTorch would refuse the settings, or PyTorch is not installed.
     """
     card = card_of(gpu)
     if gpu and device == "cpu":
@@ -93,7 +97,9 @@ def predict(
         raise ArgumentError(f"predict: rank={rank} is none of world_size={world_size}: give both, with 0 <= rank < world_size")
     room = card.room if gpu and capacity is None else capacity
     place = None if world_size is None else (rank, world_size)
-    return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place)
+    if version and not re.fullmatch(r"2\.\d+(\..*)?", version):
+        raise ArgumentError(f'predict: expected version="2.6" or the like, found {version!r}')
+    return predicted(lambda: run(*args, **kwargs), device, settings, card, room, place, version)
 
 
 def predicted(
@@ -103,6 +109,7 @@ def predicted(
     card: GraphicsCard = USUAL,
     capacity: int | None = None,
     process: tuple[int, int] | None = None,
+    version: str = "",
 ) -> Prediction:
     """As :func:`predict`, on a card that never refuses if ``capacity`` is ``None``; ``process``: its rank, and their number."""
     try:
@@ -117,4 +124,4 @@ def predicted(
     if _lock._is_owned():  # type: ignore[attr-defined]
         raise NotOfferedError("predict: called inside a program that is being predicted. Run one prediction after the other")
     with _lock:
-        return Prediction.of_run(*run_program(run, place, settings, card, capacity, process))
+        return Prediction.of_run(*run_program(run, place, settings, card, capacity, process, version))

@@ -13,7 +13,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 from torch.nn.parallel import comm
+from torch.optim import optimizer
 from torch.overrides import TorchFunctionMode
+from torch.utils import _foreach_utils
 
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
@@ -50,6 +52,7 @@ def around(watch: Watch) -> Iterator[None]:
             (torch.random, state),
             (nn.RNNBase, {"flatten_parameters": flatten_parameters}),
             (torch.cuda, {"make_graphed_callables": graphed, "graph": _graph, "CUDAGraph": _graph}),
+            (torch._C, {"_group_tensors_by_device_and_dtype": _grouped}),
             (torch.utils, {"swap_tensors": partial(replace, watch)}),
             (transformer, {"_detect_is_causal_mask": _causal(watch, transformer._detect_is_causal_mask)}),
             (comm, {"scatter": _scattered, **dict.fromkeys(_BETWEEN_GPUS, _several)}),
@@ -60,10 +63,33 @@ def around(watch: Watch) -> Iterator[None]:
             (getattr(torch.distributed, "DeviceMesh", None), {"__init__": _of_several_processes}),
         ]:
             stack.enter_context(patched(owner, replacements))
+        stack.enter_context(_in_lists())
         stack.enter_context(loading(watch))
         stack.enter_context(saving(watch))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
+
+
+def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
+    """Tensors by device and dtype, as Python sees their devices: C++ sees those of the GPU on ``meta``."""
+    groups = _GROUPED(lists, with_indices)
+    return {(group[0][0][0].device, dtype): group for (_, dtype), group in groups.items()}
+
+
+_GROUPED = torch._C._group_tensors_by_device_and_dtype
+
+
+@context
+def _in_lists() -> Iterator[None]:
+    """Optimizers and clipping take lists of fake tensors as of plain ones: by default on a GPU they step with lists."""
+    lists = optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types
+    for types in lists:
+        types.append(FakeTensor)
+    try:
+        yield
+    finally:
+        for types in lists:
+            types.remove(FakeTensor)
 
 
 def _owned(watch: Watch, own: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:

@@ -50,10 +50,12 @@ class CudaAutocast:
 
     Args:
         role: a context manager that says what the next blocks are for.
+        version: of PyTorch. Since 2.11 no cast is kept that is made in inference mode, and those that are kept have a graph
+            even if they are made under ``no_grad``.
     """
 
-    def __init__(self, role: Callable[[str], Any]) -> None:
-        self._role = role
+    def __init__(self, role: Callable[[str], Any], version: tuple[int, int]) -> None:
+        self._role, self._newer = role, version >= (2, 11)
         self._cache: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     @context
@@ -99,11 +101,12 @@ class CudaAutocast:
         if not _eligible(value) or value.dtype == dtype:
             return value
         leaf = value.requires_grad and value.is_leaf and not value._is_view()
-        if not (leaf and value.dtype == torch.float32 and dtype == _lower() and torch.is_autocast_cache_enabled()):
+        kept = torch.is_autocast_cache_enabled() and not (self._newer and torch.is_inference_mode_enabled())
+        if not (kept and leaf and value.dtype == torch.float32 and dtype == _lower()):
             return value.to(dtype)
         found = self._cache.get(id(value))
         if found is None:
-            with self._role("WEIGHT_CAST"):
+            with self._role("WEIGHT_CAST"), torch.set_grad_enabled(self._newer or torch.is_grad_enabled()):
                 found = self._cache[id(value)] = value, value.to(dtype)
         return found[1]
 

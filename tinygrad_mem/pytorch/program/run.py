@@ -41,13 +41,18 @@ def run_program(
     card: GraphicsCard,
     capacity: int | None,
     place: tuple[int, int] | None,
+    version: str,
 ) -> tuple[Log, str, int, str, list[str], dict[str, int]]:
     """The log of a program, the settings, the peak of reserved bytes, what was refused, notes, and what is not known."""
     if device.type == "cuda" and device.index is None:
         device = torch.device("cuda", 0)
     ledger, places = Ledger(str(device), settings, capacity), Places()
     watch = Watch(
-        GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)), ledger, places, device, Gpu.of(card)
+        GpuTensorMode(device if device.type == "cuda" else torch.device("cuda", 0)),
+        ledger,
+        places,
+        device,
+        Gpu.of(card, version),
     )
     roles = Roles(ledger, places, watch.find)
     refused = ""
@@ -77,7 +82,7 @@ def _parts(watch: Watch, roles: Roles, card: Card) -> Iterator[Any]:
     if watch.device.type == "cuda":
         yield gpu(card)
         yield kernels("AutogradCUDA", watch.kernels)
-        yield CudaAutocast(watch.as_role).running()
+        yield CudaAutocast(watch.as_role, watch.gpu.version).running()
     yield watch.fake
     yield watch
     calls = Calls(watch, roles)

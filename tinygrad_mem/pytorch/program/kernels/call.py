@@ -38,9 +38,10 @@ class Gpu:
     settings: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @classmethod
-    def of(cls, card: GraphicsCard) -> Gpu:
-        """A card with the PyTorch that is installed."""
-        return cls(card.capability, card.processors, card.threads)
+    def of(cls, card: GraphicsCard, version: str = "") -> Gpu:
+        """A card with a version of PyTorch; ``""``: the one that is installed."""
+        major, minor = (version or torch.__version__).split(".")[:2]
+        return cls(card.capability, card.processors, card.threads, (int(major), int(minor)))
 
     @property
     def benchmark(self) -> bool:
