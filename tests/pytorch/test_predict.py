@@ -96,7 +96,8 @@ def test_optimizers_step_with_lists_on_a_gpu_as_they_do_by_default():
     single = [(op, size) for size in sizes for op in ("sqrt", "div_Tensor")] * 2
     assert optimizer_ops(lambda parameters: torch.optim.Adam(parameters, foreach=False)) == single
     assert optimizer_ops(lambda parameters: torch.optim.Adam(parameters, fused=True)) == [("zeros", 4)] * 6
-    assert [op for op, _ in optimizer_ops(torch.optim.Adam, "cpu")] == ["sqrt", "div_Tensor"] * 12
+    assert "sqrt" in (on_cpu := {op for op, _ in optimizer_ops(torch.optim.Adam, "cpu")})
+    assert "_foreach_sqrt" not in on_cpu
 
 
 def test_clipping_takes_norms_of_lists():
