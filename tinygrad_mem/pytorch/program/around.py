@@ -13,9 +13,9 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.modules import transformer
 from torch.nn.parallel import comm
-from torch.optim import optimizer
+from torch.optim.optimizer import _foreach_supported_types as steps_in_lists
 from torch.overrides import TorchFunctionMode
-from torch.utils import _foreach_utils
+from torch.utils._foreach_utils import _foreach_supported_types as works_in_lists
 
 from ...errors import DeviceError, NotOfferedError
 from ...interrupts import context
@@ -72,7 +72,7 @@ def around(watch: Watch) -> Iterator[None]:
 
 def _grouped(lists: list[list[Any]], with_indices: bool = False) -> dict:
     """Tensors by device and dtype, as Python sees their devices: C++ sees those of the GPU on ``meta``."""
-    groups = _GROUPED(lists, with_indices)
+    groups: dict[Any, Any] = _GROUPED(lists, with_indices)
     return {(group[0][0][0].device, dtype): group for (_, dtype), group in groups.items()}
 
 
@@ -82,7 +82,7 @@ _GROUPED = torch._C._group_tensors_by_device_and_dtype
 @context
 def _in_lists() -> Iterator[None]:
     """Optimizers and clipping take lists of fake tensors as of plain ones: by default on a GPU they step with lists."""
-    lists = optimizer._foreach_supported_types, _foreach_utils._foreach_supported_types
+    lists: tuple[list[type], ...] = steps_in_lists, works_in_lists
     for types in lists:
         types.append(FakeTensor)
     try:
