@@ -199,6 +199,8 @@ class Tensor(Exchange, _Base):
                     "set grad_dtype of a leaf to allow another dtype"
                 )
         self._grad = value
+        if value is not None and self._shard is not None:
+            value._shard = self._shard
         for listener in scope.listeners:
             listener.role(None if value is None else value.array, "GRADIENT", self, self)
 
@@ -239,6 +241,8 @@ class Tensor(Exchange, _Base):
 
     def _take_grad(self, array: Any) -> None:
         self._grad = Tensor._wrap(array, self.device)
+        if self._shard is not None:
+            self._grad._shard = self._shard
         for listener in scope.listeners:
             listener.role(array, "GRADIENT", self, self)
 

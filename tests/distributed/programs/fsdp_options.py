@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.programs.fsdp import Block, check_shards, network, rows, sharded, trained
 from tests.distributed.programs.shared import BATCH, RANK, SIZE, batch, exact, mine
-from tinygrad_mem import nn
+from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 from tinygrad_mem.nn import functional as F
 from tinygrad_mem.utils.checkpoint import checkpoint
@@ -288,11 +288,18 @@ def prefetched():
                 for one, other in zip(model.blocks[:-1], model.blocks[1:], strict=True):
                     one.set_modules_to_forward_prefetch([other])
                     other.set_modules_to_backward_prefetch([one])
+            memory.mark("begins")
             with tm.no_grad():
                 model(tm.zeros(BATCH, 6))
+            memory.mark("inference ends")
             F.mse_loss(model(tm.zeros(BATCH, 6)), tm.zeros(BATCH, 3)).backward()
 
-        peaks.append(exact(run).peak)
+        said = exact(run)
+        at, used = {mark.text: mark.index for mark in said.marks}, said.timeline()
+        first, last = np.searchsorted(used.event, [at["begins"], at["inference ends"]], "right")
+        peaks.append(int(used.used[first - 1 : last].max()))
+    gathered = [-(-len(p) // SIZE) * SIZE * p[0].numel() * 4 for p in nn_of(tm.float32).blocks[0].parameters()]
+    assert peaks[1] - peaks[0] == sum(-(-size // 512) * 512 for size in gathered)  # one block more
     model = sharded(network())
     model.set_modules_to_forward_prefetch([model.blocks[0]])
     for one, other in zip(model.blocks[:-1], model.blocks[1:], strict=True):
@@ -306,6 +313,57 @@ def prefetched():
 
 def nn_of(dtype):
     return network(dtype, width=64, blocks=4)
+
+
+def several_backwards():
+    """retain_graph, gradients of inputs alone, and forwards whose backwards come later."""
+    alone, model = network(), sharded(network())
+    for each, part in ((alone, slice(None)), (model, mine())):
+        x, y = batch(0, part)
+        loss = F.mse_loss(each(x), y)
+        loss.backward(retain_graph=True)
+        loss.backward()
+        losses = [F.mse_loss(each(batch(step, part)[0]), batch(step, part)[1]) for step in (1, 2)]
+        for late in reversed(losses):
+            late.backward()
+    check_gradients(alone, model)
+    x = batch(0, mine())[0].requires_grad_()
+    (found,) = tm.autograd.grad(model(x).sum(), [x])
+    (wanted,) = tm.autograd.grad(alone(x).sum(), [x])
+    np.testing.assert_allclose(found.numpy(), wanted.numpy(), **NEAR)
+    check_gradients(alone, model)
+    assert model.blocks[0].up.weight.shape == rows(alone.blocks[0].up.weight).shape
+    with tm.inference_mode():
+        np.testing.assert_allclose(model(x).numpy(), alone(x).numpy(), **NEAR)
+
+
+def hooks_of_gradients():
+    """Hooks of a parameter get its rows of the average; what else adds to its gradient counts in norms."""
+    alone, model = network(), sharded(network())
+    for each in (alone, model):
+        for p in each.parameters():
+            p.register_hook(lambda grad: grad * 3)
+        backward(each, 0, slice(None) if each is alone else None)
+        for p in each.parameters():
+            p.pow(2).sum().backward()
+    check_gradients(alone, model)
+    model.zero_grad()
+    alone.zero_grad()
+    for each in (alone, model):
+        each.last.weight.pow(2).sum().backward()
+    norms = [nn.utils.clip_grad_norm_(each.parameters(), 100.0).item() for each in (alone, model)]
+    np.testing.assert_allclose(*norms, rtol=1e-12)
+
+
+def under_autocast():
+    """The same rows as one process computes in bfloat16, on the same samples."""
+    alone, model = network(tm.float32), sharded(network(tm.float32))
+    x, y = batch(0, slice(0, 4), tm.float32)
+    for each in (alone, model):
+        with tm.autocast("cpu", dtype=tm.bfloat16):
+            loss = F.mse_loss(each(x).float(), y)
+        loss.backward()
+    check_gradients(alone, model, rtol=1e-5, atol=1e-7)
 
 
 def after_an_error():
@@ -384,12 +442,59 @@ def other_parameters():
         model(tm.ones(2, 5, dtype=tm.float64), "a" if RANK == 0 else "b")
 
 
+def exact_beside_others():
+    """The bytes of the prediction, with what may stand beside it."""
+    half = MixedPrecisionPolicy(param_dtype=tm.float16, reduce_dtype=tm.float32)
+
+    def training(variant):
+        if not dist.is_initialized():
+            dist.init_process_group()
+        model = nn_of(tm.float16 if variant == "masters" else tm.float32)
+        if variant == "recompute":
+            for block in model.blocks:
+                block.__class__ = Recomputing
+        if variant == "frozen":
+            for p in (*model.first.parameters(), *model.blocks[1].parameters(), model.blocks[2].up.weight):
+                p.requires_grad_(False)
+        sharded(model, **({"mp_policy": half} if variant == "mixed" else {}))
+        trained_ones = [p for p in model.parameters() if p.requires_grad]
+        optimizer = tm.optim.Adam(trained_ones, master_weights=variant == "masters")
+        scaler = tm.amp.GradScaler("cpu", enabled=variant == "mixed")
+        x, y = tm.zeros(BATCH, 6), tm.zeros(BATCH, 3)
+        if variant == "masters":
+            x, y = x.half(), y.half()
+        with tm.techniques.optimizer_in_backward(optimizer) if variant == "in backward" else tm.enable_grad():
+            for _ in range(2):
+                if variant == "accumulation":
+                    model.set_requires_gradient_sync(False)
+                    F.mse_loss(model(x), y).backward()
+                    model.set_requires_gradient_sync(True)
+                with tm.autocast("cpu", dtype=tm.bfloat16, enabled=variant == "autocast"):
+                    loss = F.mse_loss(model(x).to(y.dtype), y)
+                scaler.scale(loss).backward()
+                del loss
+                if variant == "clipped":
+                    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                if variant != "in backward":
+                    scaler.step(optimizer)
+                    optimizer.zero_grad()
+                if variant == "mixed":
+                    scaler.update()
+
+    for variant in ("mixed", "masters", "accumulation", "recompute", "frozen", "in backward", "clipped", "autocast"):
+        try:
+            exact(lambda: training(variant))  # noqa: B023
+        except AssertionError as error:
+            raise AssertionError(f"{variant}: {error}") from error
+
+
 if __name__ == "__main__":
     nn.Module.detached = lambda self: [p.detach() for p in self.parameters()]
     checks = [
         clipped, accumulated, used_twice_or_never, frozen, recomputed, offloaded, in_backward, mixed, scaled,
+        several_backwards, hooks_of_gradients, under_autocast,
         tied_and_other_methods, by_hand, kept_after_backward, prefetched, after_an_error, written_too_early, refused,
-        other_parameters,
+        exact_beside_others, other_parameters,
     ]  # fmt: skip
     for check in checks:
         try:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from ... import scope
 from ...autograd.core import accumulate
 from ...autograd.gradients import SparseTensor, copy
 from ...autograd.node_hooks import call_hooks
@@ -15,7 +14,7 @@ from ...autograd.tensor import Tensor
 from ...dtypes import is_floating
 from ...errors import ArgumentError, GraphError, NotOfferedError
 from ...nn.parameter import Parameter, report_role
-from ..buffers import buffer
+from ..buffers import buffer, report_sent
 from ..collectives import all_reduce
 from ..group import ProcessGroup, ReduceOp, Work
 
@@ -87,7 +86,7 @@ class ShardedParameter:
         """Begin to gather all rows, as ``dtype``; this rank's rows are sent from their place among all."""
         p, group = self.parameter, self.group
         device, n = p.device, group.size()
-        self.whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype)
+        self.whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype, "all_gather")
         slot = self.whole[group._rank * self.chunk :][: self.chunk]
         device.kernels.copy(p.array, out=slot[: self.mine])
         if self.mine < self.chunk:
@@ -152,13 +151,12 @@ class ShardedParameter:
         rows, padded = self.shape[0], self.group.size() * self.chunk
         array = grad.array
         if rows != padded or dtype not in (None, array.dtype):
-            sent = buffer(device, (padded, *self.shape[1:]), dtype or array.dtype)
+            sent = buffer(device, (padded, *self.shape[1:]), dtype or array.dtype, "reduce_scatter")
             device.kernels.copy(array, out=sent[:rows])
             device.kernels.fill(0, out=sent[rows:])
         else:
             sent = array
-            for listener in scope.listeners:
-                listener.role(sent, "COMMUNICATION", grad)
+            report_sent(sent, grad)
         device.kernels.multiply(sent, 1 / self.group.size(), out=sent)
         self.full.grad = None
         return Reducing(self, sent, grad if sent is array else None)
@@ -172,8 +170,6 @@ class ShardedParameter:
         grad, owned = call_hooks(p._hooks or {}, out, True, device)
         del out
         accumulate(p, grad, owned)
-        if p.grad is not None:
-            p.grad._shard = self.cut
 
 
 class Reducing:
