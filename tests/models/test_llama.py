@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
-from tests.predicted import difference
+from tests.predicted import difference, difference_on_gpu
 from tinygrad_mem import memory
 from tinygrad_mem.models.configuration import FAMILIES, Configuration, configuration
 from tinygrad_mem.models.key_values import Cache
@@ -282,3 +282,22 @@ def test_fewer_layers():
     assert (part.num_hidden_layers, part.windows) == (7, (512,) * 5 + (None, 512))
     with pytest.raises(ValueError, match="the model has 26 layers, found 27"):
         whole.shrunk(27)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("case", ["mistral", "gemma2", "mixtral"])
+def test_a_step_and_generation_on_a_gpu_are_predicted(case: str):
+    config = configuration(fields(case))
+
+    def run() -> None:
+        with tm.device("cuda"):
+            model = llama(config)
+            ids = tm.tensor(tokens(2, 8), device="cuda")
+            model.loss(ids, ids).backward()
+            tm.optim.SGD(model.parameters(), lr=0.1).step()
+            with tm.no_grad():
+                cache = Cache(config, 2, 8, bits=8)
+                model(ids[:, :4], cache)
+                model(ids[:, 4:5], cache)
+
+    assert difference_on_gpu(run) == ""
