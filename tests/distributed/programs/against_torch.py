@@ -1,5 +1,6 @@
 """``DistributedDataParallel`` beside PyTorch's under gloo, in the same processes: losses, parameters, buffers, buckets."""
 
+import os
 import sys
 from contextlib import nullcontext
 
@@ -14,6 +15,7 @@ from tinygrad_mem.distributed.data_parallel import in_buckets
 dist.init_process_group()
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 torch.set_num_threads(1)
+os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # nobody is asked for the name of this machine
 torch.distributed.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=RANK, world_size=SIZE)
 STEPS, BATCH = 10, 6
 
