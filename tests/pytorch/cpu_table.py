@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "pytorch_cpu.md"
 FACTS = Path(__file__).with_suffix(".json")
 NETWORKS = {workload.name: workload for workload in [*WORKLOADS, *MORE]}
 ROWS = [(name, way) for name in NETWORKS for way in WAYS]
+LIMIT = 900  # seconds for one number
 REASONS: dict[tuple[str, str], str] = {}
 """Why a prediction differs from the real peak."""
 
@@ -91,15 +92,21 @@ def _processor() -> str:
 
 def measured(what: str, name: str, way: str) -> int | str:
     """One number, from a process of its own, in which PyTorch has only been imported; if PyTorch refuses, its words."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as process:
-        return process.submit(_one, what, name, way).result()
+    context = multiprocessing.get_context("fork")
+    ours, its = context.Pipe()
+    process = context.Process(target=_one, args=(its, what, name, way))
+    process.start()
+    found = ours.recv() if ours.poll(LIMIT) else f"stopped after {LIMIT // 60} minutes"
+    process.kill()
+    process.join()
+    return found
 
 
-def _one(what: str, name: str, way: str) -> int | str:
+def _one(to: Connection, what: str, name: str, way: str) -> None:
     try:
-        return MEASURES[what](lambda: WAYS[way](NETWORKS[name]))
+        to.send(MEASURES[what](lambda: WAYS[way](NETWORKS[name])))
     except Exception as error:
-        return f"{type(error).__name__}: {error}".splitlines()[0]
+        to.send(f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def measure(rows: list[tuple[str, str]]) -> None:
@@ -138,7 +145,7 @@ def _line(name: str, way: str, row: dict[str, int | str]) -> str:
 
 
 def _number(value: int | str) -> str:
-    return f"{value:,}" if isinstance(value, int) else "refused"
+    return f"{value:,}" if isinstance(value, int) else value if value.startswith(("stopped", "not run")) else "refused"
 
 
 def _difference(row: dict[str, int | str], what: str, relative: bool = False) -> str:

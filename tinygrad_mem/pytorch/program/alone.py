@@ -166,6 +166,8 @@ class _Describe:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
+    if isinstance(values, torch.Tensor):
+        return [values]
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor)]
 
 
@@ -175,6 +177,8 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def as_made(results: Any, found: Within, args: tuple) -> Any:
     """The results of a prediction, those replaced that its formulas got wrong: layouts, dtypes, opaque workspaces, twins."""
+    if isinstance(results, torch.Tensor) and found.made == (None,):
+        return results
     leaves, structure = tree_flatten(results)
     if len(leaves) != len(found.made):
         return results

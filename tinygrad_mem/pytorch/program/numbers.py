@@ -94,6 +94,8 @@ class KnownNumbers:
     def _computed(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> torch.Tensor | None:
         if func.namespace != "aten" or torch.Tag.nondeterministic_seeded in func.tags or "empty" in func._schema.name:
             return None
+        if not all(map(self._is_known, (*args, *kwargs.values()))):
+            return None
         if "device" in kwargs:
             kwargs = {**kwargs, "device": torch.device("cpu")}
         with _disable_current_modes(), torch.no_grad():
@@ -102,6 +104,12 @@ class KnownNumbers:
                 return None
             value = func(*real, **named)
             return value.reshape(()) if isinstance(value, torch.Tensor) and value.numel() == 1 else None
+
+    def _is_known(self, value: Any) -> bool:
+        """False where :meth:`_real` would say that it is not known; most calls end here."""
+        if isinstance(value, torch.Tensor):
+            return value.numel() == 1 and self.value(value) is not None
+        return not isinstance(value, (list, tuple)) or not any(isinstance(each, torch.Tensor) for each in value)
 
     def _real(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):

@@ -80,7 +80,6 @@ def unchanged() -> Iterator[None]:
     collects, logger = gc.isenabled(), logging.getLogger("torch._subclasses.fake_tensor")
     silent, filters = logger.disabled, warnings.filters[:]
     logger.disabled = True  # errors are raised: they need no log
-    gc.collect()
     gc.disable()
 
     def restore() -> None:

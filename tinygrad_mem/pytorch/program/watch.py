@@ -27,7 +27,7 @@ from .kernels import Gpu, Kernels
 from .ledger import HeldBlock, Ledger, Place
 from .numbers import KnownNumbers
 from .places import Places
-from .shapes import SETS, result
+from .shapes import SETS, Results
 
 aten = torch.ops.aten
 _FILLS = {  # in place, without memory of their own; fake tensors would decompose them into ops that have
@@ -68,7 +68,9 @@ class Watch(TorchDispatchMode):
         self._composites = {operator(name): kernel for name, kernel in self.kernels.items()}
         self.numbers = KnownNumbers()
         self.alone = Alone()
+        self._results = Results(fake)
         self.in_place = AutogradWrites(self._born)
+        self._collections = gc.get_stats()
         self._held: dict[int, tuple[weakref.ref, HeldBlock | None]] = {}  # by the storage's address in C++
         self._nodes: dict[int, Any] = {}  # the nodes in whose backward storages were made
 
@@ -108,7 +110,7 @@ class Watch(TorchDispatchMode):
                 return made
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
-        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else result(func, args, kwargs)
+        made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
         if func in _RESIZES:
             self._resized(args[0])
         self._ask(func, args, kwargs, made)
@@ -122,9 +124,9 @@ class Watch(TorchDispatchMode):
 
     def _alone(self, func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
         """Run an op with what its kernel takes beside its results; see :mod:`.alone`."""
-        elsewhere = func in _RESIZES or any(_on_gpu(t) for t in (*_flat(args), *kwargs.values()))
+        elsewhere = func in _RESIZES or any(map(_on_gpu, (*_flat(args), *kwargs.values())))
         call = None if elsewhere else self.alone.call(func, args, kwargs)
-        made = args[0] if func in _FILLS else result(func, args, kwargs)
+        made = args[0] if func in _FILLS else self._results.of(func, args, kwargs)
         if call is None:
             return made
         found = self.alone.within(call, args, kwargs, made)
@@ -154,7 +156,8 @@ class Watch(TorchDispatchMode):
                 f"the program asked for no memory of {self.device}: move its model and data there, or name another device"
             )
         before = sum(held.size for held in self.ledger.live.values())
-        gc.collect()
+        # what the program made is young, unless it has collected itself: PyTorch's own objects are many
+        gc.collect(0 if gc.get_stats() == self._collections else 2)
         cycles = before - sum(held.size for held in self.ledger.live.values())
         if cycles:
             self.notes.append(
@@ -311,7 +314,8 @@ class Watch(TorchDispatchMode):
 
 
 def _on_gpu(value: Any) -> bool:
-    return isinstance(value, FakeTensor) and value.fake_device.type == "cuda"
+    place = value.fake_device if isinstance(value, FakeTensor) else value
+    return isinstance(place, torch.device) and place.type != "cpu"
 
 
 def _flat(values: Any) -> list[Any]:
