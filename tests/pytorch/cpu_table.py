@@ -49,6 +49,8 @@ kernels take inside. Each number comes from a process of its own.
 - *checkpoint*: as SGD; the whole network is one `torch.utils.checkpoint.checkpoint`.
 - *autocast*: as SGD, with forward and loss in bfloat16.
 
+MemTracker takes more than ten minutes for a step of ResNet-1001: it was stopped, and not run for its other ways.
+
 `tests/pytorch/cpu_steps.py` has the programs, `tests/networks.py` the batches. What oneDNN and MKL take inside an op
 depends on the processor and on the number of threads. A prediction learns it on the machine where it runs: compare both
 on one machine.

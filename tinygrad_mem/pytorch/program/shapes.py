@@ -15,10 +15,6 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.la
 _BY_VALUES = {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output}
 
 
-class _Unlike(Exception):
-    """A call has an argument that is more than shapes and numbers."""
-
-
 class _Told(NamedTuple):
     """A result."""
 
@@ -49,9 +45,9 @@ class Results:
             return func(*args, **kwargs)
         try:
             key = func, _state(), tuple(map(_like, args)), tuple((name, _like(value)) for name, value in kwargs.items())
-        except _Unlike:
+            found = self._known.get(key)
+        except TypeError:
             return func(*args, **kwargs)
-        found = self._known.get(key)
         if found is not None:
             return args[0] if found == "first" else None if found == "none" else self._again(found)
         made = func(*args, **kwargs)
@@ -93,14 +89,14 @@ def _like(value: Any) -> Any:
     """A value as far as results depend on it."""
     if isinstance(value, FakeTensor):
         if value.constant is not None or value.layout is not torch.strided or value.dtype.is_complex:
-            raise _Unlike
+            raise TypeError("its contents, or more than its shape, may count")
         place = value.fake_device, value.storage_offset(), value.requires_grad
         return tuple(value.shape), value.stride(), value.dtype, *place
     if isinstance(value, (list, tuple)):
         return tuple(map(_like, value))
     if type(value) in _PLAIN:
         return type(value), value
-    raise _Unlike
+    raise TypeError(f"{type(value)} may be more than it shows")
 
 
 def _told(kind: str, args: tuple, made: Any) -> Any:
@@ -120,7 +116,7 @@ def _told(kind: str, args: tuple, made: Any) -> Any:
 def _storages(values: Any) -> set[int]:
     """The addresses in C++ of what tensors lie in."""
     if isinstance(values, FakeTensor):
-        return {values.untyped_storage()._cdata}
+        return {values.untyped_storage()._cdata} if values.layout is torch.strided else set()
     return set().union(*map(_storages, values)) if isinstance(values, (list, tuple)) else set()
 
 
