@@ -57,7 +57,7 @@ class DistributedDataParallel(Module):
         device_ids, output_device, dim, check_reduction, static_graph: accepted for compatibility.
 
     Raises:
-        ArgumentError: there is no group, or no parameter requires a gradient.
+        ArgumentError: there is no group, no parameter requires a gradient, or ``fully_shard`` has cut some over its ranks.
         RankError: the parameters of the ranks differ.
         GraphError (in backward): a parameter got no gradient, and ``find_unused_parameters`` is off.
 
@@ -93,6 +93,12 @@ class DistributedDataParallel(Module):
         if not trained:
             raise ArgumentError(
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
+            )
+        cut = [p._shard for p in module.parameters() if p._shard is not None]
+        if any(len(set(shard.group.ranks) & set(group.ranks)) > 1 for shard in cut):
+            raise ArgumentError(
+                "DistributedDataParallel: parameters are cut over these ranks by fully_shard, which averages gradients too: "
+                "call the module itself"
             )
         self.module, self.process_group, self.dim = module, process_group, dim
         buffers = forward_sync_buffers is not None or broadcast_buffers is not False

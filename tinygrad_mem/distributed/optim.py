@@ -87,6 +87,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         """As :meth:`Optimizer.add_param_group`; the parameters are divided among the ranks."""
         super().add_param_group(param_group)
         whole = self.param_groups[-1]
+        if any(p._shard is not None for p in whole["params"]):
+            raise ArgumentError(
+                "ZeroRedundancyOptimizer: parameters are cut over ranks by fully_shard, which divides the optimizer's state "
+                "too: use the plain optimizer"
+            )
         parts = in_parts(whole["params"], self._sizes)
         self._owners.append(parts)
         kinds = [tuple((p.array.shape, p.dtype) for p in part) for part in parts]

@@ -422,6 +422,17 @@ def refused():
         fully_shard(module)
     with pytest.raises(NotImplementedError, match="does not support deepcopy"):
         module.__deepcopy__({})
+    with pytest.raises(ValueError, match="DistributedDataParallel: parameters are cut over these ranks by fully_shard"):
+        nn.parallel.DistributedDataParallel(module)
+    with pytest.raises(ValueError, match="which divides the optimizer's state too: use the plain optimizer"):
+        dist.optim.ZeroRedundancyOptimizer(module.parameters(), tm.optim.Adam)
+    used = nn.Linear(2, 2)
+    optimizer = tm.optim.Adam(used.parameters())
+    used(tm.ones(1, 2)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="an optimizer has state of the whole weight"):
+        fully_shard(used)
     module(tm.ones(1, 2)).sum().backward()
     with pytest.raises(NotImplementedError, match=r"Adafactor: weight is cut over ranks, and the rule needs all"):
         tm.optim.Adafactor(module.parameters()).step()

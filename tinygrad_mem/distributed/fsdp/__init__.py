@@ -11,4 +11,4 @@ from .module import register_fsdp_forward_method as register_fsdp_forward_method
 from .policies import MixedPrecisionPolicy as MixedPrecisionPolicy
 from .policies import OffloadPolicy as OffloadPolicy
 
-__getattr__ = _absent.refuses("distributed")
+__getattr__ = _absent.refuses("distributed.fsdp")

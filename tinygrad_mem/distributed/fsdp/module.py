@@ -65,7 +65,8 @@ def fully_shard(
 
     Raises:
         ArgumentError: a parameter has no rows to divide, or is sharded already; the module has no forward.
-        GraphError: a parameter has a gradient. In forward: it was written in place. In backward: it was written since.
+        GraphError: a parameter has a gradient, or an optimizer its state. In forward: it was written in place. In backward: it
+            was written since.
         NotOfferedError: an argument asks for something that is not offered.
         RankError (in forward and backward): the ranks do not use the same parameters in the same order.
 

@@ -14,6 +14,7 @@ from ...autograd.tensor import Tensor
 from ...dtypes import is_floating
 from ...errors import ArgumentError, GraphError, NotOfferedError
 from ...nn.parameter import Parameter, report_role
+from ...optim.optimizer import Optimizer
 from ..buffers import buffer, report_sent
 from ..collectives import all_reduce
 from ..group import ProcessGroup, ReduceOp, Work
@@ -193,7 +194,7 @@ def check(name: str, parameter: Parameter) -> None:
 
     Raises:
         ArgumentError: it has no rows, or is cut already.
-        GraphError: it has a gradient.
+        GraphError: it has a gradient, or an optimizer has state of it.
     """
     if parameter._shard is not None:
         raise ArgumentError(
@@ -206,6 +207,11 @@ def check(name: str, parameter: Parameter) -> None:
         )
     if parameter.grad is not None:
         raise GraphError(f"fully_shard: {name} has a gradient, which would be lost: call zero_grad() first")
+    if any(parameter in optimizer.state for optimizer in Optimizer._living.all()):
+        raise GraphError(
+            f"fully_shard: an optimizer has state of the whole {name}, which would not fit its rows: make the optimizer after "
+            "fully_shard, or before the first step; a checkpoint brings its state"
+        )
 
 
 def _nowhere(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
