@@ -1,4 +1,4 @@
-"""What the numbers of lessons 8 to 20 must be: by formulas that know nothing of the lessons' own."""
+"""What the numbers of lessons 8 to 21 must be: by formulas that know nothing of the lessons' own."""
 
 from __future__ import annotations
 
@@ -209,3 +209,24 @@ def lesson_20(found: dict[str, float], dev: str) -> None:
     assert (
         found["one unit: peak"] > found["one unit: gathered at the peak"] + found["one unit: whole gradients"] == 2 * p - layer
     )
+
+
+def lesson_21(found: dict[str, float], dev: str) -> None:
+    array, table, weights, many, count = 4 * 64 * 128, 4 * 16 * 128, 2 * 4 * 128 * 128, 64, 96
+    for rank in (0, 1, 32, 63):
+        own = 2 * 2 - (rank > 0)  # arrays that the layers keep of a micro-batch, and one more that was received
+        for schedule, under_way in (("GPipe", count), ("1F1B", min(many - rank, count))):
+            kept = found[f"{schedule}, rank {rank}: kept"]
+            assert kept == under_way * own * array
+            most = kept + under_way * (4 - own) * array + 2 * weights + 2 * table + 6 * array + 8 * 64 * count
+            assert kept + weights < found[f"{schedule}, rank {rank}: peak"] < most
+    assert found["1F1B, rank 0, 192 micro-batches: kept"] == found["1F1B, rank 0, 96 micro-batches: kept"] == 64 * 4 * array
+    peaks = [found[f"1F1B, rank {rank}: peak"] for rank in (0, 1, 32, 63)]
+    assert peaks == sorted(peaks, reverse=True)
+    first, last = (found[f"interleaved, rank {rank} of 8: kept"] for rank in (0, 7))
+    assert 0 <= first - 23 * 2 * array <= 4 * array
+    assert 0 <= last - 9 * 2 * array <= 4 * array
+    if "GPipe: the loss" in found:  # ranks can run here
+        assert found["GPipe: the loss"] == found["1F1B: the loss"]
+        for rank in (0, 1):
+            assert found[f"1F1B, rank {rank} of 2: peak"] < found[f"GPipe, rank {rank} of 2: peak"]
