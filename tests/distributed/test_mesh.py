@@ -42,16 +42,14 @@ def test_ranks_differ_by_their_stage_alone():
 
 
 def test_seventy_billion_parameters_on_a_thousand_ranks():
-    """Eight predictions, one for each stage; the first stage keeps the most."""
-    mesh = Mesh(data=16, pipeline=8, tensor=8, count=8)
+    """Eight predictions, one for each stage."""
+    mesh = Mesh(data=16, pipeline=8, tensor=8, count=4)
     found = memory.predict(train, "llama3-70b", mesh, world_size=1024, ranks="all")
     assert [len(f.ranks) for f in found] == [128] * 8
-    peaks = [f.track.peak for f in found]
-    assert peaks[0] == max(peaks)
-    assert peaks[:6] == sorted(peaks[:6], reverse=True)
     kept = [int(f.track.timeline().bytes(Category.ACTIVATION).max()) for f in found]
-    # stage i keeps 8 - i micro-batches, each of ten blocks
-    assert kept[1] - kept[2] == kept[2] - kept[3] == kept[3] - kept[4] > 0
+    # stage i keeps min(8 - i, 4) micro-batches, each of ten blocks
+    assert kept[1] == kept[2] == kept[3] == kept[4]
+    assert kept[4] - kept[5] == kept[5] - kept[6] > 0
 
 
 def test_scores_of_tokens_on_other_ranks_are_refused():

@@ -89,40 +89,37 @@ def played(rank: int, size: int) -> Iterator[None]:
 def finishes(orders: list[list[Any]], size: int, each: int) -> bool:
     """True if no rank waits for ever, though a message is only sent when its receiver has asked for it."""
     last = size * each - 1
-    asked: set[tuple] = set()  # receives that were begun
-    sent: list[dict[tuple, list[tuple]]] = [{} for _ in range(size)]  # (stage, way) -> messages under way
-    programs = [_program(order, r, size, last, sent[r], asked) for r, order in enumerate(orders)]
+    begun: set[tuple] = set()  # receives, and sends
+    programs = [_program(order, r, size, last, begun) for r, order in enumerate(orders)]
     waiting = {r: next(program, None) for r, program in enumerate(programs)}
     moved = True
     while moved:
         moved = False
         for r, program in enumerate(programs):
-            while waiting[r] is not None and waiting[r] in asked | _under_way(sent):
+            while waiting[r] is not None and waiting[r] in begun:
                 waiting[r], moved = next(program, None), True
     return all(each is None for each in waiting.values())
 
 
-def _under_way(sent: list[dict[tuple, list[tuple]]]) -> set[tuple]:
-    return {("sent", *message) for each in sent for messages in each.values() for message in messages}
-
-
-def _program(order: list[Any], rank: int, size: int, last: int, sent: dict, asked: set) -> Iterator[tuple]:
-    """What a rank waits for, as ``PipelineStage`` does: a message that was begun to be sent, or a receive that was begun."""
+def _program(order: list[Any], rank: int, size: int, last: int, begun: set) -> Iterator[tuple]:
+    """The sends and receives of other ranks that a rank waits for, as ``PipelineStage`` does."""
+    sent: dict[tuple, tuple] = {}  # (stage, way) -> the message under way
     for kind, stage, chunk in order:
         index = stage * size + rank
         way, step = (0, 1) if kind == "F" else (1, -1)
         receives, sends = (index > 0, index < last) if kind == "F" else (index < last, index > 0)
         if receives:
-            asked.add((index, way, chunk))
+            begun.add((index, way, chunk))
         if last == size - 1 and (receives or kind == "F"):
-            for messages in sent.values():
-                yield from messages
+            yield from sent.values()
+            sent.clear()
         if receives:
             yield ("sent", index, way, chunk)
         if sends:
-            if (stage, way) in sent and last != size - 1:
-                yield from sent[stage, way]
-            sent.setdefault((stage, way), []).append((index + step, way, chunk))
+            if (stage, way) in sent:
+                yield sent[stage, way]
+            sent[stage, way] = (index + step, way, chunk)
+            begun.add(("sent", index + step, way, chunk))
 
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8])

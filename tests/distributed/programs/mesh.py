@@ -113,7 +113,7 @@ def trained(size, mesh, before):
 def same_as_one_process():
     for number, size in enumerate((GPT, LLAMA)):
         before, after, losses = alone(size)
-        for mesh in MESHES if SIZE == 2 else MESHES[number::2]:
+        for mesh in MESHES[number::2]:
             mesh = replace(mesh, micro=SAMPLES // mesh.data // mesh.count)
             training, values, found = trained(size, mesh, before)
             if training.stages[-1].last:
@@ -135,7 +135,7 @@ def recomputed():
 
 def all_exact():
     for number, (size, dtype) in enumerate(((GPT, tm.float32), (LLAMA, tm.bfloat16))):
-        for mesh in MESHES if SIZE == 2 else MESHES[number::2]:
+        for mesh in MESHES[number::2]:
 
             def run(size=size, mesh=mesh, dtype=dtype):
                 mesh = replace(mesh, micro=2)
