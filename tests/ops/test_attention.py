@@ -268,9 +268,9 @@ def test_plans_of_the_gpu_fit_the_workspace_of_the_longest_sequence(dtype: str, 
         room = kernels.attention_workspace(*shapes, kind, backward)
         assert room <= 64 << 20
         for r, c in [(rows, columns), (1, 1), (rows, 1), (1, columns), (rows // 2, columns // 3)]:
-            rest = room - (kernels._means(heads, r) if backward and dtype == "float16" else 0)
-            cut = kernels._plan(heads, r, c, depth, depth, kind, backward, rest)
-            assert kernels._bytes(cut, depth, depth, kind, backward) <= rest
+            rest = room - (kernels.size_of_means(heads, r) if backward and dtype == "float16" else 0)
+            cut = kernels.plan(heads, r, c, depth, depth, kind, backward, rest)
+            assert kernels.size_of(cut, depth, depth, kind, backward) <= rest
 
 
 # --- sequences one behind the other ---------------------------------------------------------------------------------------

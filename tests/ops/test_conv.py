@@ -525,23 +525,25 @@ def test_gemm_reads_views_as_cublas_does(monkeypatch: pytest.MonkeyPatch):
         assert lda >= (k if ta else m)
         assert ldb >= (n if tb else k)
         assert ldc >= m
-        out[:] = left @ right + ctypes.c_double.from_address(beta).value * out
+        scale, kept = (ctypes.c_double.from_address(number).value for number in (alpha, beta))
+        out[:] = scale * (left @ right) + kept * out
 
     def seen(x):
         pointer = types.SimpleNamespace(ptr=x.__array_interface__["data"][0])
         return types.SimpleNamespace(shape=x.shape, strides=x.strides, itemsize=8, size=x.size, dtype=x.dtype, data=pointer)
 
-    cublas = types.SimpleNamespace(gemmStridedBatchedEx=stand_in)
+    modes = {"getPointerMode": lambda handle: 1, "setPointerMode": lambda handle, mode: None}
+    cublas = types.SimpleNamespace(gemmStridedBatchedEx=stand_in, **modes)
     monkeypatch.setattr("cupy.cuda.device.get_cublas_handle", lambda: 0)
     monkeypatch.setitem(sys.modules, "cupy_backends.cuda.libs", types.SimpleNamespace(cublas=cublas))
     for batch, m, k, n in [(1, 3, 4, 5), (3, 2, 4, 6), (2, 1, 4, 1), (2, 3, 1, 4)]:
         a, b, out = normal((1, m, k), (batch, k, n), (batch, m, n + 2))
         for left in (a, np.ascontiguousarray(a.transpose(0, 2, 1)).transpose(0, 2, 1)):
             for right in (b, np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)):
-                for add in (False, True):
+                for alpha, beta in ((1, 0), (1, 1), (0.5, -2)):
                     found = out.copy()
-                    expected = left @ right + (out[:, :, :n] if add else 0)
-                    cuda_blas.gemm(seen(left), seen(right), seen(found[:, :, :n]), add)
+                    expected = alpha * (left @ right) + beta * out[:, :, :n]
+                    cuda_blas.gemm(seen(left), seen(right), seen(found[:, :, :n]), alpha, beta)
                     np.testing.assert_allclose(found[:, :, :n], expected, rtol=1e-12)
                     np.testing.assert_array_equal(found[:, :, n:], out[:, :, n:])
 
@@ -568,11 +570,11 @@ def test_cuda_kernels_on_the_cpu(x, w, stride, low, dilation, groups, room, cuda
             getattr(cuda_on_cpu, name)(*map(as_argument, arguments))
         cuda_on_cpu.set_blocks(ctypes.c_longlong(0))
 
-    def gemm(a, b, out, add=False):
-        np.copyto(out, out + a @ b if add else a @ b)
+    def gemm(a, b, out, beta=0):
+        np.copyto(out, out + a @ b if beta else a @ b)
 
     monkeypatch.setattr(cuda, "_launch", launch)
-    monkeypatch.setattr(cuda, "_cupy", np)
+    monkeypatch.setattr(cuda, "cupy", np)
     monkeypatch.setattr(cuda, "_WORKSPACE", room)
     monkeypatch.setattr(cuda._blas, "gemm", gemm)
     settings = (stride, low, dilation, groups)

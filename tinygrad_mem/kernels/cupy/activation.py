@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
 _CURVES = """
 template <typename W> __device__ inline W normal(W v) { return W(0.5) * erfc(v * W(-0.7071067811865476)); }
@@ -16,8 +16,8 @@ _TYPE = "typedef typename Wide<X>::type W; z = "
 _GELU = f"{_TYPE}Z(tan ? W(0.5) * v * (W(1) + bend(v)) : v * normal(v))"
 _BENT = "W(0.5) * (W(1) + bend(v)) + W(0.5) * v * (W(1) - bend(v) * bend(v)) * slope(v)"
 _GRADIENT = f"{_TYPE}Z(g * (tan ? {_BENT} : normal(v) + v * density(v)))"
-_gelu = _Fused("X v, bool tan", "Z z", _GELU, "tinygrad_mem_gelu", _CURVES)
-_gelu_grad = _Fused("G g, X v, bool tan", "Z z", _GRADIENT, "tinygrad_mem_gelu_backward", _CURVES)
+_gelu = Fused("X v, bool tan", "Z z", _GELU, "tinygrad_mem_gelu", _CURVES)
+_gelu_grad = Fused("G g, X v, bool tan", "Z z", _GRADIENT, "tinygrad_mem_gelu_backward", _CURVES)
 
 
 def gelu(x, tanh, out):

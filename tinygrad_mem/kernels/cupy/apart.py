@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import cupy as _cupy
+import cupy
 
 
 def _endless(x: Any) -> bool:
@@ -22,11 +22,11 @@ def apart(x: Any, out: Any) -> Any:
     """
     if _endless(x) and out.dtype.kind not in "iu":
         return float(x)
-    if x is out or not isinstance(x, _cupy.ndarray) or x.data.mem.ptr != out.data.mem.ptr:
+    if x is out or not isinstance(x, cupy.ndarray) or x.data.mem.ptr != out.data.mem.ptr:
         return x
-    block = _cupy.cuda.UnownedMemory(x.data.mem.ptr - 1, x.data.mem.size + 1, x, x.data.device_id)
-    place = _cupy.cuda.MemoryPointer(block, x.data.ptr - x.data.mem.ptr + 1)
-    return _cupy.ndarray(x.shape, x.dtype, place, x.strides)
+    block = cupy.cuda.UnownedMemory(x.data.mem.ptr - 1, x.data.mem.size + 1, x, x.data.device_id)
+    place = cupy.cuda.MemoryPointer(block, x.data.ptr - x.data.mem.ptr + 1)
+    return cupy.ndarray(x.shape, x.dtype, place, x.strides)
 
 
 def ufunc(function: Any, wide: bool = False) -> Any:

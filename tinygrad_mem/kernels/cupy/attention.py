@@ -8,37 +8,25 @@ waits once for their cumulative lengths.
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from itertools import pairwise as _pairwise
-from typing import Any as _Any
-from typing import NamedTuple as _NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
 from ..numpy.attention import check_offsets as _check_offsets
-from .attention_tiles import MOST as _MOST
-from .attention_tiles import Job as _Job
-from .attention_tiles import Space as _Space
+from .attention_tiles import MOST, Job, Space, cuts, grouped, launch, mask_of, plan, size_of, size_of_means, steps, wide_dtype
 from .attention_tiles import columns as _columns
-from .attention_tiles import cuts as _cuts
 from .attention_tiles import dropout as _dropout
-from .attention_tiles import grouped as _grouped
-from .attention_tiles import launch as _launch
-from .attention_tiles import mask_of as _mask_of
-from .attention_tiles import plan as _plan
 from .attention_tiles import sight as _sight
-from .attention_tiles import size_of as _bytes
-from .attention_tiles import size_of_means as _means
-from .attention_tiles import steps as _steps
-from .attention_tiles import wide_dtype as _wide
-from .blas import gemm as _gemm
+from .blas import gemm
 
 
 def attention_workspace(q_shape, k_shape, v_shape, dtype, backward):
     """Bytes of workspace: at most 64 MiB, or more for the float16 means of very many rows."""
     sizes = (k_shape[1], q_shape[2], k_shape[2], q_shape[3], v_shape[3], dtype, backward)
-    means = _means(q_shape[1], q_shape[2]) if backward and dtype == _np.float16 else 0
-    return _bytes(_plan(*sizes, max(_MOST - means, _MOST // 2)), q_shape[3], v_shape[3], dtype, backward) + means
+    means = size_of_means(q_shape[1], q_shape[2]) if backward and dtype == np.float16 else 0
+    return size_of(plan(*sizes, max(MOST - means, MOST // 2)), q_shape[3], v_shape[3], dtype, backward) + means
 
 
 def check_offsets(name, offsets, tokens, longest):
@@ -49,10 +37,10 @@ def check_offsets(name, offsets, tokens, longest):
 def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
     """out = softmax(q @ k.T * scale + mask) @ v; lse = the logarithms of the softmax's sums, inf for rows without keys."""
     heads = k.shape[1]
-    queries, results, sums = (_grouped(x, heads) for x in (q, out, lse))
+    queries, results, sums = (grouped(x, heads) for x in (q, out, lse))
     one = q.shape[1] * q.shape[2] * k.shape[2]
     for b in range(q.shape[0]):
-        job = _Job(queries[b], k[b], v[b], _mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
+        job = Job(queries[b], k[b], v[b], mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
         _forward(job, work, results[b], sums[b])
 
 
@@ -60,16 +48,16 @@ def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, l
     """:func:`attention` of concatenated sequences; the last row of each is at its last column."""
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
         heads = k.shape[1]
-        query, result = (_grouped(_by_head(x, rows), heads)[0] for x in (q, out))
+        query, result = (grouped(_by_head(x, rows), heads)[0] for x in (q, out))
         key, value = (_by_head(x, columns)[0] for x in (k, v))
-        job = _Job(query, key, value, None, scale, window, offset, p, ticket, base)
-        _forward(job, work, result, _grouped(lse[None, :, rows], heads)[0])
+        job = Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        _forward(job, work, result, grouped(lse[None, :, rows], heads)[0])
 
 
 def _sequences(cu_q, cu_k, heads):
     """The rows and columns of each sequence with rows, its offset, and the number of its first score."""
     base = 0
-    for rows, columns in zip(_pairwise(cu_q.tolist()), _pairwise(cu_k.tolist()), strict=True):
+    for rows, columns in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
         count, total = rows[1] - rows[0], columns[1] - columns[0]
         if count:
             yield slice(*rows), slice(*columns), total - count, base
@@ -84,13 +72,13 @@ def _by_head(x, tokens):
 def _forward(job, work, out, lse):
     """For each tile of rows, all visible columns."""
     heads, groups, rows, depth = job.q.shape
-    width, wide = job.v.shape[2], _wide(job.q.dtype)
-    cut = _plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False, work.size)
-    for head in _cuts(heads, cut.heads):
+    width, wide = job.v.shape[2], wide_dtype(job.q.dtype)
+    cut = plan(heads, rows, job.k.shape[1], depth, width, job.q.dtype, False, work.size)
+    for head in cuts(heads, cut.heads):
         for group in range(groups):
-            for part in _cuts(rows, cut.rows):
+            for part in cuts(rows, cut.rows):
                 query, target = job.q[head, group, part], out[head, group, part]
-                shape, space = query.shape[:2], _Space(work)
+                shape, space = query.shape[:2], Space(work)
                 tops, totals = space.take(shape, wide), space.take(shape, wide)
                 sums = space.take((*shape, width), wide)
                 before, columns = space.used, _columns(job, part, cut.columns)
@@ -98,18 +86,18 @@ def _forward(job, work, out, lse):
                     space.used = before
                     tile = (*shape, seen.stop - seen.start)
                     scores, weights = space.take(tile, wide), space.take(tile, job.q.dtype)
-                    _gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
+                    gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
                     where = (head, group, part, seen)
-                    first = _np.int32(number == 0)
+                    first = np.int32(number == 0)
                     state = (scores, weights, tops, totals, sums, width, first, *_sight(job, *where), *_dropout(job, *where))
-                    _launch("attention_softmax", job.q, tile, *state)
-                    _gemm(weights, job.v[head, seen], sums, beta=number > 0)
+                    launch("attention_softmax", job.q, tile, *state)
+                    gemm(weights, job.v[head, seen], sums, beta=number > 0)
                 if not columns:
                     sums.fill(0)
                     totals.fill(0)
                     tops.fill(0)
                 logs = lse[head, group, part]
-                _launch(
+                launch(
                     "attention_finish",
                     job.q,
                     (*shape, 1),
@@ -118,26 +106,26 @@ def _forward(job, work, out, lse):
                     sums,
                     width,
                     target,
-                    *_steps(target),
+                    *steps(target),
                     logs,
-                    *_steps(logs),
+                    *steps(logs),
                 )
 
 
 # --- backward -------------------------------------------------------------------------------------------------------------
 
 
-class _Grads(_NamedTuple):
+class _Grads(NamedTuple):
     """A job's result and sums, the gradient of the result, and the buffers for gradients; ``None`` if not wanted."""
 
-    gy: _Any
-    y: _Any
-    lse: _Any
-    inner: _Any  # sum(gy * y) for each row, if it is computed from the softmax
-    gq: _Any
-    gk: _Any
-    gv: _Any
-    gmask: _Any
+    gy: Any
+    y: Any
+    lse: Any
+    inner: Any  # sum(gy * y) for each row, if it is computed from the softmax
+    gq: Any
+    gk: Any
+    gv: Any
+    gmask: Any
 
 
 def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work, gq, gk, gv, gmask):
@@ -147,10 +135,10 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
     """
     heads = k.shape[1]
     one = q.shape[1] * q.shape[2] * k.shape[2]
-    queries, seeds, results, sums, goals = (_grouped(x, heads) for x in (q, gy, y, lse, gq))
+    queries, seeds, results, sums, goals = (grouped(x, heads) for x in (q, gy, y, lse, gq))
     for b in range(q.shape[0]):
-        job = _Job(queries[b], k[b], _at(v, b), _mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
-        goal, to_mask = _at(goals, b), _mask_of(gmask, b, heads)
+        job = Job(queries[b], k[b], _at(v, b), mask_of(mask, b, heads), scale, window, 0, p, ticket, b * one)
+        goal, to_mask = _at(goals, b), mask_of(gmask, b, heads)
         _backward(job, _Grads(seeds[b], _at(results, b), sums[b], None, goal, _at(gk, b), _at(gv, b), to_mask), work)
 
 
@@ -161,10 +149,10 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
         if g is not None:
             g.fill(0)
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
-        query, seed, result, goal = (_at(_grouped(_by_head(x, rows), heads), 0) for x in (q, gy, y, gq))
+        query, seed, result, goal = (_at(grouped(_by_head(x, rows), heads), 0) for x in (q, gy, y, gq))
         key, value, to_key, to_value = (_at(_by_head(x, columns), 0) for x in (k, v, gk, gv))
-        job = _Job(query, key, value, None, scale, window, offset, p, ticket, base)
-        sums = _grouped(lse[None, :, rows], heads)[0]
+        job = Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        sums = grouped(lse[None, :, rows], heads)[0]
         _backward(job, _Grads(seed, result, sums, None, goal, to_key, to_value, None), work)
 
 
@@ -177,19 +165,19 @@ def _backward(job, grads, work):
     """Half precision is accumulated in the workspace, in two passes: by rows and by columns."""
     heads, groups, rows, depth = job.q.shape
     total, width, dtype = job.k.shape[1], grads.gy.shape[3], job.q.dtype
-    half = dtype == _np.float16
-    room = work.size - (_means(heads * groups, rows) if half else 0)
-    cut = _plan(heads, rows, total, depth, width, dtype, True, room)
+    half = dtype == np.float16
+    room = work.size - (size_of_means(heads * groups, rows) if half else 0)
+    cut = plan(heads, rows, total, depth, width, dtype, True, room)
     for g in (grads.gk, grads.gv):
         if g is not None:
             g.fill(0)
     walks = [(grads, False)]
     if half:
         if grads.y is not None:
-            grads = grads._replace(inner=_Space(work[room:]).take((heads, groups, rows), _wide(dtype)))
+            grads = grads._replace(inner=Space(work[room:]).take((heads, groups, rows), wide_dtype(dtype)))
             _fill_inner(job, grads, cut, work)
         walks = [(grads._replace(gk=None, gv=None), False), (grads._replace(gq=None, gmask=None), True)]
-    for head in _cuts(heads, cut.heads):
+    for head in cuts(heads, cut.heads):
         for wanted, by_columns in walks:
             if any(g is not None for g in wanted[4:]):
                 (_by_columns if by_columns else _by_rows)(job, wanted, cut, head, work)
@@ -197,10 +185,10 @@ def _backward(job, grads, work):
 
 def _by_rows(job, grads, cut, head, work):
     """One pass over rows: it computes gq, and adds to gk and gv, which are in the wide dtype."""
-    wide = _wide(job.q.dtype)
+    wide = wide_dtype(job.q.dtype)
     for group in range(job.q.shape[1]):
-        for part in _cuts(job.q.shape[2], cut.rows):
-            space = _Space(work)
+        for part in cuts(job.q.shape[2], cut.rows):
+            space = Space(work)
             inner = _inner(job, grads, head, group, part, space)
             goal = None if grads.gq is None else grads.gq[head, group, part]
             total = goal
@@ -215,26 +203,26 @@ def _by_rows(job, grads, cut, head, work):
                 to_key, to_value = (_at(g, (head, seen)) for g in (grads.gk, grads.gv))
                 scaled = _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
                 if total is not None:
-                    _gemm(scaled, job.k[head, seen], total, beta=number > 0)
+                    gemm(scaled, job.k[head, seen], total, beta=number > 0)
             if total is not goal:
-                _cupy.copyto(goal, total, casting="unsafe")
+                cupy.copyto(goal, total, casting="unsafe")
 
 
 def _by_columns(job, grads, cut, head, work):
     """One pass over columns: it accumulates gk and gv in the wide dtype."""
-    wide = _wide(job.q.dtype)
-    for whole in _cuts(job.k.shape[1], cut.columns):
-        outer = _Space(work)
+    wide = wide_dtype(job.q.dtype)
+    for whole in cuts(job.k.shape[1], cut.columns):
+        outer = Space(work)
         goals = [_at(g, (head, whole)) for g in (grads.gk, grads.gv)]
         sums = [None if g is None else outer.take(g.shape, wide) for g in goals]
         for total in sums:
             if total is not None:
                 total.fill(0)
         for group in range(job.q.shape[1]):
-            for part in _cuts(job.q.shape[2], cut.rows):
+            for part in cuts(job.q.shape[2], cut.rows):
                 for seen in _columns(job, part, cut.columns):
                     if seen.start == whole.start:
-                        space = _Space(work)
+                        space = Space(work)
                         space.used = outer.used
                         inner = _inner(job, grads, head, group, part, space)
                         front = (slice(None), slice(seen.stop - seen.start))
@@ -242,16 +230,16 @@ def _by_columns(job, grads, cut, head, work):
                         _tile(job, grads, (head, group, part, seen), inner, to_key, to_value, space)
         for goal, total in zip(goals, sums, strict=True):
             if goal is not None:
-                _cupy.copyto(goal, total, casting="unsafe")
+                cupy.copyto(goal, total, casting="unsafe")
 
 
 def _fill_inner(job, grads, cut, work):
     """grads.inner = sum(gy * y) for each row, computed from the softmax, before y was rounded. As on the CPU."""
     grads.inner.fill(0)
-    for head in _cuts(job.q.shape[0], cut.heads):
+    for head in cuts(job.q.shape[0], cut.heads):
         for group in range(job.q.shape[1]):
-            for part in _cuts(job.q.shape[2], cut.rows):
-                inner, space = grads.inner[head, group, part], _Space(work)
+            for part in cuts(job.q.shape[2], cut.rows):
+                inner, space = grads.inner[head, group, part], Space(work)
                 totals, columns = space.take(inner.shape, inner.dtype), _columns(job, part, cut.columns)
                 totals.fill(0)
                 before = space.used
@@ -259,10 +247,10 @@ def _fill_inner(job, grads, cut, work):
                     space.used = before
                     where = (head, group, part, seen)
                     softmax, slopes, _ = _softmax(job, grads, where, space)
-                    _gemm(grads.gy[head, group, part], job.v[head, seen].transpose(0, 2, 1), slopes)
-                    last = _np.int32(seen is columns[-1])
-                    state = (softmax, slopes, inner, *_steps(inner), totals, last, *_dropout(job, *where))
-                    _launch("attention_means", job.q, softmax.shape, *state)
+                    gemm(grads.gy[head, group, part], job.v[head, seen].transpose(0, 2, 1), slopes)
+                    last = np.int32(seen is columns[-1])
+                    state = (softmax, slopes, inner, *steps(inner), totals, last, *_dropout(job, *where))
+                    launch("attention_means", job.q, softmax.shape, *state)
 
 
 def _inner(job, grads, head, group, part, space):
@@ -272,20 +260,20 @@ def _inner(job, grads, head, group, part, space):
     if grads.inner is not None:
         return grads.inner[head, group, part]
     gy, y = grads.gy[head, group, part], grads.y[head, group, part]
-    found = space.take(gy.shape[:2], _wide(y.dtype))
-    _launch("attention_inner", job.q, (*gy.shape[:2], 1), gy, *_steps(gy), y, *_steps(y), y.shape[2], found)
+    found = space.take(gy.shape[:2], wide_dtype(y.dtype))
+    launch("attention_inner", job.q, (*gy.shape[:2], 1), gy, *steps(gy), y, *steps(y), y.shape[2], found)
     return found
 
 
 def _softmax(job, grads, where, space):
     """The softmax of a tile, a buffer for the gradient of its scores, and its weights after dropout."""
     head, group, part, seen = where
-    query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], _wide(job.q.dtype)
+    query, lse, wide = job.q[head, group, part], grads.lse[head, group, part], wide_dtype(job.q.dtype)
     tile = (*query.shape[:2], seen.stop - seen.start)
     scores, slopes, weights = space.take(tile, wide), space.take(tile, wide), space.take(tile, job.q.dtype)
-    _gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
+    gemm(query, job.k[head, seen].transpose(0, 2, 1), scores)
     sight, drop = _sight(job, *where), _dropout(job, *where)
-    _launch("attention_weights", job.q, tile, scores, weights, lse, *_steps(lse), *sight, *drop)
+    launch("attention_weights", job.q, tile, scores, weights, lse, *steps(lse), *sight, *drop)
     return scores, slopes, weights
 
 
@@ -295,16 +283,16 @@ def _tile(job, grads, where, inner, gk, gv, space):
     query, gy = job.q[head, group, part], grads.gy[head, group, part]
     softmax, slopes, weights = _softmax(job, grads, where, space)
     if gv is not None:
-        _gemm(weights.transpose(0, 2, 1), gy, gv, beta=1)
+        gemm(weights.transpose(0, 2, 1), gy, gv, beta=1)
     if inner is None:
         return None
-    _gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
-    state = (softmax, slopes, weights, inner, *_steps(inner), float(job.scale), *_dropout(job, *where))
-    _launch("attention_slopes", job.q, slopes.shape, *state)
+    gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
+    state = (softmax, slopes, weights, inner, *steps(inner), float(job.scale), *_dropout(job, *where))
+    launch("attention_slopes", job.q, slopes.shape, *state)
     if grads.gmask is not None:
         _add_to_mask(job, grads.gmask, slopes, where)
     if gk is not None:
-        _gemm(weights.transpose(0, 2, 1), query, gk, beta=1)
+        gemm(weights.transpose(0, 2, 1), query, gk, beta=1)
     return weights
 
 
@@ -313,4 +301,4 @@ def _add_to_mask(job, gmask, slopes, where):
     head, group, part, seen = where
     found = gmask[:, group if gmask.shape[1] > 1 else 0][head if gmask.shape[0] > 1 else slice(0, 1), part, seen]
     step = found.strides[0] // found.itemsize if gmask.shape[0] > 1 else 0
-    _launch("attention_mask", job.q, slopes.shape, slopes, found, step, found.strides[1] // found.itemsize)
+    launch("attention_mask", job.q, slopes.shape, slopes, found, step, found.strides[1] // found.itemsize)

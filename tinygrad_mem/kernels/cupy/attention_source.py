@@ -6,7 +6,7 @@ bits. Each score of the whole matrix has its own random number, so the mask of d
 
 from __future__ import annotations
 
-from .philox import SOURCE as _PHILOX
+from .philox import SOURCE
 
 _TYPES = {
     "e": ("__half", "float", "-3.4028234663852886e38f"),
@@ -167,4 +167,4 @@ extern "C" __global__ void attention_mask(const A* slopes, A* gmask, wide g0, wi
 def source(kind: str, lanes: int = 32) -> str:
     """The kernels for arrays whose dtype character is ``kind``."""
     t, a, lowest = _TYPES[kind]
-    return _HEAD.format(T=t, A=a, lowest=lowest, lanes=lanes) + _PHILOX + _BODY
+    return _HEAD.format(T=t, A=a, lowest=lowest, lanes=lanes) + SOURCE + _BODY

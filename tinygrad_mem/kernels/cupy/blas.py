@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...scope import local as _local
+from ...scope import local
 
 TYPES = {"e": (2, 68, np.float32), "f": (0, 68, np.float32), "d": (1, 70, np.float64)}
 """dtype -> cudaDataType_t, cublasComputeType_t (32F and 64F), and the dtype of alpha and beta."""
@@ -37,7 +37,7 @@ def gemm(x: Any, y: Any, out: Any, alpha: float = 1.0, beta: float = 0.0) -> Non
     if out.size == 0:
         return
     kind = "e" if x.dtype.char == "e" else out.dtype.char
-    _, compute, real = _NARROW if kind == "e" and _local.narrow_sums == "e" else TYPES[kind]
+    _, compute, real = _NARROW if kind == "e" and local.narrow_sums == "e" else TYPES[kind]
     (x_how, x_lead, x_step), (y_how, y_lead, y_step), (turned, lead, step) = _layout(x), _layout(y), _layout(out)
     if turned:
         raise ValueError("the rows of a product must be contiguous")

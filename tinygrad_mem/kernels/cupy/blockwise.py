@@ -5,15 +5,14 @@ One thread block per block of numbers, in two passes: the first finds the larges
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from ..dynamic_map import borders as _borders
-from ..dynamic_map import dynamic_map as _dynamic_map
-from .c_names import NAMES as _NAMES
-from .places import SOURCE as _PLACES
+from ..dynamic_map import borders, dynamic_map
+from .c_names import NAMES
+from .places import SOURCE
 from .places import places as _places
 
 _THREADS = 256
@@ -93,14 +92,14 @@ extern "C" __global__ void sgd8bit(P* p, Places ps, const G* g, Places gs, unsig
 """
 
 
-@_cache
+@cache
 def _kernel(name, p, g):
-    head = _table("VALUES", [_dynamic_map(False), _dynamic_map(True)])
-    head += _table("BORDERS", [_borders(False)[:-1], _borders(True)[:-1]])  # the last one, infinity, is never compared with
+    head = _table("VALUES", [dynamic_map(False), dynamic_map(True)])
+    head += _table("BORDERS", [borders(False)[:-1], borders(True)[:-1]])  # the last one, infinity, is never compared with
     wide = "double" if p == "d" else "float"
-    types = f"typedef {_NAMES[p]} P;\ntypedef {_NAMES[g]} G;\ntypedef {wide} W;\n"
-    source = "#include <cuda_fp16.h>\n" + types + head + _PLACES + _SOURCE
-    return _cupy.RawModule(code=source).get_function(name)  # pyright: ignore
+    types = f"typedef {NAMES[p]} P;\ntypedef {NAMES[g]} G;\ntypedef {wide} W;\n"
+    source = "#include <cuda_fp16.h>\n" + types + head + SOURCE + _SOURCE
+    return cupy.RawModule(code=source).get_function(name)  # pyright: ignore
 
 
 def _run(name, p, g, block, states, *numbers):
@@ -112,10 +111,10 @@ def _run(name, p, g, block, states, *numbers):
 def adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
     """Adam's rule (``adam_step``) with m and v in bytes: the signed map for m, the unsigned one for v."""
     numbers = [float(n) for n in (step_size, beta1, beta2, eps, root, weight_decay, shrink)]
-    _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, _np.int32(maximize))
+    _run("adam8bit", p, g, block, (m, m_top, v, v_top), *numbers, np.int32(maximize))
 
 
 def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, nesterov, maximize):
     """SGD's rule (``sgd_step``) with its momentum in bytes."""
     numbers = [float(n) for n in (lr, momentum, dampening, weight_decay)]
-    _run("sgd8bit", p, g, block, (buf, top), *numbers, _np.int32(nesterov), _np.int32(maximize))
+    _run("sgd8bit", p, g, block, (buf, top), *numbers, np.int32(nesterov), np.int32(maximize))

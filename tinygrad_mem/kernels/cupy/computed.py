@@ -7,32 +7,26 @@ float64 until they meet an array. Each combination of dtypes, and of values on w
 
 from __future__ import annotations
 
-import inspect as _inspect
-import math as _math
-from functools import cache as _cache
-from functools import wraps as _wraps
-from typing import Any as _Any
+import inspect
+import math
+from functools import cache, wraps
+from typing import Any
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from .. import numpy as _numpy
-from ..numpy.fast.computed import ARRAY as _ARRAY
-from ..numpy.fast.computed import NUMBER as _NUMBER
-from ..numpy.fast.computed import ONE as _ONE
-from ..numpy.fast.computed import Symbol as _Symbol
-from ..numpy.fast.computed import kind_of as _kind_of
-from ..numpy.fast.computed import traced as _traced
-from .apart import ufunc as _ufunc
-from .fused import Reduction as _Reduction
+from .. import numpy
+from ..numpy.fast.computed import ARRAY, NUMBER, ONE, Symbol, kind_of, traced
+from .apart import ufunc
+from .fused import Reduction
 
-_FORMS = {_np.negative: "(-{})", _np.invert: "(!{})", _np.logical_not: "(!{})", _np.where: "({} ? {} : {})"}
-_FORMS |= {_np.add: "({} + {})", _np.subtract: "({} - {})", _np.multiply: "({} * {})", _np.divide: "({} / {})"}
-_FORMS |= {_np.less: "({} < {})", _np.less_equal: "({} <= {})", _np.equal: "({} == {})", _np.not_equal: "({} != {})"}
-_FORMS |= {_np.greater: "({} > {})", _np.greater_equal: "({} >= {})", _np.isnan: "({0} != {0})", _np.power: "pow({}, {})"}
-_FORMS |= {_np.logical_and: "({} && {})", _np.bitwise_and: "({} && {})", _np.logical_or: "({} || {})"}
-_FORMS |= {_np.bitwise_or: "({} || {})", _np.absolute: "abs({})", _np.maximum: "most({}, {})", _np.minimum: "least({}, {})"}
-_FORMS |= {_np.clip: "least(most({}, {}), {})"}
+_FORMS = {np.negative: "(-{})", np.invert: "(!{})", np.logical_not: "(!{})", np.where: "({} ? {} : {})"}
+_FORMS |= {np.add: "({} + {})", np.subtract: "({} - {})", np.multiply: "({} * {})", np.divide: "({} / {})"}
+_FORMS |= {np.less: "({} < {})", np.less_equal: "({} <= {})", np.equal: "({} == {})", np.not_equal: "({} != {})"}
+_FORMS |= {np.greater: "({} > {})", np.greater_equal: "({} >= {})", np.isnan: "({0} != {0})", np.power: "pow({}, {})"}
+_FORMS |= {np.logical_and: "({} && {})", np.bitwise_and: "({} && {})", np.logical_or: "({} || {})"}
+_FORMS |= {np.bitwise_or: "({} || {})", np.absolute: "abs({})", np.maximum: "most({}, {})", np.minimum: "least({}, {})"}
+_FORMS |= {np.clip: "least(most({}, {}), {})"}
 _HELPERS = """
 template <typename T> __device__ inline T square(T x) { return x * x; }
 template <typename T> __device__ inline T sign(T x) { return T(x > 0) - T(x < 0); }
@@ -42,23 +36,23 @@ template <typename T> __device__ inline T least(T a, T b) { return a < b || a !=
 """
 
 
-def _applied(function: _Any, texts: list[str]) -> str:
+def _applied(function: Any, texts: list[str]) -> str:
     form = _FORMS.get(function)
     return form.format(*texts) if form else f"{function.__name__}({', '.join(texts)})"
 
 
-def _number(x: _Any) -> str:
+def _number(x: Any) -> str:
     """A number in CUDA C, as float64."""
-    if isinstance(x, _Symbol):
+    if isinstance(x, Symbol):
         return x.name if x.function is None else _applied(x.function, [_number(y) for y in x.operands])
-    if isinstance(x, (bool, _np.bool_)):
+    if isinstance(x, (bool, np.bool_)):
         return str(bool(x)).lower()
-    return repr(float(x)) if _math.isfinite(x) else f"({_math.copysign(0 if x != x else 1, x)} / 0.0)"
+    return repr(float(x)) if math.isfinite(x) else f"({math.copysign(0 if x != x else 1, x)} / 0.0)"
 
 
-def _text(x: _Any, roots: set[str]) -> str:
+def _text(x: Any, roots: set[str]) -> str:
     """An operand in CUDA C, in W. The arrays ``roots`` hold square roots."""
-    if not isinstance(x, _Symbol) or x.kind != _ARRAY:
+    if not isinstance(x, Symbol) or x.kind != ARRAY:
         number = _number(x)
         return number if number in ("true", "false") else f"W({number})"
     if x.function is None:
@@ -66,10 +60,10 @@ def _text(x: _Any, roots: set[str]) -> str:
     return _applied(x.function, [_text(y, roots) for y in x.operands])
 
 
-def _kind(x: _Any) -> _Any:
+def _kind(x: Any) -> Any:
     """The dtype of an array, or the kind of another argument."""
-    kind = x.dtype if isinstance(x, _cupy.ndarray) else _kind_of(x)
-    return _NUMBER if kind is _ONE else kind
+    kind = x.dtype if isinstance(x, cupy.ndarray) else kind_of(x)
+    return NUMBER if kind is ONE else kind
 
 
 class _Generated:
@@ -82,50 +76,50 @@ class _Generated:
 
     but: tuple[str, ...] = ("out",)
 
-    def __init__(self, name: str, kernel: _Any) -> None:
-        _wraps(kernel)(self)
+    def __init__(self, name: str, kernel: Any) -> None:
+        wraps(kernel)(self)
         self.__name__ = name
         self.plain = getattr(kernel, "plain", kernel.formula)
         self.roots = getattr(kernel, "roots", ())
-        self.names = [name for name in _inspect.signature(self.plain).parameters if name not in self.but]
-        self.made = _cache(self._made)
+        self.names = [name for name in inspect.signature(self.plain).parameters if name not in self.but]
+        self.made = cache(self._made)
 
-    def __call__(self, *given: _Any, out: _Any = None) -> None:
+    def __call__(self, *given: Any, out: Any = None) -> None:
         *read, out = given if out is None else (*given, out)
         kinds = [_kind(x) for x in read]
         self.made(out.dtype, *kinds)(*_passed(read, kinds), out)
 
-    def _made(self, out: _np.dtype, *kinds: _Any) -> _Any:
+    def _made(self, out: np.dtype, *kinds: Any) -> Any:
         inputs, wide, texts = self.source(out, kinds)
         return self.elementwise(inputs, [f"{out.name} out"], f"out = {texts['out']};", wide)
 
-    def source(self, out: _np.dtype, kinds: tuple) -> tuple[list[str], str, dict[str, str]]:
+    def source(self, out: np.dtype, kinds: tuple) -> tuple[list[str], str, dict[str, str]]:
         """The inputs as CuPy declares them, W, and the expressions by the names of what they are written to."""
         named = dict(zip(self.names, kinds, strict=True))
-        arrays = {name for name, kind in named.items() if isinstance(kind, _np.dtype)}
-        roots = {name for name in self.roots if named[name] == _np.float16}
-        _, _, results = _traced(self.plain, {name: _ARRAY if name in arrays else kind for name, kind in named.items()})
+        arrays = {name for name, kind in named.items() if isinstance(kind, np.dtype)}
+        roots = {name for name in self.roots if named[name] == np.float16}
+        _, _, results = traced(self.plain, {name: ARRAY if name in arrays else kind for name, kind in named.items()})
         results = results if isinstance(results, dict) else {"out": results}
         texts = {name: _text(x, roots) for name, x in results.items() if x is not None}
         texts |= {name: f"sqrt({texts[name]})" for name in roots}
-        dtypes = {name: "float64" if kind is _NUMBER else kind.name for name, kind in named.items() if _is_given(kind)}
+        dtypes = {name: "float64" if kind is NUMBER else kind.name for name, kind in named.items() if _is_given(kind)}
         inputs = [f"{dtype} {name}" for name, dtype in dtypes.items()]
         return inputs, {"d": "double", "f": "float", "e": "float"}.get(out.char, "long long"), texts
 
-    def elementwise(self, inputs: list[str], outputs: list[str], body: str, wide: str) -> _Any:
+    def elementwise(self, inputs: list[str], outputs: list[str], body: str, wide: str) -> Any:
         """CuPy's kernel."""
         options = {"preamble": f"typedef {wide} W;\n{_HELPERS}"}
         name = f"tinygrad_mem_{self.__name__}"
-        return _cupy.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, **options)  # pyright: ignore
+        return cupy.ElementwiseKernel(", ".join(inputs), ", ".join(outputs), body, name, **options)  # pyright: ignore
 
 
-def _is_given(kind: _Any) -> bool:
-    return kind is _NUMBER or isinstance(kind, _np.dtype)
+def _is_given(kind: Any) -> bool:
+    return kind is NUMBER or isinstance(kind, np.dtype)
 
 
-def _passed(given: _Any, kinds: list) -> list:
+def _passed(given: Any, kinds: list) -> list:
     """The arrays and the numbers among the arguments."""
-    return [float(x) if kind is _NUMBER else x for x, kind in zip(given, kinds, strict=True) if _is_given(kind)]
+    return [float(x) if kind is NUMBER else x for x, kind in zip(given, kinds, strict=True) if _is_given(kind)]
 
 
 class _Update(_Generated):
@@ -133,13 +127,13 @@ class _Update(_Generated):
 
     but = ()
 
-    def __call__(self, *given: _Any) -> None:
+    def __call__(self, *given: Any) -> None:
         kinds = [_kind(x) for x in given]
         kernel, written = self.made(given[0].dtype, *kinds)
         read = [i for i in range(len(given)) if i not in written]
         kernel(*_passed([given[i] for i in read], [kinds[i] for i in read]), *[given[i] for i in written])
 
-    def _made(self, out: _np.dtype, *kinds: _Any) -> _Any:
+    def _made(self, out: np.dtype, *kinds: Any) -> Any:
         declared, wide, texts = self.source(out, kinds)
         outputs = [each for each in declared if each.split()[1] in texts]
         new = " ".join(f"const W new_{name} = {text};" for name, text in texts.items())  # all are read before one is written
@@ -153,7 +147,7 @@ class _Loss(_Generated):
 
     but = ("scale", "out")
 
-    def __call__(self, *given: _Any, out: _Any) -> None:
+    def __call__(self, *given: Any, out: Any) -> None:
         *read, scale = given
         kinds = [_kind(x) for x in read]
         if scale is None:
@@ -163,7 +157,7 @@ class _Loss(_Generated):
         else:
             out.fill(0 * scale)
 
-    def _made(self, out: _np.dtype, *kinds: _Any, total: bool = False) -> _Any:
+    def _made(self, out: np.dtype, *kinds: Any, total: bool = False) -> Any:
         if not total:
             return super()._made(out, *kinds)
         inputs, wide, texts = self.source(out, kinds)
@@ -171,7 +165,7 @@ class _Loss(_Generated):
         options = {"reduce_type": "double", "preamble": f"typedef {wide} W;\n{_HELPERS}"}
         name = f"tinygrad_mem_{self.__name__}_total"
         inputs, formula = ", ".join([*inputs, "float64 scale"]), f"{texts['out']} * scale"
-        return _Reduction(inputs, f"{out.name} out", formula, "a + b", post, "0", name, **options)
+        return Reduction(inputs, f"{out.name} out", formula, "a + b", post, "0", name, **options)
 
 
 class _Gradient(_Generated):
@@ -179,21 +173,21 @@ class _Gradient(_Generated):
 
     but = ("gy", "scale", "out")
 
-    def __call__(self, gy: _Any, *given: _Any, out: _Any) -> None:
+    def __call__(self, gy: Any, *given: Any, out: Any) -> None:
         *read, scale = given
         kinds = [_kind(x) for x in read]
         self.made(out.dtype, *kinds, gy=gy.dtype)(gy, *_passed(read, kinds), float(scale), out)
 
-    def _made(self, out: _np.dtype, *kinds: _Any, gy: _Any) -> _Any:
+    def _made(self, out: np.dtype, *kinds: Any, gy: Any) -> Any:
         inputs, wide, texts = self.source(out, kinds)
         inputs = [f"{gy.name} gy", *inputs, "float64 scale"]
         return self.elementwise(inputs, [f"{out.name} out"], f"out = W(gy) * W(scale) * {texts['out']};", wide)
 
 
-def _by_ufunc(name: str, kernel: _Any) -> _Any:
-    return _wraps(kernel)(_ufunc(getattr(_cupy, kernel.ufunc.__name__), wide=kernel.traced == "arithmetic"))
+def _by_ufunc(name: str, kernel: Any) -> Any:
+    return wraps(kernel)(ufunc(getattr(cupy, kernel.ufunc.__name__), wide=kernel.traced == "arithmetic"))
 
 
 _BUILT = {"elements": _Generated, "update": _Update, "loss": _Loss, "gradient": _Gradient}
 _BUILT |= {"ufunc": _by_ufunc, "arithmetic": _by_ufunc}
-globals().update({name: _BUILT[each.traced](name, each) for name, each in vars(_numpy).items() if hasattr(each, "traced")})
+globals().update({name: _BUILT[each.traced](name, each) for name, each in vars(numpy).items() if hasattr(each, "traced")})

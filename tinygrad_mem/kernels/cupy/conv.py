@@ -6,15 +6,14 @@ so each run has the same results. Grouped convolutions use one thread per output
 
 from __future__ import annotations
 
-import functools as _functools
-from typing import NamedTuple as _NamedTuple
+import functools
+from typing import NamedTuple
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from ..numpy.fast.conv_geometry import Geometry as _Geometry
-from ..numpy.fast.conv_geometry import lift as _lift
-from ..numpy.fast.windows import overlaps as _overlaps
+from ..numpy.fast.conv_geometry import Geometry, lift
+from ..numpy.fast.windows import overlaps
 from . import blas as _blas
 from . import conv_source as _source
 
@@ -27,9 +26,9 @@ def _integers(geo, channels):
     return _ints(values)
 
 
-@_functools.cache
+@functools.cache
 def _module(kind):
-    return _cupy.RawModule(code=_source.source(kind))
+    return cupy.RawModule(code=_source.source(kind))
 
 
 def _launch(name, x, count, arguments, block=256):
@@ -42,15 +41,15 @@ def _steps(x):
     """Element strides of (N, C, three axes)."""
     size = x.itemsize
     spatial = tuple(s // size for s in x.strides[2:])
-    return (x.strides[0] // size, x.strides[1] // size, *_lift(spatial, 0))
+    return (x.strides[0] // size, x.strides[1] // size, *lift(spatial, 0))
 
 
 def _ints(values):
     """Kernel arguments of 32 bits."""
-    return tuple(_np.int32(v) for v in values)
+    return tuple(np.int32(v) for v in values)
 
 
-class _Plan(_NamedTuple):
+class _Plan(NamedTuple):
     """A tile: images, output pixels of one image, input channels."""
 
     images: int
@@ -74,7 +73,7 @@ def _plan(geo, kind, itemsize):
 
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; a function of the shapes only."""
-    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     if groups > 1 or 0 in x_shape or 0 in y_shape or 0 in w_shape:
         return 1
     plan = _plan(geo, kind, dtype.itemsize)
@@ -96,7 +95,7 @@ def _nothing(bias, out):
     if bias is None:
         out.fill(0)
     else:
-        _cupy.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
+        cupy.copyto(out, bias.reshape(-1, *(1,) * (out.ndim - 2)))
 
 
 def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
@@ -106,7 +105,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
     if x.size == 0 or w.size == 0:
         _nothing(bias, out)
         return
-    geo = _Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
+    geo = Geometry.of(x.shape, w.shape, out.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
         shift = 0 if bias is None else bias
         arguments = (*_integers(geo, geo.cin), x, *_steps(x), w, shift, out, geo.images, *_ints((groups, geo.cout)))
@@ -124,7 +123,7 @@ def conv_forward(x, w, bias, stride, low, dilation, groups, work, out):
             _columns(geo, x[n : n + images], cols, images, first, pixels, depth * pixels, pixels)
             _blas.gemm(weight, cols, y[n : n + images, :, first : first + pixels])
     if bias is not None:
-        _cupy.add(y, bias[:, None], out=y)
+        cupy.add(y, bias[:, None], out=y)
 
 
 def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
@@ -134,7 +133,7 @@ def conv_backward_input(gy, w, bias, stride, low, dilation, groups, work, out):
     if gy.size == 0 or w.size == 0:
         _nothing(bias, out)
         return
-    geo = _Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
+    geo = Geometry.of(out.shape, w.shape, gy.shape, stride, low, dilation, groups, gy.dtype)
     if groups > 1:
         shift = 0 if bias is None else bias
         arguments = (*_integers(geo, geo.cin), gy, w, shift, out, geo.images, *_ints((groups, geo.cout)))
@@ -165,7 +164,7 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
     if gy.size == 0 or x.size == 0:
         out.fill(0)
         return
-    geo = _Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, x.dtype)
+    geo = Geometry.of(x.shape, out.shape, gy.shape, stride, low, dilation, groups, x.dtype)
     if groups > 1:
         steps = _steps(x)
         arguments = (*_integers(geo, geo.cin), gy, x, *steps, out, geo.images, *_ints((groups, geo.cout)))
@@ -188,11 +187,11 @@ def conv_backward_weight(gy, x, stride, low, dilation, groups, work, out):
             cols = buffer[: depth * width].reshape(depth, width)
             tile = buffer[depth * width : (depth + geo.cout) * width].reshape(geo.cout, images, pixels)
             _columns(geo, x[n : n + images], cols, images, first, pixels, pixels, width)
-            _cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
+            cupy.copyto(tile, gradient[n : n + images, :, first : first + pixels].transpose(1, 0, 2))
             _blas.gemm(tile.reshape(1, geo.cout, width), cols[None].transpose(0, 2, 1), total, beta=add)
             add = True
     if gy.itemsize == 2:
-        _cupy.copyto(out, total.reshape(out.shape), casting="unsafe")
+        cupy.copyto(out, total.reshape(out.shape), casting="unsafe")
 
 
 def conv_backward_bias(gy, out):
@@ -206,8 +205,8 @@ def conv_backward_bias(gy, out):
 def unfold_windows(x, kernel, stride, low, dilation, out):
     """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); 0 beyond its edges."""
     out.fill(0)
-    for _, tap, windows, pixels in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
-        _cupy.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
+    for _, tap, windows, pixels in overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+        cupy.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
 
 
 def fold_windows(x, kernel, stride, low, dilation, out):
@@ -216,7 +215,7 @@ def fold_windows(x, kernel, stride, low, dilation, out):
         out.fill(0)
         return
     blocks = (*x.shape[:2], *x.shape[2 + len(kernel) :])
-    geo = _Geometry.of(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1, x.dtype)
+    geo = Geometry.of(out.shape, (1, out.shape[1], *kernel), blocks, stride, low, dilation, 1, x.dtype)
     area = out[0, 0].size
     arguments = (*_integers(geo, geo.cin), x, 0, out, geo.images, geo.cin * area, area)
     _launch("conv_gather", x, out.size, arguments)

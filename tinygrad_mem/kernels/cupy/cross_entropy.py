@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as _np
+import numpy as np
 
-from .lines import NULL as _NULL
-from .lines import launch as _launch
-from .lines import pointer as _pointer
-from .lines import strides as _strides
+from .lines import NULL, launch, pointer, strides
 
 
 def check_target(target, classes, ignore):
@@ -16,17 +13,17 @@ def check_target(target, classes, ignore):
 
 def _seed(gy):
     """A gradient and its two strides; a single number is used for all lines."""
-    return (gy, 0, 0) if gy.ndim == 0 else (gy, *_strides(gy))
+    return (gy, 0, 0) if gy.ndim == 0 else (gy, *strides(gy))
 
 
 def target_weight(target, weight, ignore, out):
     """out (0-d) = the sum of the weights of all targets that are not ignored."""
     classes = 0 if weight is None else weight.size
-    _launch(
+    launch(
         "total",
         out.dtype.char,
         (target.shape[0], classes, target.shape[1]),
-        *(target, *_strides(target), _pointer(weight), int(ignore), _NULL, _NULL, 1.0, _NULL, out),
+        *(target, *strides(target), pointer(weight), int(ignore), NULL, NULL, 1.0, NULL, out),
         index=target.dtype.char,
     )
 
@@ -35,20 +32,20 @@ def scaled_sum(rows, norm, out):
     """out (0-d) = the sum of rows over ``norm``: ``None``, a number, or a 0-d array."""
     array = norm if hasattr(norm, "dtype") else None
     count = 1.0 if norm is None or array is not None else float(norm)
-    tail = (rows, _pointer(array), count, out, _NULL)
-    _launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), _NULL, 0, 0, _NULL, 0, *tail)
+    tail = (rows, pointer(array), count, out, NULL)
+    launch("total", out.dtype.char, (rows.shape[0], 0, rows.shape[1]), NULL, 0, 0, NULL, 0, *tail)
 
 
 def log_sum_exp(x, lse):
     """lse (outer, inner) = ln of the sum of e**x over the classes."""
-    none = (_NULL, 0, 0, _NULL, 0, 0.0)
-    _launch("cross_entropy", x.dtype.char, x.shape, x, *_strides(x), *none, lse, _NULL)
+    none = (NULL, 0, 0, NULL, 0, 0.0)
+    launch("cross_entropy", x.dtype.char, x.shape, x, *strides(x), *none, lse, NULL)
 
 
 def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
     """lse = ln of the sum of e**x over the classes; rows = the loss of each line, 0 where ignored; both (outer, inner)."""
-    goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing))
-    _launch("cross_entropy", x.dtype.char, x.shape, x, *_strides(x), *goal, lse, rows, index=target.dtype.char)
+    goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing))
+    launch("cross_entropy", x.dtype.char, x.shape, x, *strides(x), *goal, lse, rows, index=target.dtype.char)
 
 
 def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, out, first=0, classes=None):
@@ -57,16 +54,16 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
     x may have only a part of all ``classes``, from ``first`` on. out may be x.
     """
     every = x.shape[1] if classes is None else classes
-    goal = (target, *_strides(target), _pointer(weight), int(ignore), float(smoothing), _pointer(norm))
-    arguments = (*_seed(gy), x, *_strides(x), lse, *goal, int(first), int(every), out, *_strides(out))
-    _launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
+    goal = (target, *strides(target), pointer(weight), int(ignore), float(smoothing), pointer(norm))
+    arguments = (*_seed(gy), x, *strides(x), lse, *goal, int(first), int(every), out, *strides(out))
+    launch("cross_entropy_backward", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
 
 
 def _soft(mode, gy, count, x, target, weight, smoothing, lse, rows, out):
-    seed = (_NULL, 0, 0) if gy is None else _seed(gy)
-    inputs = (x, *_strides(x), target, *_strides(target), _pointer(weight), float(smoothing), lse)
-    result = (_NULL, 0, 0, 0) if out is None else (out, *_strides(out))
-    _launch("soft_cross_entropy", x.dtype.char, x.shape, _np.int32(mode), *seed, float(count), *inputs, _pointer(rows), *result)
+    seed = (NULL, 0, 0) if gy is None else _seed(gy)
+    inputs = (x, *strides(x), target, *strides(target), pointer(weight), float(smoothing), lse)
+    result = (NULL, 0, 0, 0) if out is None else (out, *strides(out))
+    launch("soft_cross_entropy", x.dtype.char, x.shape, np.int32(mode), *seed, float(count), *inputs, pointer(rows), *result)
 
 
 def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
@@ -86,13 +83,13 @@ def soft_cross_entropy_backward_target(gy, x, target, weight, smoothing, lse, co
 
 def nll_loss(x, target, weight, ignore, out):
     """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
-    goal = (target, *_strides(target), _pointer(weight), int(ignore), _NULL, out)
-    arguments = (_NULL, 0, 0, x, *_strides(x), *goal, _NULL, 0, 0, 0)
-    _launch("nll", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
+    goal = (target, *strides(target), pointer(weight), int(ignore), NULL, out)
+    arguments = (NULL, 0, 0, x, *strides(x), *goal, NULL, 0, 0, 0)
+    launch("nll", x.dtype.char, x.shape, *arguments, index=target.dtype.char)
 
 
 def nll_loss_backward(gy, target, weight, ignore, norm, out):
     """out (outer, class, inner), zeros before: -gy / norm * weight[t] at the targets."""
-    goal = (target, *_strides(target), _pointer(weight), int(ignore), _pointer(norm), _NULL)
-    arguments = (*_seed(gy), _NULL, 0, 0, 0, *goal, out, *_strides(out))
-    _launch("nll", out.dtype.char, out.shape, *arguments, index=target.dtype.char)
+    goal = (target, *strides(target), pointer(weight), int(ignore), pointer(norm), NULL)
+    arguments = (*_seed(gy), NULL, 0, 0, 0, *goal, out, *strides(out))
+    launch("nll", out.dtype.char, out.shape, *arguments, index=target.dtype.char)

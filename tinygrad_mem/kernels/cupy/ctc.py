@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
 _PREAMBLE = """
 template <typename W> __device__ W log_add(W a, W b) {
@@ -39,14 +39,14 @@ _SUMS = """
         loss = -(many ? log_add(last, (T)SUM(length - 1, 2 * many - 1)) : last);
     }
 """
-_loss = _Fused(
+_loss = Fused(
     "raw T x, raw L targets, raw int64 spans, int64 blank, bool zero, int64 rows, int64 kept, int64 count, int64 classes",
     "raw T sums, raw T out",
     f"{_SAMPLE}{_SUMS}    out[i] = zero && isinf(loss) && loss > 0 ? (T)0 : loss;",
     "tinygrad_mem_ctc_loss",
     preamble=_PREAMBLE,
 )
-_gradient = _Fused(
+_gradient = Fused(
     "raw T gy, raw T x, raw L targets, raw int64 spans, int64 blank, bool zero, int64 rows, int64 kept, int64 count, "
     "int64 classes, int64 all",
     "raw T sums, raw T work, raw T out",

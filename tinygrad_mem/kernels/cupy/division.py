@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import cupy as _cupy
+import cupy
 
-from ...dtypes import is_floating as _is_floating
-from .apart import ufunc as _ufunc
+from ...dtypes import is_floating
+from .apart import ufunc
 from .elementwise import _fused
-from .fused import Fused as _Fused
+from .fused import Fused
 
-_of_integers, _integer_quotient = _ufunc(_cupy.remainder), _ufunc(_cupy.floor_divide)
-_power = _ufunc(_cupy.power, wide=True)
-_floor_divide = _Fused(
+_of_integers, _integer_quotient = ufunc(cupy.remainder), ufunc(cupy.floor_divide)
+_power = ufunc(cupy.power, wide=True)
+_floor_divide = Fused(
     "X x, Y y",
     "Z z",
     """
@@ -35,7 +35,7 @@ def check_divisor(name, y):
 
 def floor_divide(x, y, out):
     """out = floor(x / y)."""
-    if _is_floating(out.dtype):
+    if is_floating(out.dtype):
         _floor_divide(x, y, out)
     else:
         _integer_quotient(x, y, out)
@@ -43,7 +43,7 @@ def floor_divide(x, y, out):
 
 def remainder(x, y, out):
     """out = x - y * floor(x / y); a 0 has the sign of x."""
-    if _is_floating(out.dtype):
+    if is_floating(out.dtype):
         _remainder(x, y, out)
     else:
         _of_integers(x, y, out)

@@ -4,22 +4,22 @@
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from .fused import Fused as _Fused
-from .philox import SOURCE as _SOURCE
+from .fused import Fused
+from .philox import SOURCE
 
-_dropout = _Fused(
+_dropout = Fused(
     "uint64 seed, uint64 call, float32 p, float64 scale, float64 shift, float64 dropped, int64 length, T x",
     "T y",
     "y = philox_uniform(philox_at(seed, call, i / length)) < p ? (T)dropped : (T)((double)x * scale + shift)",
     "tinygrad_mem_dropout",
-    preamble=_SOURCE,
+    preamble=SOURCE,
 )
-_dropout_float = _Fused(
+_dropout_float = Fused(
     "uint64 seed, uint64 call, float32 p, float32 scale, float32 shift, float32 dropped, int64 length, T x",
     "T y",
     "y = philox_uniform(philox_at(seed, call, i / length)) < p ? (T)dropped : (T)((float)x * scale + shift)",
     "tinygrad_mem_dropout_float",
-    preamble=_SOURCE,
+    preamble=SOURCE,
 )
 
 

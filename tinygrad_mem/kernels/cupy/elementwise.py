@@ -8,20 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-import cupy as _cupy
+import cupy
 
 from .apart import apart as _apart
-from .fused import Fused as _Fused
+from .fused import Fused
 
 
-def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> _Fused:
+def _fused(inputs: str, formula: str, name: str, wide: str = "Z") -> Fused:
     """A kernel z = formula of arrays and numbers; W is the wide type of one of them."""
-    return _Fused(inputs, "Z z", f"typedef typename Wide<{wide}>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
+    return Fused(inputs, "Z z", f"typedef typename Wide<{wide}>::type W; z = Z({formula})", f"tinygrad_mem_{name}")
 
 
 def copy(x, out):
     """out = x, broadcast and cast."""
-    _cupy.copyto(out, _apart(x, out), casting="unsafe")
+    cupy.copyto(out, _apart(x, out), casting="unsafe")
 
 
 def staging_workspace(x):
@@ -72,7 +72,7 @@ def right_shift(x, y, out):
 _where = _fused("bool c, X x, Y y", "c ? Z(x) : Z(y)", "where")
 _masked_copy = _fused("X x, bool m, Z before", "m ? Z(x) : Z(before)", "masked_copy")
 _masked_fill = _fused("X value, bool m, Z before", "m ? Z(value) : Z(before)", "masked_fill")
-_clamp = _Fused(  # a nan in x or in a bound gives nan
+_clamp = Fused(  # a nan in x or in a bound gives nan
     "X x, L low, H high, bool below, bool above",
     "Z z",
     "typedef typename Wide<Z>::type W; W v = W(x);\n"

@@ -7,13 +7,12 @@ and no parameter.
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from .c_names import NAMES as _NAMES
-from .c_names import TYPES as _TYPES
+from .c_names import NAMES, TYPES
 
 _THREADS = 128
 
@@ -103,12 +102,12 @@ extern "C" __global__ void embedding_renorm(T* table, wide s0, wide s1, const I*
 """
 
 
-@_cache
+@cache
 def _kernel(name, kind, index):
-    t, a = _TYPES[kind]
+    t, a = TYPES[kind]
     nothing = "(float)(0.0 / 0.0)" if kind in "efd" else "0"
     code = _SOURCE.format(T=t, A=a, I="int" if index == "i" else "long long", N=nothing)
-    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 
 def check_rows(index, rows):
@@ -135,7 +134,7 @@ def embedding_backward(gy, index, padding, counts, bags, parts, work, out):
     float32, in registers. work is not used.
     """
     if gy.size and index.size:
-        skip, nothing = -1 if padding is None else int(padding), _np.uint64(0)
+        skip, nothing = -1 if padding is None else int(padding), np.uint64(0)
         count, bag, part = (nothing if array is None else array for array in (counts, bags, parts))
         arguments = (gy, index, int(index.size), skip, count, bag, part, out, *map(int, out.shape))
         blocks = -(-out.shape[0] * 32 // _THREADS)
@@ -228,10 +227,10 @@ extern "C" __global__ void sparse_adagrad(P* p, const wide* first, const A* g, S
 """
 
 
-@_cache
+@cache
 def _rows_kernel(name, values, sums, table, state="f"):
-    code = _ROWS.format(T=_NAMES[values], A=_NAMES[sums], P=_NAMES[table], S=_NAMES[state])
-    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+    code = _ROWS.format(T=NAMES[values], A=NAMES[sums], P=NAMES[table], S=NAMES[state])
+    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 
 def clear_rows(index, row, out):

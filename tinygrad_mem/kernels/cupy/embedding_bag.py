@@ -6,13 +6,12 @@ clamped, because checking them would make the host wait.
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from .c_names import FLOATS as _TYPES
-from .c_names import NAMES as _NAMES
+from .c_names import FLOATS, NAMES
 
 _THREADS = 128
 
@@ -132,16 +131,16 @@ extern "C" __global__ void bag_max_backward(const T* gy, const P* places, T* out
 """
 
 
-@_cache
+@cache
 def _kernel(name, kind, index="q", place="i"):
-    t, a = _TYPES[kind]
-    code = _SOURCE.format(T=t, A=a, I=_NAMES[index], P=_NAMES[place])
-    return _cupy.RawModule(code=code).get_function(name)  # pyright: ignore
+    t, a = FLOATS[kind]
+    code = _SOURCE.format(T=t, A=a, I=NAMES[index], P=NAMES[place])
+    return cupy.RawModule(code=code).get_function(name)  # pyright: ignore
 
 
 def _run(kernel, total, *arguments):
     blocks = min(-(-int(total) // _THREADS), 1 << 16)
-    kernel((blocks,), (_THREADS,), tuple(_np.uint64(0) if a is None else a for a in arguments))
+    kernel((blocks,), (_THREADS,), tuple(np.uint64(0) if a is None else a for a in arguments))
 
 
 def _marks(offsets):
@@ -163,7 +162,7 @@ def embedding_bag(weight, index, offsets, shares, mean, padding, out):
         kernel = _kernel("bag_forward", weight.dtype.char, index.dtype.char)
         bags = (index, int(index.size), offsets, _marks(offsets), shares)
         sizes = (int(weight.shape[0]), *map(int, out.shape))
-        _run(kernel, out.size, weight, *bags, _np.int32(mean), _skip(padding), out, *sizes)
+        _run(kernel, out.size, weight, *bags, np.int32(mean), _skip(padding), out, *sizes)
 
 
 def embedding_bag_max(weight, index, offsets, padding, out, places):

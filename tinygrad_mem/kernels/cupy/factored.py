@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 from math import prod as _prod
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
 from ..numpy.factored import SUMS as _SUMS
 from ..numpy.factored import adafactor_workspace as _numpy_workspace
-from .c_names import NAMES as _NAMES
-from .places import SOURCE as _PLACES
+from .c_names import NAMES
+from .places import SOURCE
 from .places import places as _places
 
 _BLOCKS, _THREADS = _SUMS - 2, 256  # most blocks of a sum over everything, and threads per block
@@ -104,10 +104,10 @@ extern "C" __global__ void move(P* p, Places ps, const G* g, Places gs, const S*
 """
 
 
-@_cache
+@cache
 def _kernel(name, p, g, state):
-    types = "".join(f"typedef {_NAMES[kind]} {letter};\n" for letter, kind in (("P", p), ("G", g), ("S", state)))
-    return _cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + _PLACES + _SOURCE).get_function(name)  # pyright: ignore
+    types = "".join(f"typedef {NAMES[kind]} {letter};\n" for letter, kind in (("P", p), ("G", g), ("S", state)))
+    return cupy.RawModule(code="#include <cuda_fp16.h>\n" + types + SOURCE + _SOURCE).get_function(name)  # pyright: ignore
 
 
 def adafactor_workspace(shape, dtype):
@@ -123,8 +123,8 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
     if p.size == 0:
         return
     state = variance if row is None else row
-    sums = work.view(_np.float64)
-    parts, mean, none = sums[2:_SUMS], sums[_SUMS:], _np.uint64(0)
+    sums = work.view(np.float64)
+    parts, mean, none = sums[2:_SUMS], sums[_SUMS:], np.uint64(0)
     total = int(p.size)
     n, m = (1, total) if row is None else p.shape[-2:]
     matrices = 0 if row is None else _prod(p.shape[:-2])
@@ -136,7 +136,7 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
 
     parameter, grad = (p, _places(p)), (g, _places(g))
     run("squares", total, *parameter, parts, total, blocks=blocks)
-    run("add_up", 1, parts, _np.int32(blocks), sums, blocks=1)
+    run("add_up", 1, parts, np.int32(blocks), sums, blocks=1)
     if row is None:
         run("move_variance", total, *grad, variance, total, float(fresh))
     else:
@@ -145,6 +145,6 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
         run("means", 1, row, mean, matrices, n, float(eps1), blocks=min(matrices, 1 << 16), threads=_THREADS if n > 32 else 32)
     shared = (*grad, state, none if col is None else col, none if row is None else mean)
     run("direction_squares", total, *shared, parts, total, n, m, float(eps1), blocks=blocks)
-    run("add_up", 1, parts, _np.int32(blocks), sums[1:], blocks=1)
+    run("add_up", 1, parts, np.int32(blocks), sums[1:], blocks=1)
     numbers = [float(number) for number in (eps1, eps2, rho, d, shrink)]
-    run("move", total, *parameter, *shared, sums, total, n, m, *numbers, _np.int32(maximize))
+    run("move", total, *parameter, *shared, sums, total, n, m, *numbers, np.int32(maximize))

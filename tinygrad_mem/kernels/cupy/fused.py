@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
 WIDE = """
 template <typename T> struct Wide { typedef T type; };
@@ -40,7 +40,7 @@ class Fused:
             arguments = self._as_floats(arguments)
         numbers = ()
         for letter, places in self._places:
-            if not any(isinstance(arguments[i], _cupy.ndarray) for i in places):
+            if not any(isinstance(arguments[i], cupy.ndarray) for i in places):
                 numbers += ((letter, _dtype_of(arguments[places[0]])),)
         kernel = self._kernels.get(numbers)
         if kernel is None:
@@ -58,7 +58,7 @@ class Fused:
         for letter, dtype in numbers:
             inputs = re.sub(rf"\b{letter} ", f"{dtype} ", inputs)
             body = f"typedef {_C_NAMES[dtype]} {letter};\n{body}"
-        return _cupy.ElementwiseKernel(inputs, outputs, body, name, preamble=preamble)  # pyright: ignore
+        return cupy.ElementwiseKernel(inputs, outputs, body, name, preamble=preamble)  # pyright: ignore
 
 
 class Reduction:
@@ -72,7 +72,7 @@ class Reduction:
     def __init__(self, inputs: str, *rest: Any, **options: Any) -> None:
         alone = "," not in inputs
         self._beside = (False,) if alone else ()
-        self._kernel = _cupy.ReductionKernel(inputs + ", bool beside" * alone, *rest, **options)  # pyright: ignore
+        self._kernel = cupy.ReductionKernel(inputs + ", bool beside" * alone, *rest, **options)  # pyright: ignore
 
     def __call__(self, *inputs: Any, out: Any, axis: Any = None, keepdims: bool = False) -> None:
         self._kernel(*inputs, *self._beside, out=out, axis=axis, keepdims=keepdims)
@@ -91,6 +91,6 @@ def _places(inputs: str, outputs: str) -> list[tuple[str, list[int]]]:
 
 
 def _dtype_of(number: Any) -> str:
-    if isinstance(number, (bool, _np.bool_)):
+    if isinstance(number, (bool, np.bool_)):
         return "bool"
-    return "int64" if isinstance(number, (int, _np.integer)) else "float64"
+    return "int64" if isinstance(number, (int, np.integer)) else "float64"

@@ -4,20 +4,20 @@ same run gives the same bits. Other repeated entries are added with atomics, so 
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _numpy
+import cupy
+import numpy as np
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
-_take = _Fused(
+_take = Fused(
     "raw X x, raw int64 index, int64 count, int64 width",
     "Z z",
     "const long long row = index[i / width]; z = Z(x[(row < 0 ? row + count : row) * width + i % width])",
     "tinygrad_mem_take",
 )
-_add_rows = _Fused(
+_add_rows = Fused(
     "raw X rows, raw int64 index, int64 count, int64 width, int64 size, Z before",
     "Z z",
     """
@@ -34,7 +34,7 @@ _add_rows = _Fused(
 
 def _adding_along(source, value):
     """A kernel with one thread per place, which reads the index of its line."""
-    return _Fused(
+    return Fused(
         f"{source} source, raw int64 index, int64 count, int64 length",
         "Z z",
         f"""
@@ -64,14 +64,14 @@ def add_rows(rows, index, out):
         _add_rows(rows, index, index.size, out.size // len(out), len(out), out, out)
 
 
-@_cache
+@cache
 def _at(count, inputs, outputs, body, name):
     """A kernel with ``count`` index arrays, each with the stride in bytes and the size of its axis; negative entries count from
     the end. ``place`` is the distance from ``w[i]`` to the indexed element.
     """
     given = [f"int64 at{a}, int64 step{a}, int64 size{a}" for a in range(count)]
     place = " + ".join(f"(at{a} < 0 ? at{a} + size{a} : at{a}) * step{a}" for a in range(count))
-    return _Fused(", ".join([inputs, *given]), outputs, f"const ptrdiff_t place = {place};\n{body}", f"{name}{count}", _ADD)
+    return Fused(", ".join([inputs, *given]), outputs, f"const ptrdiff_t place = {place};\n{body}", f"{name}{count}", _ADD)
 
 
 def _get(count):
@@ -109,16 +109,16 @@ template <> __device__ inline void add_at(bool* p, bool v) { if (v) *p = true; }
 
 def _window(x, shape, strides):
     """An array of this shape in the memory of x."""
-    return _cupy.ndarray(shape, x.dtype, x.data, strides=strides)
+    return cupy.ndarray(shape, x.dtype, x.data, strides=strides)
 
 
 def _selected(x, key):
     """``x[key]`` without its index arrays, as an array of the result's shape with stride 0 along their axes; and the arrays.
     Adjacent index arrays leave their axes in place; otherwise these axes come first.
     """
-    arrays = [a for a, k in enumerate(key) if isinstance(k, _cupy.ndarray)]
+    arrays = [a for a, k in enumerate(key) if isinstance(k, cupy.ndarray)]
     rest = [a for a in range(x.ndim) if a not in arrays]
-    common = _numpy.broadcast_shapes(*[key[a].shape for a in arrays])
+    common = np.broadcast_shapes(*[key[a].shape for a in arrays])
     first = arrays[0] if arrays[-1] - arrays[0] == len(arrays) - 1 else 0
     sizes, steps = [x.shape[a] for a in rest], [x.strides[a] for a in rest]
     shape = (*sizes[:first], *common, *sizes[first:])
@@ -138,7 +138,7 @@ def _along(x, axis, index):
 def _arguments(window, indices):
     """The index arrays for a kernel. The first has the whole shape, because raw arguments do not give the kernel its size."""
     (first, *numbers), *others = indices
-    return [_cupy.broadcast_to(first, window.shape), *numbers, *[part for each in others for part in each]]
+    return [cupy.broadcast_to(first, window.shape), *numbers, *[part for each in others for part in each]]
 
 
 def _fetch(selected, out):
@@ -166,10 +166,10 @@ def index_put_workspace(x, accumulate):
 def index_put(value, key, accumulate, work, out):
     """out[key] = value, or += with repeated entries adding up; the key as in :func:`index_get`."""
     if accumulate and out.dtype.char == "e":
-        wide = _cupy.ndarray(out.shape, "f", work.data)
-        _cupy.copyto(wide, out)
+        wide = cupy.ndarray(out.shape, "f", work.data)
+        cupy.copyto(wide, out)
         _store(_add, value, _selected(wide, key))
-        _cupy.copyto(out, wide, casting="unsafe")
+        cupy.copyto(out, wide, casting="unsafe")
     else:
         _store(_add if accumulate else _put, value, _selected(out, key))
 
@@ -192,9 +192,9 @@ def scatter_add(source, axis, index, out):
         if not index.ndim:
             index, out, axis = index[None], out[None], 0
         cut = tuple(slice(None) if a == axis else slice(0, n) for a, n in enumerate(index.shape))
-        lines, places = _cupy.moveaxis(out[cut], axis, -1), _cupy.moveaxis(index, axis, -1)
-        number = not isinstance(source, _cupy.ndarray)
-        values = source if number else _cupy.moveaxis(_part(source, index), axis, -1)
+        lines, places = cupy.moveaxis(out[cut], axis, -1), cupy.moveaxis(index, axis, -1)
+        number = not isinstance(source, cupy.ndarray)
+        values = source if number else cupy.moveaxis(_part(source, index), axis, -1)
         (_add_number_along if number else _add_along)(values, places, index.shape[axis], out.shape[axis], lines)
 
 
@@ -205,7 +205,7 @@ _TOGETHER = {
 }
 
 
-@_cache
+@cache
 def _reduction(reduce, ndim):
     """A kernel with one thread per line of index. It takes the entries in order; no two lines have a place in common."""
     code = f"""
@@ -223,7 +223,7 @@ def _reduction(reduce, ndim):
         {_TOGETHER[reduce]};
     }}
     """
-    return _Fused("raw T source, raw int64 index, int32 axis", "raw T out", code, f"tinygrad_mem_{reduce}_at")
+    return Fused("raw T source, raw int64 index, int32 axis", "raw T out", code, f"tinygrad_mem_{reduce}_at")
 
 
 def scatter_reduce(source, axis, index, reduce, out):
@@ -233,4 +233,4 @@ def scatter_reduce(source, axis, index, reduce, out):
 
 
 def _part(source, index):
-    return source[tuple(slice(0, n) for n in index.shape)] if isinstance(source, _cupy.ndarray) else source
+    return source[tuple(slice(0, n) for n in index.shape)] if isinstance(source, cupy.ndarray) else source

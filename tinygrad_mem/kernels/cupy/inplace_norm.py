@@ -4,12 +4,12 @@
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
+import cupy
 
-from .c_names import FLOATS as _TYPES
-from .fused import Fused as _Fused
+from .c_names import FLOATS
+from .fused import Fused
 
 _THREADS = 256
 
@@ -45,29 +45,29 @@ extern "C" __global__ void inverted_sums(const T* g, const T* y, double slope, A
 }}
 """
 
-_bounded = _Fused(
+_bounded = Fused(
     "T w, float64 least", "A s", "s = (A)w; if (abs(s) < (A)least) s = copysign((A)least, s)", "tinygrad_mem_bounded_scale"
 )
-_share = _Fused("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
-_plane = _Fused(
+_share = Fused("A s, B b, A w", "A t", "t = (t - s * (A)b) / w", "tinygrad_mem_inplace_norm_share")
+_plane = Fused(
     "A rstd, A w, B bias, A s, A t, float64 count",
     "A a, A b, A c",
     "a = rstd * w; b = -rstd * t / (A)count; c = -a * s / (A)count - b * (A)bias",
     "tinygrad_mem_inplace_norm_plane",
 )
-_mixed = _Fused(
+_mixed = Fused(
     "T g, T y, A a, A b, A c, float64 slope",
     "T r",
     "const A v = (A)y; r = (T)((A)g * a + ((v > 0 ? v : v / (A)slope) * b + c))",
     "tinygrad_mem_inplace_norm_mixed",
 )
-_scaled = _Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
+_scaled = Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_inplace_norm_scaled")
 
 
-@_cache
+@cache
 def _kernel(char):
-    number, wide = _TYPES[char]
-    return _cupy.RawKernel(_SOURCE.format(T=number, A=wide), "inverted_sums")
+    number, wide = FLOATS[char]
+    return cupy.RawKernel(_SOURCE.format(T=number, A=wide), "inverted_sums")
 
 
 def bounded_scale(weight, least, out):
@@ -85,7 +85,7 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
     if scale is None:
         a.fill(1)
     else:
-        _cupy.copyto(a, scale)
+        cupy.copyto(a, scale)
     offset = 0.0 if bias is None else bias
     _share(sums[0], offset, a, sums[1])
     if out is None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod as _prod
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
-_triangle = _Fused(
+_triangle = Fused(
     "X x, int64 columns, int64 rows, int64 diagonal, bool lower",
     "Z z",
     """
@@ -16,7 +16,7 @@ _triangle = _Fused(
     """,
     "tinygrad_mem_triangle",
 )
-_windows_backward = _Fused(
+_windows_backward = Fused(
     "raw X gy, int64 length, int64 count, int64 inner, int64 size, int64 step",
     "Z z",
     """

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import cupy as _cupy
-import numpy as _numpy
+import cupy
+import numpy as np
 
-from ..grouped import each_group as _each_group
-from .blas import TYPES as _TYPES
-from .blas import gemm as _gemm
-from .fused import Fused as _Fused
+from ..grouped import each_group
+from .blas import TYPES, gemm
+from .fused import Fused
 
 
 def matmul_workspace(x_shape, y_shape, dtype):
@@ -16,7 +15,7 @@ def matmul_workspace(x_shape, y_shape, dtype):
     return 0
 
 
-_integers = _cupy.ElementwiseKernel(
+_integers = cupy.ElementwiseKernel(
     "raw T x, raw T y, int64 m, int64 n, int64 k",
     "T z",
     """
@@ -36,17 +35,17 @@ def matmul(x, y, work, out):
         return
     if x.shape[-1] == 0:
         out.fill(0)
-    elif out.dtype.char not in _TYPES:
+    elif out.dtype.char not in TYPES:
         m, k, n = x.shape[-2], x.shape[-1], y.shape[-1]
-        xs = _cupy.broadcast_to(x, (*out.shape[:-2], m, k))
-        _integers(xs, _cupy.broadcast_to(y, (*out.shape[:-2], k, n)), m, n, k, out)
+        xs = cupy.broadcast_to(x, (*out.shape[:-2], m, k))
+        _integers(xs, cupy.broadcast_to(y, (*out.shape[:-2], k, n)), m, n, k, out)
     elif out.ndim == 2:
-        _gemm(x[None], y[None], out[None])
+        gemm(x[None], y[None], out[None])
     else:
-        xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
-        ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
-        for index in _numpy.ndindex(out.shape[:-3]):
-            _gemm(xs[index], ys[index], out[index])
+        xs = cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
+        ys = cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
+        for index in np.ndindex(out.shape[:-3]):
+            gemm(xs[index], ys[index], out[index])
 
 
 def matmul_add(x, y, addend, alpha, beta, work, out):
@@ -54,19 +53,19 @@ def matmul_add(x, y, addend, alpha, beta, work, out):
     if out.size == 0:
         return
     if addend is not out:
-        _cupy.copyto(out, addend)
-    xs = _cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
-    ys = _cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
+        cupy.copyto(out, addend)
+    xs = cupy.broadcast_to(x, (*out.shape[:-2], *x.shape[-2:]))
+    ys = cupy.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     if out.ndim == 2:
-        _gemm(x[None], y[None], out[None], alpha, beta)
+        gemm(x[None], y[None], out[None], alpha, beta)
         return
-    for index in _numpy.ndindex(out.shape[:-3]):
-        _gemm(xs[index], ys[index], out[index], alpha, beta)
+    for index in np.ndindex(out.shape[:-3]):
+        gemm(xs[index], ys[index], out[index], alpha, beta)
 
 
 def grouped_matmul(x, y, ends, work, out):
     """The rows of each group times its matrix, or x's rows times y's, as ``each_group`` has it. The host waits for the ends."""
-    _each_group(matmul, x, y, ends.get().tolist(), work, out)
+    each_group(matmul, x, y, ends.get().tolist(), work, out)
 
 
 def solve_triangular_workspace(shape, dtype):
@@ -74,7 +73,7 @@ def solve_triangular_workspace(shape, dtype):
     return 0
 
 
-_solve_triangular = _Fused(  # a thread a column
+_solve_triangular = Fused(  # a thread a column
     "raw T a, int64 n, int64 m, bool upper, bool unit",
     "raw T out",
     """
@@ -95,14 +94,14 @@ _solve_triangular = _Fused(  # a thread a column
 
 def solve_triangular(a, b, upper, unit, work, out):
     """out = what a triangular ``a`` takes to ``b``; where ``unit``, with ones for a's diagonal. As in ``kernels/numpy``."""
-    _cupy.copyto(out, b)
+    cupy.copyto(out, b)
     n, m = out.shape[-2:]
     if out.size:
-        a = _cupy.broadcast_to(a, (*out.shape[:-2], n, n))
+        a = cupy.broadcast_to(a, (*out.shape[:-2], n, n))
         _solve_triangular(a, n, m, upper, unit, out, size=out.size // n)
 
 
 def add_matmul(x, y, out):
     """out += x @ y, of matrices of float32 or float64."""
     if x.shape[1]:
-        _gemm(x[None], y[None], out[None], beta=1)
+        gemm(x[None], y[None], out[None], beta=1)

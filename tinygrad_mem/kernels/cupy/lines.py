@@ -6,12 +6,12 @@ threads read neighbouring numbers. There are no atomics: the same input gives th
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from .c_names import FLOATS as _TYPES
+from .c_names import FLOATS
 
 _THREADS = 128
 
@@ -234,14 +234,14 @@ extern "C" __global__ void total(const I* t, wide t0, wide t1, const A* w, wide 
 """
 
 
-@_cache
+@cache
 def _module(kind, index, lanes):
-    t, a = _TYPES[kind]
+    t, a = FLOATS[kind]
     source = _HEAD.format(T=t, A=a, I={"l": "long long", "q": "long long", "B": "unsigned char"}[index], lanes=lanes) + _BODY
-    return _cupy.RawModule(code=source)  # pyright: ignore
+    return cupy.RawModule(code=source)  # pyright: ignore
 
 
-NULL = _np.uint64(0)  # a null pointer
+NULL = np.uint64(0)  # a null pointer
 
 
 def strides(a):
@@ -265,6 +265,6 @@ def launch(name, kind, shape, *arguments, index="l"):
     tail = (int(outer), int(classes), int(inner))
     if name in ("softmax", "softmax_backward"):
         *arguments, flag = arguments
-        kernel((blocks,), (_THREADS,), (*arguments, *tail, _np.int32(flag)))
+        kernel((blocks,), (_THREADS,), (*arguments, *tail, np.int32(flag)))
         return
     kernel((blocks,), (1024 if name == "total" else _THREADS,), (*arguments, *tail))

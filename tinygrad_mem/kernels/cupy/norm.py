@@ -7,13 +7,13 @@ There are no atomics: the same input gives the same bits. Half precision is summ
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 from math import prod as _prod
 
-import cupy as _cupy
+import cupy
 
-from .c_names import FLOATS as _TYPES
-from .fused import Fused as _Fused
+from .c_names import FLOATS
+from .fused import Fused
 
 _THREADS = 256
 
@@ -141,31 +141,31 @@ extern "C" __global__ void column_sums(const T* g, const T* x, const A* mean, co
 }}
 """
 
-_move = _Fused(
+_move = Fused(
     "A now, float64 share",
     "R running",
     "running = (R)((double)running * (1 - share) + (double)now * share)",
     "tinygrad_mem_move",
 )
-_move_variance = _Fused(
+_move_variance = Fused(
     "A now, float64 share, float64 unbiased",
     "R running",
     "running = (R)((double)running * (1 - share) + (double)now * unbiased * share)",
     "tinygrad_mem_move_variance",
 )
-_root = _Fused("A v, float64 eps", "A r", "r = (A)1 / sqrt(v + (A)eps)", "tinygrad_mem_reciprocal_root")
-_line = _Fused("A mean, A rstd, W w, B b", "A a, A c", "a = rstd * (A)w; c = (A)b - mean * a", "tinygrad_mem_norm_line")
-_affine = _Fused("T x, A a, A b", "T y", "y = (T)((A)x * a + b)", "tinygrad_mem_affine")
-_scaled = _Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_scaled")
-_plane = _Fused(
+_root = Fused("A v, float64 eps", "A r", "r = (A)1 / sqrt(v + (A)eps)", "tinygrad_mem_reciprocal_root")
+_line = Fused("A mean, A rstd, W w, B b", "A a, A c", "a = rstd * (A)w; c = (A)b - mean * a", "tinygrad_mem_norm_line")
+_affine = Fused("T x, A a, A b", "T y", "y = (T)((A)x * a + b)", "tinygrad_mem_affine")
+_scaled = Fused("T g, A a", "T r", "r = (T)((A)g * a)", "tinygrad_mem_scaled")
+_plane = Fused(
     "A mean, A rstd, W w, A s, A t, float64 count",
     "A a, A b, A c",
     "a = rstd * (A)w; b = -a * rstd * t / (A)count; c = -a * s / (A)count - b * mean",
     "tinygrad_mem_norm_plane",
 )
-_mixed = _Fused("T g, T x, A a, A b, A c", "T r", "r = (T)((A)g * a + ((A)x * b + c))", "tinygrad_mem_norm_mixed")
-_apply = _Fused("T x, M m, A r, W w, B b", "T y", "y = (T)(((A)x - (A)m) * r * (A)w + (A)b)", "tinygrad_mem_norm_apply")
-_sample_backward = _Fused(
+_mixed = Fused("T g, T x, A a, A b, A c", "T r", "r = (T)((A)g * a + ((A)x * b + c))", "tinygrad_mem_norm_mixed")
+_apply = Fused("T x, M m, A r, W w, B b", "T y", "y = (T)(((A)x - (A)m) * r * (A)w + (A)b)", "tinygrad_mem_norm_apply")
+_sample_backward = Fused(
     "T g, T x, M m, A r, W w, F first, A second",
     "T y",
     "y = (T)(((A)g * (A)w - (A)first - ((A)x - (A)m) * r * second) * r)",
@@ -173,11 +173,11 @@ _sample_backward = _Fused(
 )
 
 
-@_cache
+@cache
 def _kernel(name, char, weight_char):
-    number, wide = _TYPES[char]
-    source = _SOURCE.format(T=number, A=wide, W=_TYPES[weight_char][0])
-    return _cupy.RawKernel(source, name)
+    number, wide = FLOATS[char]
+    source = _SOURCE.format(T=number, A=wide, W=FLOATS[weight_char][0])
+    return cupy.RawKernel(source, name)
 
 
 def _run(name, x, blocks, *arguments, over=_THREADS, weight=None):
@@ -207,8 +207,8 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
 
 def given_statistics(running_mean, running_var, eps, mean, rstd):
     """mean and 1 / sqrt(variance + eps) from running statistics."""
-    _cupy.copyto(mean, running_mean)
-    _cupy.copyto(rstd, running_var)
+    cupy.copyto(mean, running_mean)
+    cupy.copyto(rstd, running_var)
     _root(rstd, eps, rstd)
 
 
@@ -225,7 +225,7 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     _run("line_sums", x, n * channels, x, gy, mean, partial[0], partial[1], channels, length, over=length)
     _run("channel_sums", x, -(-2 * channels // _THREADS), partial, sums, n, channels, 2, 1.0)
     products = sums[1]
-    _cupy.multiply(products, rstd, out=products)
+    cupy.multiply(products, rstd, out=products)
     if out is None:
         return
     a, b, c = work[0], work[1], work[2]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
+import cupy
 
 
-@_cache
+@cache
 def _kernel(name, inputs, outputs, body):
-    return _cupy.ElementwiseKernel(inputs, outputs, body, name)  # pyright: ignore
+    return cupy.ElementwiseKernel(inputs, outputs, body, name)  # pyright: ignore
 
 
 def unscale(grad, inverse, found):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as _np
+import numpy as np
 
 _AXES = 32  # CuPy's arrays have no more axes
 
@@ -21,12 +21,12 @@ __device__ inline long long place(const Places& of, long long i) {
 """
 """``x[place(of, i)]`` is the element ``i`` of the array in C order."""
 
-_KIND = _np.dtype([("axes", "i8"), ("shape", "i8", _AXES), ("step", "i8", _AXES)])
+_KIND = np.dtype([("axes", "i8"), ("shape", "i8", _AXES), ("step", "i8", _AXES)])
 
 
 def places(a):
     """The argument for a parameter of type ``Places``; adjacent axes without a gap are merged."""
-    found = _np.zeros((), _KIND)
+    found = np.zeros((), _KIND)
     if a.flags.c_contiguous:
         return found
     axes = []

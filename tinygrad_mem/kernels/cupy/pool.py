@@ -7,14 +7,13 @@
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from ..numpy.fast.conv_geometry import lift as _lift
-from .c_names import NAMES as _NAMES
-from .c_names import NUMBERS as _TYPES
+from ..numpy.fast.conv_geometry import lift
+from .c_names import NAMES, NUMBERS
 
 _THREADS = 256
 
@@ -181,10 +180,10 @@ extern "C" __global__ void unpool(const T* g, const wide* index, T* r, wide plan
 """
 
 
-@_cache
+@cache
 def _kernel(name, char, index_char):
-    number, wide = _TYPES[char]
-    return _cupy.RawKernel(_SOURCE.format(T=number, A=wide, I=_NAMES[index_char]), name)
+    number, wide = NUMBERS[char]
+    return cupy.RawKernel(_SOURCE.format(T=number, A=wide, I=NAMES[index_char]), name)
 
 
 def _run(name, array, total, *arguments, index=None, threads=1):
@@ -196,13 +195,13 @@ def _run(name, array, total, *arguments, index=None, threads=1):
 
 
 def _sizes(inside, outside):
-    return tuple(_np.int32(n) for n in (*_lift(inside, 1), *_lift(outside, 1)))
+    return tuple(np.int32(n) for n in (*lift(inside, 1), *lift(outside, 1)))
 
 
 def _windows(inside, outside, geometry):
     kernel, stride, padding, dilation = geometry
-    lifted = (*_lift(kernel, 1), *_lift(stride, 1), *_lift(padding, 0), *_lift(dilation, 1))
-    return _sizes(inside, outside) + tuple(_np.int32(n) for n in lifted)
+    lifted = (*lift(kernel, 1), *lift(stride, 1), *lift(padding, 0), *lift(dilation, 1))
+    return _sizes(inside, outside) + tuple(np.int32(n) for n in lifted)
 
 
 def max_pool(x, geometry, index, out):
@@ -226,13 +225,13 @@ def pool_positions(index, sizes, geometry, out):
 def avg_pool(x, geometry, count_include_pad, divisor, out):
     """out = the mean of each window."""
     windows = _windows(x.shape[1:], out.shape[1:], geometry)
-    _run("avg_pool", x, out.size, *windows, divisor or 0, _np.int32(count_include_pad), x, out, out.size)
+    _run("avg_pool", x, out.size, *windows, divisor or 0, np.int32(count_include_pad), x, out, out.size)
 
 
 def avg_pool_backward(gy, geometry, count_include_pad, divisor, work, out):
     """out = each window's gradient, divided by its count, added to each of its entries; work is not used."""
     windows = _windows(out.shape[1:], gy.shape[1:], geometry)
-    _run("avg_pool_backward", gy, out.size, *windows, divisor or 0, _np.int32(count_include_pad), gy, out, out.size)
+    _run("avg_pool_backward", gy, out.size, *windows, divisor or 0, np.int32(count_include_pad), gy, out, out.size)
 
 
 def adaptive_avg_pool(x, out):

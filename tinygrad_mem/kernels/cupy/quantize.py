@@ -4,13 +4,13 @@
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
-from .c_names import FLOATS as _TYPES
-from .philox import SOURCE as _PHILOX
+from .c_names import FLOATS
+from .philox import SOURCE
 
 _THREADS = 128
 
@@ -70,22 +70,22 @@ extern "C" __global__ void dequantize(const unsigned char* codes, const A* scale
 """
 
 
-@_cache
+@cache
 def _kernel(name, char):
-    number, wide = _TYPES[char]
-    return _cupy.RawKernel(_PHILOX + _SOURCE.replace("T_", number).replace("A_", wide), name)
+    number, wide = FLOATS[char]
+    return cupy.RawKernel(SOURCE + _SOURCE.replace("T_", number).replace("A_", wide), name)
 
 
 def quantize(x, ticket, bits, codes, scales, group):
     """codes (uint8), ``bits`` of each element of the flat x; scales (groups, 2): each group's smallest value and its step."""
     if x.size:
         seed, call = ticket
-        arguments = (x, _np.uint64(seed), _np.uint64(call), _np.int32(bits), codes, scales, int(group), int(x.size))
+        arguments = (x, np.uint64(seed), np.uint64(call), np.int32(bits), codes, scales, int(group), int(x.size))
         _kernel("quantize", x.dtype.char)((-(-x.size // group),), (_THREADS,), arguments)
 
 
 def dequantize(codes, scales, bits, group, out):
     """The flat out = smallest value + code * step of each group."""
     if out.size:
-        arguments = (codes, scales, _np.int32(bits), int(group), out, int(out.size))
+        arguments = (codes, scales, np.int32(bits), int(group), out, int(out.size))
         _kernel("dequantize", out.dtype.char)((-(-out.size // _THREADS),), (_THREADS,), arguments)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import cupy as _cupy
+import cupy
 
-from .fused import Fused as _Fused
-from .philox import SOURCE as _SOURCE
+from .fused import Fused
+from .philox import SOURCE
 from .scan import cumsum as _cumsum
 from .search import search_sorted as _search_sorted
 from .sort import _workspace as _order_workspace
@@ -15,7 +15,7 @@ _HEAD = "uint64 seed, uint64 call"
 
 
 def _drawn(parameters: str, body: str, name: str):
-    return _Fused(f"{_HEAD}{parameters}", "Z z", body, f"tinygrad_mem_{name}", preamble=_SOURCE)
+    return Fused(f"{_HEAD}{parameters}", "Z z", body, f"tinygrad_mem_{name}", preamble=SOURCE)
 
 
 _uniform = _drawn(
@@ -85,9 +85,9 @@ def _parts(work, *shapes):
     """float64 arrays of these shapes at the beginning of work, and the rest of it."""
     parts, at = [], work.data
     for shape in shapes:
-        parts.append(_cupy.ndarray(shape, "d", at))
+        parts.append(cupy.ndarray(shape, "d", at))
         at = at + parts[-1].nbytes  # += would move work itself
-    return *parts, _cupy.ndarray((work.nbytes - at.ptr + work.data.ptr,), "B", at)
+    return *parts, cupy.ndarray((work.nbytes - at.ptr + work.data.ptr,), "B", at)
 
 
 def permutation_workspace(out):
@@ -108,11 +108,11 @@ def permutation(ticket, work, out):
     _uniform(*ticket, 0.0, 1.0, keys)
     _order(keys, 0, 0, out.size, False, rest, places)
     if places is not out:
-        _cupy.copyto(out, places, casting="unsafe")
+        cupy.copyto(out, places, casting="unsafe")
 
 
-_divide = _Fused("T x", "float64 key", "key /= x", "tinygrad_mem_race")
-_scale = _Fused("float64 total", "float64 draw", "draw *= total", "tinygrad_mem_scale_draws")
+_divide = Fused("T x", "float64 key", "key /= x", "tinygrad_mem_race")
+_scale = Fused("float64 total", "float64 draw", "draw *= total", "tinygrad_mem_scale_draws")
 
 
 def multinomial_workspace(weights, replacement, out):

@@ -5,13 +5,13 @@ A step is one product of cuBLAS, which adds to the gates in place, and one fused
 
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 
-import cupy as _cupy
-import numpy as _np
+import cupy
+import numpy as np
 
 from . import blas as _blas
-from .c_names import NAMES as _NAMES
+from .c_names import NAMES
 
 _THREADS = 256
 
@@ -101,9 +101,9 @@ extern "C" __global__ void gru_backward(T* a, wide stride, const T* before, cons
 """
 
 
-@_cache
+@cache
 def _kernel(name, kind, out):
-    return _cupy.RawModule(code=_SOURCE.format(T=_NAMES[kind], Y=_NAMES[out])).get_function(name)  # pyright: ignore
+    return cupy.RawModule(code=_SOURCE.format(T=NAMES[kind], Y=NAMES[out])).get_function(name)  # pyright: ignore
 
 
 def _run(name, count, width, arguments, kind, out=None):
@@ -127,7 +127,7 @@ def _stride(x):
 
 def _part(x, start, stop):
     """A pointer to rows of ``x`` and the distance between two rows; 0 and 0 for ``None``."""
-    return (_np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
+    return (np.uint64(0), 0) if x is None else (x[start:stop], _stride(x))
 
 
 def beside(numbers):
@@ -158,8 +158,8 @@ def add_sum(rows, out):
 def previous_states(y, sizes, reverse, h, out):
     """out (rows, H) = the state before each row's step, where y holds the states after it and h those before the first."""
     for start, stop in _order(sizes, reverse):
-        _cupy.copyto(out[start:stop], h[: stop - start])
-        _cupy.copyto(h[: stop - start], y[start:stop])
+        cupy.copyto(out[start:stop], h[: stop - start])
+        cupy.copyto(h[: stop - start], y[start:stop])
 
 
 def rnn(gates, weight, sizes, reverse, relu, h):

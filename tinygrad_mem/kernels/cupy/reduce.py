@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from math import inf as _inf
-from math import nan as _nan
+from math import inf, nan
 from math import prod as _prod
 
-import cupy as _cupy
+import cupy
 
-from ...scope import local as _local
-from .fused import Fused as _Fused
-from .fused import Reduction as _Reduction
+from ...scope import local
+from .fused import Fused, Reduction
 
 _PLUS_INF, _MINUS_INF = "__int_as_float(0x7f800000)", "__int_as_float(0xff800000)"  # NVRTC has no limits of its own
 
@@ -25,7 +23,7 @@ def _reduce(kernel, axes, identity, out, *arrays, numbers=()):
     if arrays[0].size == 0:
         out.fill(identity)
         return
-    arrays = [_cupy.broadcast_to(a, arrays[0].shape) for a in arrays]
+    arrays = [cupy.broadcast_to(a, arrays[0].shape) for a in arrays]
     arrays, axes, out = _along(arrays, axes, out)
     kernel(*arrays, *numbers, out=out, axis=axes, keepdims=True)
 
@@ -36,7 +34,7 @@ def sum(x, axes, out):
         out.fill(0)
     elif not axes:
         _copy(x, out)
-    elif out.dtype is _local.narrow_sums:
+    elif out.dtype is local.narrow_sums:
         _add_up_narrow(x, axes, 1.0, out)
     else:
         _reduce(_half_sum if out.dtype.char == "e" else _sum, axes, 0, out, x)
@@ -45,33 +43,33 @@ def sum(x, axes, out):
 def _half(step, end, start, name, number=""):
     """A reduction of float16 in float32."""
     name = f"tinygrad_mem_half_{name}"
-    return _Reduction(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
+    return Reduction(f"T x{number}", "U y", "(float)x", step, end, start, name, reduce_type="float")
 
 
-_sum = _Reduction("T x", "U y", "(U)x", "a + b", "y = a", "0", "tinygrad_mem_sum")
-_product = _Reduction("T x", "U y", "(U)x", "a * b", "y = a", "1", "tinygrad_mem_product")
-_mean = _Reduction("T x, int64 count", "U y", "(U)x", "a + b", "y = a / (U)count", "0", "tinygrad_mem_mean")
+_sum = Reduction("T x", "U y", "(U)x", "a + b", "y = a", "0", "tinygrad_mem_sum")
+_product = Reduction("T x", "U y", "(U)x", "a * b", "y = a", "1", "tinygrad_mem_product")
+_mean = Reduction("T x, int64 count", "U y", "(U)x", "a + b", "y = a / (U)count", "0", "tinygrad_mem_mean")
 _half_sum = _half("a + b", "y = a", "0", "sum")
 _half_product = _half("a * b", "y = a", "1", "product")
 _half_mean = _half("a + b", "y = a / (float)count", "0", "mean", ", int64 count")
 
 
-_copy = _Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
+_copy = Fused("T x", "U y", "y = (U)x", "tinygrad_mem_cast")
 
 
 def mean(x, axes, out):
     """out = mean of x over ``axes``."""
     if x.size == 0:
-        out.fill(_nan)
+        out.fill(nan)
     elif not axes:
         _copy(x, out)
-    elif out.dtype is _local.narrow_sums:
+    elif out.dtype is local.narrow_sums:
         _add_up_narrow(x, axes, out.size / x.size, out)
     else:
-        _reduce(_half_mean if out.dtype.char == "e" else _mean, axes, _nan, out, x, numbers=(x.size // out.size,))
+        _reduce(_half_mean if out.dtype.char == "e" else _mean, axes, nan, out, x, numbers=(x.size // out.size,))
 
 
-_narrow = _Fused(
+_narrow = Fused(
     "raw T x, int64 count, float32 scale",
     "U y",
     """
@@ -100,8 +98,8 @@ def prod(x, axes, out):
         _reduce(_half_product if out.dtype.char == "e" else _product, axes, 1, out, x)
 
 
-_all = _Reduction("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
-_any = _Reduction("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygrad_mem_any", reduce_type="bool")
+_all = Reduction("T x", "U y", "x != T(0)", "a && b", "y = a", "true", "tinygrad_mem_all", reduce_type="bool")
+_any = Reduction("T x", "U y", "x != T(0)", "a || b", "y = a", "false", "tinygrad_mem_any", reduce_type="bool")
 
 
 def all(x, axes, out):
@@ -140,7 +138,7 @@ def _first(low, what, name):
     step = f"first_of<T>(a, b, {low})"
     output, end = ("int64 y", "y = a.at") if what == "at" else ("T y", "y = a.value")
     kinds = {"reduce_type": "Place<T>", "preamble": _FIRST}
-    return _Reduction("T x", output, "Place<T>(x, _J)", step, end, "Place<T>()", f"tinygrad_mem_{name}", **kinds)
+    return Reduction("T x", output, "Place<T>(x, _J)", step, end, "Place<T>()", f"tinygrad_mem_{name}", **kinds)
 
 
 _argmax, _argmin = _first("false", "at", "argmax"), _first("true", "at", "argmin")
@@ -167,7 +165,7 @@ def argmin(x, axis, work, out):
     _argmin(x, out=out, axis=axis)
 
 
-_count = _Reduction("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
+_count = Reduction("T x", "int64 y", "x != T(0) ? 1 : 0", "a + b", "y = a", "0", "tinygrad_mem_count_nonzero")
 
 
 def count_nonzero(x, axes, out):
@@ -175,16 +173,16 @@ def count_nonzero(x, axes, out):
     _reduce(_count, axes, 0, out, x)
 
 
-_squares = _Reduction("T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares")
+_squares = Reduction("T x, M m", "U y", "((U)x - (U)m) * ((U)x - (U)m)", "a + b", "y = a", "0", "tinygrad_mem_squares")
 
 
 def variance(x, mean, axes, scale, out):
     """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; for float16, out is float32."""
     _reduce(_squares, axes, 0, out, x, mean)
-    _cupy.multiply(out, out.dtype.type(scale), out=out)
+    cupy.multiply(out, out.dtype.type(scale), out=out)
 
 
-_variance_backward = _Fused(
+_variance_backward = Fused(
     "T gy, T gmean, T x, T mean, T y, float64 factor, float64 share, bool spread, bool middle, bool root",
     "T out",
     """
@@ -203,7 +201,7 @@ def variance_backward(gy, gmean, x, mean, y, factor, share, out):
     _variance_backward(*given, factor, share, spread, middle, spread and y is not None, out)
 
 
-_prod_backward = _Fused(
+_prod_backward = Fused(
     "T gy, T y, raw T x, int64 n",
     "T out",
     """
@@ -229,12 +227,12 @@ def prod_backward(gy, x, y, axes, out):
     """out = gy * the product of the others along ``axes``: y / x, and without dividing where x is 0."""
     if out.size:
         last = tuple(range(x.ndim - len(axes), x.ndim))
-        gy, y, x, out = [_cupy.moveaxis(a, axes, last) for a in (gy, y, x, out)]
+        gy, y, x, out = [cupy.moveaxis(a, axes, last) for a in (gy, y, x, out)]
         _prod_backward(gy, y, x, _prod(x.shape[x.ndim - len(axes) :]), out)
 
 
-_equal = _Fused("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
-_times_ratio = _Fused("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
+_equal = Fused("T x, T y", "T out", "out = x == y ? T(1) : T(0)", "tinygrad_mem_mark")
+_times_ratio = Fused("T gy, T count", "T out", "out = out * (gy / count)", "tinygrad_mem_share")
 
 
 def extremum_share(gy, x, y, axes, count, out):
@@ -244,21 +242,21 @@ def extremum_share(gy, x, y, axes, count, out):
     _times_ratio(gy, count, out)
 
 
-_finite = _Fused("T x", "T y", "y = T(isinf((double)x) ? 0 : x)", "tinygrad_mem_finite")
-_sum_exp = _Reduction("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
-_log_add = _Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
+_finite = Fused("T x", "T y", "y = T(isinf((double)x) ? 0 : x)", "tinygrad_mem_finite")
+_sum_exp = Reduction("T x, U m", "U y", "exp((U)x - m)", "a + b", "y = a", "0", "tinygrad_mem_sum_exp")
+_log_add = Fused("T m", "T y", "y = log(y) + m", "tinygrad_mem_log_add")
 
 
 def logsumexp(x, axes, top, out):
     """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. For float16, out is float32."""
-    _reduce(_largest, axes, -_inf, top, x)
+    _reduce(_largest, axes, -inf, top, x)
     _finite(top, top)
     _reduce(_sum_exp, axes, 0, out, x, top)
     _log_add(top, out)
 
 
-_largest = _Reduction("T x", "U y", "(U)x", "(a != a || a > b) ? a : b", "y = a", _MINUS_INF, "tinygrad_mem_largest")
-_logsumexp_backward = _Fused(
+_largest = Reduction("T x", "U y", "(U)x", "(a != a || a > b) ? a : b", "y = a", _MINUS_INF, "tinygrad_mem_largest")
+_logsumexp_backward = Fused(
     "T gy, T x, U y", "V out", "out = (V)((double)gy * exp((double)x - (double)y))", "tinygrad_mem_logsumexp_backward"
 )
 
@@ -272,12 +270,12 @@ _SIZE = "((U)x < U(0) ? -(U)x : (U)x)"
 
 
 def _norm(name, term, step="a + b", end="y = a", start="0"):
-    return _Reduction("T x, float64 p", "U y", term, step, end, start, f"tinygrad_mem_norm_{name}")
+    return Reduction("T x, float64 p", "U y", term, step, end, start, f"tinygrad_mem_norm_{name}")
 
 
 _NORMS = {  # p -> the reduction
-    _inf: _norm("largest", _SIZE, "(a != a || a > b) ? a : b"),
-    -_inf: _norm("smallest", _SIZE, "(a != a || a < b) ? a : b", start=_PLUS_INF),
+    inf: _norm("largest", _SIZE, "(a != a || a > b) ? a : b"),
+    -inf: _norm("smallest", _SIZE, "(a != a || a < b) ? a : b", start=_PLUS_INF),
     0: _norm("count", "x != T(0) ? U(1) : U(0)"),
     1: _norm("sum", _SIZE),
     2: _norm("root", "(U)x * (U)x", end="y = sqrt(a)"),
@@ -290,7 +288,7 @@ def norm(x, axes, p, out):
     _reduce(_NORMS.get(p, _any_norm), axes, 0, out, x, numbers=(float(p),))
 
 
-_norm_backward = _Fused(
+_norm_backward = Fused(
     "T gy, T x, T y, float64 p",
     "T out",
     """
@@ -308,10 +306,10 @@ def norm_backward(gy, x, y, p, out):
     _norm_backward(gy, x, y, float(p), out)
 
 
-_mark_size = _Fused(
+_mark_size = Fused(
     "T x, T y", "T out", "const auto size = x < 0 ? -x : x; out = size == y ? T(1) : T(0)", "tinygrad_mem_mark_size"
 )
-_signed_share = _Fused(
+_signed_share = Fused(
     "T gy, T x, T count",
     "T out",
     "T sign = x > T(0) ? T(1) : x < T(0) ? T(-1) : T(0); out = out * sign * (gy / count)",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
-_resize = _Fused(
+_resize = Fused(
     "raw T x, raw int64 places, raw W weights, bool plain, int64 id, int64 ih, int64 iw, int64 od, int64 oh, int64 ow, "
     "int64 kd, int64 kh, int64 kw",
     "T y",

@@ -5,7 +5,7 @@ Sums have a fixed order: one thread computes an output, a place's gradient, or a
 
 from __future__ import annotations
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
 _MODES = {"nearest": 0, "bilinear": 1, "bicubic": 2}
 _PADDINGS = {"zeros": 0, "border": 1, "reflection": 2}
@@ -93,7 +93,7 @@ _AXES = """
 Corners<W> z, y, x;
 sample_axes<W>(grid, %s, d, id, ih, iw, mode, padding, align, z, y, x);
 """
-_sample = _Fused(
+_sample = Fused(
     f"raw T image, raw T grid, {_SIZES}",
     "T out",
     "typedef typename Wide<T>::type W;\nconst long long plane = i / points;\nW sum = 0;\n"
@@ -103,7 +103,7 @@ _sample = _Fused(
     "tinygrad_mem_grid_sample",
     preamble=_SOURCE,
 )
-_sample_input = _Fused(
+_sample_input = Fused(
     f"raw T gy, raw T grid, {_SIZES}",
     "raw W sums",
     "for (long long p = 0; p < points; ++p) {\n"
@@ -114,7 +114,7 @@ _sample_input = _Fused(
     "tinygrad_mem_grid_sample_input",
     preamble=_SOURCE,
 )
-_sample_grid = _Fused(
+_sample_grid = Fused(
     f"raw T gy, raw T image, raw T grid, {_SIZES}",
     "raw T out",
     "typedef typename Wide<T>::type W;\nconst long long n = i / points;\nW gz = 0, gv = 0, gu = 0;\n"

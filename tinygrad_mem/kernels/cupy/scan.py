@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import cupy as _cupy
+import cupy
 
-from .fused import Fused as _Fused
+from .fused import Fused
 
 _LONGER = """
 template <typename T> struct Longer { typedef T type; };
@@ -16,12 +16,12 @@ _LINE = "ptrdiff_t first = (ptrdiff_t)i * n;"
 
 def _lines(axis, *arrays):
     """The arrays with ``axis`` last, the length of a line, and the number of lines."""
-    moved = [_cupy.moveaxis(a, axis, -1) for a in arrays]
+    moved = [cupy.moveaxis(a, axis, -1) for a in arrays]
     n = moved[0].shape[-1]
     return moved, n, moved[0].size // n if n else 0
 
 
-_cumsum = _Fused(
+_cumsum = Fused(
     "raw T x, int64 n, bool reverse",
     "raw U out",
     _LINE
@@ -37,7 +37,7 @@ _cumsum = _Fused(
     "tinygrad_mem_cumsum",
     preamble=_LONGER,
 )
-_cumprod = _Fused(
+_cumprod = Fused(
     "raw T x, int64 n",
     "raw U out",
     _LINE
@@ -68,7 +68,7 @@ def cumprod(x, axis, out):
         _cumprod(x, n, out, size=count)
 
 
-_cumprod_backward = _Fused(
+_cumprod_backward = Fused(
     "raw G gy, raw T x, raw G y, int64 n",
     "raw G out",
     _LINE
@@ -103,7 +103,7 @@ def cumprod_backward(gy, x, y, axis, work, out):
         _cumprod_backward(gy, x, y, n, out, size=count)
 
 
-_cumulative_extremum = _Fused(
+_cumulative_extremum = Fused(
     "raw T x, int64 n, bool largest",
     "raw T out, raw int64 index",
     _LINE
@@ -135,7 +135,7 @@ _ADD = """
         return isinf(high) ? high : high + log1p(exp(low - high));
     }
 """
-_logcumsumexp = _Fused(
+_logcumsumexp = Fused(
     "raw T x, int64 n",
     "raw T out",
     _LINE
@@ -150,7 +150,7 @@ _logcumsumexp = _Fused(
     "tinygrad_mem_logcumsumexp",
     preamble=_ADD,
 )
-_logcumsumexp_backward = _Fused(
+_logcumsumexp_backward = Fused(
     "raw T gy, raw T x, raw T y, int64 n",
     "raw T out",
     _LINE

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from .fused import Fused as _Fused
+from .fused import Fused
 from .reduce import amax as _amax
 from .reduce import amin as _amin
 
-_search = _Fused(
+_search = Fused(
     "raw T line, T value, int64 n, int64 count, bool each, bool right",
     "I place",
     """
@@ -22,13 +22,13 @@ _search = _Fused(
     """,
     "tinygrad_mem_search_sorted",
 )
-_bounds = _Fused(
+_bounds = Fused(
     "T low, T high, float64 first, float64 last, bool given",
     "T a, T b",
     "a = given ? T(first) : T(low); b = given ? T(last) : T(high); if (a == b) { a -= T(1); b += T(1); }",
     "tinygrad_mem_histogram_bounds",
 )
-_histogram = _Fused(  # counts are integers: the order of adding does not matter
+_histogram = Fused(  # counts are integers: the order of adding does not matter
     "T x, raw T bounds, int64 bins",
     "raw O out",
     """

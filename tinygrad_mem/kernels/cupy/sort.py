@@ -8,28 +8,28 @@ Here tiles are sorted in shared memory, then merged in pairs in the op's workspa
 # (CuPy makes its names when it is imported)
 from __future__ import annotations
 
-from functools import cache as _cache
+from functools import cache
 from math import prod as _prod
 
-import cupy as _cupy
+import cupy
 
-from .c_names import NAMES as _NAMES
-from .fused import Fused as _Fused
-from .order_source import SOURCE as _SOURCE
+from .c_names import NAMES
+from .fused import Fused
+from .order_source import SOURCE
 
 _TILE = 1024  # values that a block sorts
 _THREADS = 256
 
 
-@_cache
+@cache
 def _kernel(name, char, index):
-    kind = "unsigned char" if char == "?" else _NAMES[char]
-    return _cupy.RawKernel(_SOURCE.format(T=kind, A="float" if char == "e" else kind, I=_NAMES[index]), name)
+    kind = "unsigned char" if char == "?" else NAMES[char]
+    return cupy.RawKernel(SOURCE.format(T=kind, A="float" if char == "e" else kind, I=NAMES[index]), name)
 
 
 def _index(n):
     """The dtype of a place within a line."""
-    return _cupy.dtype("i" if n < 2**31 - _TILE else "q")
+    return cupy.dtype("i" if n < 2**31 - _TILE else "q")
 
 
 def _runs(n):
@@ -59,16 +59,16 @@ def order(x, axis, start, stop, descending, work, out):
         return
     n, inner = x.shape[axis], _prod(x.shape[axis + 1 :])
     if not x.flags.c_contiguous:
-        copy = _cupy.ndarray(x.shape, x.dtype, work.data)
-        _cupy.copyto(copy, x)
+        copy = cupy.ndarray(x.shape, x.dtype, work.data)
+        cupy.copyto(copy, x)
         x, work = copy, work[_copied(x) :]
     index, lines = _index(n), x.size // n
-    runs = [_cupy.ndarray((x.size,), index, work.data + i * x.size * index.itemsize) for i in range(_runs(n))]
+    runs = [cupy.ndarray((x.size,), index, work.data + i * x.size * index.itemsize) for i in range(_runs(n))]
     tile = min(_TILE, 1 << (n - 1).bit_length())
     tiles = -(-n // tile) * lines
     threads = min(max(tile // 2, 32), _THREADS)
     asked = start, stop, bool(descending)
-    arguments = x, runs[0] if runs else 0, out, n, inner, *asked, _cupy.int32(tile)
+    arguments = x, runs[0] if runs else 0, out, n, inner, *asked, cupy.int32(tile)
     _kernel("sort_tiles", x.dtype.char, index.char)((tiles,), (threads,), arguments)
     blocks = -(-x.size // _THREADS)
     while runs and tile < n:
@@ -80,13 +80,13 @@ def order(x, axis, start, stop, descending, work, out):
 
 
 _PLACE = "ptrdiff_t at = (i / (k * inner) * n + index) * inner + i % inner;"  # i counts the index, seen as (outer, k, inner)
-_take = _Fused(
+_take = Fused(
     "int64 index, raw T x, int64 n, int64 k, int64 inner", "T out", _PLACE + "out = x[at];", "tinygrad_mem_take_along"
 )
-_put = _Fused(
+_put = Fused(
     "T value, int64 index, int64 n, int64 k, int64 inner", "raw T out", _PLACE + "out[at] = value;", "tinygrad_mem_put_along"
 )
-_add = _Fused(  # one thread per line: added in order, so that each run has the same result
+_add = Fused(  # one thread per line: added in order, so that each run has the same result
     "raw T values, raw int64 index, int64 n, int64 k, int64 inner",
     "raw T out",
     """

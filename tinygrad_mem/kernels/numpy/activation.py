@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math as _math
+import math
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from .fast.computed import computed
 from .fast.computed import expm1 as _expm1
 from .fast.computed import log1p as _log1p
 
-_TANH = _math.sqrt(2 / _math.pi)
+_TANH = math.sqrt(2 / math.pi)
 
 
 @computed
@@ -30,8 +30,8 @@ def elu_backward(gy, x, alpha, scale, inner, out):
 
 def _normal(x):
     """The distribution function and the density of the standard normal distribution at x."""
-    share = np.vectorize(lambda x: 0.5 * _math.erfc(-x / _math.sqrt(2)), otypes=[float])(x)
-    return share, np.exp(-0.5 * x * x) / _math.sqrt(2 * _math.pi)
+    share = np.vectorize(lambda x: 0.5 * math.erfc(-x / math.sqrt(2)), otypes=[float])(x)
+    return share, np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
 
 
 def _gelu(x, tanh):
@@ -79,7 +79,7 @@ def gelu_backward(gy, x, tanh, out):
         np.multiply(u, -0.5, out=u)
         np.exp(u, out=u)
         np.multiply(u, x, out=u)
-        np.multiply(u, 1 / _math.sqrt(2 * _math.pi), out=u)
+        np.multiply(u, 1 / math.sqrt(2 * math.pi), out=u)
         np.add(t, u, out=t)
         np.multiply(gy, t, out=o)
 

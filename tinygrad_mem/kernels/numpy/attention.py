@@ -6,7 +6,7 @@ only ``lse``, the logarithm of each row's sum of e**score: one number per row. H
 
 from __future__ import annotations
 
-from itertools import pairwise as _pairwise
+from itertools import pairwise
 from math import prod as _prod
 
 import numpy as np
@@ -15,9 +15,8 @@ from ...dtypes import is_half
 from ...errors import ArgumentError, ShapeError
 from ..formula import formula
 from .fast import attention_backward as _backward
-from .fast import attention_forward as _forward
-from .fast.attention_tiles import Job as _Job
-from .fast.attention_tiles import grouped as _grouped
+from .fast import attention_forward
+from .fast.attention_tiles import Job, grouped
 
 # --- the formulas; runs with dropout are not compared, because each tile draws its own mask
 
@@ -69,7 +68,7 @@ def _by_key_head(x, k):
 
 def _each_sequence(cu_q, cu_k):
     """(rows, columns, distance of the last column from the last row) of each sequence."""
-    for rows, columns in zip(_pairwise(cu_q.tolist()), _pairwise(cu_k.tolist()), strict=True):
+    for rows, columns in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
         yield slice(*rows), slice(*columns), (columns[1] - columns[0]) - (rows[1] - rows[0])
 
 
@@ -107,7 +106,7 @@ def check_offsets(name, offsets, tokens, longest):
         raise ShapeError(
             f"varlen_attn: {name} begins with 0 and ends with the number of tokens, {tokens}; found {_short(found)}"
         )
-    lengths = [b - a for a, b in _pairwise(found)]
+    lengths = [b - a for a, b in pairwise(found)]
     if min(lengths, default=0) < 0:
         raise ArgumentError(
             f"varlen_attn: {name} must not decrease: sequence n lasts from {name}[n] to {name}[n + 1]; found {_short(found)}"
@@ -124,18 +123,18 @@ def _short(values):
 
 def _mask_view(mask, heads):
     """(batch or 1, head or 1, row or 1, column or 1) by key head."""
-    return mask[:, None] if mask is not None and mask.shape[1] == 1 else _grouped(mask, heads)
+    return mask[:, None] if mask is not None and mask.shape[1] == 1 else grouped(mask, heads)
 
 
 def _job(q, k, v, mask, width, scale, window, offset, p, ticket, first=0):
     heads = k.shape[1]
-    return _Job(_grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, first)
+    return Job(grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, first)
 
 
 def _lengths(jobs_of, cu_q, cu_k):
     """The results of ``jobs_of(rows, columns, number of the first tile)`` of each sequence with rows: tuples, job first."""
     first = 0
-    for rows, columns in zip(_pairwise(cu_q.tolist()), _pairwise(cu_k.tolist()), strict=True):
+    for rows, columns in zip(pairwise(cu_q.tolist()), pairwise(cu_k.tolist()), strict=True):
         if rows[1] > rows[0]:
             made = jobs_of(slice(*rows), slice(*columns), first)
             first += made[0].tiles()
@@ -149,7 +148,7 @@ def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
     q (batch, head, row, E); k, v (batch, key head, column, E or Ev): key heads divide heads; mask (batch or 1, head or 1, row
     or 1, column or 1). Row i sees columns i - window[0] to i + window[1], ``None`` for all. p and ticket: dropout.
     """
-    _forward.forward([(_job(q, k, v, mask, v.shape[3], scale, window, 0, p, ticket), out, lse)])
+    attention_forward.forward([(_job(q, k, v, mask, v.shape[3], scale, window, 0, p, ticket), out, lse)])
 
 
 @formula(_varlen)
@@ -161,7 +160,7 @@ def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, l
         made = _sequence(q, k, v, v.shape[2], rows, columns, scale, window, p, ticket, first)
         return made, _by_head(out, rows), lse[None, :, rows]
 
-    _forward.forward(list(_lengths(job, cu_q, cu_k)))
+    attention_forward.forward(list(_lengths(job, cu_q, cu_k)))
 
 
 def _sequence(q, k, v, width, rows, columns, *how):
@@ -185,7 +184,7 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
     """
     job, heads = _job(q, k, v, mask, gy.shape[3], scale, window, 0, p, ticket), k.shape[1]
     sums = _sums(work, y, lse)
-    gy, y, lse, gq, sums = (_grouped(g, heads) for g in (gy, y, lse, gq, sums))
+    gy, y, lse, gq, sums = (grouped(g, heads) for g in (gy, y, lse, gq, sums))
     _backward.backward([_backward.Gradients(job, gy, y, lse, sums, gq, gk, gv, _mask_view(gmask, heads))])
 
 
@@ -199,8 +198,8 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
 
     def job(rows, columns, first):
         made = _sequence(q, k, v, gy.shape[2], rows, columns, scale, window, p, ticket, first)
-        grad, result, goal = (_grouped(_by_head(x, rows), heads) for x in (gy, y, gq))
-        sums, own = (_grouped(None if x is None else x[None, :, rows], heads) for x in (lse, inner))
+        grad, result, goal = (grouped(_by_head(x, rows), heads) for x in (gy, y, gq))
+        sums, own = (grouped(None if x is None else x[None, :, rows], heads) for x in (lse, inner))
         return made, _backward.Gradients(
             made, grad, result, sums, own, goal, _by_head(gk, columns), _by_head(gv, columns), None
         )

@@ -10,18 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..dynamic_map import borders as _borders
-from ..dynamic_map import dynamic_map as _dynamic_map
+from ..dynamic_map import borders, dynamic_map
 from ..formula import formula
 from .fast import rules
-from .fast.computed import Written as _Written
-from .fast.threads import GRAIN as _GRAIN
-from .fast.threads import scratch as _scratch
-from .fast.threads import split as _split
+from .fast.computed import Written
+from .fast.threads import GRAIN, scratch, split
 
 _TILE = 1 << 15  # numbers at a time: eight tiles of int64 or float64 share the scratch
-_VALUES = {(signed, d): _dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
-_BORDERS = {signed: _borders(signed) for signed in (True, False)}
+_VALUES = {(signed, d): dynamic_map(signed).astype(d) for signed in (True, False) for d in ("f", "d")}
+_BORDERS = {signed: borders(signed) for signed in (True, False)}
 
 
 def _first_guesses(signed):
@@ -36,7 +33,7 @@ _GUESSES = {signed: _first_guesses(signed) for signed in (True, False)}
 
 def _numbers(codes, top, block, signed, shape):
     """The numbers that bytes stand for."""
-    return (_dynamic_map(signed)[codes].reshape(-1) * np.repeat(top, block)[: codes.size]).reshape(shape)
+    return (dynamic_map(signed)[codes].reshape(-1) * np.repeat(top, block)[: codes.size]).reshape(shape)
 
 
 def _adam8bit_step(p, g, m, m_top, v, v_top, block, step_size, beta1, beta2, eps, root, weight_decay, shrink, maximize):
@@ -64,7 +61,7 @@ def sgd8bit_step(p, g, buf, top, block, lr, momentum, dampening, weight_decay, n
     _run(_MOMENTUM, p, g, block, [(buf, top, True)], numbers)
 
 
-_ADAM, _MOMENTUM = _Written(rules.adam), _Written(rules.momentum)
+_ADAM, _MOMENTUM = Written(rules.adam), Written(rules.momentum)
 
 
 def _run(rule, p, g, block, states, numbers):
@@ -78,7 +75,7 @@ def _run(rule, p, g, block, states, numbers):
         for b in range(first, last, step):
             some = slice(b, min(b + step, last))
             start, stop = b * block, min(some.stop * block, p.size)
-            tiles = [_scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + temps)]
+            tiles = [scratch((stop - start,), wide, k, 8) for k in range(2 + len(states) + temps)]
             for array, tile in ((p, tiles[0]), (g, tiles[1])):
                 for at, piece in _pieces(array, start, stop):
                     np.copyto(tile[at : at + piece.size].reshape(piece.shape), piece, casting="unsafe")
@@ -90,7 +87,7 @@ def _run(rule, p, g, block, states, numbers):
             for (codes, top, signed), tile in zip(states, tiles[2:], strict=False):
                 _pack(tile, signed, block, top[some], codes[start:stop])
 
-    _split(count, part, grain=max(_GRAIN // 4 // block, 1))
+    split(count, part, grain=max(GRAIN // 4 // block, 1))
 
 
 def _pieces(a, start, stop):
@@ -123,7 +120,7 @@ def _by_block(tile, block):
 
 def _unpack(codes, top, signed, block, out):
     """out = the numbers that the codes stand for."""
-    index = _scratch(codes.shape, np.int64, 7, 8)
+    index = scratch(codes.shape, np.int64, 7, 8)
     np.copyto(index, codes)
     np.take(_VALUES[signed, out.dtype.char], index, out=out, mode="clip")  # other modes buffer the output
     for some, numbers in _by_block(out, block):
@@ -132,18 +129,18 @@ def _unpack(codes, top, signed, block, out):
 
 def _pack(x, signed, block, top, codes):
     """codes = the nearest in the map to x divided by its block's largest absolute value, which is written to top."""
-    size, index = _scratch(x.shape, x.dtype, 0, 8), _scratch(x.shape, np.int64, 7, 8)
+    size, index = scratch(x.shape, x.dtype, 0, 8), scratch(x.shape, np.int64, 7, 8)
     np.absolute(x, out=size)
     for some, sizes in _by_block(size, block):
         np.maximum.reduce(sizes, axis=1, out=top[some])
-    share = _scratch(x.shape, np.float32, 1, 8)
+    share = scratch(x.shape, np.float32, 1, 8)
     for (some, numbers), (_, shares) in zip(_by_block(x, block), _by_block(share, block), strict=True):
         np.divide(numbers, top[some, None], out=shares, casting="unsafe")  # a block of zeros: any code times 0
     np.right_shift(share.view(np.uint32), 16, out=index, casting="unsafe")
     np.take(_GUESSES[signed], index, out=codes, mode="clip")
     np.copyto(index, codes)
-    border = _scratch(x.shape, np.float32, 0, 8)
+    border = scratch(x.shape, np.float32, 0, 8)
     np.take(_BORDERS[signed], index, out=border, mode="clip")
-    above = _scratch(x.shape, np.bool_, 7, 8)
+    above = scratch(x.shape, np.bool_, 7, 8)
     np.greater(share, border, out=above)
     np.add(codes, above.view(np.uint8), out=codes)

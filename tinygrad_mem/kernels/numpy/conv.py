@@ -6,7 +6,7 @@ Five algorithms compute the same; ``_way`` chooses one, and ``tests/benchmarks/c
 
 from __future__ import annotations
 
-from functools import lru_cache as _lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,9 +14,8 @@ from ...dtypes import is_half
 from ...scope import local
 from ..formula import formula
 from .fast import conv_columns, conv_depthwise, conv_rows, conv_taps, conv_winograd, narrow
-from .fast.conv_geometry import Geometry as _Geometry
-from .fast.windows import overlaps as _overlaps
-from .fast.windows import sum_halves as _sum_halves
+from .fast.conv_geometry import Geometry
+from .fast.windows import overlaps, sum_halves
 
 # --- the formulas
 
@@ -76,17 +75,17 @@ def _folded(x, kernel, stride, low, dilation, out):
 # --- the fast ways
 
 
-@_lru_cache(maxsize=1024)  # steps have the same few shapes, and making a plan takes longer than a small convolution
+@lru_cache(maxsize=1024)  # steps have the same few shapes, and making a plan takes longer than a small convolution
 def conv_workspace(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """Bytes of workspace for ``kind``: "forward", "input" or "weight"; they follow from the shapes only."""
     way, geo = _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     return way.workspace(geo, kind)
 
 
-@_lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024)
 def _way(kind, x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype):
     """(algorithm, the convolution's shapes). The choice depends on the shapes only."""
-    geo = _Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
+    geo = Geometry.of(x_shape, w_shape, y_shape, stride, low, dilation, groups, dtype)
     if geo.pointwise:  # the input itself is the column matrix
         way = conv_columns
     elif conv_taps.fits(geo, kind):  # tiny maps
@@ -158,7 +157,7 @@ def _only_bias(bias, out):
 def unfold_windows(x, kernel, stride, low, dilation, out):
     """out (N, C, *kernel, *blocks) = the windows of x (N, C, *spatial); 0 beyond its edges."""
     out.fill(0)
-    for _, tap, windows, pixels in _overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
+    for _, tap, windows, pixels in overlaps(x.shape[2:], out.shape[2 + len(kernel) :], kernel, stride, low, dilation):
         np.copyto(out[:, :, *tap, *windows], x[:, :, *pixels])
 
 
@@ -168,7 +167,7 @@ def fold_windows(x, kernel, stride, low, dilation, out):
     blocks = x.shape[2 + len(kernel) :]
     if is_half(out.dtype) and out.flags.c_contiguous and x.flags.c_contiguous:
         planes = x.reshape(-1, *x.shape[2:])
-        _sum_halves(
+        sum_halves(
             lambda number, windows: planes[(windows[0], *np.unravel_index(number, kernel), *windows[1:])],
             blocks,
             (kernel, stride, low, dilation),
@@ -177,6 +176,6 @@ def fold_windows(x, kernel, stride, low, dilation, out):
         )
         return
     out.fill(0)
-    for _, tap, windows, pixels in _overlaps(out.shape[2:], blocks, kernel, stride, low, dilation):
+    for _, tap, windows, pixels in overlaps(out.shape[2:], blocks, kernel, stride, low, dilation):
         target = out[:, :, *pixels]
         np.add(target, x[:, :, *tap, *windows], out=target)

@@ -5,17 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.lines import LINES as _LINES
+from .fast.lines import LINES, multiples, pieces, stat, sum_lines
 from .fast.lines import lines as _lines
-from .fast.lines import multiples as _multiples
-from .fast.lines import pieces as _pieces
-from .fast.lines import stat as _stat
-from .fast.lines import sum_lines as _sum_lines
-from .fast.targets import patches as _patches
-from .fast.targets import positions as _positions
-from .fast.targets import subtract_at as _subtract_at
-from .fast.targets import weights as _weights
-from .fast.threads import scratch as _scratch
+from .fast.targets import patches, positions, subtract_at, weights
+from .fast.threads import scratch
 from .index import gather as _gather
 
 _HUGE = 64.0  # beyond it, the rounding of a logarithm exceeds that of a softmax
@@ -65,8 +58,8 @@ def target_weight(target, weight, ignore, out):
     flat = target.reshape(-1) if target.flags.c_contiguous else None
     rows = [flat] if flat is not None else list(target)
     for row in rows:
-        for i in range(0, row.size, _LINES):
-            w = _weights(weight, row[i : i + _LINES], ignore, np.float64 if weight is None else weight.dtype, 5)
+        for i in range(0, row.size, LINES):
+            w = weights(weight, row[i : i + LINES], ignore, np.float64 if weight is None else weight.dtype, 5)
             total += float(np.add.reduce(w, dtype=np.float64))
     out.fill(total)
 
@@ -78,15 +71,15 @@ def log_sum_exp(x, lse):
 
     def run(a, b):
         part = x[a, :, b]
-        top, total = _stat(part, wide, 2), _stat(part, wide, 3)
+        top, total = stat(part, wide, 2), stat(part, wide, 3)
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
-        for piece in _pieces(x[a, :, b]):
+        for piece in pieces(x[a, :, b]):
             cut = part[:, piece]
-            tile = _scratch(cut.shape, wide, 0, 8)
+            tile = scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
-            _sum_lines(tile, total)
+            sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
 
@@ -100,13 +93,13 @@ def _left_out(x, lse, slot):
     """
     if np.minimum.reduce(lse, axis=None) >= -_HUGE and np.maximum.reduce(lse, axis=None) <= _HUGE:
         return None
-    total = _stat(x, lse.dtype, slot)
+    total = stat(x, lse.dtype, slot)
     total.fill(0)
-    for piece in _pieces(x):
-        tile = _scratch(x[:, piece].shape, lse.dtype, 0, 8)
+    for piece in pieces(x):
+        tile = scratch(x[:, piece].shape, lse.dtype, 0, 8)
         np.subtract(x[:, piece], lse[:, None], out=tile, dtype=lse.dtype)
         np.exp(tile, out=tile)
-        _sum_lines(tile, total)
+        sum_lines(tile, total)
     return total
 
 
@@ -131,29 +124,29 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
 
     def run(a, b):
         part, goal = x[a, :, b], target[a, b]
-        top, total, smooth = (_stat(part, wide, slot) for slot in (2, 3, 7))
+        top, total, smooth = (stat(part, wide, slot) for slot in (2, 3, 7))
         picked = rows[a, b]
         np.maximum.reduce(part, axis=1, keepdims=True, out=top)
         total.fill(0)
         smooth.fill(0)
-        for piece in _pieces(x[a, :, b]):
+        for piece in pieces(x[a, :, b]):
             cut = part[:, piece]
-            tile = _scratch(cut.shape, wide, 0, 8)
+            tile = scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, top, out=tile, dtype=wide)
-            at, out = _positions(goal, piece, ignore, x.shape[1])
-            found = _scratch(goal.shape, wide, 5, 8)
+            at, out = positions(goal, piece, ignore, x.shape[1])
+            found = scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.logical_not(out, out=out)
             np.copyto(picked, found, where=out)  # x[t] - top
             if smoothing:
                 if spread is None:
-                    _sum_lines(tile, smooth)
+                    sum_lines(tile, smooth)
                 else:  # the tile is computed again afterwards
                     np.multiply(tile, spread[:, piece], out=tile)
-                    _sum_lines(tile, smooth)
+                    sum_lines(tile, smooth)
                     np.subtract(cut, top, out=tile, dtype=wide)
             np.exp(tile, out=tile)
-            _sum_lines(tile, total)
+            sum_lines(tile, total)
         np.log(total, out=total)
         np.add(total, top, out=lse[a, None, b])
         _finish(picked, goal, total, smooth)
@@ -162,9 +155,9 @@ def cross_entropy(x, target, weight, ignore, smoothing, lse, rows):
 
     def _finish(picked, goal, total, smooth):
         np.subtract(total[:, 0], picked, out=picked)  # lse - x[t]
-        w = _weights(weight, goal, ignore, wide, 5)
+        w = weights(weight, goal, ignore, wide, 5)
         np.multiply(picked, w, out=picked)
-        skip = _scratch(goal.shape, np.bool_, 6, 8)  # as _weights left it
+        skip = scratch(goal.shape, np.bool_, 6, 8)  # as weights left it
         if smoothing:
             np.multiply(total, heavy, out=total)
             np.subtract(total, smooth, out=smooth)  # which was the sum of weight * (x - top)
@@ -203,12 +196,12 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
 
     def run(a, b):
         goal = target[a, b]
-        g = _stat(x[a, :, b], wide, 2)
-        w = _weights(weight, goal, ignore, wide, 3)
-        scale = _stat(x[a, :, b], wide, 7)
+        g = stat(x[a, :, b], wide, 2)
+        w = weights(weight, goal, ignore, wide, 3)
+        scale = stat(x[a, :, b], wide, 7)
         np.multiply(gy[a, b] if gy.ndim else gy, factor, out=g[:, 0], casting="unsafe")
         np.multiply(w, 1 - smoothing, out=w)
-        skip = _scratch(goal.shape, np.bool_, 6, 8)
+        skip = scratch(goal.shape, np.bool_, 6, 8)
         np.copyto(g[:, 0], 0, where=skip)
         np.multiply(w, g[:, 0], out=w)  # what is taken away at the target
         np.multiply(g, heavy * even, out=scale)
@@ -217,18 +210,18 @@ def cross_entropy_backward(gy, x, lse, target, weight, ignore, smoothing, norm, 
         if left is not None:
             np.divide(scale, left, out=scale)
         np.multiply(g, even, out=g)
-        for piece in _pieces(x[a, :, b]):
+        for piece in pieces(x[a, :, b]):
             cut, result = x[a, piece, b], out[a, piece, b]
             direct = result.dtype == wide and result.flags.c_contiguous
-            tile = result if direct else _scratch(cut.shape, wide, 0, 8)
+            tile = result if direct else scratch(cut.shape, wide, 0, 8)
             np.subtract(cut, lse[a, None, b], out=tile, dtype=wide)
             np.exp(tile, out=tile)
             np.multiply(tile, scale, out=tile)
             own = slice(first + piece.start, first + piece.stop)
             if smoothing:
                 _subtract_even(tile, g, spread, own)
-            at, missing = _positions(goal, own, ignore, classes)
-            _subtract_at(tile.reshape(-1), at, missing, w)
+            at, missing = positions(goal, own, ignore, classes)
+            subtract_at(tile.reshape(-1), at, missing, w)
             if not direct:
                 np.copyto(result, tile, casting="unsafe")
 
@@ -242,15 +235,15 @@ def _subtract_even(tile, g, spread, piece):
         return
     part = spread[0, piece, 0]
     for c in range(part.size) if tile.shape[1] < tile.shape[0] * tile.shape[2] else ():
-        more = _scratch(g.shape, tile.dtype, 5, 8)
+        more = scratch(g.shape, tile.dtype, 5, 8)
         np.multiply(g, part[c], out=more)
         np.subtract(tile[:, c : c + 1], more, out=tile[:, c : c + 1])
     if tile.shape[1] >= tile.shape[0] * tile.shape[2]:
         for i, j in np.ndindex(tile.shape[0], tile.shape[2]):
-            for k in range(0, part.size, _LINES):
-                more = _scratch(part[k : k + _LINES].shape, tile.dtype, 5, 8)
-                np.multiply(part[k : k + _LINES], g[i, 0, j], out=more)
-                np.subtract(tile[i, k : k + _LINES, j], more, out=tile[i, k : k + _LINES, j])
+            for k in range(0, part.size, LINES):
+                more = scratch(part[k : k + LINES].shape, tile.dtype, 5, 8)
+                np.multiply(part[k : k + LINES], g[i, 0, j], out=more)
+                np.subtract(tile[i, k : k + LINES, j], more, out=tile[i, k : k + LINES, j])
 
 
 @formula(lambda rows, norm: np.sum(rows) / (1 if norm is None else norm))
@@ -270,7 +263,7 @@ def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
     spread = None if weight is None else weight.reshape(1, -1, 1)
 
     def wish(a, piece, b):
-        wanted = _scratch(x[a, piece, b].shape, wide, 0, 8)
+        wanted = scratch(x[a, piece, b].shape, wide, 0, 8)
         np.multiply(target[a, piece, b], 1 - smoothing, out=wanted, dtype=wide)
         np.add(wanted, smoothing / x.shape[1], out=wanted)
         if spread is not None:
@@ -283,12 +276,12 @@ def _soft_tiles(x, target, weight, smoothing, lse, run, summed=False):
         if left is not None:
             np.log(left, out=left)
         if summed:
-            total = _stat(part, wide, 4)
+            total = stat(part, wide, 4)
             total.fill(0)
-            for piece in _pieces(part):
-                _sum_lines(wish(a, piece, b), total)
-        for piece in _pieces(part):
-            logs = _scratch(part[:, piece].shape, wide, 2, 8)
+            for piece in pieces(part):
+                sum_lines(wish(a, piece, b), total)
+        for piece in pieces(part):
+            logs = scratch(part[:, piece].shape, wide, 2, 8)
             np.subtract(part[:, piece], lse[a, None, b], out=logs, dtype=wide)
             if left is not None:
                 np.subtract(logs, left, out=logs)
@@ -308,9 +301,9 @@ def soft_cross_entropy(x, target, weight, smoothing, lse, rows):
 
     def run(index, wanted, logs, _):
         np.multiply(wanted, logs, out=wanted)
-        found = _stat(wanted, rows.dtype, 4)
+        found = stat(wanted, rows.dtype, 4)
         found.fill(0)
-        _sum_lines(wanted, found)
+        sum_lines(wanted, found)
         part = rows[index[0], index[2]]
         np.subtract(part, found[:, 0], out=part)
 
@@ -323,7 +316,7 @@ def _seed(gy, index, count, wide):
 
 
 def _over(gy, count, wide):
-    out = _scratch(gy.shape, wide, 6, 8)
+    out = scratch(gy.shape, wide, 6, 8)
     np.divide(gy, count, out=out, dtype=wide)
     return out
 
@@ -372,18 +365,18 @@ def _nll_loss(x, target, weight, ignore):
 @formula(_nll_loss)
 def nll_loss(x, target, weight, ignore, out):
     """out (outer, inner) = -weight[t] * x[t], 0 where ignored."""
-    for a, b in _patches(target.shape):
+    for a, b in patches(target.shape):
         goal, rows = target[a, b], out[a, b]
-        at, skip = _scratch(goal.shape, np.int64, 6, 8), _scratch(goal.shape, np.bool_, 7, 8)
+        at, skip = scratch(goal.shape, np.int64, 6, 8), scratch(goal.shape, np.bool_, 7, 8)
         np.copyto(at, goal, casting="unsafe")
         np.equal(goal, ignore, out=skip)
         np.copyto(at, 0, where=skip)
-        found = rows if rows.dtype == x.dtype else _scratch(goal.shape, x.dtype, 7, 8)
+        found = rows if rows.dtype == x.dtype else scratch(goal.shape, x.dtype, 7, 8)
         _gather(x[a, :, b], 1, at[:, None], out=found[:, None])  # in scratch below slot 6
-        w = _weights(weight, goal, ignore, out.dtype, 5)
+        w = weights(weight, goal, ignore, out.dtype, 5)
         np.multiply(found, w, out=rows)
         np.negative(rows, out=rows)
-        np.copyto(rows, 0, where=_scratch(goal.shape, np.bool_, 6, 8))  # as _weights left it
+        np.copyto(rows, 0, where=scratch(goal.shape, np.bool_, 6, 8))  # as weights left it
 
 
 def _nll_loss_backward(gy, target, weight, ignore, norm, out):
@@ -398,22 +391,22 @@ def nll_loss_backward(gy, target, weight, ignore, norm, out):
     wide = np.float64 if out.dtype == np.float64 else np.float32
     _, classes, inner = out.shape
     flat = out.reshape(-1)
-    for a, b in _patches(target.shape):
+    for a, b in patches(target.shape):
         goal = target[a, b]
-        w = _weights(weight, goal, ignore, wide, 3)
-        at = _scratch(goal.shape, np.int64, 4, 8)
-        skip = _scratch(goal.shape, np.bool_, 6, 8)
+        w = weights(weight, goal, ignore, wide, 3)
+        at = scratch(goal.shape, np.int64, 4, 8)
+        skip = scratch(goal.shape, np.bool_, 6, 8)
         np.multiply(w, gy[a, b] if gy.ndim else gy, out=w, casting="unsafe")
         np.multiply(w, factor, out=w)
         np.copyto(w, 0, where=skip)
         np.copyto(at, goal, casting="unsafe")
         np.copyto(at, 0, where=skip)
         np.multiply(at, inner, out=at)
-        np.add(at, _multiples(goal.shape[1], 1), out=at)
-        np.add(at, _multiples(goal.shape[0], classes * inner)[:, None], out=at)
+        np.add(at, multiples(goal.shape[1], 1), out=at)
+        np.add(at, multiples(goal.shape[0], classes * inner)[:, None], out=at)
         np.add(at, a.start * classes * inner + b.start, out=at)
         value = w
         if w.dtype != out.dtype:
-            value = _scratch(goal.shape, out.dtype, 5, 8)
+            value = scratch(goal.shape, out.dtype, 5, 8)
             np.copyto(value, w, casting="unsafe")
         np.put(flat, at, value, mode="clip")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import is_floating as _is_floating
-from ...errors import DivisionError as _DivisionError
+from ...dtypes import is_floating
+from ...errors import DivisionError
 from ..formula import formula
 from .elementwise import _arithmetic, _binary
 from .fast import tiles
@@ -19,7 +19,7 @@ _remainder = _binary(np.remainder, "x - y * floor(x / y)")
 def check_divisor(name, y):
     """Refuse integer divisors with a 0 among them. Raises: DivisionError: there is one."""
     if np.count_nonzero(y) < y.size:
-        raise _DivisionError(f"{name}: ZeroDivisionError: integers divided by a tensor {list(y.shape)} that has a 0")
+        raise DivisionError(f"{name}: ZeroDivisionError: integers divided by a tensor {list(y.shape)} that has a 0")
 
 
 @formula(lambda x, y: x // y)
@@ -38,7 +38,7 @@ def remainder(x, y, out):
         np.copysign(t, x, out=t, where=tiles.flags(u), casting="unsafe")
         np.copyto(o, t)
 
-    if _is_floating(out.dtype):
+    if is_floating(out.dtype):
         tiles.tiled_wide(run, out, x, y, temps=2)
     else:
         _remainder(x, y, out)

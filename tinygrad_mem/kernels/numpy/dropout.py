@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.threads import scratch as _scratch
-from .fast.threads import split as _split
-from .fast.tiles import keep as _keep
+from .fast.threads import scratch, split
+from .fast.tiles import keep
 
 _TILE = 1 << 15  # elements of one draw: part of what a ticket means
 
@@ -29,12 +28,12 @@ def dropout(ticket, p, kept, dropped, x, out):
         for tile in range(first, last):
             cut = slice(tile * step, min((tile + 1) * step, cells))
             shape = (cut.stop - cut.start, 1)
-            uniform, flag = _scratch(shape, np.float32, 0, 4), _scratch(shape, np.bool_, 1, 4)
+            uniform, flag = scratch(shape, np.float32, 0, 4), scratch(shape, np.bool_, 1, 4)
             np.random.Generator(np.random.Philox(key=seed, counter=[0, tile, call, 1])).random(dtype=np.float32, out=uniform)
             np.greater_equal(uniform, p, out=flag)
             _drop(x[cut], flag, kept, dropped, out[cut])
 
-    _split(-(-cells // step), part, grain=max((1 << 17) // max(step * length, 1), 1))
+    split(-(-cells // step), part, grain=max((1 << 17) // max(step * length, 1), 1))
 
 
 def _drop(x, flag, kept, dropped, out):
@@ -46,7 +45,7 @@ def _drop(x, flag, kept, dropped, out):
     if shift:
         np.add(out, shift, out=out)
     if x.shape[1] == 1:
-        _keep(out, flag, _scratch(out.shape, out.dtype, 2, 4), out)
+        keep(out, flag, scratch(out.shape, out.dtype, 2, 4), out)
         if dropped:
             np.add(out, dropped, out=out)
     else:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math as _math
-from statistics import NormalDist as _NormalDist
+import math
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
-from ...dtypes import HALVES as _HALVES
-from ...dtypes import is_floating as _is_floating
-from ..formula import Kernel as _Kernel
-from ..formula import formula
+from ...dtypes import HALVES, is_floating
+from ..formula import Kernel, formula
 from .fast import erf as _erf
 from .fast import halves, threads, tiles
 from .fast.computed import computed
-from .fast.erfinv import erfinv_tile as _erfinv_tile
+from .fast.erfinv import erfinv_tile
 
 _GRAIN = threads.GRAIN
 
@@ -61,7 +59,7 @@ def _on_cores(ufunc: Any, operands: tuple, out: np.ndarray) -> None:
     threads.split(flat.size, part)
 
 
-def _named(kernel: _Kernel, ufunc: Any, doc: str | None, traced: str) -> _Kernel:
+def _named(kernel: Kernel, ufunc: Any, doc: str | None, traced: str) -> Kernel:
     vars(kernel).update(ufunc=ufunc, traced=traced)
     kernel.__doc__, kernel.__name__ = doc, ufunc.__name__  # pyright: ignore[reportAttributeAccessIssue]
     return kernel
@@ -87,7 +85,7 @@ def _arithmetic(ufunc: Any, says: str):
 
     @formula(plain.formula)  # pyright: ignore[reportFunctionMemberAccess]
     def kernel(x, y, out):
-        if out.dtype in _HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
+        if out.dtype in HALVES and (_is_wide(x, out.dtype) or _is_wide(y, out.dtype)):
             ufunc(x, y, out=out, dtype=np.float32, casting="unsafe")
         elif out.size < small:
             ufunc(x, y, out=out, casting="unsafe")
@@ -200,13 +198,13 @@ def sigmoid(x, out):
     return 1 / (np.exp(x * -1.0) + 1)
 
 
-@formula(lambda x: np.vectorize(_math.erf, otypes=[float])(x))
+@formula(lambda x: np.vectorize(math.erf, otypes=[float])(x))
 def erf(x, out):
     """out = the error function of x."""
     tiles.tiled_wide(_erf.erf_tile, out, x, temps=_erf.tiles(out, 1), dtype=_erf.wide(out))
 
 
-@formula(lambda x: np.vectorize(_math.erfc, otypes=[float])(x))
+@formula(lambda x: np.vectorize(math.erfc, otypes=[float])(x))
 def erfc(x, out):
     """out = 1 - erf(x)."""
     tiles.tiled_wide(_erf.erfc_tile, out, x, temps=6, dtype=_erf.wide(out))
@@ -214,14 +212,14 @@ def erfc(x, out):
 
 def _erfinv(x):
     if abs(x) >= 1:
-        return _math.copysign(_math.inf, x) if abs(x) == 1 else _math.nan
-    return _NormalDist(sigma=_math.sqrt(0.5)).inv_cdf((x + 1) / 2)
+        return math.copysign(math.inf, x) if abs(x) == 1 else math.nan
+    return NormalDist(sigma=math.sqrt(0.5)).inv_cdf((x + 1) / 2)
 
 
 @formula(lambda x: np.vectorize(_erfinv, otypes=[float])(x))
 def erfinv(x, out):
     """out = the y with erf(y) = x."""
-    tiles.tiled_wide(_erfinv_tile, out, x, temps=7, dtype=_erf.wide(out))
+    tiles.tiled_wide(erfinv_tile, out, x, temps=7, dtype=_erf.wide(out))
 
 
 @formula(lambda condition, x, y: np.where(condition, x, y))
@@ -255,7 +253,7 @@ def clamp(x, low, high, out):
         np.minimum(x, high, out=out, casting="unsafe")
     elif high is None:
         np.maximum(x, low, out=out, casting="unsafe")
-    elif x.dtype == out.dtype and _is_floating(x.dtype):
+    elif x.dtype == out.dtype and is_floating(x.dtype):
         tiles.tiled_wide(lambda o, x: np.clip(x, low, high, out=o), out, x)  # one pass, and faster than either of two
     else:
         np.maximum(x, low, out=out, casting="unsafe")
@@ -271,7 +269,7 @@ def nan_to_num(x, nan, high, low, out):
 
 # --- derivatives: out = gy times the derivative, from what the op saved; out may be gy
 
-_LN2, _LN10, _ROOT_PI = _math.log(2), _math.log(10), _math.sqrt(_math.pi)
+_LN2, _LN10, _ROOT_PI = math.log(2), math.log(10), math.sqrt(math.pi)
 
 absolute_backward = computed(lambda gy, x, out: gy * np.sign(x))
 exp2_backward = computed(lambda gy, y, out: gy * (y * _LN2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise as _pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .fast import threads
 def _each_bag(index, offsets, bags, padding=None):
     """Of each bag the positions in ``index`` that count: ``offsets`` says where it begins; without, bags are of one length."""
     marks = [i * (len(index) // max(bags, 1)) for i in range(bags)] if offsets is None else offsets.tolist()
-    for start, stop in _pairwise([*marks, len(index)]):
+    for start, stop in pairwise([*marks, len(index)]):
         yield [i for i in range(start, stop) if index[i] != padding]
 
 

@@ -13,8 +13,8 @@ from math import sqrt as _sqrt
 import numpy as np
 
 from ..formula import formula
-from .fast.threads import scratch as _scratch
-from .fast.tiles import blocks as _blocks
+from .fast.threads import scratch
+from .fast.tiles import blocks
 
 _TILE = 1 << 16  # elements: a quarter of the scratch in float64
 SUMS = 1026  # float64s: two sums, and on a GPU the parts that they are made of
@@ -71,7 +71,7 @@ def adafactor_step(p, g, row, col, variance, work, rho, fresh, eps1, eps2, d, sh
         for key in _cuts(gs.shape):
             u = _direction(gs, rows, cols, means, key, eps1)
             np.multiply(u, step, out=u)
-            moved = _scratch(u.shape, u.dtype, 1, 4)
+            moved = scratch(u.shape, u.dtype, 1, 4)
             np.multiply(ps[key], shrink, out=moved, dtype=u.dtype)
             np.subtract(moved, u, out=ps[key], casting="unsafe")
 
@@ -82,8 +82,8 @@ def _wide(a):
 
 def _sum_of_squares(p):
     total = 0.0
-    for key in _blocks(p.shape, _TILE):
-        tile = _scratch(p[key].shape, _wide(p), 0, 4)
+    for key in blocks(p.shape, _TILE):
+        tile = scratch(p[key].shape, _wide(p), 0, 4)
         np.multiply(p[key], p[key], out=tile, dtype=tile.dtype)
         total += float(np.add.reduce(tile, axis=None))
     return total
@@ -121,10 +121,10 @@ def _move_factors(g, row, col, fresh):
     np.multiply(col, 1 - fresh, out=col)
     for bs, ns, ms in _cuts(g.shape):
         part = g[bs, ns, ms]
-        squares = _scratch(part.shape, row.dtype, 0, 4)
+        squares = scratch(part.shape, row.dtype, 0, 4)
         np.multiply(part, part, out=squares, dtype=row.dtype)
         for target, axis, count in ((row[bs, ns], 2, m), (col[bs, :, ms], 1, n)):
-            sums = _scratch(target.shape, row.dtype, 1, 4)
+            sums = scratch(target.shape, row.dtype, 1, 4)
             np.add.reduce(squares, axis=axis, keepdims=True, out=sums)
             np.multiply(sums, fresh / count, out=sums)
             np.add(target, sums, out=target)
@@ -133,7 +133,7 @@ def _move_factors(g, row, col, fresh):
 def _move_variance(g, variance, fresh):
     np.multiply(variance, 1 - fresh, out=variance)
     for key in _cuts(g.shape):
-        squares = _scratch(g[key].shape, variance.dtype, 0, 4)
+        squares = scratch(g[key].shape, variance.dtype, 0, 4)
         np.multiply(g[key], g[key], out=squares, dtype=variance.dtype)
         np.multiply(squares, fresh, out=squares)
         np.add(variance[key], squares, out=variance[key])
@@ -142,7 +142,7 @@ def _move_variance(g, variance, fresh):
 def _direction(g, row, col, mean, key, eps1):
     """g over the root of the mean squares' estimate, in scratch; for a vector ``row`` is its variance."""
     bs, ns, ms = key
-    u = _scratch(g[key].shape, row.dtype, 0, 4)
+    u = scratch(g[key].shape, row.dtype, 0, 4)
     if col is None:
         np.copyto(u, row[key])
     else:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from math import prod as _prod
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided as _as_strided
+from numpy.lib.stride_tricks import as_strided
 
-from ...dtypes import is_half as _is_half
+from ...dtypes import is_half
 from ..formula import formula
-from .fast.threads import scratch as _scratch
-from .fast.tiles import blocks as _blocks
+from .fast.threads import scratch
+from .fast.tiles import blocks
 
 _TILE = 1 << 16  # places in a tile: a quarter of the scratch
 _ROW = 64  # elements of a line from which on a call for each line is faster than a place for each element
@@ -36,7 +36,7 @@ def add_rows(rows, index, out):
     flat = index.reshape(-1)
     values = rows.reshape(flat.size, *out.shape[1:])
     width = _prod(out.shape[1:])
-    if (width < _ROW or _is_half(out.dtype)) and out.flags.c_contiguous and width:
+    if (width < _ROW or is_half(out.dtype)) and out.flags.c_contiguous and width:
         places = _Places((flat.size, width), [(flat[:, None], width, len(out))], [(1, 1)])
         places.add(values.reshape(flat.size, width), out.reshape(-1))
         return
@@ -113,11 +113,11 @@ def _scatter_add(source, axis, index, out):
 def scatter_add(source, axis, index, out):
     """out at index along axis += source; halves are summed in float32, line by line."""
     part = _part(source, index)
-    if _is_half(out.dtype) and index.ndim > 1 and index.size and out.shape[axis] <= _TILE:
+    if is_half(out.dtype) and index.ndim > 1 and index.size and out.shape[axis] <= _TILE:
         lead = index.shape[:axis] + index.shape[axis + 1 :]
         lines = [np.moveaxis(a, axis, -1) for a in (out[_corner(index, axis)], index)]
         values = np.moveaxis(part, axis, -1) if isinstance(part, np.ndarray) else part
-        for key in _blocks(lead, max(_TILE // out.shape[axis], 1)):
+        for key in blocks(lead, max(_TILE // out.shape[axis], 1)):
             _add_to_lines(values[key] if isinstance(values, np.ndarray) else values, lines[1][key], lines[0][key])
         return
     line, strides = _memory(out)
@@ -130,13 +130,13 @@ def _corner(index, axis):
 
 def _add_to_lines(source, index, out):
     """out (..., n) at index (..., k) += source, summed in float32; out fits a tile."""
-    total = _scratch(out.shape, np.float32, 3, 5)
+    total = scratch(out.shape, np.float32, 3, 5)
     np.copyto(total, out)
     n, lines = out.shape[-1], _prod(out.shape[:-1])
     step = max((_TILE >> 1) // max(lines, 1), 1)
     for i in range(0, index.shape[-1], step):
         part = index[..., i : i + step]
-        places, values = _scratch(part.shape, np.int64, 0, 5), _scratch(part.shape, np.float32, 2, 5)
+        places, values = scratch(part.shape, np.int64, 0, 5), scratch(part.shape, np.float32, 2, 5)
         np.copyto(places, part)
         for axis in range(part.ndim - 1):
             _count(places, axis, 0, n * _prod(part.shape[axis + 1 : -1]), 5)
@@ -171,7 +171,7 @@ def _memory(x):
     if x.flags.c_contiguous:
         return x.reshape(-1), strides
     count = 1 + sum((n - 1) * s for n, s in zip(x.shape, strides, strict=True)) if x.size else 0
-    return _as_strided(x, (count,), (x.itemsize,)), strides
+    return as_strided(x, (count,), (x.itemsize,)), strides
 
 
 def _along(index, axis, strides):
@@ -233,7 +233,7 @@ class _Places:
 
     def add(self, value, line):
         """Add value to the elements at the places, in order."""
-        if _is_half(line.dtype):
+        if is_half(line.dtype):
             self._add_halves(value, line)
         else:
             self.combine(np.add, value, line)
@@ -253,7 +253,7 @@ class _Places:
         """:meth:`add` with sums in float32, for one window of the memory at a time."""
         for start in range(0, line.size, _TILE):
             window = line[start : start + _TILE]
-            total = _scratch(window.shape, np.float32, 3, 5)
+            total = scratch(window.shape, np.float32, 3, 5)
             np.copyto(total, window)
             for key, places in self.tiles(slots=5):
                 part = value if not isinstance(value, np.ndarray) else value[key]
@@ -264,7 +264,7 @@ class _Places:
                 for place, row in self.rows(places, part):
                     low, high = max(place, 0), min(place + self.width, total.size)
                     if low < high:
-                        cut, added = total[low:high], _scratch((high - low,), np.float32, 2, 5)
+                        cut, added = total[low:high], scratch((high - low,), np.float32, 2, 5)
                         np.copyto(added, row[low - place : high - place] if isinstance(row, np.ndarray) else row)
                         np.add(cut, added, out=cut)
             np.copyto(window, total, casting="unsafe")
@@ -283,12 +283,12 @@ class _Places:
         lead = self.shape if self.width == 1 else self.shape[:-1]
         if 0 in self.shape:
             return
-        for index in _blocks(lead, _TILE if slots == 4 else _TILE >> 1):
+        for index in blocks(lead, _TILE if slots == 4 else _TILE >> 1):
             key = [slice(0, n) for n in lead]
             for a, i in enumerate(() if index == (...,) else index):
                 key[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, lead[a]))
             key = tuple(key)
-            places = _scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
+            places = scratch(tuple(k.stop - k.start for k in key), np.int64, 0, slots)
             places.fill(0)
             for array, stride, size in self.indices:
                 self._add_index(places, array if self.width == 1 else array[..., 0], key, stride, size, slots)
@@ -300,7 +300,7 @@ class _Places:
         """places += array * stride, the array broadcast, its negative entries counted from the end of ``size``."""
         key = key[len(key) - array.ndim :]
         part = array[tuple(k if n != 1 else slice(None) for k, n in zip(key, array.shape, strict=True))]
-        own = _scratch(part.shape, np.int64, 1, slots)
+        own = scratch(part.shape, np.int64, 1, slots)
         if size and part.size and part.min() < 0:
             part = np.remainder(part, size, out=own)
         if stride != 1:
@@ -310,7 +310,7 @@ class _Places:
 
 def _count(places, axis, first, step, slots):
     """places += first, first + step, ... along an axis."""
-    line = _scratch((places.shape[axis],), np.int64, 1, slots)
+    line = scratch((places.shape[axis],), np.int64, 1, slots)
     line.fill(step)
     line[0] = first
     np.add.accumulate(line, out=line)
@@ -319,12 +319,12 @@ def _count(places, axis, first, step, slots):
 
 def _add_inside(part, places, total):
     """total[places] += part for the places that lie within total; of the others 0 is added somewhere."""
-    values = _scratch(places.shape, np.float32, 2, 5)
+    values = scratch(places.shape, np.float32, 2, 5)
     if isinstance(part, np.ndarray):
         np.copyto(values.reshape(part.shape), part)
     else:
         values.fill(part)
-    outside = _scratch(places.shape, np.bool_, 4, 5)
+    outside = scratch(places.shape, np.bool_, 4, 5)
     np.greater_equal(places.view(np.uint64), total.size, out=outside)  # negative ones are large
     np.copyto(values, 0, where=outside)
     np.clip(places, 0, total.size - 1, out=places)
@@ -335,6 +335,6 @@ def _plain(part, shape, dtype):
     """A part of a value as a contiguous array of a dtype: the part itself, or a copy in scratch."""
     if isinstance(part, np.ndarray) and part.dtype == dtype and part.flags.c_contiguous:
         return part
-    tile = _scratch(shape, dtype, 2, 4)
+    tile = scratch(shape, dtype, 2, 4)
     np.copyto(tile, part, casting="unsafe")
     return tile

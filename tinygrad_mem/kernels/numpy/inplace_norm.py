@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.channels import affine as _affine
-from .fast.channels import into as _into
-from .fast.channels import over_images as _over_images
-from .fast.channels import sum_lines as _sum_lines
-from .fast.threads import SCRATCH as _SCRATCH
-from .fast.threads import scratch as _scratch
+from .fast.channels import affine, into, over_images, sum_lines
+from .fast.threads import SCRATCH, scratch
 
 
 @formula(lambda weight, least: np.copysign(np.maximum(np.abs(weight), least), weight))
@@ -49,17 +45,17 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
 
     def total(images, channels, places):
         g, v = gz[images, channels, places], y[images, channels, places]
-        z = _scratch(v.shape, wide, 0, 4)
+        z = scratch(v.shape, wide, 0, 4)
         _before(v, slope, z)
         if g.dtype != wide:
-            cast = _scratch(g.shape, wide, 1, 4)
+            cast = scratch(g.shape, wide, 1, 4)
             np.copyto(cast, g)
             g = cast
-        _into(_sum_lines, places, partial[0, images, channels], g)
-        _into(np.vecdot, places, partial[1, images, channels], g, z)
+        into(sum_lines, places, partial[0, images, channels], g)
+        into(np.vecdot, places, partial[1, images, channels], g, z)
 
     if y.size:
-        _over_images(y, _SCRATCH // 4 // wide.itemsize, total)
+        over_images(y, SCRATCH // 4 // wide.itemsize, total)
     else:
         partial.fill(0)
     for part, found in zip(partial, sums, strict=True):
@@ -73,14 +69,14 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
         return
     np.multiply(rstd, 1.0 if scale is None else scale, out=a)
     if not training:
-        _affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gz, out)
+        affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gz, out)
         return
     np.multiply(rstd, sums[1], out=b)  # gx = a * gz + b * z + c
     np.multiply(b, -1.0 / count, out=b)
     np.multiply(a, sums[0], out=c)
     np.multiply(c, -1.0 / count, out=c)
     if bias is not None:
-        small = _scratch(b.shape, wide, 0, 4)
+        small = scratch(b.shape, wide, 0, 4)
         np.multiply(b, bias, out=small)
         np.subtract(c, small, out=c)
 
@@ -89,8 +85,8 @@ def inplace_norm_backward(gz, y, scale, bias, rstd, slope, training, partial, wo
         _before(v, slope, tile)
         np.multiply(tile, b, out=tile)
         np.add(tile, c, out=tile)
-        scaled = target if target.dtype == wide else _scratch(g.shape, wide, 1, 4)
+        scaled = target if target.dtype == wide else scratch(g.shape, wide, 1, 4)
         np.multiply(g, a, out=scaled)
         np.add(scaled, tile, out=target, casting="unsafe")
 
-    _affine((a, b, c), run, gz, y, out)
+    affine((a, b, c), run, gz, y, out)

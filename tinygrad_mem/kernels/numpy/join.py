@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import arithmetic
 from ..formula import formula
-from .fast.threads import scratch as _scratch
-from .fast.tiles import blocks as _blocks
+from .fast.threads import scratch
+from .fast.tiles import blocks
 
 _TILE = 1 << 15
 
@@ -38,12 +38,12 @@ def windows_backward(gy, axis, step, out):
 
     Halves are added in float32.
     """
-    for index in _blocks(out.shape, _TILE):
+    for index in blocks(out.shape, _TILE):
         cuts = [slice(0, n) for n in out.shape]
         for a, i in enumerate(() if index == (...,) else index):
             cuts[a] = slice(i, i + 1) if isinstance(i, int) else slice(i.start, min(i.stop, out.shape[a]))
         shape = tuple([cut.stop - cut.start for cut in cuts])
-        total = _scratch(shape, _arithmetic(out.dtype), 0, 4)
+        total = scratch(shape, arithmetic(out.dtype), 0, 4)
         total.fill(0)
         start, stop = cuts[axis].start, cuts[axis].stop
         for offset in range(gy.shape[-1]):
@@ -54,7 +54,7 @@ def windows_backward(gy, axis, step, out):
             place = first * step + offset - start
             here = total[(slice(None),) * axis + (slice(place, place + (last - first) * step + 1, step),)]
             part = gy[(*cuts[:axis], slice(first, last + 1), *cuts[axis + 1 :], offset)]
-            work = _scratch(here.shape, total.dtype, 1, 4)
+            work = scratch(here.shape, total.dtype, 1, 4)
             np.copyto(work, part)
             np.add(here, work, out=here)
         np.copyto(out[tuple(cuts)], total, casting="unsafe")

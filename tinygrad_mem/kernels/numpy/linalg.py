@@ -6,13 +6,13 @@ import math
 
 import numpy as np
 
-from ...dtypes import is_half as _is_half
-from ...scope import local as _local
+from ...dtypes import is_half
+from ...scope import local
 from ..formula import formula
-from ..grouped import each_group as _each_group
+from ..grouped import each_group
 from .fast.blas import add_product as _add_product
 from .fast.blas import matmul as _product
-from .fast.halves import cast as _cast
+from .fast.halves import cast
 from .fast.narrow import product as _narrow_product
 
 _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
@@ -20,7 +20,7 @@ _TILE = 1 << 19  # elements of float32 in one cast tile: 2 MiB
 
 def matmul_workspace(x_shape, y_shape, dtype):
     """Bytes of workspace for a product of these shapes: none, except for float16."""
-    if not _is_half(dtype):
+    if not is_half(dtype):
         return 0
     m, k, n = x_shape[-2], x_shape[-1], y_shape[-1]
     rows = max(min(m, _TILE // max(k + n, 1)), 1)
@@ -36,7 +36,7 @@ def matmul(x, y, work, out):
     if x.shape[-1] == 0:
         out.fill(0)
         return
-    if not _is_half(out.dtype):
+    if not is_half(out.dtype):
         _product(x, y, out)
         return
     _half_products(x, y, None, 1, 1, work, out)
@@ -54,7 +54,7 @@ def _half_products(x, y, addend, alpha, beta, work, out):
     ys = np.broadcast_to(y, (*out.shape[:-2], *y.shape[-2:]))
     for index in np.ndindex(out.shape[:-2]):
         more = None if addend is None else addend[index]
-        if out.dtype is _local.narrow_sums:
+        if out.dtype is local.narrow_sums:
             _narrow_product(xs[index], ys[index], more, alpha, beta, out[index])
         else:
             _half_product(xs[index], ys[index], more, alpha, beta, work, out[index])
@@ -68,7 +68,7 @@ def _grouped(x, y, ends, out):
 @formula(_grouped)
 def grouped_matmul(x, y, ends, work, out):
     """The rows of each group times its matrix, or x's rows times y's, as ``each_group`` has it."""
-    _each_group(matmul, x, y, ends.tolist(), work, out)
+    each_group(matmul, x, y, ends.tolist(), work, out)
 
 
 def solve_triangular_workspace(shape, dtype):
@@ -115,11 +115,11 @@ def _half_product(x, y, addend, alpha, beta, work, out):
     for j in range(0, n, columns):
         c = min(columns, n - j)
         b = right[: k * c].reshape(k, c)
-        _cast(y[:, j : j + c], b)
+        cast(y[:, j : j + c], b)
         for i in range(0, m, rows):
             r = min(rows, m - i)
             a, product = left[: r * k].reshape(r, k), result[: r * c].reshape(r, c)
-            _cast(x[i : i + r], a)
+            cast(x[i : i + r], a)
             if k:
                 _product(a, b, product)
             else:
@@ -130,4 +130,4 @@ def _half_product(x, y, addend, alpha, beta, work, out):
                 np.add(product, addend[i : i + r, j : j + c], out=product)
             if beta != 1:
                 np.multiply(product, beta, out=product)
-            _cast(product, out[i : i + r, j : j + c])
+            cast(product, out[i : i + r, j : j + c])

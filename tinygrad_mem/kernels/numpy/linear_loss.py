@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .cross_entropy import _patches, _positions, _weights
 from .fast import lines, threads
+from .fast.targets import patches, positions, weights
 
 # --- the formulas
 
@@ -54,11 +54,11 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
                 np.multiply(cut, 1 if spread is None else spread[:, own], out=tile, dtype=wide)
                 lines.sum_lines(tile, smooth)
             np.copyto(tile, cut)
-            at, missing = _positions(goal, own, ignore, classes)
+            at, missing = positions(goal, own, ignore, classes)
             found = threads.scratch(goal.shape, wide, 5, 8)
             np.take(tile.reshape(-1), at, out=found, mode="clip")
             np.copyto(found, 0, where=missing)
-            w = _weights(weight, goal, ignore, wide, 1)  # where half of a tile of float64 was: it is made anew below
+            w = weights(weight, goal, ignore, wide, 1)  # where half of a tile of float64 was: it is made anew below
             np.multiply(w, found, out=w)
             np.multiply(w, 1 - smoothing, out=w)
             np.add(picked[a, b], w, out=picked[a, b])
@@ -78,10 +78,10 @@ def fold_scores(x, first, target, weight, ignore, smoothing, classes, lse, picke
 def finish_scores(target, weight, ignore, smoothing, classes, lse, picked):
     """picked = the loss of each line of which :func:`fold_scores` has seen all classes, 0 where ignored."""
     heavy = classes if weight is None else float(np.add.reduce(weight, dtype=np.float64))
-    for a, b in _patches(target.shape):
-        w = _weights(weight, target[a, b], ignore, lse.dtype, 3)
+    for a, b in patches(target.shape):
+        w = weights(weight, target[a, b], ignore, lse.dtype, 3)
         np.multiply(w, 1 - smoothing, out=w)
         np.add(w, smoothing / classes * heavy, out=w)
         np.multiply(w, lse[a, b], out=w)
         np.subtract(w, picked[a, b], out=picked[a, b])
-        np.copyto(picked[a, b], 0, where=threads.scratch(w.shape, np.bool_, 6, 8))  # as _weights left it
+        np.copyto(picked[a, b], 0, where=threads.scratch(w.shape, np.bool_, 6, 8))  # as weights() left it

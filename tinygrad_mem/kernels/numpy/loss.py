@@ -6,24 +6,23 @@ computed in float32. Sums of tiles are added in float64, in the order of the til
 
 from __future__ import annotations
 
-from collections.abc import Callable as _Callable
-from functools import wraps as _wraps
-from typing import Any as _Any
-from typing import ParamSpec as _ParamSpec
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, ParamSpec
 
 import numpy as np
 
-from ...errors import ArgumentError as _ArgumentError
+from ...errors import ArgumentError
 from .cross_entropy import *  # noqa: F403
 from .fast import threads, tiles
-from .fast.computed import Written as _Written
+from .fast.computed import Written
 from .fast.computed import log1p as _log1p
 
-_P = _ParamSpec("_P")
+_P = ParamSpec("_P")
 _TILE = 1 << 14  # elements: sixteen float64 tiles fill the scratch
 
 
-def _tile(a: _Any, index: _Any, wide: _Any, slot: int) -> _Any:
+def _tile(a: Any, index: Any, wide: Any, slot: int) -> Any:
     """One tile in the wide dtype: a view where it is already, else a copy in scratch."""
     part = a[index]
     if part.dtype == wide:
@@ -33,7 +32,7 @@ def _tile(a: _Any, index: _Any, wide: _Any, slot: int) -> _Any:
     return tile
 
 
-def _run(written: _Written, arguments: tuple, others: list, wide: _Any, finish: _Any) -> None:
+def _run(written: Written, arguments: tuple, others: list, wide: Any, finish: Any) -> None:
     """``finish(k, result, *others)`` for the result of the formula on each tile k, on several cores."""
     run, temps = written(*arguments)
     every, read = [*arguments, *others], len(arguments)
@@ -51,19 +50,19 @@ def _run(written: _Written, arguments: tuple, others: list, wide: _Any, finish: 
     threads.split(len(cuts), part, grain=threads.GRAIN // _TILE)
 
 
-def _cuts(x: _Any) -> list:
+def _cuts(x: Any) -> list:
     return [slice(i, i + _TILE) for i in range(0, x.size, _TILE)] if x.ndim == 1 else list(tiles.blocks(x.shape, _TILE))
 
 
-def _wide(out: _Any) -> _Any:
+def _wide(out: Any) -> Any:
     return np.float64 if out.dtype == np.float64 else np.float32
 
 
-def _loss(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
+def _loss(plain: Callable[_P, Any]) -> Callable[_P, None]:
     """The kernel of a loss: out = the formula of every element, or the sum of all times ``scale``."""
-    written = _Written(plain, ("scale", "out"), apart=True)
+    written = Written(plain, ("scale", "out"), apart=True)
 
-    def kernel(*arguments: _Any, out: _Any) -> None:
+    def kernel(*arguments: Any, out: Any) -> None:
         *given, scale = arguments
         if scale is None:
             _run(written, tuple(given), [out], _wide(out), lambda k, loss, out: np.copyto(out, loss, casting="unsafe"))
@@ -72,18 +71,18 @@ def _loss(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
         _run(written, tuple(given), [], _wide(out), lambda k, loss: sums.update({k: float(np.add.reduce(loss, axis=None))}))
         out.fill(sum(sums[k] for k in sorted(sums)) * scale)
 
-    def formula(**given: _Any) -> _Any:
+    def formula(**given: Any) -> Any:
         losses = plain(**given)  # pyright: ignore[reportCallIssue]
         return losses if given["scale"] is None else np.sum(losses) * given["scale"]
 
     return _kernel(plain, kernel, formula, "loss")
 
 
-def _gradient(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
+def _gradient(plain: Callable[_P, Any]) -> Callable[_P, None]:
     """The kernel of a gradient: out = gy * scale * the formula; gy is 0-d, or of out's shape (and may be out)."""
-    written = _Written(plain, ("gy", "scale", "out"), apart=True)
+    written = Written(plain, ("gy", "scale", "out"), apart=True)
 
-    def kernel(gy: _Any, *arguments: _Any, out: _Any) -> None:
+    def kernel(gy: Any, *arguments: Any, out: Any) -> None:
         *given, scale = arguments
         if gy.ndim == 0:
             factor = float(gy) * scale
@@ -96,16 +95,16 @@ def _gradient(plain: _Callable[_P, _Any]) -> _Callable[_P, None]:
 
         _run(written, tuple(given), [out, gy], _wide(out), finish)
 
-    def formula(**given: _Any) -> _Any:
+    def formula(**given: Any) -> Any:
         return given["gy"] * given["scale"] * plain(**given)  # pyright: ignore[reportCallIssue]
 
     return _kernel(plain, kernel, formula, "gradient")
 
 
-def _kernel(plain: _Any, kernel: _Any, formula: _Any, traced: str) -> _Any:
+def _kernel(plain: Any, kernel: Any, formula: Any, traced: str) -> Any:
     """The kernel, and its formula, with the name and the arguments of ``plain``."""
-    kernel = _wraps(plain)(kernel)
-    kernel.formula, kernel.plain, kernel.traced = _wraps(plain)(formula), plain, traced
+    kernel = wraps(plain)(kernel)
+    kernel.formula, kernel.plain, kernel.traced = wraps(plain)(formula), plain, traced
     return kernel
 
 
@@ -151,7 +150,7 @@ def huber_loss_backward(gy, x, y, delta, factor, scale, out):
 def check_probabilities(x):
     """Refuse elements outside of [0, 1]. Raises: ArgumentError: there is one, or a nan."""
     if x.size and not (np.minimum.reduce(x, axis=None) >= 0 and np.maximum.reduce(x, axis=None) <= 1):
-        raise _ArgumentError(
+        raise ArgumentError(
             "all elements of input should be between 0 and 1: pass it through sigmoid(), or use the _with_logits loss"
         )
 

@@ -7,17 +7,12 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast import line_norm as _line_norm
-from .fast.blas import single as _single
-from .fast.channels import TILE as _TILE
+from .fast import line_norm
+from .fast.blas import single
+from .fast.channels import TILE, affine, channel_sums, squares
 from .fast.channels import add as _add
-from .fast.channels import affine as _affine
-from .fast.channels import channel_sums as _channel_sums
-from .fast.channels import squares as _squares
-from .fast.folds import ONES as _ONES
-from .fast.folds import RUN as _RUN
-from .fast.threads import scratch as _scratch
-from .fast.threads import split as _split
+from .fast.folds import ONES, RUN
+from .fast.threads import scratch, split
 
 _GRAIN = 1 << 19  # elements of samples that pay for a core of their own: calls of a few microseconds wait for each other
 
@@ -41,21 +36,21 @@ def batch_statistics(x, eps, momentum, running_mean, running_var, partial, mean,
     """
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
-    _channel_sums(x, x, None, partial, (mean, rstd))
+    channel_sums(x, x, None, partial, (mean, rstd))
     np.multiply(mean, 1.0 / count, out=mean)
     np.multiply(rstd, 1.0 / count, out=rstd)  # the mean square, for now
-    small = _scratch(mean.shape, wide, 0, 4)
+    small = scratch(mean.shape, wide, 0, 4)
     np.multiply(mean, mean, out=small)
     np.subtract(rstd, small, out=rstd)
-    room = _scratch(mean.shape, wide, 1, 4)
+    room = scratch(mean.shape, wide, 1, 4)
     np.multiply(rstd, 4, out=room)
     np.subtract(room, small, out=room)
     if not np.minimum.reduce(room, initial=0) >= 0:
-        _squares(x, mean, partial)
+        squares(x, mean, partial)
         np.add.reduce(partial[1], axis=0, out=rstd)
         np.multiply(rstd, 1.0 / count, out=rstd)
     if running_mean is not None:
-        small = _scratch(mean.shape, wide, 0, 4)
+        small = scratch(mean.shape, wide, 0, 4)
         np.multiply(running_mean, 1 - momentum, out=running_mean)
         np.multiply(mean, momentum, out=small)
         np.add(running_mean, small, out=running_mean, casting="unsafe")
@@ -100,7 +95,7 @@ def batch_norm(x, mean, rstd, weight, bias, work, out):
         np.multiply(x, a, out=tile)
         np.add(tile, b, out=target, casting="unsafe")
 
-    _affine((a, b), run, x, out)
+    affine((a, b), run, x, out)
 
 
 def _batch_norm_backward(gy, x, mean, rstd, weight, training):
@@ -121,12 +116,12 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     """
     count = x.shape[0] * x.shape[2]
     wide = mean.dtype
-    product = _scratch(mean.shape, wide, 0, 4)
+    product = scratch(mean.shape, wide, 0, 4)
     np.absolute(np.multiply(mean, rstd, out=product), out=product)
     small = bool(np.maximum.reduce(product, initial=0) <= 2) and x.dtype == wide  # small means are subtracted afterwards
-    _channel_sums(gy, x, None if small else mean, partial, sums)
+    channel_sums(gy, x, None if small else mean, partial, sums)
     if small:
-        product = _scratch(mean.shape, wide, 0, 4)
+        product = scratch(mean.shape, wide, 0, 4)
         np.multiply(mean, sums[0], out=product)
         np.subtract(sums[1], product, out=sums[1])
     np.multiply(sums[1], rstd, out=sums[1])
@@ -137,14 +132,14 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
     if weight is not None:
         np.multiply(a, weight, out=a)
     if not training:
-        _affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gy, out)
+        affine((a,), lambda _, rows, g, target: np.multiply(g, rows[0], out=target, casting="unsafe"), gy, out)
         return
     np.multiply(a, rstd, out=b)  # gx = a * gy + b * x + c
     np.multiply(b, sums[1], out=b)
     np.multiply(b, -1.0 / count, out=b)
     np.multiply(a, sums[0], out=c)
     np.multiply(c, -1.0 / count, out=c)
-    tile = _scratch(mean.shape, wide, 0, 4)
+    tile = scratch(mean.shape, wide, 0, 4)
     np.multiply(b, mean, out=tile)
     np.subtract(c, tile, out=c)
 
@@ -156,11 +151,11 @@ def batch_norm_backward(gy, x, mean, rstd, weight, training, partial, work, sums
             np.multiply(g, a, out=target)
             np.add(target, tile, out=target)
         else:  # a half: the sum is rounded once
-            scaled = _scratch(g.shape, wide, 1, 4)
+            scaled = scratch(g.shape, wide, 1, 4)
             np.multiply(g, a, out=scaled)
             np.add(scaled, tile, out=target, casting="unsafe")
 
-    _affine((a, b, c), run, gy, x, out)
+    affine((a, b, c), run, gy, x, out)
 
 
 # --- statistics per sample: x is (n, groups, k, length), weight broadcasts to (groups, k, length), or is None
@@ -170,17 +165,17 @@ def _lines(shape, start, stop):
     """Ranges of (samples, groups), each with the (k, length) ranges that cut it into tiles: one where whole groups fit."""
     _, groups, k, length = shape
     size = max(k * length, 1)
-    if size > _TILE:
-        step = max(_TILE // length, 1)
+    if size > TILE:
+        step = max(TILE // length, 1)
         cuts = [
-            (slice(c, min(c + step, k)), slice(i, min(i + _TILE, length)))
+            (slice(c, min(c + step, k)), slice(i, min(i + TILE, length)))
             for c in range(0, k, step)
-            for i in range(0, length, _TILE)
+            for i in range(0, length, TILE)
         ]
     else:
         cuts = [(slice(0, k), slice(0, length))]
-    samples = max(_TILE // max(size * groups, 1), 1)
-    some = max(_TILE // size, 1) if samples == 1 else groups
+    samples = max(TILE // max(size * groups, 1), 1)
+    some = max(TILE // size, 1) if samples == 1 else groups
     for i in range(start, stop, samples):
         for g in range(0, groups, some):
             yield (slice(i, min(i + samples, stop)), slice(g, min(g + some, groups))), cuts
@@ -194,8 +189,8 @@ def _over_samples(shape, run, alone=False):
             run(rows, cuts)
 
     size = max(shape[1] * shape[2] * shape[3], 1)
-    with _single():  # sums are matrix products
-        _split(shape[0], part, grain=shape[0] + 1 if alone else max(_GRAIN // size, 1))
+    with single():  # sums are matrix products
+        split(shape[0], part, grain=shape[0] + 1 if alone else max(_GRAIN // size, 1))
 
 
 def _centred(x, mean, tile):
@@ -209,17 +204,17 @@ def _centred(x, mean, tile):
 def _dot(a, b, out, first):
     """out = the sum over the last two axes of a * b, added to what is there unless ``first``; a and b are contiguous."""
     shape = (*a.shape[:2], a.shape[2] * a.shape[3])
-    total = out if first else _scratch(out.shape, out.dtype, 3, 4)
+    total = out if first else scratch(out.shape, out.dtype, 3, 4)
     np.vecdot(a.reshape(shape), b.reshape(shape), out=total)
     _add(total, out)
 
 
 def _sum(x, out, first):
     """out = the sum over the last two axes of x, added to what is there unless ``first``."""
-    total = out if first else _scratch(out.shape, out.dtype, 3, 4)
+    total = out if first else scratch(out.shape, out.dtype, 3, 4)
     count = x.shape[2] * x.shape[3]
-    if x.dtype == out.dtype and x.flags.c_contiguous and total.flags.c_contiguous and count <= _RUN:
-        np.matmul(x.reshape(total.size, count), _ONES[x.dtype][:count], out=total.reshape(-1))
+    if x.dtype == out.dtype and x.flags.c_contiguous and total.flags.c_contiguous and count <= RUN:
+        np.matmul(x.reshape(total.size, count), ONES[x.dtype][:count], out=total.reshape(-1))
     else:
         np.add.reduce(x, axis=(2, 3), dtype=out.dtype, out=total)
     _add(total, out)
@@ -253,14 +248,14 @@ def sample_norm(x, weight, bias, eps, centre, mean, rstd, out):
             np.multiply(middle, 1.0 / count, out=middle)
         for number, cut in enumerate(cuts):
             part = x[rows + cut]
-            tile = _scratch(part.shape, wide, 0, 4)
+            tile = scratch(part.shape, wide, 0, 4)
             _centred(part, middle, tile)
             _dot(tile, tile, scale, number == 0)
         np.multiply(scale, 1.0 / count, out=scale)
         _reciprocal_root(scale, eps, scale)
         for cut in cuts:
             part = x[rows + cut]
-            tile = _scratch(part.shape, wide, 0, 4)
+            tile = scratch(part.shape, wide, 0, 4)
             if len(cuts) > 1:  # else the tile holds it still
                 _centred(part, middle, tile)
             np.multiply(tile, scale[..., None, None], out=tile)
@@ -295,11 +290,11 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
 
     stat is (2, n, groups); grad_weight and grad_bias have the weight's broadcast shape with one axis in front. out may be gy.
     """
-    if _line_norm.fits(x, rstd, weight, grad_weight, grad_bias):
+    if line_norm.fits(x, rstd, weight, grad_weight, grad_bias):
         size = (len(x), x.shape[2] * x.shape[3])
         flat = [a if a is None else a.reshape(size[1]) for a in (weight, grad_weight, grad_bias)]
         gx = out if out is None else out.reshape(size)
-        _line_norm.backward(gy.reshape(size), x.reshape(size), mean, rstd, flat[0], stat.reshape(-1), flat[1], flat[2], gx)
+        line_norm.backward(gy.reshape(size), x.reshape(size), mean, rstd, flat[0], stat.reshape(-1), flat[1], flat[2], gx)
         return
     count = max(x.shape[2] * x.shape[3], 1)
     wide = rstd.dtype
@@ -310,20 +305,20 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
     def normal(rows, cut):
         """The normalised x."""
         part = x[rows + cut]
-        t = _scratch(part.shape, wide, 0, 4)
+        t = scratch(part.shape, wide, 0, 4)
         _centred(part, None if mean is None else mean[rows], t)
         return np.multiply(t, rstd[rows][..., None, None], out=t)
 
     def weighed(rows, cut):
         """The gradient times the weight."""
-        u = _scratch(gy[rows + cut].shape, wide, 1, 4)
+        u = scratch(gy[rows + cut].shape, wide, 1, 4)
         if weight is None:
             np.copyto(u, gy[rows + cut])
             return u
         return np.multiply(gy[rows + cut], _part(weight, rows[1], cut), out=u, dtype=wide)
 
     def parameters(rows, cut, t):
-        part, u = gy[rows + cut], _scratch(t.shape, wide, 1, 4)
+        part, u = gy[rows + cut], scratch(t.shape, wide, 1, 4)
         if grad_bias is not None:
             whole = part.dtype == wide and part.flags.c_contiguous
             if not whole:
@@ -361,11 +356,11 @@ def sample_norm_backward(gy, x, mean, rstd, weight, stat, grad_weight, grad_bias
 def _add_reduced(x, total):
     """total += x summed over samples and over the axes where total (groups, k, length) has size 1; x is contiguous."""
     axes = (0, *[i for i in range(1, 4) if total.shape[i - 1] == 1 and x.shape[i] != 1])
-    small, ones = _scratch((1, *total.shape), total.dtype, 2, 4), _ONES[x.dtype]
-    if axes == (0,) and len(x) <= _RUN:
+    small, ones = scratch((1, *total.shape), total.dtype, 2, 4), ONES[x.dtype]
+    if axes == (0,) and len(x) <= RUN:
         np.matmul(ones[: len(x)], x.reshape(len(x), small.size), out=small.reshape(-1))
-    elif axes == (0, 3) and x.shape[3] <= _RUN:
-        lines = _scratch((*x.shape[:3], 1), total.dtype, 3, 4)
+    elif axes == (0, 3) and x.shape[3] <= RUN:
+        lines = scratch((*x.shape[:3], 1), total.dtype, 3, 4)
         np.matmul(x.reshape(lines.size, x.shape[3]), ones[: x.shape[3]], out=lines.reshape(-1))
         np.add.reduce(lines, axis=0, keepdims=True, out=small)
     else:

@@ -6,15 +6,15 @@ computed in float32 tiles. Scalars (bias corrections, step sizes) are computed b
 
 from __future__ import annotations
 
-from functools import wraps as _wraps
+from functools import wraps
 
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import rules, tiles
-from .fast.computed import Written as _Written
-from .fast.halves import cast as _cast
+from .fast.computed import Written
+from .fast.halves import cast
 
 
 def _rule(*roots):
@@ -25,10 +25,10 @@ def _rule(*roots):
     """
 
     def kernel_of(plain):
-        written = _Written(plain)
+        written = Written(plain)
         rooted = {written.names.index(name) for name in roots}
 
-        @_wraps(plain)
+        @wraps(plain)
         def kernel(p, g, *rest):
             run, temps = written(p, g, *rest)
             wide = np.dtype(np.float64 if p.dtype == np.float64 else np.float32)
@@ -50,7 +50,7 @@ def _widened(run, temps, count, narrow, squares):
     def widened(*parts):
         given, work = list(parts[:count]), parts[count:]
         for i, tile in zip(narrow, work[temps:], strict=True):
-            _cast(given[i], tile)
+            cast(given[i], tile)
             if i in squares:
                 np.multiply(tile, tile, out=tile)
             given[i] = tile
@@ -59,7 +59,7 @@ def _widened(run, temps, count, narrow, squares):
             if i in squares:
                 np.sqrt(given[i], out=given[i])
             if i != 1:  # the gradient is read, and the rest written
-                _cast(given[i], parts[i])
+                cast(given[i], parts[i])
 
     return widened
 
@@ -71,7 +71,7 @@ def _unscale(grad, inverse, found):
 @formula(_unscale)
 def unscale(grad, inverse, found):
     """grad *= inverse, and found = 1 where an element of grad was not finite; half precision is multiplied in float32."""
-    wide = _arithmetic(grad.dtype)
+    wide = arithmetic(grad.dtype)
 
     def run(grad, work):
         finite = tiles.flags(work)
@@ -83,9 +83,9 @@ def unscale(grad, inverse, found):
         if grad.dtype == wide:
             np.multiply(grad, inverse, out=grad)
         else:
-            _cast(grad, work)
+            cast(grad, work)
             np.multiply(work, inverse, out=work)
-            _cast(work, grad)
+            cast(work, grad)
 
     tiles.tiled(run, grad, temps=1, dtype=wide)
 
@@ -97,7 +97,7 @@ def renew_master(p, out):
     def run(master, p, work):
         rounded = work.reshape(-1).view(p.dtype)[: work.size].reshape(work.shape)
         flag = work.reshape(-1).view(np.bool_)[2 * work.size : 3 * work.size].reshape(work.shape)
-        _cast(master, rounded)
+        cast(master, rounded)
         np.not_equal(rounded.view(np.uint16), p.view(np.uint16), out=flag)  # bits: nan too is what it was
         np.copyto(master, p, where=flag)
 

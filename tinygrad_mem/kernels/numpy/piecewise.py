@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import is_floating as _is_floating
+from ...dtypes import is_floating
 from ..formula import formula
 from .fast import tiles
 from .fast.computed import computed
@@ -13,7 +13,7 @@ from .fast.computed import computed
 @formula(lambda x: np.maximum(x, 0), traced=True)
 def relu(x, out):
     """out = max(x, 0)."""
-    if out.size <= tiles.SMALL or not _is_floating(out.dtype):
+    if out.size <= tiles.SMALL or not is_floating(out.dtype):
         np.maximum(x, 0, out=out)
     else:  # beside a number, ``np.maximum`` takes twice as long
         tiles.tiled_wide(lambda o, x: np.clip(x, 0, np.inf, out=o), out, x)

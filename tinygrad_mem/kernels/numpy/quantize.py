@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.threads import scratch as _scratch
+from .fast.threads import scratch
 
 _TILE = 1 << 15  # elements at once: part of what a ticket means
 
@@ -29,7 +29,7 @@ def quantize(x, ticket, bits, codes, scales, group):
     levels, per, wide = (1 << bits) - 1, 8 // bits, scales.dtype
     for number, first, start, rows, width in _tiles(x.size, group):
         room = -(-width // per) * per  # of the rest, whole bytes
-        part = _scratch((rows, width), wide, 0, 4)
+        part = scratch((rows, width), wide, 0, 4)
         np.copyto(part, x[start : start + rows * width].reshape(rows, width))
         low, step = scales[first : first + rows, :1], scales[first : first + rows, 1:]
         np.maximum.reduce(part, axis=1, keepdims=True, out=step)
@@ -38,15 +38,15 @@ def quantize(x, ticket, bits, codes, scales, group):
         np.divide(step, levels, out=step)
         np.subtract(part, low, out=part)
         np.divide(part, step, out=part)
-        flat = _scratch(step.shape, np.bool_, 3, 4)
+        flat = scratch(step.shape, np.bool_, 3, 4)
         np.equal(step, 0, out=flat)
         np.copyto(part, 0, where=flat)
-        chance = _scratch((rows, width), np.float32, 1, 4)
+        chance = scratch((rows, width), np.float32, 1, 4)
         np.random.Generator(np.random.Philox(key=seed, counter=[0, number, call, 2])).random(dtype=np.float32, out=chance)
         np.add(part, chance, out=part)
         np.floor(part, out=part)
         np.minimum(part, levels, out=part)
-        small = _scratch((rows, room), np.uint8, 2, 4)
+        small = scratch((rows, room), np.uint8, 2, 4)
         small[:, width:] = 0
         np.copyto(small[:, :width], part, casting="unsafe")
         at = start // per
@@ -58,7 +58,7 @@ def _pack(small, bits, out):
     """out = the numbers of each row side by side in a byte, the first in the lowest bits."""
     np.copyto(out, small[:, 0])
     for i in range(1, small.shape[1]):
-        more = _scratch(out.shape, np.uint8, 1, 4)
+        more = scratch(out.shape, np.uint8, 1, 4)
         np.left_shift(small[:, i], i * bits, out=more)
         np.bitwise_or(out, more, out=out)
 
@@ -75,7 +75,7 @@ def dequantize(codes, scales, bits, group, out):
     per, wide = 8 // bits, scales.dtype
     for _, first, start, rows, width in _tiles(out.size, group):
         room = -(-width // per) * per
-        part, small = _scratch((rows, room), wide, 0, 4), _scratch((rows * room // per, per), np.uint8, 2, 4)
+        part, small = scratch((rows, room), wide, 0, 4), scratch((rows * room // per, per), np.uint8, 2, 4)
         source = codes[start // per : start // per + rows * room // per]
         for i in range(per):
             np.right_shift(source, i * bits, out=small[:, i])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.threads import scratch as _scratch
-from .fast.tiles import blocks as _blocks
+from .fast.threads import scratch
+from .fast.tiles import blocks
 
 
 def _source(ticket, stream=0):
@@ -21,8 +21,8 @@ def _fill(out, draw):
         draw(out)
         return
     wide = np.float64 if out.dtype == np.float64 else np.float32
-    for index in _blocks(out.shape):
-        tile = _scratch(out[index].shape, wide)
+    for index in blocks(out.shape):
+        tile = scratch(out[index].shape, wide)
         draw(tile)
         np.copyto(out[index], tile, casting="unsafe")
 
@@ -72,7 +72,7 @@ def exponential(ticket, rate, out):
 def integers(ticket, low, high, out):
     """out = integers in [low, high)."""
     source = _source(ticket)
-    for index in _blocks(out.shape):
+    for index in blocks(out.shape):
         part = out[index]
         part[...] = source.integers(low, high, part.shape)
 
@@ -81,9 +81,9 @@ def integers(ticket, low, high, out):
 def bernoulli(ticket, p, out):
     """out = 1 with probability p (a number, or an array of out's shape), else 0."""
     source = _source(ticket)
-    for index in _blocks(out.shape):
+    for index in blocks(out.shape):
         part = out[index]
-        tile, flag = _scratch(part.shape, np.float64, 0, 2), _scratch(part.shape, np.bool_, 1, 2)
+        tile, flag = scratch(part.shape, np.float64, 0, 2), scratch(part.shape, np.bool_, 1, 2)
         source.random(out=tile)
         np.less(tile, p if isinstance(p, float) else p[index], out=flag)
         np.copyto(part, flag, casting="unsafe")

@@ -8,8 +8,8 @@ Sequences are independent, so each of our threads takes some of them through all
 
 from __future__ import annotations
 
-from collections.abc import Callable as _Callable
-from functools import partial as _partial
+from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -164,7 +164,7 @@ def hand_over(later, tasks):
             part(task, 0, rows)
         return
     halves = [(task, rows // 2 * half, rows if half else rows // 2) for task, rows in tasks for half in (0, 1)]
-    later.hand_over([_partial(part, *half) for half in halves if half[1] < half[2]])
+    later.hand_over([partial(part, *half) for half in halves if half[1] < half[2]])
 
 
 @formula(None, "the end of a worker's work")
@@ -174,13 +174,13 @@ def finish(later):
         later.finish()
 
 
-def _over(sequences, work, run: _Callable[[int, int], None]):
+def _over(sequences, work, run: Callable[[int, int], None]):
     """``run(first, last)`` over all sequences, of ``work`` multiplications each."""
     with blas.single():
         threads.split(sequences, run, _SHARE // max(work, 1) + 1)
 
 
-def _back_over(sequences, gates, work, run: _Callable[[int, int], None]):
+def _back_over(sequences, gates, work, run: Callable[[int, int], None]):
     """As :func:`_over`, but small steps have one thread: on the way back they are made of twice as many passes."""
     _over(sequences, work if sequences * gates.shape[1] >= _LARGE else 0, run)
 

@@ -6,17 +6,12 @@ from math import prod as _prod
 
 import numpy as np
 
-from ...dtypes import arithmetic as _arithmetic
+from ...dtypes import arithmetic
 from ..formula import formula
-from .fast.folds import RUN as _RUN
-from .fast.folds import at as _at
-from .fast.folds import each as _each
-from .fast.folds import fold as _fold
-from .fast.folds import over_parts as _over_parts
-from .fast.folds import reduced as _reduced
+from .fast.folds import RUN, at, each, fold, over_parts, reduced
 from .fast.folds import scaled_sum as _scaled_sum
-from .fast.threads import scratch as _scratch
-from .fast.tiles import blocks as _blocks
+from .fast.threads import scratch
+from .fast.tiles import blocks
 from .fast.tiles import sign as _sign
 
 _TILE = 1 << 15  # elements: a quarter of the scratch in float64
@@ -38,7 +33,7 @@ def mean(x, axes, out):
 @formula(lambda x, axes: np.prod(x, axis=axes, keepdims=True))
 def prod(x, axes, out):
     """out = product of x over ``axes``."""
-    wide = _arithmetic(out.dtype)
+    wide = arithmetic(out.dtype)
     last = tuple(range(x.ndim - len(axes), x.ndim))
     if x.dtype == out.dtype == wide and tuple(sorted(axes)) == last and x.flags.c_contiguous and x.size >= 64:
         _line_products(x.reshape(-1, _prod(x.shape[a] for a in axes)), out.reshape(-1))
@@ -58,10 +53,10 @@ def _line_products(x, out):
                 quarter = part.shape[1] // 4
                 for k in range(4 * quarter, part.shape[1]):
                     np.multiply(total, part[:, k], out=total)
-                tile, slot = _scratch((len(part), quarter), x.dtype, slot, 4), 1 - slot
+                tile, slot = scratch((len(part), quarter), x.dtype, slot, 4), 1 - slot
                 np.multiply.reduce(part[:, : 4 * quarter].reshape(len(part), 4, quarter), axis=1, out=tile)
                 part = tile
-            rest = _scratch(total.shape, x.dtype, 2, 4)
+            rest = scratch(total.shape, x.dtype, 2, 4)
             np.multiply.reduce(part, axis=1, out=rest)
             np.multiply(total, rest, out=total)
 
@@ -113,11 +108,11 @@ def _argument(function, x, axis, work, out):
         function(x, axis=axis, out=out)
         return
     lines = np.moveaxis(x, axis, -1)
-    for index in _blocks(out.shape, max(_TILE // lines.shape[-1], 1)):
+    for index in blocks(out.shape, max(_TILE // lines.shape[-1], 1)):
         part = lines[index]
-        tile = _scratch(part.shape, x.dtype, 0, 4) if work is None else work.view(x.dtype)[: part.size].reshape(part.shape)
+        tile = scratch(part.shape, x.dtype, 0, 4) if work is None else work.view(x.dtype)[: part.size].reshape(part.shape)
         np.copyto(tile, part)
-        places = _scratch(tile.shape[:-1], np.int64, 1, 4)
+        places = scratch(tile.shape[:-1], np.int64, 1, 4)
         function(tile, axis=-1, out=places)
         np.copyto(out[index], places)
 
@@ -132,7 +127,7 @@ def count_nonzero(x, axes, out):
         else:
             np.not_equal(x[key], 0, out=tile)
 
-    _fold(x, axes, term, out, np.int64)
+    fold(x, axes, term, out, np.int64)
 
 
 @formula(lambda x, mean, axes, scale: scale * np.sum((x - mean) ** 2, axis=axes, keepdims=True))
@@ -140,10 +135,10 @@ def variance(x, mean, axes, scale, out):
     """out = ``scale`` times the sum over ``axes`` of (x - mean)**2; for float16, out is float32."""
 
     def term(tile, key):
-        np.subtract(x[key], mean[_at(mean, key)], out=tile)
+        np.subtract(x[key], mean[at(mean, key)], out=tile)
         np.multiply(tile, tile, out=tile)
 
-    _fold(x, axes, term, out)
+    fold(x, axes, term, out)
     np.multiply(out, scale, out=out)
 
 
@@ -165,18 +160,18 @@ def variance_backward(gy, gmean, x, mean, y, factor, share, out):
         if root:
             np.divide(t, y, out=t)
             np.multiply(t, 0.5, out=t)
-            flag = _scratch(t.shape, np.bool_, 1, 4)
+            flag = scratch(t.shape, np.bool_, 1, 4)
             np.equal(y, 0, out=flag)
             np.copyto(t, 0, where=flag)
         if also:
-            other = _scratch(t.shape, t.dtype, 2, 4)
+            other = scratch(t.shape, t.dtype, 2, 4)
             np.multiply(gmean, share, out=other)
             np.add(t, other, out=t)
         np.copyto(o, t, casting="unsafe")
 
     root, also = y is not None, gmean is not None
     none = _NOTHING
-    _each(out, run, x, mean, none if gy is None else gy, none if gmean is None else gmean, none if y is None else y)
+    each(out, run, x, mean, none if gy is None else gy, none if gmean is None else gmean, none if y is None else y)
 
 
 _NOTHING = np.zeros((), np.float32)
@@ -199,7 +194,7 @@ def prod_backward(gy, x, y, axes, out):
         np.divide(y, x, out=t)
         np.multiply(t, gy, out=o, casting="unsafe")
 
-    _each(out, run, x, y, gy)
+    each(out, run, x, y, gy)
     if not x.size or x.all():
         return
     count = len(axes)
@@ -217,8 +212,8 @@ def prod_backward(gy, x, y, axes, out):
 def _among_zeros(x, out):
     """out = the product of 0 and all others: 0, or nan if one of the others is not finite."""
     odd, place = 0, ((), ())
-    for key in _blocks(x.shape, _TILE):
-        flag = _scratch(x[key].shape, np.bool_, 1, 4)
+    for key in blocks(x.shape, _TILE):
+        flag = scratch(x[key].shape, np.bool_, 1, 4)
         np.isfinite(x[key], out=flag)
         count = flag.size - np.count_nonzero(flag)
         if count:
@@ -230,14 +225,14 @@ def _among_zeros(x, out):
 
 def _to_the_zero(x, factor, out):
     """out at the only 0 of x = ``factor`` times the product of the others."""
-    for key in _blocks(x.shape, _TILE):
-        tile, flag = _scratch(x[key].shape, np.float64, 0, 4), _scratch(x[key].shape, np.bool_, 1, 4)
+    for key in blocks(x.shape, _TILE):
+        tile, flag = scratch(x[key].shape, np.float64, 0, 4), scratch(x[key].shape, np.bool_, 1, 4)
         np.copyto(tile, x[key])
         np.equal(tile, 0, out=flag)
         np.copyto(tile, 1, where=flag)
         factor *= float(np.multiply.reduce(tile, axis=None))
-    for key in _blocks(x.shape, _TILE):
-        flag = _scratch(x[key].shape, np.bool_, 1, 4)
+    for key in blocks(x.shape, _TILE):
+        flag = scratch(x[key].shape, np.bool_, 1, 4)
         np.equal(x[key], 0, out=flag)
         np.copyto(out[key], factor, where=flag, casting="unsafe")
 
@@ -255,16 +250,16 @@ def extremum_share(gy, x, y, axes, count, out):
 def logsumexp(x, axes, top, out):
     """out = ln of the sum of e**x over ``axes``; top is a buffer of out's shape. For float16, out is float32."""
     amax(x, axes, top)
-    for index in _blocks(top.shape, _TILE):
-        flag = _scratch(top[index].shape, np.bool_, 0, 4)
+    for index in blocks(top.shape, _TILE):
+        flag = scratch(top[index].shape, np.bool_, 0, 4)
         np.isinf(top[index], out=flag)
         np.copyto(top[index], 0, where=flag)
 
     def term(tile, key):
-        np.subtract(x[key], top[_at(top, key)], out=tile)
+        np.subtract(x[key], top[at(top, key)], out=tile)
         np.exp(tile, out=tile)
 
-    _fold(x, axes, term, out)
+    fold(x, axes, term, out)
     np.log(out, out=out)
     np.add(out, top, out=out)
 
@@ -278,7 +273,7 @@ def logsumexp_backward(gy, x, y, out):
         np.exp(t, out=t)
         np.multiply(gy, t, out=o, casting="unsafe")
 
-    _each(out, run, gy, x, y)
+    each(out, run, gy, x, y)
 
 
 def _norm(x, axes, p):
@@ -308,7 +303,7 @@ def norm(x, axes, p, out):
                 np.power(tile, p, out=tile)
 
     if p != 2 or not _dot(x, out):
-        _fold(x, axes, term, out)
+        fold(x, axes, term, out)
     if p == 2:
         np.sqrt(out, out=out)
     elif p not in (0, 1):
@@ -320,11 +315,11 @@ def _dot(x, out):
     if out.size != 1 or x.size == 0 or x.dtype.char not in "fd" or x.dtype != out.dtype or not x.flags.c_contiguous:
         return False
     flat, total = x.reshape(-1), 0.0
-    whole = flat.size // _RUN * _RUN
-    lines = flat[:whole].reshape(-1, _RUN)
+    whole = flat.size // RUN * RUN
+    lines = flat[:whole].reshape(-1, RUN)
     for i in range(0, len(lines), 64):
         part = lines[i : i + 64]
-        squares = _scratch((len(part),), x.dtype, 0, 4)
+        squares = scratch((len(part),), x.dtype, 0, 4)
         np.vecdot(part, part, out=squares)
         total += float(np.add.reduce(squares))
     out.fill(total + float(np.dot(flat[whole:], flat[whole:])))
@@ -336,14 +331,14 @@ def _extreme_size(x, axes, ufunc, out):
     out.fill(-np.inf if ufunc is np.maximum else np.inf)
 
     def one(key):
-        tile = _scratch(x[key].shape, out.dtype, 0, 4)
+        tile = scratch(x[key].shape, out.dtype, 0, 4)
         np.absolute(x[key], out=tile)
-        target = out[_reduced(key, axes)]
-        partial = _scratch(target.shape, out.dtype, 1, 4)
+        target = out[reduced(key, axes)]
+        partial = scratch(target.shape, out.dtype, 1, 4)
         ufunc.reduce(tile, axis=axes, keepdims=True, out=partial)
         ufunc(target, partial, out=target)
 
-    _over_parts(x, axes, one)
+    over_parts(x, axes, one)
 
 
 def _norm_backward(gy, x, y, p):
@@ -355,16 +350,16 @@ def norm_backward(gy, x, y, p, out):
     """out = gy times the gradient of the p-norm (a finite p), 0 where y is 0."""
 
     def run(o, gy, x, y, t):
-        work = _scratch(t.shape, np.int16, 2, 4)
+        work = scratch(t.shape, np.int16, 2, 4)
         if p == 1:
             _sign(x, work, t)
             np.multiply(gy, t, out=o, casting="unsafe")
             return
-        flag = _scratch(t.shape, np.bool_, 3, 4)
+        flag = scratch(t.shape, np.bool_, 3, 4)
         if p == 2:
             np.divide(x, y, out=t)
         else:  # sign(x) * (abs(x) / y)**(p - 1)
-            sign = _scratch(t.shape, t.dtype, 1, 4)
+            sign = scratch(t.shape, t.dtype, 1, 4)
             np.absolute(x, out=t)
             np.divide(t, y, out=t)
             np.power(t, p - 1, out=t)
@@ -376,7 +371,7 @@ def norm_backward(gy, x, y, p, out):
         np.copyto(t, 0, where=flag)
         np.multiply(gy, t, out=o, casting="unsafe")
 
-    _each(out, run, gy, x, y)
+    each(out, run, gy, x, y)
 
 
 def _extreme_size_share(gy, x, y, axes):
@@ -393,11 +388,11 @@ def extreme_size_share(gy, x, y, axes, count, out):
         np.equal(t, y, out=o, casting="unsafe")
 
     def share(o, x, count, t):
-        _sign(x, _scratch(t.shape, np.int16, 2, 4), t)
+        _sign(x, scratch(t.shape, np.int16, 2, 4), t)
         np.multiply(t, count, out=t)
         np.multiply(o, t, out=o, casting="unsafe")
 
-    _each(out, mark, x, y)
+    each(out, mark, x, y)
     sum(out, axes, count)
     np.divide(gy, count, out=count)
-    _each(out, share, x, count)
+    each(out, share, x, count)

@@ -6,7 +6,7 @@ A place is a number an axis, -1 and 1 at the ends of it. An output is a sum of p
 
 from __future__ import annotations
 
-from itertools import product as _product
+from itertools import product
 
 import numpy as np
 
@@ -52,7 +52,7 @@ def _corners(grid, sizes, mode, padding, align):
     """(image, place in the grid, pixel, weight) of all that is read."""
     for n, *at in np.ndindex(grid.shape[:-1]):
         axes = zip(grid[n, *at][::-1], sizes, strict=True)
-        for corner in _product(*[_around(place, size, mode, padding, align) for place, size in axes]):
+        for corner in product(*[_around(place, size, mode, padding, align) for place, size in axes]):
             pixel = tuple(int(i) for i, _ in corner)
             if all(0 <= i < size for i, size in zip(pixel, sizes, strict=True)):
                 yield n, at, pixel, np.prod([weight for _, weight in corner])
@@ -217,7 +217,7 @@ class _Tile:
 
     def corners(self):
         """Each corner along each axis. Meanwhile ``pixel``, ``outside`` and ``weight`` are those of this corner."""
-        for corner in _product(*(corners for corners, _ in self.axes)):
+        for corner in product(*(corners for corners, _ in self.axes)):
             self.pixel.fill(0)
             self.outside.fill(False)
             for (pixel, outside, weight, _), size in zip(corner, self.sizes, strict=True):

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import is_floating as _is_floating
-from ...dtypes import is_half as _is_half
+from ...dtypes import is_floating, is_half
 from ..formula import formula
-from .fast.threads import GRAIN as _GRAIN
-from .fast.threads import scratch as _scratch
-from .fast.threads import split as _split
-from .fast.tiles import blocks as _blocks
+from .fast.threads import GRAIN, scratch, split
+from .fast.tiles import blocks
 
 _TILE = 1 << 15
 
@@ -21,7 +18,7 @@ def _mirrored(x, axis, reverse):
 
 def _run(ufunc, x, axis, out):
     """ufunc.accumulate, of float32 in float64 and of halves in float32: a million roundings in a row would add up."""
-    wide = {2: np.float32, 4: np.float64}.get(out.dtype.itemsize) if _is_floating(out.dtype) else None
+    wide = {2: np.float32, 4: np.float64}.get(out.dtype.itemsize) if is_floating(out.dtype) else None
     run = _accumulate if wide is None else _in_tiles
     if out.size:
         _shared(lambda x, out: run(ufunc, x, axis, out, wide or out.dtype), axis, x, out)
@@ -31,12 +28,12 @@ def _in_tiles(ufunc, x, axis, out, wide):
     """ufunc.accumulate in ``wide``; the lines of a tile go on where those before them ended."""
     xs, outs = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
     n = xs.shape[-1]
-    for index in _blocks(xs.shape[:-1], max(_TILE // n, 1)):
+    for index in blocks(xs.shape[:-1], max(_TILE // n, 1)):
         lines, results = xs[index], outs[index]
-        last = _scratch((*lines.shape[:-1], 1), wide, 0, 4)
+        last = scratch((*lines.shape[:-1], 1), wide, 0, 4)
         for i in range(0, n, _TILE):
             part = lines[..., i : i + _TILE]
-            tile, total = _scratch(part.shape, wide, 1, 4), _scratch(part.shape, wide, 2, 4)
+            tile, total = scratch(part.shape, wide, 1, 4), scratch(part.shape, wide, 2, 4)
             np.copyto(tile, part)
             if i:
                 ufunc(tile[..., :1], last, out=tile[..., :1])
@@ -49,12 +46,12 @@ def _shared(run, axis, *arrays):
     """``run(*parts)`` of the arrays, cut along the longest other axis for several cores."""
     first = arrays[0]
     other = max((a for a in range(first.ndim) if a != axis), key=first.shape.__getitem__, default=None)
-    if other is None or first.size < 2 * _GRAIN:
+    if other is None or first.size < 2 * GRAIN:
         run(*arrays)
         return
     lead = (slice(None),) * other
-    grain = max(_GRAIN // (first.size // first.shape[other]), 1)
-    _split(first.shape[other], lambda i, j: run(*[a[(*lead, slice(i, j))] for a in arrays]), grain=grain)
+    grain = max(GRAIN // (first.size // first.shape[other]), 1)
+    split(first.shape[other], lambda i, j: run(*[a[(*lead, slice(i, j))] for a in arrays]), grain=grain)
 
 
 def _accumulate(ufunc, x, axis, out, dtype):
@@ -73,7 +70,7 @@ def cumsum(x, axis, reverse, out):
     """out = running sums of x along ``axis``, from +0."""
     sums = _mirrored(out, axis, reverse)
     _run(np.add, _mirrored(x, axis, reverse), axis, sums)
-    if _is_floating(out.dtype) and not np.logical_and.reduce(_first(sums, axis), axis=None):  # it may be -0
+    if is_floating(out.dtype) and not np.logical_and.reduce(_first(sums, axis), axis=None):  # it may be -0
         np.add(out, 0, out=out)
 
 
@@ -128,7 +125,7 @@ def _through_zero(g, x, work, out):
 def _first_zero(x, start):
     """The place of the first 0 from ``start`` on in a line; its length where there is none."""
     for i in range(start, len(x), _TILE):
-        flag = _scratch(x[i : i + _TILE].shape, np.bool_, 0, 4)
+        flag = scratch(x[i : i + _TILE].shape, np.bool_, 0, 4)
         np.equal(x[i : i + _TILE], 0, out=flag)
         place = int(flag.argmax())
         if flag[place]:
@@ -150,18 +147,18 @@ def cumulative_extremum(x, axis, largest, out, index):
     (np.maximum if largest else np.minimum).accumulate(x, axis=axis, out=out)
     xs, outs, places = [np.moveaxis(a, axis, -1) for a in (x, out, index)]
     n = xs.shape[-1]
-    for block in _blocks(xs.shape[:-1], max(_TILE // n, 1)):
+    for block in blocks(xs.shape[:-1], max(_TILE // n, 1)):
         line, best, place = xs[block], outs[block], places[block]
         for i in range(0, n, _TILE):
             cut = (..., slice(i, i + _TILE))
-            seen, flag = _scratch(line[cut].shape, np.int64, 0, 4), _scratch(line[cut].shape, np.bool_, 1, 4)
-            position = _scratch(line[cut].shape[-1:], np.int64, 2, 4)
+            seen, flag = scratch(line[cut].shape, np.int64, 0, 4), scratch(line[cut].shape, np.bool_, 1, 4)
+            position = scratch(line[cut].shape[-1:], np.int64, 2, 4)
             position.fill(1)
             position[0] = i
             np.add.accumulate(position, out=position)
             np.equal(line[cut], best[cut], out=flag)
             np.multiply(flag, position, out=seen)
-            if _is_floating(x.dtype):
+            if is_floating(x.dtype):
                 np.isnan(line[cut], out=flag)
                 np.copyto(seen, position, where=flag)
             if i:
@@ -180,7 +177,7 @@ def logcumsumexp(x, axis, out):
 def logcumsumexp_backward(gy, x, y, axis, work, out):
     """out_i = the sum over k >= i of gy_k * e**(x_i - y_k): gy by sign, in logarithms; work has x's shape."""
     if out.dtype.itemsize < 8:
-        wide = np.float32 if _is_half(out.dtype) else np.float64
+        wide = np.float32 if is_half(out.dtype) else np.float64
         gy, x, y, out = (np.moveaxis(a, axis, -1) for a in (gy, x, y, out))
         _logcumsumexp_backward_wide(gy, x, y, wide, out)
         return
@@ -205,14 +202,14 @@ def _logcumsumexp_backward_wide(gy, x, y, wide, out):
     """:func:`logcumsumexp_backward` along the last axis in ``wide`` tiles, from the end; each goes on where the last ended."""
     n = x.shape[-1]
     signs = [sign for sign, least in ((1, gy.max(initial=0)), (-1, -gy.min(initial=0))) if not least <= 0]
-    for block in _blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
-        last = [_scratch((*x[block].shape[:-1], 1), wide, k, 6) for k in (0, 1)]
+    for block in blocks(x.shape[:-1], max(_TILE // max(n, 1), 1)):
+        last = [scratch((*x[block].shape[:-1], 1), wide, k, 6) for k in (0, 1)]
         for sums in last:
             sums.fill(-np.inf)
         for stop in range(n, 0, -_TILE):
             cut = (..., slice(max(stop - _TILE, 0), stop))
             g, xs, ys, target = (a[block][cut][..., ::-1] for a in (gy, x, y, out))
-            terms, total, result = (_scratch(g.shape, wide, k, 6) for k in (2, 3, 4))
+            terms, total, result = (scratch(g.shape, wide, k, 6) for k in (2, 3, 4))
             result.fill(0)
             for sign, sums in zip(signs, last, strict=False):
                 np.multiply(g, sign, out=terms, dtype=wide)

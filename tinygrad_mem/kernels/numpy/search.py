@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.threads import scratch as _scratch
+from .fast.threads import scratch
 
 _TILE = 1 << 15  # places in a tile: a quarter of the scratch
 
@@ -38,8 +38,8 @@ def _search(line, values, right, out):
     n = line.size
     for i in range(0, values.size, _TILE):
         value = values[i : i + _TILE]
-        place, probe, taken = [_scratch(value.shape, t, k, 4) for k, t in enumerate((np.int64, np.int64, line.dtype))]
-        flag, inside = _scratch((2, value.size), np.bool_, 3, 4)
+        place, probe, taken = [scratch(value.shape, t, k, 4) for k, t in enumerate((np.int64, np.int64, line.dtype))]
+        flag, inside = scratch((2, value.size), np.bool_, 3, 4)
         place.fill(0)
         step = 1 << (n.bit_length() - 1)
         while step:
@@ -92,8 +92,8 @@ def histogram(x, bounds, out):
     line, low, width = x.reshape(-1), bounds[0], bounds[1] - bounds[0]
     for i in range(0, line.size, _TILE):
         part = line[i : i + _TILE]
-        scaled, place, weight = [_scratch(part.shape, t, k, 4) for k, t in enumerate((x.dtype, np.int64, out.dtype))]
-        flag, other = _scratch((2, part.size), np.bool_, 3, 4)
+        scaled, place, weight = [scratch(part.shape, t, k, 4) for k, t in enumerate((x.dtype, np.int64, out.dtype))]
+        flag, other = scratch((2, part.size), np.bool_, 3, 4)
         np.greater_equal(part, low, out=flag)
         np.less_equal(part, bounds[1], out=other)
         np.logical_and(flag, other, out=flag)

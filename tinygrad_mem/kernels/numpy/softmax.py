@@ -9,12 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from ..formula import formula
-from .fast.halves import cast as _cast
+from .fast.halves import cast
 from .fast.lines import lines as _lines
-from .fast.lines import pieces as _pieces
-from .fast.lines import stat as _stat
-from .fast.lines import sum_lines as _sum_lines
-from .fast.threads import scratch as _scratch
+from .fast.lines import pieces, stat, sum_lines
+from .fast.threads import scratch
 
 
 def _wide(x):
@@ -23,24 +21,24 @@ def _wide(x):
 
 def _tile(like, wide, slot):
     """The array in which a tile is computed: ``like`` itself where it has the wide dtype, else scratch."""
-    return like if like.dtype == wide else _scratch(like.shape, wide, slot, 8)
+    return like if like.dtype == wide else scratch(like.shape, wide, slot, 8)
 
 
 def _finish(tile, target):
     if tile is not target:
-        _cast(tile, target)
+        cast(tile, target)
 
 
 def _statistics(part, wide):
     """The largest of each line, and the sum of e**(x - largest), in scratch slots 2 and 3."""
-    top, total = _stat(part, wide, 2), _stat(part, wide, 3)
+    top, total = stat(part, wide, 2), stat(part, wide, 3)
     np.maximum.reduce(part, axis=1, keepdims=True, out=top)
     total.fill(0)
-    for piece in _pieces(part):
-        tile = _scratch(part[:, piece].shape, wide, 0, 8)
+    for piece in pieces(part):
+        tile = scratch(part[:, piece].shape, wide, 0, 8)
         np.subtract(part[:, piece], top, out=tile, dtype=wide)
         np.exp(tile, out=tile)
-        _sum_lines(tile, total)
+        sum_lines(tile, total)
     return top, total
 
 
@@ -67,25 +65,25 @@ def softmax(x, out):
 
     def add_up(part, target, top, total):
         """total = the sums of the powers, which stay in target where that has the wide dtype."""
-        sums = total if part.shape[1] <= _LONG else _stat(part, np.float64, 4)
+        sums = total if part.shape[1] <= _LONG else stat(part, np.float64, 4)
         sums.fill(0)
-        for piece in _pieces(part):
+        for piece in pieces(part):
             tile = _tile(target[:, piece], wide, 0)
             powers(part[:, piece], top, tile)
-            _sum_lines(tile, sums)
+            sum_lines(tile, sums)
         if sums is not total:
             np.copyto(total, sums, casting="unsafe")
 
     def run(a, b):
-        part, target, total, top = x[a, :, b], out[a, :, b], _stat(x[a, :, b], wide, 3), None
+        part, target, total, top = x[a, :, b], out[a, :, b], stat(x[a, :, b], wide, 3), None
         calm = np.maximum.reduce(part, axis=None) <= _CALM
         if calm:
             add_up(part, target, None, total)
         if not calm or not np.minimum.reduce(total, axis=None) >= _LEAST:
-            top = np.maximum.reduce(part, axis=1, keepdims=True, out=_stat(part, wide, 2))
+            top = np.maximum.reduce(part, axis=1, keepdims=True, out=stat(part, wide, 2))
             add_up(part, target, top, total)
         np.divide(1, total, out=total)
-        cuts = _pieces(part)
+        cuts = pieces(part)
         for piece in cuts:
             tile = _tile(target[:, piece], wide, 0)
             if len(cuts) > 1 and out.dtype != wide:  # else the powers are still there
@@ -104,7 +102,7 @@ def log_softmax(x, out):
         part = x[a, :, b]
         top, total = _statistics(part, wide)
         np.log(total, out=total)
-        for piece in _pieces(x[a, :, b]):
+        for piece in pieces(x[a, :, b]):
             target = out[a, piece, b]
             tile = _tile(target, wide, 0)
             np.subtract(part[:, piece], top, out=tile, dtype=wide)
@@ -121,18 +119,18 @@ def softmax_backward(gy, y, out):
 
     def run(a, b):
         grad, part, target = gy[a, :, b], y[a, :, b], out[a, :, b]
-        total = _stat(part, wide, 3)
+        total = stat(part, wide, 3)
         total.fill(0)
-        for piece in _pieces(part):
+        for piece in pieces(part):
             if part.shape[2] == 1 and part.dtype == grad.dtype == wide:
-                more = _stat(part, wide, 5)
+                more = stat(part, wide, 5)
                 np.vecdot(grad[:, piece, 0], part[:, piece, 0], out=more[:, 0, 0])
                 np.add(total, more, out=total)
                 continue
-            tile = _scratch(part[:, piece].shape, wide, 0, 8)
+            tile = scratch(part[:, piece].shape, wide, 0, 8)
             np.multiply(grad[:, piece], part[:, piece], out=tile, dtype=wide)
-            _sum_lines(tile, total)
-        for piece in _pieces(part):
+            sum_lines(tile, total)
+        for piece in pieces(part):
             tile = _tile(target[:, piece], wide, 0)
             np.subtract(grad[:, piece], total, out=tile, dtype=wide)
             np.multiply(tile, part[:, piece], out=tile)
@@ -147,13 +145,13 @@ def log_softmax_backward(gy, y, out):
     wide = _wide(y)
 
     def run(a, b):
-        total = _stat(y[a, :, b], wide, 3)
+        total = stat(y[a, :, b], wide, 3)
         total.fill(0)
-        for piece in _pieces(y[a, :, b]):
-            _sum_lines(gy[a, piece, b], total)
-        for piece in _pieces(y[a, :, b]):
+        for piece in pieces(y[a, :, b]):
+            sum_lines(gy[a, piece, b], total)
+        for piece in pieces(y[a, :, b]):
             target = out[a, piece, b]
-            tile = _scratch(target.shape, wide, 0, 8)
+            tile = scratch(target.shape, wide, 0, 8)
             np.copyto(tile, y[a, piece, b])
             np.exp(tile, out=tile)
             np.multiply(tile, total, out=tile)

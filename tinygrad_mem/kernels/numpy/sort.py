@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from ...dtypes import is_floating as _is_floating
+from ...dtypes import is_floating
 from ..formula import formula
-from .fast.halves import cast as _cast
-from .fast.threads import scratch as _scratch
-from .fast.threads import split as _split
-from .fast.tiles import blocks as _blocks
+from .fast.halves import cast
+from .fast.threads import scratch, split
+from .fast.tiles import blocks
 from .index import gather as _gather
 from .index import scatter as _scatter
 from .index import scatter_add as _scatter_add
@@ -47,16 +46,16 @@ def order(x, axis, start, stop, descending, work, out):
 
     def part(i, j):
         lead = (j - i, *lines.shape[1:-1])
-        for index in _blocks(lead, max(_TILE // lines.shape[-1], 1)):
+        for index in blocks(lead, max(_TILE // lines.shape[-1], 1)):
             one(lines[i:j][index], start, stop, descending, work, outs[i:j][index])
 
-    _split(lines.shape[0], part, grain=max(_TILE // max(x.size // lines.shape[0], 1), 1))
+    split(lines.shape[0], part, grain=max(_TILE // max(x.size // lines.shape[0], 1), 1))
 
 
 def _order_wide(x, start, stop, descending, work, out):
     n = x.shape[-1]
     if work is None:
-        numbers, keys, order = [_scratch(x.shape, np.int64, slot, 4) for slot in range(3)]
+        numbers, keys, order = [scratch(x.shape, np.int64, slot, 4) for slot in range(3)]
     else:
         numbers, keys, order = work.view(np.int64)[: 3 * n].reshape(3, *x.shape)
     _as_integers(x, keys, order, numbers)
@@ -82,7 +81,7 @@ _LOW, _LOWEST = 0xFFFFFFFF, np.iinfo(np.int64).min
 
 def _as_integers(x, sign, flag, out):
     """out = int64 of the same order as x of 64 bits; sign and flag are buffers of its size."""
-    if not _is_floating(x.dtype):
+    if not is_floating(x.dtype):
         np.copyto(out, x)
         return
     number, flag = out.view(np.float64), _first_bools(flag)
@@ -130,7 +129,7 @@ def _sorted_part(keys, start, stop):
 
 def _order_packed(x, start, stop, descending, work, out):
     n = x.shape[-1]
-    keys = _scratch(x.shape, np.int64, 0, 4) if work is None else work.view(np.int64)[:n].reshape(x.shape)
+    keys = scratch(x.shape, np.int64, 0, 4) if work is None else work.view(np.int64)[:n].reshape(x.shape)
     for i in range(0, n, _TILE):
         _pack(x[..., i : i + _TILE], i, descending, keys[..., i : i + _TILE])
     np.bitwise_and(_sorted_part(keys, start, stop), _LOW, out=out)
@@ -138,14 +137,14 @@ def _order_packed(x, start, stop, descending, work, out):
 
 def _pack(x, first, descending, keys):
     """keys = x as a 32-bit integer of the same order, then its position; ``first`` is the position of the first."""
-    if _is_floating(x.dtype):
-        t = _scratch(x.shape, np.float32, 1, 4)
-        _cast(x, t)
+    if is_floating(x.dtype):
+        t = scratch(x.shape, np.float32, 1, 4)
+        cast(x, t)
         np.add(t, 0.0, out=t)  # -0 becomes 0: they are equal
-        flag = _scratch(x.shape, np.bool_, 2, 4)
+        flag = scratch(x.shape, np.bool_, 2, 4)
         np.isnan(t, out=flag)
         np.copyto(t, np.nan, where=flag)  # a nan with a sign bit too
-        bits, sign = t.view(np.int32), _scratch(x.shape, np.int32, 2, 4)
+        bits, sign = t.view(np.int32), scratch(x.shape, np.int32, 2, 4)
         np.right_shift(bits, 31, out=sign)
         np.bitwise_and(sign, 0x7FFFFFFF, out=sign)
         np.bitwise_xor(bits, sign, out=bits)
@@ -160,7 +159,7 @@ def _pack(x, first, descending, keys):
 
 def _count_up(first, step, count, slot):
     """first, first + step, ... in scratch."""
-    line = _scratch((count,), np.int64, slot, 4)
+    line = scratch((count,), np.int64, slot, 4)
     line.fill(step)
     line[0] = first
     np.add.accumulate(line, out=line)
