@@ -19,12 +19,11 @@ config = SimpleNamespace()
 """Switches may be set, and change nothing."""
 
 
-def graph_break(msg: str = "") -> None:
+def graph_break(*args: Any, **kwargs: Any) -> None:
     """Do nothing: there is no graph."""
 
 
-def mark_static_address(t: Any, guard: bool = True) -> None:
-    """Do nothing: there is no graph."""
+mark_static_address = graph_break
 
 
 def is_compile_supported(device_type: Any) -> bool:

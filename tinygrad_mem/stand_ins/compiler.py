@@ -34,14 +34,7 @@ def is_compiling() -> bool:
     return False
 
 
-def is_dynamo_compiling() -> bool:
-    """Return False: no compiler traces this."""
-    return False
-
-
-def is_exporting() -> bool:
-    """Return False: nothing is exported."""
-    return False
+is_dynamo_compiling = is_exporting = is_compiling
 
 
 def disable(fn: Any = None, recursive: bool = True, **kwargs: Any) -> Any:
@@ -54,17 +47,14 @@ def allow_in_graph(fn: F) -> F:
     return fn
 
 
-def assume_constant_result(fn: F) -> F:
-    """Return the function itself."""
-    return fn
-
-
-def cudagraph_mark_step_begin() -> None:
-    """Do nothing: no graphs of kernels are kept."""
+assume_constant_result = allow_in_graph
 
 
 def reset() -> None:
-    """Do nothing: no compiled code is kept."""
+    """Do nothing: no compiled code or graph of kernels is kept."""
+
+
+cudagraph_mark_step_begin = reset
 
 
 __getattr__ = _absent.refuses("compiler")

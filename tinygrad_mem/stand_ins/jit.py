@@ -19,13 +19,11 @@ class ScriptModule(Module):
 
 
 def is_scripting() -> bool:
-    """Return False: TorchScript compiles nothing."""
+    """Return False: TorchScript compiles nothing, and traces no calls."""
     return False
 
 
-def is_tracing() -> bool:
-    """Return False: no calls are traced."""
-    return False
+is_tracing = is_scripting
 
 
 def script(obj: F, *args: Any, **kwargs: Any) -> F:
@@ -38,19 +36,7 @@ def unused(fn: F) -> F:
     return fn
 
 
-def export(fn: F) -> F:
-    """Return the function itself."""
-    return fn
-
-
-def script_method(fn: F) -> F:
-    """Return the method itself."""
-    return fn
-
-
-def script_if_tracing(fn: F) -> F:
-    """Return the function itself: nothing is traced."""
-    return fn
+export = script_method = script_if_tracing = _overload = _overload_method = _script_if_tracing = unused
 
 
 def ignore(drop: Any = False, **kwargs: Any) -> Any:
@@ -61,13 +47,6 @@ def ignore(drop: Any = False, **kwargs: Any) -> Any:
 def annotate(the_type: Any, the_value: F) -> F:
     """Return the value itself."""
     return the_value
-
-
-def _overload(fn: F) -> F:
-    return fn
-
-
-_overload_method, _script_if_tracing = _overload, script_if_tracing
 
 
 def _assert(condition: Any, message: str) -> None:
