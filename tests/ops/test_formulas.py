@@ -171,12 +171,13 @@ def arguments_beside_rows() -> dict[str, tuple]:
     codes, top = np.arange(8, dtype=np.uint8), np.ones(2, np.float32)
     work = np.empty(kernels.matmul_workspace((2, 2), (2, 2), half.dtype), np.uint8)
     bits = ("bitwise_or", "bitwise_xor", "left_shift", "right_shift")
-    tests = ("greater_equal", "less_equal", "logical_or", "logical_xor")
+    tests = ("greater_equal", "less_equal", "not_equal", "logical_or", "logical_xor")
     p, g = np.linspace(-1, 1, 16, dtype=np.float32).reshape(2, 8)
     return {
         **{name: (numbers, others, numbers.copy()) for name in bits},
         **{name: (numbers, others, flags.copy()) for name in tests},
         "isinf": (x, flags.copy()),
+        "logical_not": (x, flags.copy()),
         "matmul_add": (half, half, half, 2.0, 3.0, work, half.copy()),
         "unscale": (x.copy(), 0.5, np.zeros((), np.float32)),
         "adam8bit_step": (p.copy(), g, codes, top, codes.copy(), top.copy(), 4, 0.1, 0.9, 0.99, 1e-8, 0.5, 0.0, 1.0, False),

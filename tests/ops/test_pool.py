@@ -130,14 +130,6 @@ def test_max_unpool_of_what_was_pooled(data, n, dtype):
     against_torch(lambda x: both(F, x), lambda x: both(T, x), values_of((*lead, *sizes), False), dtype)
 
 
-@given(geometries(False), st.sampled_from([1, 2, 3.0, 4, float("inf"), -float("inf")]), st.booleans())
-def test_lp_pool(geometry, norm, by_default):
-    shape, n, kernel, stride, _, _, ceil_mode = geometry
-    assume(all(s >= k for s, k in zip(shape[-n:], kernel, strict=True)))
-    x = [np.abs(a) + 0.1 for a in values_of(shape, False)]
-    against_torch(*pair(f"lp_pool{n}d", norm, kernel if n > 1 else kernel[0], None if by_default else stride, ceil_mode), x)
-
-
 def test_adaptive_none_keeps_the_size():
     against_torch(*pair("adaptive_avg_pool2d", (None, 2)), values_of((2, 5, 7), False))
 
