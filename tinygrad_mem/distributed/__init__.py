@@ -6,8 +6,12 @@
 
 from .. import absent as _absent
 from . import checkpoint as checkpoint
+from . import context_parallel as context_parallel
 from . import fsdp as fsdp
 from . import optim as optim
+from . import pipelining as pipelining
+from . import regions as regions
+from . import tensor as tensor
 from .collectives import all_gather as all_gather
 from .collectives import all_gather_into_tensor as all_gather_into_tensor
 from .collectives import all_reduce as all_reduce
