@@ -9,7 +9,7 @@ import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import passes
 from tinygrad_mem import memory, nn
-from tinygrad_mem.distributed.fsdp import fully_shard
+from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.memory import Category
 
 
@@ -66,3 +66,23 @@ def test_a_deleted_model_leaves_no_memory():
 
     found = memory.predict(made_and_deleted, world_size=2)
     assert found.by_category("deleted") == {}
+
+
+def test_casts_of_autocast_stay_whole_and_those_of_a_policy_do_not():
+    def run(policy: bool) -> None:
+        dist.init_process_group()
+        layers = [nn.Linear(64, 64, bias=False) for _ in range(4)]
+        options = {"mp_policy": MixedPrecisionPolicy(param_dtype=tm.bfloat16)} if policy else {}
+        model = nn.Sequential(*[fully_shard(layer, **options) for layer in layers])
+        fully_shard(model, **options)
+        with tm.autocast("cpu", dtype=tm.bfloat16, enabled=not policy):
+            loss = model(tm.zeros(1, 64)).sum()
+        memory.mark("forward ends")
+        loss.backward()
+
+    cast = 2 * 64 * 64  # of each weight but the first, whose input needs no gradient
+    for policy, casts in ((False, 3 * cast), (True, 0)):
+        at = memory.predict(run, policy, world_size=4).by_category("forward ends")
+        assert at[Category.PARAMETER] == 4 * 4 * 64 * 64 // 4
+        assert at.get(Category.WEIGHT_CAST, 0) == casts
+        assert Category.COMMUNICATION not in at

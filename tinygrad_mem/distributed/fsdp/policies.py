@@ -14,6 +14,8 @@ from ...errors import DTypeError
 class MixedPrecisionPolicy:
     """The dtypes of a unit. The optimizer sees the parameters in their own dtype, such as float32, which are the masters.
 
+    It takes the place of ``autocast``, under which the casts of weights stay whole on each rank until backward has used them.
+
     Attributes:
         param_dtype: of the gathered parameters, and so of the forward and backward; by default their own.
         reduce_dtype: in which gradients are added up; by default that of the gradients. It also holds in accumulation

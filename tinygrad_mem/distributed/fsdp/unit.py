@@ -166,10 +166,8 @@ class Unit:
         self._use()
         self.gather()
         before = None if self.before is None else self.before()
-        if self.next_backward:
-            _start(self.next_backward)
-        elif before is not None and before.due:
-            before.start()
+        ahead = [self.before] if self.before is not None and before is not None and before.due else []
+        _start(self.next_backward or ahead)
 
     def _leave(self) -> None:
         """Backward has passed the inputs of the module."""
@@ -310,10 +308,11 @@ class UnitBorder(Op):
 
 
 def _start(units: list[weakref.ref[Unit]]) -> None:
-    """Begin to gather units that will be needed next."""
+    """Begin to gather units that will be needed next; the end of a backward drops those that it did not need."""
     for reference in units:
         unit = reference()
         if unit is not None:
+            unit._use()
             unit.start()
 
 
