@@ -16,6 +16,7 @@ from tinygrad_mem.distributed.pipelining import PipelineStage, Schedule1F1B, Sch
 from tinygrad_mem.memory import Category
 
 WIDTH = 128
+WEIGHTS = 4 * (WIDTH * WIDTH + WIDTH)  # bytes of a stage
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -40,6 +41,7 @@ def train(schedule: Any, count: int, each: int = 1) -> None:
     runs = made(schedule, count, each)
     x = tm.zeros(count, WIDTH)
     runs.step(*([x] if dist.get_rank() == 0 else []), target=x, return_outputs=False)
+    memory.mark("the step ends")
 
 
 def under_way(said: memory.Track) -> int:
@@ -68,11 +70,13 @@ def test_micro_batches_under_way_through_several_stages():
 def test_nothing_is_kept_that_nobody_needs():
     """At the end only parameters and their gradients; one received input for each micro-batch under way, and what is sent."""
     size, count = 3, 6
+    message = WIDTH * 4
     for i in range(size):
         said = memory.predict(train, Schedule1F1B, count, world_size=size, rank=i)
-        end = said.by_category("end")
+        end = said.by_category("the step ends")
         assert set(end) <= {Category.PARAMETER, Category.GRADIENT, Category.INPUT}
-        message, most = WIDTH * 4, int(said.timeline().bytes(Category.COMMUNICATION).max())
+        assert said.timeline().bytes(Category.TEMPORARY).max() < 4 * message + WEIGHTS  # outputs are not among them
+        most = int(said.timeline().bytes(Category.COMMUNICATION).max())
         kept = 0 if i == 0 else min(size - i, count)  # received inputs
         assert message * kept < most <= message * (kept + 2)
 

@@ -298,6 +298,7 @@ class MeshTraining:
         kind = ScheduleInterleaved1F1B if mesh.chunks > 1 else ScheduleGPipe if mesh.gpipe else Schedule1F1B
         self.schedule = kind(steps if mesh.chunks > 1 else steps[0], mesh.count, self.stages[-1].loss)  # type: ignore[arg-type]
         parameters = [p for layers in self.stages for p in layers.parameters()]
+        self.shares = copies.size(1) > 1
         options: dict[str, Any] = {"master_weights": True} if dtype.itemsize == 2 else {}
         self.optimizer = (rule or optim.AdamW)(parameters, lr=1e-4, **options)
 
@@ -319,7 +320,9 @@ class MeshTraining:
         given = [tokens] if self.stages[0].first else []
         self.schedule.step(*given, target=targets, losses=losses, return_outputs=False)
         self.optimizer.step()
-        self.optimizer.zero_grad()
+        self.optimizer.zero_grad(
+            set_to_none=not self.shares
+        )  # gradients stay views of their buckets, in which micro-batches add
 
 
 def train(name: str, mesh: Mesh, steps: int = 1, **changes: Any) -> None:
