@@ -560,7 +560,11 @@ def test_a_tensor_may_be_used_on_a_stream():
         x.record_stream(torch.cuda.current_stream())
 
     own = vars(torch.Tensor).get("record_stream")
-    assert pytorch.predict(run).peak == 512
+    track = pytorch.predict(run)
+    assert track.peak == 512
+    (note,) = track.notes
+    assert "several streams were predicted as one: " in note
+    assert pytorch.predict(lambda: torch.ones(1, device=GPU).record_stream(torch.cuda.current_stream())).notes == []
     assert vars(torch.Tensor).get("record_stream") is own
 
 

@@ -15,13 +15,17 @@ from ...interrupts import context
 from ..cards import GraphicsCard
 from .ledger import Ledger
 
+_STREAMS = (
+    "several streams were predicted as one: PyTorch's allocator caches memory for each, and a block that another stream uses "
+    "waits for it, so more may be reserved; the bytes in use are the same"
+)
 _OF_ACCELERATORS = (
     "memory_stats", "memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved",
     "reset_peak_memory_stats", "empty_cache",
 )  # fmt: skip
 _WITHOUT_EFFECT = (
     "init", "_lazy_init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
-    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction", "set_stream",
+    "set_rng_state_all", "ipc_collect", "reset_accumulated_memory_stats", "set_per_process_memory_fraction",
 )  # fmt: skip
 
 
@@ -31,10 +35,12 @@ class Card:
     Args:
         card: the model.
         capacity: bytes; ``None``: the program hears of the model's, and may have more.
+        note: hears what is assumed.
     """
 
-    def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None) -> None:
+    def __init__(self, ledger: Ledger, card: GraphicsCard, capacity: int | None, note: Callable[[str], None]) -> None:
         self._ledger, self._card, self._capacity = ledger, card, capacity or card.bytes
+        self.stream = type("Stream", (_Stream,), {"used": lambda stream: note(_STREAMS)})
 
     def answers(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch.cuda`` by name."""
@@ -65,10 +71,11 @@ class Card:
             "default_stream": lambda device=None: _Stream(),
             "get_rng_state": lambda device="cuda": torch.empty(16, dtype=torch.uint8),
             "get_rng_state_all": lambda: [torch.empty(16, dtype=torch.uint8)],
-            "Stream": _Stream,
+            "Stream": self.stream,
             "Event": _Event,
-            "stream": lambda stream: contextlib.nullcontext(),
+            "stream": lambda stream: contextlib.nullcontext() if stream is None else stream,
             "device": _Device,
+            "set_stream": lambda stream: stream.used(),
             **dict.fromkeys(_WITHOUT_EFFECT, _nothing),
         }
 
@@ -116,7 +123,11 @@ class _Stream:
             raise AttributeError(name)
         return _nothing
 
+    def used(self) -> None:
+        """Something is done on it."""
+
     def __enter__(self) -> _Stream:
+        self.used()
         return self
 
     def __exit__(self, *exc: object) -> None:
@@ -223,8 +234,10 @@ def gpu(card: Card) -> Iterator[None]:
         patched(torch.cuda.memory, {**answers, **without}),
         patched(torch.accelerator, accelerator),
         patched(torch.cuda.nvtx, dict.fromkeys(("range_push", "range_pop", "mark"), _nothing)),
-        patched(torch, {"Generator": _generator, "Stream": _Stream, "Event": _Event}),
-        patched(_functions, {"_get_stream": _Stream}),  # it keeps what it makes
-        patched(torch.Tensor, {"record_stream": _nothing}),  # PyTorch looks at the stream before the mode sees the call
+        patched(torch, {"Generator": _generator, "Stream": card.stream, "Event": _Event}),
+        patched(_functions, {"_get_stream": lambda device: card.stream().__enter__()}),  # DataParallel's own, for copies
+        patched(
+            torch.Tensor, {"record_stream": lambda tensor, stream: stream.used()}
+        ),  # PyTorch looks at the stream before the mode sees the call
     ):
         yield

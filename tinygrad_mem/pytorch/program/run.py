@@ -57,7 +57,7 @@ def run_program(
     roles = Roles(ledger, places, watch.find)
     refused = ""
     with unchanged(), _words(places), ExitStack() as stack:
-        for part in _parts(watch, roles, Card(ledger, card, capacity)):
+        for part in _parts(watch, roles, Card(ledger, card, capacity, watch.note)):
             stack.enter_context(part)
         if place is not None:
             watch.processes = Processes(watch, *place)
