@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -113,3 +114,68 @@ def test_the_peak_of_a_training_step_is_the_recorded_one() -> None:
         if began and event.kind is Kind.MALLOC and event.requested != START:
             most = max(most, sum(live.values()))
     assert most - began == 1_918_013_444
+
+
+# --- other sizes, beside PyTorch's own engine on the CPU ------------------------------------------------------------------
+
+
+def step_of(size: Size, batch: int, device: str) -> None:
+    """A step after one that makes the optimizer's state; a block of ``START`` bytes marks where it begins."""
+    model = Model(size, device)
+    optimizer = AdamW(model.parameters())
+    ids = torch.zeros(batch, size.context, dtype=torch.int64, device=device)
+
+    def step() -> None:
+        logits = model(ids)
+        cross_entropy(logits, ids).backward()
+        optimizer.step()
+
+    for number in range(2):
+        optimizer.zero_grad()
+        if number:
+            torch.empty(START, dtype=torch.uint8, device=device)
+        step()
+
+
+def measured(run: Callable[[], None]) -> list[tuple[str, int, int, str]]:
+    """Requests and ends of PyTorch's CPU allocator in a real run, from its profiler."""
+    with torch.profiler.profile(profile_memory=True, activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        run()
+    found: list[Any] = []
+    rest: list[Any] = list(profile.profiler.kineto_results.experimental_event_tree())  # type: ignore[union-attr]
+    while rest:
+        event = rest.pop()
+        rest.extend(event.children)
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            found.append(event)
+    found.sort(key=lambda event: event.start_time_ns)
+    return [
+        ("ask" if e.extra_fields.alloc_size > 0 else "end", e.extra_fields.ptr, e.extra_fields.alloc_size, "") for e in found
+    ]
+
+
+def from_the_mark_on(events: list[tuple[str, int, int, str]]) -> list[Event]:
+    """Without the numbers that the CPU's kernels make into tensors, and without what sorts the gradient of the embedding."""
+    kept: list[tuple[str, int, int]] = []
+    left_out: set[int] = set()
+    for kind, address, size, op in events:
+        if kind == "ask" and (size <= 8 or op == "_index_put_impl_" or size == CUBLAS):
+            left_out.add(address)
+        elif kind == "end" and address in left_out:
+            left_out.remove(address)
+        else:
+            kept.append((kind, address, size))
+    begin = next(place for place, event in enumerate(kept) if event[2] == START)
+    return numbered(kept[begin:])
+
+
+@pytest.mark.parametrize(("batch", "tokens"), [(1, 5), (1, 64), (4, 16)])
+@pytest.mark.parametrize(("width", "heads"), [(16, 2), (24, 3)])
+def test_other_sizes_ask_and_end_as_pytorchs_engine_does(batch: int, tokens: int, width: int, heads: int) -> None:
+    size = Size(53, width, 2, heads, 4 * width, tokens)
+    kinds = {Kind.MALLOC: "ask", Kind.FREE: "end"}
+    log = pytorch.predict(step_of, size, batch, "cuda").log
+    ours = from_the_mark_on([(kinds[e.kind], e.address, e.requested, e.op) for e in log if e.kind in kinds])
+    theirs = from_the_mark_on(measured(lambda: step_of(size, batch, "cpu")))
+    assert len(ours) > 1000
+    assert ours == theirs

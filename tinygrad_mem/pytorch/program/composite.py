@@ -82,3 +82,35 @@ def batch_norm(
         input = input.contiguous(memory_format=layout or torch.contiguous_format)
         return aten.cudnn_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
     return aten.native_batch_norm(input, weight, bias, running_mean, running_var, training, momentum, eps)[0]
+
+
+class _FusedRMSNorm(torch.autograd.Function):
+    """One kernel that saves its input and a number of each row. Source: ``cuda/layer_norm_kernel.cu``,
+    ``_fused_rms_norm_cuda``."""
+
+    @staticmethod
+    def forward(ctx: Any, input: torch.Tensor, weight: torch.Tensor | None, dims: int) -> tuple[torch.Tensor, torch.Tensor]:
+        dense = input.contiguous()
+        made = torch.empty_like(dense)
+        wide = torch.float32 if input.dtype in (torch.float16, torch.bfloat16) else input.dtype
+        scale = input.new_empty(*input.shape[: input.dim() - dims], *[1] * dims, dtype=wide)
+        ctx.save_for_backward(input, weight, scale)
+        ctx.mark_non_differentiable(scale)
+        ctx.set_materialize_grads(False)
+        return made, scale
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor, *_: Any) -> tuple[torch.Tensor | None, ...]:
+        input, weight, _scale = ctx.saved_tensors
+        dense = input.contiguous(), grad.contiguous()
+        first = torch.empty_like(dense[0]) if ctx.needs_input_grad[0] else None
+        second = torch.empty_like(weight) if ctx.needs_input_grad[1] else None
+        return first, second, None
+
+
+@_composite(*["_fused_rms_norm"] * hasattr(aten, "_fused_rms_norm"))
+def fused_rms_norm(
+    input: torch.Tensor, normalized_shape: list[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Source: ``aten/src/ATen/native/layer_norm.cpp``, ``rms_norm_symint``: since PyTorch 2.9."""
+    return _FusedRMSNorm.apply(input, weight, len(normalized_shape))  # type: ignore[return-value]

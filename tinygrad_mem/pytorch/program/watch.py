@@ -41,6 +41,10 @@ _RESIZE = aten.resize_.default
 _RESIZES = {_RESIZE, aten.resize_as_.default, *SETS}
 _LIFT = aten.lift_fresh.default  # ``torch.tensor`` made a real one, unseen
 _COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_WITHOUT_GRAD = torch._C.DispatchKey.CompositeExplicitAutograd
+_OF_OTHERS = {aten.binary_cross_entropy_with_logits.default, aten.addr.default}  # on a GPU, with temporaries
+_COUNTED = ("aten", "prim", "prims")
+_LOG_SIGMOID = aten.log_sigmoid_forward.default
 
 
 class Watch(TorchDispatchMode):
@@ -108,9 +112,16 @@ class Watch(TorchDispatchMode):
                 made = func.decompose(*args, **kwargs) if ours is None else ours(*args, **kwargs)
             if made is not NotImplemented:
                 return made
+        if func in _OF_OTHERS and self.device.type == "cuda" and _on_gpu(args[0]):
+            with self:
+                return func._op_dk(_WITHOUT_GRAD, *args, **kwargs)
+        if func.namespace not in _COUNTED and any(map(_on_gpu, _flat(args))):
+            self.note(f"{func}: an op that PyTorch's tables do not have. What it takes beside its results is not counted")
         func, args = self.in_place.op(func, args)
         number = self.numbers.before(func, args, kwargs)
         made = self._alone(func, args, kwargs) if self.device.type == "cpu" else self._results.of(func, args, kwargs)
+        if func is _LOG_SIGMOID and _on_gpu(args[0]):
+            made = made[0], made[0].new_empty(0)  # only the CPU's kernel has a buffer
         if func in _RESIZES:
             self._resized(args[0])
         self._ask(func, args, kwargs, made)

@@ -7,6 +7,7 @@ from math import prod
 import torch
 
 from .call import KernelCall, accumulated, nbytes, row, up
+from .reductions import reduce
 
 _LAST = (torch.channels_last, torch.channels_last_3d)
 
@@ -145,6 +146,35 @@ def nll_loss(call: KernelCall) -> None:
     for name in ("target", "weight") if "2d" not in call.func._schema.name else ("self", "target", "weight"):
         if isinstance(call.get(name), torch.Tensor):
             call.contiguous(call[name])
+
+
+@row(
+    "mse_loss", "smooth_l1_loss", "huber_loss",
+    takes="with a reduction: the losses of all elements, and what their sum stages",
+    source="aten/src/ATen/native/Loss.cpp, mse_loss_out, smooth_l1_loss_out, huber_loss",
+)  # fmt: skip
+def losses(call: KernelCall) -> None:
+    if call["reduction"] == 0:
+        return
+    late = "huber" in call.func._schema.name  # asks for its result in the end
+    if not late:
+        call.result(0)
+    shape = torch.broadcast_shapes(call["self"].shape, call["target"].shape)
+    each = call.outs[0].new_empty(shape)
+    call.ask(nbytes(each), "TEMPORARY")
+    if late:
+        call.result(0)
+    reduce(call, each, None, accumulated(each.dtype))
+
+
+@row(
+    "binary_cross_entropy", "soft_margin_loss",
+    takes="with a reduction: the result holds the losses of all elements as long as it lives, and once more a number",
+    source="aten/src/ATen/native/cuda/Loss.cu, binary_cross_entropy_out_cuda; Loss.cpp, soft_margin_loss_out",
+)  # fmt: skip
+def binary_cross_entropy(call: KernelCall) -> None:
+    if call["reduction"]:
+        call.bound(nbytes(call["self"]), "a loss keeps the losses of all elements while it lives")
 
 
 @row(

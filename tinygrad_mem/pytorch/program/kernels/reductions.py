@@ -261,6 +261,22 @@ def moments(call: KernelCall) -> None:
 
 
 @row(
+    "logsumexp",
+    takes="the largest values, their size and a mask of them; the difference to them, as large as the input, before the result",
+    source="aten/src/ATen/native/ReduceOps.cpp, logsumexp_out_impl",
+)
+def log_sum_exp(call: KernelCall) -> None:
+    tensor, out = call["self"], call.outs[0]
+    call.ask(nbytes(out), "TEMPORARY")
+    size, mask = call.ask(nbytes(out), "TEMPORARY"), call.ask(prod(out.shape), "TEMPORARY")
+    call.free(mask, size)
+    difference = call.ask(prod(tensor.shape) * out.element_size(), "TEMPORARY")
+    call.result(0)
+    reduce(call, tensor, call["dim"], accumulated(out.dtype))
+    call.free(difference)
+
+
+@row(
     "_foreach_norm",
     takes="before its results: of each tensor one number of float32 for each 65,536 elements that the longest tensor has",
     source="aten/src/ATen/native/cuda/ForeachReduceOp.cu, foreach_tensor_norm_cuda",

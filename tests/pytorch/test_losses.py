@@ -1,0 +1,87 @@
+"""Losses and norms as CUDA's kernels run them: what is asked for beside results, and what is saved for backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tinygrad_mem import pytorch
+from tinygrad_mem.memory import Kind
+
+START = 77_777
+
+
+def events(run: Callable[[], Any]) -> str:
+    """``"+96 -0"``: 96 bytes are asked for, and the first of these requests ends."""
+    numbers: dict[int, int] = {}
+    found: list[str] = []
+    began = False
+    for event in pytorch.predict(run).log:
+        if event.kind is Kind.MALLOC and began:
+            numbers[event.address] = len([each for each in found if each[0] == "+"])
+            found.append(f"+{event.requested}")
+        elif event.kind is Kind.FREE and event.address in numbers:
+            found.append(f"-{numbers.pop(event.address)}")
+        began |= event.requested == START
+    return " ".join(found)
+
+
+def mark() -> None:
+    torch.empty(START, dtype=torch.uint8, device="cuda")
+
+
+@pytest.mark.parametrize(
+    ("loss", "expected"),
+    [
+        (F.mse_loss, "+4 +1024 -1 -0"),  # the number, then the losses of all elements
+        (F.smooth_l1_loss, "+4 +1024 -1 -0"),
+        (F.huber_loss, "+1024 +4 -0 -1"),
+        (lambda x, y: F.mse_loss(x, y, reduction="none"), "+1024 -0"),
+        # the logarithm of the sigmoid, 1 - target of which the losses are made, the mean
+        (F.binary_cross_entropy_with_logits, "+1024 +1024 +4 -1 -0 -2"),
+        # the largest, their size and a mask, and x less the largest, before the result
+        (lambda x, _: torch.logsumexp(x, 0), "+32 +32 +8 -2 -1 +1024 +32 -3 -0 -4"),
+    ],
+)
+def test_a_loss_asks_for_the_losses_of_all_elements_too(loss: Callable[..., Any], expected: str):
+    def run() -> None:
+        x, y = (torch.empty(32, 8, device="cuda") for _ in range(2))
+        mark()
+        loss(x, y)
+
+    assert events(run) == expected
+
+
+@pytest.mark.parametrize("loss", [F.binary_cross_entropy, F.soft_margin_loss])
+def test_a_loss_that_keeps_what_it_summed_says_so(loss: Callable[..., Any]):
+    found = pytorch.predict(lambda: loss(*(torch.empty(32, 8, device="cuda") for _ in range(2)))).unknown
+    assert list(found.values()) == [1024]
+
+
+@pytest.mark.skipif(not hasattr(torch.ops.aten, "_fused_rms_norm"), reason="before PyTorch 2.9")
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.bfloat16, 2)])
+def test_an_rms_norm_is_one_kernel_that_keeps_its_input_and_a_number_of_each_row(dtype: torch.dtype, width: int):
+    def run() -> None:
+        norm = nn.RMSNorm(64, device="cuda", dtype=dtype)
+        x = torch.empty(32, 64, device="cuda", dtype=dtype, requires_grad=True)
+        mark()
+        made = norm(x)
+        made.backward(made.detach())
+
+    size = 32 * 64 * width
+    assert events(run).startswith(f"+{size} +128 +{size} +{64 * width} -1 ")
+
+
+def test_an_op_of_nobody_known_is_named():
+    @torch.library.custom_op("tests::twice", mutates_args=())
+    def twice(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    twice.register_fake(torch.empty_like)
+    track = pytorch.predict(lambda: twice(torch.empty(8, device="cuda")))
+    assert any("tests.twice.default: an op that PyTorch's tables do not have" in note for note in track.notes)
