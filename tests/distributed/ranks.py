@@ -61,19 +61,20 @@ def passes(ranks: int, program: str, *args: str, **more) -> str:
     return done.stdout
 
 
-def launch(ranks: int, program: str, *args: str) -> subprocess.Popen:
-    """Begin ``python -m tinygrad_mem launch`` of ``programs/PROGRAM.py``."""
+def launch(ranks: int, program: str, *args: str, grace: float = 60) -> subprocess.Popen:
+    """Begin ``python -m tinygrad_mem launch`` of ``programs/PROGRAM.py``. The grace is long: other programs may be busy."""
     if why_not():
         pytest.skip(why_not())
-    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", str(ranks), str(PROGRAMS / f"{program}.py"), *args]
+    command = [sys.executable, "-m", "tinygrad_mem", "launch", "-n", str(ranks), "--grace", str(grace)]
+    command += [str(PROGRAMS / f"{program}.py"), *args]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ | ENVIRONMENT)
 
 
-def launched(ranks: int, program: str, *args: str) -> tuple[int, str, str]:
+def launched(ranks: int, program: str, *args: str, **more) -> tuple[int, str, str]:
     """The exit status of such a launch, and what it printed to both streams."""
-    with launch(ranks, program, *args) as process:
+    with launch(ranks, program, *args, **more) as process:
         try:
-            said, errors = process.communicate(timeout=120)
+            said, errors = process.communicate(timeout=300)
         finally:
             process.kill()
     return process.returncode, said, errors

@@ -302,12 +302,15 @@ def launch(
     context: typer.Context,
     script: Annotated[Path, typer.Argument(help="a Python file; what follows are its own arguments")],
     ranks: Annotated[int, typer.Option("-n", "--ranks", min=1, help="processes to start; may be more than there are cores")],
+    grace: Annotated[
+        float, typer.Option(min=0, help="seconds that ranks have to end by themselves after one has failed")
+    ] = 5.0,
 ) -> None:
     """Run a program on several ranks of this machine, by MPI's launcher; end all of them when one fails, and say which.
 
     Each line that a rank prints begins with its number. The exit status is that of the rank that failed first.
     """
-    _run("launch", {"script": script, "arguments": context.args, "ranks": ranks})
+    _run("launch", {"script": script, "arguments": context.args, "ranks": ranks, "grace": grace})
 
 
 @app.command()

@@ -9,7 +9,7 @@ from ..distributed.launch import launch
 from ..errors import ArgumentError
 
 
-def run(*, script: Path, arguments: list[str], ranks: int) -> int:
+def run(*, script: Path, arguments: list[str], ranks: int, grace: float) -> int:
     """Run the program. Returns its exit status.
 
     Raises:
@@ -18,4 +18,4 @@ def run(*, script: Path, arguments: list[str], ranks: int) -> int:
     """
     if not script.is_file():
         raise ArgumentError(f"there is no file {script}")
-    return launch(ranks, [sys.executable, str(script), *arguments])
+    return launch(ranks, [sys.executable, str(script), *arguments], grace)

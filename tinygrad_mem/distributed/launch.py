@@ -23,7 +23,7 @@ from . import keeper
 from .group import named
 
 GRACE = 5.0
-"""Seconds that the other ranks have to end by themselves, with errors that name the rank, after one has failed."""
+"""Seconds that ranks have to end by themselves, with errors that name the rank, after one has failed."""
 _LOOK = 0.05  # seconds between two looks at the clock
 _START = 60.0  # seconds that the launcher has to start all ranks
 _END = 8.0  # seconds that it has to end
@@ -56,10 +56,10 @@ def launcher() -> str:
     return found
 
 
-def launch(ranks: int, command: Sequence[str]) -> int:
+def launch(ranks: int, command: Sequence[str], grace: float = GRACE) -> int:
     """Run ``command`` on so many ranks of this machine, more than it has cores or not, and print what they print.
 
-    Each line begins with the rank, as in ``[2] loss 0.31``. When a rank fails, the others have :data:`GRACE` seconds to end;
+    Each line begins with the rank, as in ``[2] loss 0.31``. When a rank fails, the others have ``grace`` seconds to end;
     then all are ended, and the error of the one that failed first is printed again. The signals of Ctrl-C and ``kill`` end all.
 
     Returns:
@@ -74,14 +74,14 @@ def launch(ranks: int, command: Sequence[str]) -> int:
         raise ArgumentError(f"launch: expected one rank or more, found {ranks}")
     program = launcher()
     with TemporaryDirectory(prefix="tinygrad_mem-") as folder:
-        return _Launch(Path(folder), ranks).run([program, "-n", str(ranks)], command)
+        return _Launch(Path(folder), ranks, grace).run([program, "-n", str(ranks)], command)
 
 
 class _Launch:
     """Ranks under way: their pipes, and what is known of each."""
 
-    def __init__(self, folder: Path, ranks: int) -> None:
-        self.folder, self.ranks = folder, ranks
+    def __init__(self, folder: Path, ranks: int, grace: float) -> None:
+        self.folder, self.ranks, self.grace = folder, ranks, grace
         self.started: dict[int, int] = {}  # rank -> its process, which leads a group of processes
         self.ends: dict[int, int] = {}  # rank -> exit status, or 128 + signal
         self.killed: dict[int, int] = {}  # rank -> signal
@@ -134,7 +134,7 @@ class _Launch:
         """Let go of the ranks when it is time; end a launcher that does not end then."""
         now, failed = time.monotonic(), self.first is not None
         late = len(self.started) < self.ranks and now - self.began > _START
-        if self.signal or late or len(self.ends) == self.ranks or (failed and now - self.failed_at > GRACE):
+        if self.signal or late or len(self.ends) == self.ranks or (failed and now - self.failed_at > self.grace):
             self._let_go()
         if self.let_go_at and now - self.let_go_at > _END:
             os.killpg(process.pid, signal.SIGKILL)
@@ -210,7 +210,7 @@ class _Launch:
                     sys.stderr.write(f"[{self.first}] {line}\n")
             if running := self._running():
                 were = "were" if running[1:] else "was"
-                self._say(f"{named(running)} did not end within {GRACE:g} seconds, and {were} ended")
+                self._say(f"{named(running)} did not end within {self.grace:g} seconds, and {were} ended")
             return self.ends.get(self.first) or 1
         if len(self.ends) == self.ranks:
             return 0

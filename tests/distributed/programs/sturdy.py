@@ -12,11 +12,13 @@ from tinygrad_mem.nn import functional as F
 from tinygrad_mem.nn.parallel import DistributedDataParallel
 
 HOW = sys.argv[1]
-dist.init_process_group(timeout=timedelta(seconds=2 if HOW == "late" else 120))
+dist.init_process_group(timeout=timedelta(seconds=240))
 RANK, SIZE = dist.get_rank(), dist.get_world_size()
 BAD = SIZE // 2
 print(f"process {os.getpid()}", flush=True)
-model = DistributedDataParallel(tm.nn.Linear(4, 3))
+dist.barrier()
+group = dist.new_group(timeout=timedelta(seconds=5 if HOW == "late" else 240))
+model = DistributedDataParallel(tm.nn.Linear(4, 3), process_group=group)
 for step in range(4):
     if step == 2 and RANK == BAD:
         if HOW == "killed":
