@@ -28,6 +28,9 @@ LONGEST = 2048
 _GREETING = 31_999  # the tag of the first message, which is sent before there is a communicator of ours
 _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # variables in which launchers tell how many ranks they started
 _LOOK = 0.05  # seconds between two looks at the other ranks
+_FAILS, _ENDED = 0, 1  # tags of the channel: a rank fails; it is at the end of its program
+_NOTHING = np.empty(0, np.uint8)
+_CERTAIN = 1.0  # seconds after which nothing more comes from a rank that is at the end of its program
 _PATIENCE = 50  # turns without a pause: most collectives are over by then
 
 
@@ -81,7 +84,8 @@ class World:
         self._pending: list[PendingWork] = []
         self._lock = reentrant()
         self._failed: RankError | None = None
-        self._ending = False
+        self._ending = self._at_end = False
+        self._ended: dict[int, float] = {}  # rank -> when it said that it is at the end of its program
         self.group: Any = None  # the group of all: ``mpi.world_group``
         self.comm = mpi().COMM_WORLD
         self.rank = self.comm.rank
@@ -173,14 +177,15 @@ class World:
     def _look(self, work: PendingWork) -> None:
         """Raise if another rank has said that it fails, or if its process is gone."""
         MPI, status = mpi(), mpi().Status()
-        if len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, 0, status):
+        if len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, _FAILS, status):
             said = np.empty(LONGEST, np.uint8)
-            self._channel.Recv(said, status.Get_source(), 0, status)
+            self._channel.Recv(said, status.Get_source(), _FAILS, status)
             text = bytes(said[: status.Get_count(MPI.BYTE)]).decode(errors="replace")
             self._failed = RankError(
                 f"rank {status.Get_source()} failed while rank {self.rank} waited in {work.what}: {text}", status.Get_source()
             )
             raise self._failed
+        self._look_for_ends(work)
         for rank, (host, process) in enumerate(self._places):
             if host == self._places[self.rank, 0] and not _alive(int(process)) and not work.done:
                 self.advance()  # what it sent before may be all that is needed
@@ -193,6 +198,21 @@ class World:
                 )
                 raise self._failed
 
+    def _look_for_ends(self, work: PendingWork) -> None:
+        """Raise if a rank for which we wait is at the end of its program. (A collective of all ranks finds that itself.)"""
+        MPI, status, now = mpi(), mpi().Status(), time.monotonic()
+        while len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
+            self._channel.Recv(_NOTHING, status.Get_source(), _ENDED)
+            self._ended[status.Get_source()] = now
+        late = [rank for rank in work.waits_for if now - self._ended.get(rank, now) > _CERTAIN]
+        if late and not self._at_end:
+            self._failed = RankError(
+                f"{named(late)} ended while rank {self.rank} waited in {work.what}. All ranks of a group must call the same "
+                "collectives in the same order",
+                late[0],
+            )
+            raise self._failed
+
     def tell(self, why: str) -> None:
         """Say to all others that this rank ends with an error. It is said once."""
         if self._ending:
@@ -201,7 +221,7 @@ class World:
         text = np.frombuffer(why.encode()[:LONGEST], np.uint8)
         for rank in range(self.comm.size):
             if rank != self.rank:
-                self._channel.Isend(text, rank, 0)
+                self._channel.Isend(text, rank, _FAILS)
 
     def _uncaught(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         self._hook(kind, error, trace)
@@ -213,6 +233,10 @@ class World:
         if not self._ending and self._failed is None:
             try:
                 if self.group is not None:
+                    self._at_end = True
+                    for rank in range(self.comm.size) if not self._pending else ():  # work under way may still send
+                        if rank != self.rank:
+                            self._channel.Isend(_NOTHING, rank, _ENDED)
                     self.group.end().wait()
                 mpi().Finalize()
                 return

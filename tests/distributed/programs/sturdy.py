@@ -17,7 +17,7 @@ RANK, SIZE = dist.get_rank(), dist.get_world_size()
 BAD = SIZE // 2
 print(f"process {os.getpid()}", flush=True)
 dist.barrier()
-group = dist.new_group(timeout=timedelta(seconds=5 if HOW == "late" else 240))
+group = None if HOW == "early, of all" else dist.new_group(timeout=timedelta(seconds=5 if HOW == "late" else 240))
 model = DistributedDataParallel(tm.nn.Linear(4, 3), process_group=group)
 for step in range(4):
     if step == 2 and RANK == BAD:
@@ -34,7 +34,7 @@ for step in range(4):
             dist.all_reduce(tm.zeros(5))
         elif HOW == "dtype":
             dist.all_reduce(tm.zeros(3, dtype=tm.float64))
-        elif HOW == "early":
+        elif HOW.startswith("early"):
             break
         elif HOW == "silent":
             os._exit(0)
