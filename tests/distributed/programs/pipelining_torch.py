@@ -1,4 +1,4 @@
-"""The same pipeline in PyTorch under gloo: the same losses, outputs and gradients. The argument is a file for its ranks to meet."""
+"""The same pipeline in PyTorch under gloo: the same losses, outputs and gradients. The argument is a file to meet at."""
 
 import sys
 
