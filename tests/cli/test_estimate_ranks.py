@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tinygrad_mem import memory
 from tinygrad_mem.distributed.fsdp import fully_shard
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
 from tinygrad_mem.models.names import NETWORKS
+from tinygrad_mem.models.parallel import SIZES, Mesh, MeshTraining
 from tinygrad_mem.nn import functional as F
 
 
@@ -152,7 +154,7 @@ def test_one_screen_says_what_differs(tmp_path: Path):
         assert f"{each['peak_used']:,}" in done.stdout
     assert f"the largest peak, rank {largest['ranks'][0]}, in " in done.stdout
     assert f"A budget of {largest['peak_used']:,} bytes: every rank fits, 0 bytes are left." in done.stdout
-    assert "lenet on 4 ranks, ZeRO 1: optimizer state is divided" in picture.read_text()
+    assert "lenet on 4 ranks, batch 8 on each, cpu; ZeRO 1" in picture.read_text()
     done = inside.run("estimate", *options, "--budget", str(largest["peak_used"] - 1), columns=120)
     assert done.returncode == 1
     assert "does not fit: 1 bytes too many" in done.stdout
@@ -172,10 +174,56 @@ def test_of_many_different_ranks_those_with_the_largest_peaks_are_shown():
 def test_what_does_not_go_together_is_refused(tmp_path: Path):
     (tmp_path / "net.py").write_text("import torch\n\n\nclass Net(torch.nn.Linear):\n    pass\n")
     for arguments, words in (
-        (("lenet", "--zero", "1"), "--zero and --picture are for several ranks: say how many with --ranks"),
+        (
+            ("lenet", "--zero", "1"),
+            "--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too",
+        ),
         (("lenet", "--picture", "a.png"), "--zero and --picture are for several ranks"),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2"), "--ranks is for networks of tinygrad_mem, and"),
     ):
         done = inside.run("estimate", *arguments)
         assert done.returncode == 2
         assert words in done.stderr
+
+
+# --- over a mesh
+
+
+def test_a_mesh_is_the_prediction_of_its_training_step():
+    size = replace(SIZES["llama-3-8b"], tokens=32)
+
+    def train(zero: int):
+        training = MeshTraining(size, Mesh(data=2, pipeline=2, tensor=2, micro=2, count=4, zero=zero), rule=tm.optim.Adam)
+        memory.mark("training")
+        for _ in range(2):
+            training.step()
+
+    options = ("--ranks=8", "--tensor=2", "--pipeline=2", "--tokens=32", "--batch-size=8", "--accumulate=4")
+    for zero in (0, 3):
+        wanted = memory.predict(train, zero, world_size=8, ranks="all").since("training")
+        answer = found("llama-3-8b", *options, "--precision=bfloat16", "--optimizer=adam", f"--zero={zero}")
+        assert [tuple(each["ranks"]) for each in answer["different"]] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+        assert [each["peak_used"] for each in answer["different"]] == [each.peak for each in wanted]
+        assert answer["mesh"] == {"data": 2, "pipeline": 2, "context": 1, "tensor": 2}
+    shown = inside.run("estimate", "llama-3-8b", *options, "--precision=bfloat16", "--optimizer=adam").stdout
+    assert "llama-3-8b on 8 ranks: data 2 x pipeline 2 x tensor 2; 4 micro-batches of 2" in " ".join(shown.split())
+    assert max(map(len, shown.splitlines())) <= 80
+    assert "ranks 0-3" in shown
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["gpt2", "--ranks=4", "--tensor=2"], "divide gpt3-175b, llama-3-8b, llama-3-70b, llama-3.1-405b, and gpt2 is none"),
+        (
+            ["llama-3-8b", "--ranks=6", "--tensor=4"],
+            "--ranks 6 is not a multiple of --tensor 4 x --pipeline 1 x --context 1 = 4",
+        ),
+        (["llama-3-8b", "--tensor=4"], "are for several ranks: give --ranks too"),
+        (["gpt3-175b", "--ranks=8", "--precision=half"], "over a mesh there are float32, and bfloat16 with float32 masters"),
+        (["gpt3-175b", "--ranks=8", "--recompute=sqrt"], "over a mesh there are every-block and selective"),
+    ],
+)
+def test_meshes_that_do_not_fit(arguments: list[str], said: str):
+    done = inside.run("estimate", *arguments)
+    assert (done.returncode, said in done.stderr) == (2, True), done.stderr

@@ -44,7 +44,7 @@ def test_ranks_differ_by_their_stage_alone():
 def test_seventy_billion_parameters_on_a_thousand_ranks():
     """Eight predictions, one for each stage."""
     mesh = Mesh(data=16, pipeline=8, tensor=8, count=4)
-    found = memory.predict(train, "llama3-70b", mesh, world_size=1024, ranks="all")
+    found = memory.predict(train, "llama-3-70b", mesh, world_size=1024, ranks="all")
     assert [len(f.ranks) for f in found] == [128] * 8
     kept = [int(f.track.timeline().bytes(Category.ACTIVATION).max()) for f in found]
     # stage i keeps min(8 - i, 4) micro-batches, each of ten blocks

@@ -224,6 +224,12 @@ def estimate(
             "With 2 and 3 the modules of each outermost Sequential and ModuleList are gathered one at a time",
         ),
     ] = 0,
+    tensor: Annotated[
+        int,
+        typer.Option(min=1, help="with --ranks: so many share each layer of gpt3-175b, llama-3-8b, ..., and its tokens"),
+    ] = 1,
+    pipeline: Annotated[int, typer.Option(min=1, help="with --ranks: stages; --accumulate is the number of micro-batches")] = 1,
+    context: Annotated[int, typer.Option(min=1, help="with --ranks: so many share the tokens of a sequence")] = 1,
     picture: Annotated[
         Path | None, typer.Option(help="with --ranks: draw the peak of each different rank to this file")
     ] = None,

@@ -24,7 +24,8 @@ from ..models.precision import Step
 from ..recompute import checkpoint_blocks
 from ..techniques import lora as add_lora
 from ..text import visible
-from . import estimate_ranks, estimate_torch
+from . import estimate_mesh, estimate_ranks, estimate_torch
+from .estimate_mesh import OverMesh
 from .networks import OPTIMIZERS, budget_of, network_of
 from .torch_programs import Asked
 from .users import is_torch
@@ -77,6 +78,9 @@ def run(
     device: str | None,
     ranks: int | None,
     zero: int,
+    tensor: int,
+    pipeline: int,
+    context: int,
     picture: Path | None,
     as_json: bool,
 ) -> int:
@@ -100,16 +104,19 @@ def run(
         raise ArgumentError(f"--gpu, --checkpoint and --advise are for programs of PyTorch, and {network} is none")
     if lora is not None and ranks is not None:
         raise ArgumentError("--lora is for one rank: leave --ranks out")
-    if ranks is None and (zero or picture is not None):
-        raise ArgumentError("--zero and --picture are for several ranks: say how many with --ranks")
+    if ranks is None and (zero or picture is not None or max(tensor, pipeline, context) > 1):
+        raise ArgumentError("--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too")
+    if batch_size % accumulate:
+        raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
     room = None if budget is None else budget_of(budget)
+    rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
+    if ranks is not None and estimate_mesh.is_meant(network, tensor, pipeline, context):
+        over = (network, tokens, batch_size, rule, precision, accumulate, recompute, device or "cpu")
+        return estimate_mesh.run(OverMesh(*over, ranks, tensor, pipeline, context, zero), room, picture, as_json)
     named = network_of(network, sample, tokens)
     if recompute is not None:
         how = int(recompute) if recompute.isdecimal() else recompute
         named = replace(named, make=partial(_recomputed, named.make, how))
-    if batch_size % accumulate:
-        raise ArgumentError(f"--accumulate {accumulate} does not divide --batch-size {batch_size}")
-    rule = partial(OPTIMIZERS[optimizer], **({"master_weights": True} if master_weights else {}))
     if ranks is not None:
         asked = estimate_ranks.Several(network, named, batch_size, rule, precision, accumulate, device or "cpu", ranks, zero)
         return estimate_ranks.run(asked, room, picture, as_json)

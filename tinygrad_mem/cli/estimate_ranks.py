@@ -33,7 +33,8 @@ ZERO = (
     "ZeRO 2: optimizer state and gradients are divided",
     "ZeRO 3: optimizer state, gradients and parameters are divided",
 )
-_TRAINING = "training"
+TRAINING = "training"
+_NAMES, _COLUMN = 46, 13  # characters of a row's name, peak and reserved bytes, and of a category
 _ROWS = 12  # different ranks that are shown: those with the largest peaks
 
 
@@ -67,24 +68,44 @@ def run(asked: Several, room: int | None, picture: Path | None, as_json: bool) -
         model = step.make(asked.named.make)
         count = sum(p.numel() for p in model.parameters())
         wrapped, update, alone = parallel(model, asked.rule, step.options, asked.zero)
-        memory.mark(_TRAINING)
+        memory.mark(TRAINING)
         loss = step.train(wrapped, update, asked.named, asked.batch_size, asked.accumulate, alone)
 
-    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all").since(_TRAINING)
+    found = memory.predict(steps, like=asked.device, world_size=asked.ranks, ranks="all").since(TRAINING)
+    title = f"{asked.network} on {asked.ranks} ranks, batch {asked.batch_size} on each, {asked.device}; {ZERO[asked.zero]}"
+    facts = {name: getattr(asked, name) for name in ("network", "batch_size", "device", "ranks", "zero")}
+    said = f"The network has {count:,} parameters. The loss is {loss}."
+    return answer(found, title, said, facts | {"parameters": count, "loss": loss}, room, picture, as_json)
+
+
+def answer(
+    found: memory.AllRanks,
+    title: str,
+    said: str,
+    facts: dict[str, Any],
+    room: int | None,
+    picture: Path | None,
+    as_json: bool,
+) -> int:
+    """Print the memory of all ranks from the mark :data:`TRAINING` on. Returns 1 if the largest peak exceeds ``room``, else 0.
+
+    Args:
+        said: a sentence about the network.
+        facts: for ``as_json``.
+    """
     largest = max(found, key=lambda each: each.peak)
     fits = None if room is None else largest.peak <= room
     if picture is not None:
-        found.plot(picture, title=f"{asked.network} on {asked.ranks} ranks, {ZERO[asked.zero]}")
+        found.plot(picture, title=title)
     if as_json:
-        facts = {name: getattr(asked, name) for name in ("network", "batch_size", "device", "ranks", "zero")}
         different = [
             {"ranks": each.ranks, "by_category": each.used, "peak_used": each.peak, "peak_reserved": each.reserved}
             | {"peak_with_the_making": each.track.peak}
             for each in found
         ]
-        print(json.dumps({**facts, "parameters": count, "loss": loss, "different": different, "budget": room, "fits": fits}))
+        print(json.dumps({**facts, "different": different, "budget": room, "fits": fits}))
     else:
-        _show(asked, found, largest, count, loss, room, Console())
+        _show(title, found, largest, said, room, Console())
     return int(fits is False)
 
 
@@ -128,24 +149,22 @@ def _alone(model: Any) -> Iterator[None]:
 
 
 def _show(
-    asked: Several,
+    title: str,
     found: memory.AllRanks,
     largest: memory.Alike,
-    count: int,
-    loss: str,
+    said: str,
     room: int | None,
     console: Console,
 ) -> None:
-    title = f"{asked.network} on {asked.ranks} ranks, batch {asked.batch_size} on each, {asked.device}; {ZERO[asked.zero]}"
     console.print(Text(visible(title), "bold"))
-    console.print(_peaks(found))
+    console.print(_peaks(found, console.width))
     shown = _shown(found)
     if rest := [each for each in found if each not in shown]:
         sizes, others = [each.peak for each in rest], sum(len(each.ranks) for each in rest)
         console.print(f"{others} other ranks have peaks from {min(sizes):,} to {max(sizes):,} bytes.\n")
-    moment = largest.track.at_peak(_TRAINING)
+    moment = largest.track.at_peak(TRAINING)
     console.print(peak_table(moment, f"the largest peak, {found.label(largest)}, in {moment.phase} of the second step"))
-    console.print(f"The network has {count:,} parameters. The loss is {loss}.")
+    console.print(said)
     if largest.track.peak > largest.peak:
         console.print(
             f"Before it is divided, each rank makes the whole network, with a peak of {largest.track.peak:,} bytes. The "
@@ -163,9 +182,11 @@ def _shown(found: memory.AllRanks) -> list[memory.Alike]:
     return [each for each in found if each.peak >= least][:_ROWS]
 
 
-def _peaks(found: memory.AllRanks) -> Table:
-    """A row for each different rank: its peak, what its pool holds, and the categories that differ among ranks."""
-    differ = [kind for kind in memory.Category if len({each.used.get(kind, 0) for each in found}) > 1]
+def _peaks(found: memory.AllRanks, width: int) -> Table:
+    """A row for each different rank: its peak, what its pool holds, and the categories that differ most among ranks."""
+    spread = {kind: [each.used.get(kind, 0) for each in found] for kind in memory.Category}
+    most = sorted(spread, key=lambda kind: min(spread[kind]) - max(spread[kind]))[: max(1, (width - _NAMES) // _COLUMN)]
+    differ = [kind for kind, sizes in spread.items() if kind in most and len(set(sizes)) > 1]
     table = Table(box=SIMPLE_HEAD)
     table.add_column("", overflow="fold")
     for name in ("peak used", "reserved", *(kind.value for kind in differ)):

@@ -10,13 +10,14 @@ al., *Reducing Activation Recomputation in Large Transformer Models*, 2022; Llam
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from .. import Tensor, arange, bfloat16, cat, float32, full, int64, nn, optim, outer, zeros
 from ..distributed import DeviceMesh, init_device_mesh, init_process_group, is_initialized
 from ..distributed.context_parallel import ring_attention
+from ..distributed.fsdp import fully_shard
+from ..distributed.optim import ZeroRedundancyOptimizer
 from ..distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe, ScheduleInterleaved1F1B
 from ..distributed.regions import own
 from ..distributed.tensor import Replicate, Shard
@@ -61,9 +62,9 @@ class TransformerSize:
 
 SIZES = {
     "gpt3-175b": TransformerSize(96, 12288, 96, 96, 49152, 51200, 2048),  # the vocabulary is padded, as Megatron's
-    "llama3-8b": TransformerSize(32, 4096, 32, 8, 14336, 128256, 8192, llama=True),
-    "llama3-70b": TransformerSize(80, 8192, 64, 8, 28672, 128256, 8192, llama=True),
-    "llama3-405b": TransformerSize(126, 16384, 128, 8, 53248, 128256, 8192, llama=True),
+    "llama-3-8b": TransformerSize(32, 4096, 32, 8, 14336, 128256, 8192, llama=True),
+    "llama-3-70b": TransformerSize(80, 8192, 64, 8, 28672, 128256, 8192, llama=True),
+    "llama-3.1-405b": TransformerSize(126, 16384, 128, 8, 53248, 128256, 8192, llama=True),
 }
 
 
@@ -78,6 +79,8 @@ class Mesh:
         micro: the samples of a micro-batch of one data parallel rank.
         count: the micro-batches of a step.
         gpipe: all forwards before all backwards.
+        zero: what ranks with the same parameters and other samples divide: 0: nothing; 1: optimizer state; 2: also gradients;
+            3: also parameters, of which a block at a time is gathered.
     """
 
     data: int = 1
@@ -89,6 +92,7 @@ class Mesh:
     micro: int = 1
     count: int = 1
     gpipe: bool = False
+    zero: int = 0
 
     def ranks(self) -> int:
         """The number of processes."""
@@ -279,7 +283,8 @@ class MeshTraining:
         mesh: Mesh,
         device: str = "cpu",
         dtype: Any = bfloat16,
-        rule: Callable[..., Any] | None = None,
+        rule: type[optim.Optimizer] = optim.AdamW,
+        **options: Any,
     ) -> None:
         if not is_initialized():
             init_process_group()
@@ -294,19 +299,30 @@ class MeshTraining:
         self.stages = [Layers(size, mesh, self.grid, place, dtype) for place in places]
         group, rows = self.grid.get_group("pipeline"), size.tokens // mesh.context // (mesh.tensor if mesh.sequence else 1)
         like = zeros(1, device=device, dtype=dtype).expand(rows, mesh.micro, size.width)
-        wrapped = [self._averaged(layers, copies.get_group("c")) for layers in self.stages]
+        wrapped = [self._averaged(layers, copies["c"]) for layers in self.stages]
         steps = [PipelineStage(m, place, total, device, like, group=group) for m, place in zip(wrapped, places, strict=True)]
         kind = ScheduleInterleaved1F1B if mesh.chunks > 1 else ScheduleGPipe if mesh.gpipe else Schedule1F1B
         self.schedule = kind(steps if mesh.chunks > 1 else steps[0], mesh.count, self.stages[-1].loss)  # type: ignore[arg-type]
         parameters = [p for layers in self.stages for p in layers.parameters()]
         self.shares = copies.size(1) > 1
-        options: dict[str, Any] = {"master_weights": True} if dtype.itemsize == 2 else {}
-        self.optimizer = (rule or optim.AdamW)(parameters, lr=1e-4, **options)
+        options = {"lr": 1e-4, **options} | ({"master_weights": True} if dtype.itemsize == 2 else {})
+        group = copies["c"].get_group()
+        divides = mesh.zero == 1 and group.size() > 1
+        self.optimizer = (
+            ZeroRedundancyOptimizer(parameters, rule, process_group=group, **options)
+            if divides
+            else rule(parameters, **options)
+        )
 
-    def _averaged(self, layers: Layers, group: Any) -> nn.Module:
+    def _averaged(self, layers: Layers, copies: DeviceMesh) -> nn.Module:
         """With gradients averaged over the ranks that have the same parameters and other tokens."""
+        group = copies.get_group()
         if group.size() == 1:
             return layers
+        if self.mesh.zero > 1:
+            for block in layers.blocks:
+                fully_shard(block, mesh=copies, reshard_after_forward=self.mesh.zero == 3)
+            return fully_shard(layers, mesh=copies, reshard_after_forward=self.mesh.zero == 3)
         return nn.parallel.DistributedDataParallel(
             layers, process_group=group, gradient_as_bucket_view=True, broadcast_buffers=False
         )

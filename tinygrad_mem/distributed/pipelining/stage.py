@@ -13,6 +13,7 @@ from ...errors import ArgumentError, NotOfferedError
 from ...nn import Module
 from ..buffers import buffer, report_sent
 from ..data_parallel import DistributedDataParallel
+from ..fsdp import FSDPModule
 from ..group import Work
 from ..groups import member
 
@@ -105,11 +106,13 @@ class PipelineStage:
 
         Args:
             loss: of the last stage: the edge of the loss, and its gradient's array.
-            syncs: with data parallel: this is the step's last micro-batch, whose backward averages the gradients.
+            syncs: with data parallel or ``fully_shard``: this is the step's last micro-batch; its backward averages gradients.
         """
         leaves, edges = self._under_way.pop(chunk)
         if isinstance(self.submod, DistributedDataParallel):
             self.submod._reducer.expect(syncs)
+        elif isinstance(self.submod, FSDPModule):
+            self.submod.set_requires_gradient_sync(syncs)
         walk = core.Walk(False, None)
         walk.begin(self._roots(edges) if loss is None else [(*loss, True)])
         del edges, loss  # the walk alone holds the gradients now

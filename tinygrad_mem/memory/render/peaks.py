@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from ..attribution import Category
 from ..sizes import bytes_text, unit_of
 from .palette import COLOURS
 from .picture import drawing
 
+_TITLE = 60  # characters of a line of the title
 _LABELS = 40  # bars that get a label; of more, every second, third, ...
 _BAR, _REST, _MOST = 0.34, 1.5, 14.0  # inches
 
@@ -37,7 +39,7 @@ def peaks(path: Path | str, labels: Sequence[str], used: Sequence[Mapping[Catego
             place = {"xytext": (4, 0), "textcoords": "offset points", "va": "center"}
             axes.annotate(bytes_text(totals[i]), (left[i], i), fontsize=8, **place)
         axes.set(xlabel=f"{unit} in use at the peak", xlim=(0, max(left) * 1.14), ylim=(count - 0.4, -0.6))
-        axes.set_title(title, loc="left", fontweight="bold")
+        axes.set_title("\n".join(wrap(title, _TITLE)), loc="left", fontweight="bold")
         axes.spines[["top", "right"]].set_visible(False)
         axes.tick_params(axis="y", length=0)
         figure.legend(loc="outside lower center", ncols=min(len(shown), 5), frameon=False)
