@@ -13,7 +13,7 @@ from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.memory import Category
 
 
-@pytest.mark.parametrize("program", ["fsdp", "fsdp_options"])
+@pytest.mark.parametrize("program", ["fsdp", "fsdp_options", "norms"])
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_on_real_ranks(program: str, ranks: int):
     said = passes(ranks, program, timeout=240)

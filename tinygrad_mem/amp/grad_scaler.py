@@ -400,7 +400,7 @@ def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
                     scope.run(device.kernels.unscale, grad.array, inverse, found[device])
                 grad.storage.written("unscale_")
             cut = [grad for grad in grads if grad._shard is not None]  # its other rows are on other ranks
-            for grad in {id(grad._shard.group): grad for grad in cut}.values():
+            for grad in {grad._shard.groups: grad for grad in cut}.values():
                 grad._shard.any_rank(found[grad.device])
         finally:
             scope.local.op = before

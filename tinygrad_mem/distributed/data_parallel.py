@@ -95,10 +95,10 @@ class DistributedDataParallel(Module):
                 "DistributedDataParallel is not needed when a module doesn't have any parameter that requires a gradient."
             )
         cut = [p._shard for p in module.parameters() if p._shard is not None]
-        if any(len(set(shard.group.ranks) & set(group.ranks)) > 1 for shard in cut):
+        if any(len(set(each.ranks) & set(group.ranks)) > 1 for shard in cut for each in shard.groups):
             raise ArgumentError(
-                "DistributedDataParallel: parameters are cut over these ranks by fully_shard, which averages gradients too: "
-                "call the module itself"
+                "DistributedDataParallel: each of these ranks has another part of the parameters (fully_shard, tensor "
+                "parallel): name the process_group of ranks that have the same part, or call the module itself"
             )
         self.module, self.process_group, self.dim = module, process_group, dim
         buffers = forward_sync_buffers is not None or broadcast_buffers is not False

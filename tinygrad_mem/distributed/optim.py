@@ -87,10 +87,11 @@ class ZeroRedundancyOptimizer(Optimizer):
         """As :meth:`Optimizer.add_param_group`; the parameters are divided among the ranks."""
         super().add_param_group(param_group)
         whole = self.param_groups[-1]
-        if any(p._shard is not None for p in whole["params"]):
+        cut = [p._shard for p in whole["params"] if p._shard is not None]
+        if any(len(set(each.ranks) & set(self._group.ranks)) > 1 for shard in cut for each in shard.groups):
             raise ArgumentError(
-                "ZeroRedundancyOptimizer: parameters are cut over ranks by fully_shard, which divides the optimizer's state "
-                "too: use the plain optimizer"
+                "ZeroRedundancyOptimizer: parameters are divided over these ranks already, and so is the optimizer's state: "
+                "use the plain optimizer"
             )
         parts = in_parts(whole["params"], self._sizes)
         self._owners.append(parts)

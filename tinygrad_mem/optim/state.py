@@ -177,8 +177,8 @@ def refuse_shards(rule: str, params: Iterable[Tensor]) -> None:
     for p in params:
         if p._shard is not None:
             raise NotOfferedError(
-                f"{rule}: {p._shard.name} is cut over ranks, and the rule needs all of its elements: use an optimizer that "
-                "updates each element by itself, such as AdamW, or leave the parameter out of fully_shard with ignored_params"
+                f"{rule}: {p._shard.name} is divided over ranks, and the rule needs all of its elements: use an optimizer that "
+                "updates each element by itself, such as AdamW, or leave the parameter whole"
             )
 
 

@@ -422,9 +422,9 @@ def refused():
         fully_shard(module)
     with pytest.raises(NotImplementedError, match="does not support deepcopy"):
         module.__deepcopy__({})
-    with pytest.raises(ValueError, match="DistributedDataParallel: parameters are cut over these ranks by fully_shard"):
+    with pytest.raises(ValueError, match="DistributedDataParallel: each of these ranks has another part of the parameters"):
         nn.parallel.DistributedDataParallel(module)
-    with pytest.raises(ValueError, match="which divides the optimizer's state too: use the plain optimizer"):
+    with pytest.raises(ValueError, match="are divided over these ranks already, and so is the optimizer's state: use"):
         dist.optim.ZeroRedundancyOptimizer(module.parameters(), tm.optim.Adam)
     used = nn.Linear(2, 2)
     optimizer = tm.optim.Adam(used.parameters())
@@ -434,9 +434,9 @@ def refused():
     with pytest.raises(RuntimeError, match="an optimizer has state of the whole weight"):
         fully_shard(used)
     module(tm.ones(1, 2)).sum().backward()
-    with pytest.raises(NotImplementedError, match=r"Adafactor: weight is cut over ranks, and the rule needs all"):
+    with pytest.raises(NotImplementedError, match=r"Adafactor: weight is divided over ranks, and the rule needs all"):
         tm.optim.Adafactor(module.parameters()).step()
-    with pytest.raises(NotImplementedError, match=r"LBFGS: weight is cut over ranks"):
+    with pytest.raises(NotImplementedError, match=r"LBFGS: weight is divided over ranks"):
         tm.optim.LBFGS(module.parameters()).step(lambda: 0.0)
     table = fully_shard(nn.Embedding(8, 2, sparse=True))
     with pytest.raises(NotImplementedError, match=r"weight has a sparse gradient: use Embedding\(sparse=False\)"):

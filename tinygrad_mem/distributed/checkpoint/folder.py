@@ -25,6 +25,7 @@ from ...errors import ArgumentError, DataDependenceError, FileFormatError, NotOf
 from ...files import replacing
 from ...functional import creation
 from ..collectives import all_reduce, broadcast
+from ..cut import Cut
 from ..group import ProcessGroup, ReduceOp
 from ..groups import is_initialized, member
 
@@ -163,6 +164,10 @@ def _places(state_dict: Any, group: ProcessGroup | None) -> Iterator[tuple[str, 
         if cut is None:
             yield key, _Place(tensor, tensor.array.shape, 0, False)
             continue
+        if not isinstance(cut, Cut) or cut.outer is not None:
+            raise NotOfferedError(
+                f"checkpoint: {key} is divided by tensor parallel, which is not offered: save() each rank's part"
+            )
         if group is None or tuple(cut.group.ranks) != tuple(group.ranks):
             raise ArgumentError(
                 f"checkpoint: {key} is cut over the ranks {list(cut.group.ranks)}: give that process_group, found "

@@ -16,35 +16,8 @@ from ...errors import ArgumentError, GraphError, NotOfferedError
 from ...nn.parameter import Parameter, report_role
 from ...optim.optimizer import Optimizer
 from ..buffers import buffer, report_sent
-from ..collectives import all_reduce
+from ..cut import Cut
 from ..group import ProcessGroup, ReduceOp, Work
-
-
-class Cut:
-    """The place of a parameter that is cut, and of its gradient, among those of other ranks. It refers to neither.
-
-    Attributes:
-        name: the parameter's path, the same on all ranks.
-        group: the ranks.
-        shape: of the whole parameter.
-        start: the first of this rank's rows.
-    """
-
-    def __init__(self, name: str, group: ProcessGroup, shape: tuple[int, ...], start: int) -> None:
-        self.name, self.group, self.shape, self.start = name, group, shape, start
-
-    def total_norm(self, local: Tensor, norm_type: float) -> Tensor:
-        """The norm of numbers of all ranks, from the norm of those that this rank has."""
-        if norm_type == float("inf"):
-            all_reduce(local, ReduceOp.MAX, self.group)
-            return local
-        total = local**norm_type
-        all_reduce(total, ReduceOp.SUM, self.group)
-        return total ** (1 / norm_type)
-
-    def any_rank(self, flag: Any) -> None:
-        """Let the number ``flag``, an array of one element, be the largest of all ranks."""
-        self.group.all_reduce(flag, ReduceOp.MAX).wait()
 
 
 class ShardedParameter:
@@ -75,7 +48,7 @@ class ShardedParameter:
         device.kernels.copy(parameter.array[start : start + self.mine], out=own)
         parameter.data = Tensor._wrap(own, device)
         report_role(parameter, "PARAMETER")
-        parameter._shard = self.cut = Cut(name, group, self.shape, start)
+        parameter._shard = self.cut = Cut(name, group, self.shape, start, parameter._shard)
         self.full = Tensor._wrap(_nowhere(self.shape, parameter.dtype), device)
         self.whole: Any = None
         self.values: tuple = ()  # the storage and the version of the rows that were gathered
@@ -196,7 +169,7 @@ def check(name: str, parameter: Parameter) -> None:
         ArgumentError: it has no rows, or is cut already.
         GraphError: it has a gradient, or an optimizer has state of it.
     """
-    if parameter._shard is not None:
+    if isinstance(parameter._shard, Cut):
         raise ArgumentError(
             f"fully_shard: {name} is sharded already, as {parameter._shard.name}. Call fully_shard from the inside out: first "
             "blocks, then the network. Weights that two modules share must be in one unit: shard the module that holds both"

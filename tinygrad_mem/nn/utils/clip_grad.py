@@ -34,11 +34,11 @@ def _numbers(t: Tensor) -> Tensor:
 
 
 def _over_ranks(tensors: list[Tensor], norm_type: float) -> list[Tensor]:
-    """The norm of the tensors that are cut over ranks, for each group of ranks: of all their rows, on every rank."""
-    groups: dict[int, list[Tensor]] = {}
+    """The norms of tensors that are divided over ranks, of all parts, for those that are divided over the same groups."""
+    groups: dict[tuple, list[Tensor]] = {}
     for t in tensors:
         if t._shard is not None:
-            groups.setdefault(id(t._shard.group), []).append(t)
+            groups.setdefault(t._shard.groups, []).append(t)
     found = []
     for parts in groups.values():
         local = [reduce.norm(t.detach(), norm_type) for t in parts if t.numel()] or [creation.zeros((), dtype=parts[0].dtype)]
@@ -52,7 +52,7 @@ def get_total_norm(
 ) -> Tensor:
     """The norm of all tensors as one vector: 0-d, on the device of the first.
 
-    Gradients of ``distributed.fsdp.fully_shard`` count with the rows of all ranks, which must all call it.
+    Gradients of which each rank has a part (``fully_shard``, tensor parallel) count as wholes: all ranks must call it.
 
     Args:
         norm_type: the p of the p-norm; ``inf`` is the largest absolute value.

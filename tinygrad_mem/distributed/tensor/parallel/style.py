@@ -16,6 +16,7 @@ from ....autograd.tensor import Tensor
 from ....errors import ArgumentError, ArgumentTypeError, NotOfferedError
 from ....nn import Embedding, Linear, Module, Parameter
 from ...collectives import all_reduce, broadcast
+from ...cut import Part
 from ...device_mesh import DeviceMesh
 from ...group import ProcessGroup
 from ...regions import divided, gather_from, own_part, scatter_to
@@ -249,6 +250,7 @@ def _divide(module: Module, name: str, group: ProcessGroup, axis: int) -> None:
         part = whole.device.empty(own_part(whole.array, group, axis).shape, whole.dtype)
         whole.device.kernels.copy(own_part(whole.array, group, axis), out=part)
         whole._part = axis, Parameter(Tensor._wrap(part, whole.device), whole.requires_grad)
+        whole._part[1]._shard = Part(f"{type(module).__name__}.{name}", group)
     if whole._part[0] != axis:
         raise ArgumentError(
             f"parallelize_module: two modules share {name} {list(whole.shape)}, and divide it along dimensions "

@@ -1,0 +1,53 @@
+"""The marks of parameters of which each rank has a part: norms and checks of gradients ask the other ranks through them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..autograd.tensor import Tensor
+from .collectives import all_reduce
+from .group import ProcessGroup, ReduceOp
+
+
+class Part:
+    """The mark of a parameter that is divided over ranks, and of its gradient. It refers to neither.
+
+    Attributes:
+        name: the parameter's name, the same on all ranks.
+        group: the ranks.
+        outer: of what is divided twice: the mark of what was divided before.
+        groups: its group, and those of the marks before it.
+    """
+
+    def __init__(self, name: str, group: ProcessGroup, outer: Part | None = None) -> None:
+        self.name, self.group, self.outer = name, group, outer
+        self.groups: tuple[ProcessGroup, ...] = (group, *(() if outer is None else outer.groups))
+
+    def total_norm(self, local: Tensor, norm_type: float) -> Tensor:
+        """The norm of numbers of all ranks, from the norm of those that this rank has."""
+        for group in self.groups:
+            if norm_type == float("inf"):
+                all_reduce(local, ReduceOp.MAX, group)
+            else:
+                local = local**norm_type
+                all_reduce(local, ReduceOp.SUM, group)
+                local = local ** (1 / norm_type)
+        return local
+
+    def any_rank(self, flag: Any) -> None:
+        """Let the number ``flag``, an array of one element, be the largest of all ranks."""
+        for group in self.groups:
+            group.all_reduce(flag, ReduceOp.MAX).wait()
+
+
+class Cut(Part):
+    """The mark of a parameter of which each rank has some rows.
+
+    Attributes:
+        shape: of all rows.
+        start: the first of this rank's rows.
+    """
+
+    def __init__(self, name: str, group: ProcessGroup, shape: tuple[int, ...], start: int, outer: Part | None) -> None:
+        super().__init__(name, group, outer)
+        self.shape, self.start = shape, start
