@@ -258,7 +258,7 @@ def test_what_is_converted_is_told_with_where_pytorchs_own_bytes_are(files: Path
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # peft calls names that transformers renames
-def test_configurations_of_hugging_face(files: Path):
+def test_configurations_of_hugging_face(files: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("transformers")
     small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 4, "num_attention_heads": 2, "vocab_size": 64}
     (files / "config.json").write_text(json.dumps({"model_type": "llama", "num_key_value_heads": 2, **small}))
@@ -271,6 +271,13 @@ def test_configurations_of_hugging_face(files: Path):
     lora = told(files, *options, "--lora", "4")
     assert lora["trained"] == lora["parameters"] - plain["parameters"] == 4 * 2 * 4 * (32 + 32)
     assert any("q_proj, v_proj" in note for note in lora["notes"])
+    monkeypatch.chdir(files)
+    both = asked("hf:config.json", tokens="64", batch_size=2, lora=4, checkpoint=True)
+    found = pytorch.predict(TorchProgram(both))
+    monkeypatch.setattr("transformers.PreTrainedModel.enable_input_require_grads", lambda model: None)
+    without = pytorch.predict(TorchProgram(both))
+    assert len(found.log) > len(without.log)  # the first block passes a gradient on to the embedding
+    assert found.peak < lora["peak_allocated"]
     for name, message in (("nowhere.json", "there is no file nowhere.json"), ("train.py", "is no configuration")):
         done = inside.run("estimate", f"hf:{name}", "--tokens", "4", cwd=files)
         assert message in done.stderr

@@ -271,6 +271,8 @@ def _language_model(auto: Any, config: Any, dtype: Any, asked: Asked, notes: lis
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     if asked.lora is None:
         return model
+    if asked.checkpoint:
+        model.enable_input_require_grads()  # as users do: a frozen embedding gives what a checkpoint would take for constant
     peft: Any = import_module("peft")
     model = peft.get_peft_model(model, peft.LoraConfig(r=asked.lora, task_type="CAUSAL_LM"))
     targets = ", ".join(sorted(model.peft_config["default"].target_modules))
