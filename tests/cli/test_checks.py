@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -121,6 +122,20 @@ def test_an_offload_that_moves_nothing_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(checks, "save_on_cpu", lambda pin_memory: nullcontext())
     first, *_ = checks.of_offload(here)  # the first time on a device it also says that the host had none
     assert first.startswith("offload: the peak is ")
+
+
+def test_a_limit_is_not_checked_where_the_step_fits_between_blocks_in_use(here: Any):
+    gc.collect()
+    here.pool.free_all_blocks()
+    large = here.empty((1 << 26,), np.dtype(np.uint8))
+    del large
+    kept = here.empty((1 << 20,), np.dtype(np.uint8))
+    (problem,) = checks.of_a_limit(here)
+    del kept
+    here.pool.free_all_blocks()
+    assert problem.startswith("a limit: not checked: ")
+    assert problem.endswith(" bytes are free between blocks that are in use")
+    assert checks.of_a_limit(here) == []
 
 
 def test_a_limit_that_does_not_hold_is_named(monkeypatch: pytest.MonkeyPatch, here: Any):
