@@ -178,7 +178,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path):
             ("lenet", "--zero", "1"),
             "--zero, --tensor, --pipeline, --context and --picture are for several ranks: give --ranks too",
         ),
-        (("lenet", "--picture", "a.png"), "--zero and --picture are for several ranks"),
+        (("lenet", "--picture", "a.png"), "--context and --picture are for several ranks: give --ranks too"),
         ((f"{tmp_path / 'net.py'}:Net", "--ranks", "2"), "--ranks is for networks of tinygrad_mem, and"),
     ):
         done = inside.run("estimate", *arguments)

@@ -391,6 +391,12 @@ def techniques_each() -> None:
     techniques.chunked(_net(), tm.randn(4, 6), 2).sum().backward()
 
 
+def lora_layers() -> None:
+    model = techniques.lora(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)), r=2, use_dora=True)
+    model(tm.ones(5, 4)).sum().backward()
+    techniques.LoraLinear(nn.Linear(4, 6), 2, 4, 0.5, True, False, tm.float32)(tm.ones(5, 4)).sum().backward()
+
+
 def in_backward() -> None:
     model = _net()
     kept = techniques.optimizer_in_backward(optim.Adam(model.parameters()))
@@ -492,6 +498,7 @@ PROGRAMS: dict[str, Callable[[], Any]] = {
     "techniques.ReversibleBlock ReversibleSequential": reversed_blocks,
     "techniques.InPlaceABN inplace_abn compressed save_on_cpu chunked": techniques_each,
     "techniques.optimizer_in_backward": in_backward,
+    "techniques.lora LoraLinear": lora_layers,
     "techniques.select_labelled": selected,
     "nn.Module T.__deepcopy__": saved_and_read,
     "nn.Embedding optim.SparseAdam": rows_of_tables,
