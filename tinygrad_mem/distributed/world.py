@@ -30,7 +30,7 @@ _SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # variables in which launchers te
 _LOOK = 0.05  # seconds between two looks at the other ranks
 _FAILS, _ENDED = 0, 1  # tags of the channel: a rank fails; it is at the end of its program
 _NOTHING = np.empty(0, np.uint8)
-_CERTAIN = 1.0  # seconds after which nothing more comes from a rank that is at the end of its program
+_CERTAIN = 20  # looks after which nothing more comes from a rank that is at the end of its program
 _PATIENCE = 50  # turns without a pause: most collectives are over by then
 
 
@@ -52,6 +52,7 @@ class PendingWork(Work):
         super().__init__(*arrays)
         self._world, self._steps, self.what, self._timeout = world, steps, what, timeout
         self.waits_for: list[int] = []
+        self.looks = 0  # while it waits for a rank that is at the end of its program
         self.done, self.error = False, None
 
     def advance(self) -> None:
@@ -85,7 +86,7 @@ class World:
         self._lock = reentrant()
         self._failed: RankError | None = None
         self._ending = self._at_end = False
-        self._ended: dict[int, float] = {}  # rank -> when it said that it is at the end of its program
+        self._ended: set[int] = set()  # ranks that have said that they are at the end of their program
         self.group: Any = None  # the group of all: ``mpi.world_group``
         self.comm = mpi().COMM_WORLD
         self.rank = self.comm.rank
@@ -200,16 +201,17 @@ class World:
 
     def _look_for_ends(self, work: PendingWork) -> None:
         """Raise if a rank for which we wait is at the end of its program. (A collective of all ranks finds that itself.)"""
-        MPI, status, now = mpi(), mpi().Status(), time.monotonic()
+        MPI, status = mpi(), mpi().Status()
         while len(self._places) and self._channel.Iprobe(MPI.ANY_SOURCE, _ENDED, status):
             self._channel.Recv(_NOTHING, status.Get_source(), _ENDED)
-            self._ended[status.Get_source()] = now
-        late = [rank for rank in work.waits_for if now - self._ended.get(rank, now) > _CERTAIN]
-        if late and not self._at_end:
+            self._ended.add(status.Get_source())
+        ended = [rank for rank in work.waits_for if rank in self._ended]
+        work.looks = work.looks + 1 if ended else 0
+        if work.looks > _CERTAIN and not self._at_end:
             self._failed = RankError(
-                f"{named(late)} ended while rank {self.rank} waited in {work.what}. All ranks of a group must call the same "
+                f"{named(ended)} ended while rank {self.rank} waited in {work.what}. All ranks of a group must call the same "
                 "collectives in the same order",
-                late[0],
+                ended[0],
             )
             raise self._failed
 
