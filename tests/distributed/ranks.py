@@ -11,6 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.profiles import some
+
+RANKS = some([2, 4], [4])
+"""How many ranks a program runs on. Four stand for two, but in a thorough run."""
+BESIDE_TORCH = some([2, 4], [2])
+"""The same for programs in which each rank imports PyTorch, which takes longer than all else there."""
 PROGRAMS = Path(__file__).parent / "programs"
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {

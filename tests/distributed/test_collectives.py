@@ -6,10 +6,10 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.ranks import passes
+from tests.distributed.ranks import RANKS, passes
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_collectives_on_real_ranks(ranks: int):
     said = passes(ranks, "collectives")
     assert sorted(said.splitlines()) == [f"rank {i} of {ranks}: done" for i in range(ranks)]

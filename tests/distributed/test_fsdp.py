@@ -8,13 +8,13 @@ import pytest
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import passes
+from tests.profiles import pairs
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from tinygrad_mem.memory import Category
 
 
-@pytest.mark.parametrize("program", ["fsdp", "fsdp_options", "norms"])
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize(("program", "ranks"), pairs(["fsdp", "fsdp_options", "norms"], [4, 2]))
 def test_on_real_ranks(program: str, ranks: int):
     said = passes(ranks, program, timeout=240)
     assert said.count(": done") == ranks

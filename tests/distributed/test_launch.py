@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.distributed.ranks import ENVIRONMENT, PROGRAMS, launch, launched
+from tests.profiles import pairs
 from tinygrad_mem.distributed import launch as launching
 
 HOW = {  # what a rank does -> what the others say of it; R is its rank
@@ -54,8 +55,7 @@ def lines_of(rank: int, text: str) -> str:
     return "\n".join(line.removeprefix(f"[{rank}] ") for line in text.splitlines() if line.startswith(f"[{rank}] "))
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize(("how", "ranks"), pairs(list(HOW), [2, 4]))
 def test_each_rank_ends_with_an_error_that_names_the_one_to_blame(how: str, ranks: int):
     status, said, errors = launched(ranks, "sturdy", how, grace=10 if how == "late" else 60)
     bad = ranks // 2

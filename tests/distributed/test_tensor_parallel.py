@@ -9,7 +9,7 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.ranks import passes
+from tests.distributed.ranks import RANKS, passes
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed import regions
 from tinygrad_mem.distributed.tensor import Replicate, Shard
@@ -27,7 +27,7 @@ from tinygrad_mem.memory import Category
 TOKENS, WIDTH, RANKS = 64, 32, 4
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", RANKS)
 def test_tensor_parallel_on_real_ranks(ranks: int):
     said = passes(ranks, "tensor_parallel")
     assert sorted(said.split("\n")) == ["", *(f"rank {i} of {ranks}: done" for i in range(ranks))]

@@ -12,7 +12,7 @@ import pytest
 import torch.distributed
 
 from tests.distributed.programs.with_torch import Network
-from tests.distributed.ranks import ENVIRONMENT, PROGRAMS, passes
+from tests.distributed.ranks import BESIDE_TORCH, ENVIRONMENT, PROGRAMS, passes
 
 
 def theirs(ranks: int, given: Path, folder: Path) -> list[dict]:
@@ -38,7 +38,7 @@ def theirs(ranks: int, given: Path, folder: Path) -> list[dict]:
     return [dict(np.load(file)) for file in files]
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", BESIDE_TORCH)
 def test_equal_to_pytorchs(ranks: int, tmp_path: Path):
     given = tmp_path / "given.npz"
     torch.manual_seed(0)
