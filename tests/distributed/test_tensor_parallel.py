@@ -9,7 +9,7 @@ import pytest
 
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
-from tests.distributed.ranks import RANKS, passes
+from tests.distributed import ranks as several
 from tinygrad_mem import memory, nn
 from tinygrad_mem.distributed import regions
 from tinygrad_mem.distributed.tensor import Replicate, Shard
@@ -27,9 +27,9 @@ from tinygrad_mem.memory import Category
 TOKENS, WIDTH, RANKS = 64, 32, 4
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("ranks", several.RANKS)
 def test_tensor_parallel_on_real_ranks(ranks: int):
-    said = passes(ranks, "tensor_parallel")
+    said = several.passes(ranks, "tensor_parallel")
     assert sorted(said.split("\n")) == ["", *(f"rank {i} of {ranks}: done" for i in range(ranks))]
 
 
