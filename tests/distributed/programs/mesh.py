@@ -8,6 +8,7 @@ import numpy as np
 import tinygrad_mem as tm
 import tinygrad_mem.distributed as dist
 from tests.distributed.checks import equal, exact, part, same
+from tinygrad_mem.distributed.cut import Cut
 from tinygrad_mem.models.parallel import Layers, Mesh, MeshTraining, TransformerSize, layers_of
 
 dist.init_process_group()
@@ -93,7 +94,7 @@ def mine(training, whole):
 
 def rows(p, array):
     """Those that a rank keeps of a parameter that ``fully_shard`` has cut."""
-    return array if p._shard is None else array[p._shard.start : p._shard.start + p.shape[0]]
+    return array[p._shard.start : p._shard.start + p.shape[0]] if isinstance(p._shard, Cut) else array
 
 
 def parameters(training):
