@@ -301,3 +301,22 @@ def test_several_lists_are_tried_together():
     both = advice.row("checkpoint all of first, second")
     assert both.peak < advice.row("checkpoint all of first").peak
     assert "12 blocks" in both.cost
+
+
+advise_module: Any = sys.modules["tinygrad_mem.pytorch.advise"]
+
+
+def test_the_largest_batch_is_found_in_few_predictions(monkeypatch: pytest.MonkeyPatch):
+    def run(batch_size: int) -> None:
+        torch.empty(batch_size * 5 * MIB, dtype=torch.uint8, device="cuda")
+
+    def counted(*args: Any, **kwargs: Any) -> pytorch.Prediction:
+        counts.append(1)
+        return own(*args, **kwargs)
+
+    counts: list[int] = []
+    own = advise_module.predicted
+    monkeypatch.setattr(advise_module, "predicted", counted)
+    found = pytorch.advise(run, 1, capacity=60_000 * MIB).batch[0]
+    assert found.batch_size == 12_000
+    assert len(counts) <= 20

@@ -224,18 +224,36 @@ class _Trials:
 
     def _largest(self, name: str, given: int, changes: list[ProgramChange]) -> Advised:
         good, bad, size = 0, _MOST + 1, max(1, given)
+        fitting: list[tuple[int, Prediction]] = []
+        failed = 0
         while bad - good > 1:
-            if self._predict(changes, self.room, batch=(name, size)).fits:
+            found = self._predict(changes, self.room, batch=(name, size))
+            if found.fits:
                 good = size
+                fitting.append((size, found))
             else:
-                bad = size
-            size = min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
+                bad, failed = size, failed + 1
+            size = self._guess(fitting[-2:], good, bad, failed)
         names = [f"{name}={good}", *(change.name for change in changes)]
         if not good:
             return Advised(["largest batch", *names[1:]], refused=f"not even {name}=1 fits")
-        found = self._predict(changes, self.room, batch=(name, good))
+        found = fitting[-1][1]
         row = Advised(names, found.peak, found.peak_reserved, fits=True, batch_size=good, code=f"{name}={good}")
         row.saved, row.saved_reserved = self.plain.peak - row.peak, self.plain.peak_reserved - row.peak_reserved
         row.numbers = "the same" if good == given else "of another batch: the learning rate may need a change"
         row.cost = "nothing" if good >= given else f"{-(-given // good)} steps, gathered, for one of {given}"
         return row
+
+    def _guess(self, fitting: list[tuple[int, Prediction]], good: int, bad: int, failed: int) -> int:
+        """The next batch to try, between ``good`` and ``bad``: where the line through the last two that fit leaves no room;
+        below one that did not fit, in growing steps."""
+        if len(fitting) < 2:
+            return min(2 * good, _MOST) if good and bad > _MOST else (good + bad) // 2
+        (less, before), (more, after) = fitting
+        grown = after.peak_reserved - before.peak_reserved
+        guess = (
+            2 * good if grown <= 0 or self.room is None else more + (self.room - after.peak_reserved) * (more - less) // grown
+        )
+        if guess >= bad:
+            guess = bad - 2**failed if bad - 2**failed > good else (good + bad) // 2
+        return min(max(guess, good + 1), bad - 1, _MOST)
