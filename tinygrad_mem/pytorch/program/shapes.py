@@ -24,6 +24,15 @@ class _Told(NamedTuple):
     device: torch.device
 
 
+class _View(NamedTuple):
+    """A result that lies in the memory of the first argument."""
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+
+
 class Results:
     """The results of ops. What calls return that are alike but for contents is remembered: PyTorch's own way takes far longer.
 
@@ -41,7 +50,7 @@ class Results:
         if ours is not None:
             return ours(*args, **kwargs)
         kind = _kind(func)
-        if not kind:
+        if not kind or (kind == "view" and (torch.is_inference_mode_enabled() or args[0].is_inference())):
             return func(*args, **kwargs)
         try:
             key = func, _state(), tuple(map(_like, args)), tuple((name, _like(value)) for name, value in kwargs.items())
@@ -49,16 +58,23 @@ class Results:
         except TypeError:
             return func(*args, **kwargs)
         if found is not None:
-            return args[0] if found == "first" else None if found == "none" else self._again(found)
+            return self._again(found, args[0] if args else None)
         made = func(*args, **kwargs)
         told = _told(kind, args, made)
         if told is not None:
             self._known[key] = told
         return made
 
-    def _again(self, found: Any) -> Any:
+    def _again(self, found: Any, first: Any) -> Any:
+        if found in ("first", "none"):
+            return first if found == "first" else None
         if isinstance(found, _Told):
             return self._tensor(found)
+        if isinstance(found, _View):
+            with torch._C._DisableTorchDispatch():
+                meta = torch.empty(0, dtype=found.dtype, device="meta")
+                meta.set_(first.untyped_storage(), found.offset, found.sizes, found.strides)
+                return FakeTensor(self._fake, meta, first.fake_device)
         return type(found)(None if each is None else self._tensor(each) for each in found)
 
     def _tensor(self, told: _Told) -> FakeTensor:
@@ -69,12 +85,19 @@ class Results:
 
 @cache
 def _kind(func: Any) -> str:
-    """``"new"``: an op returns new tensors; ``"written"``: it writes to its first argument alone; ``""``: anything else."""
+    """How an op's results lie in memory.
+
+    ``"new"``: in their own; ``"view"``: it has one, in its first argument's; ``"written"``: it writes to its first argument
+    alone; ``""``: anything else.
+    """
     returns, arguments = func._schema.returns, func._schema.arguments
     if func.namespace != "aten" or _BY_VALUES & set(func.tags):
         return ""
     if not func._schema.is_mutable:
-        return "new" if returns and all(each.alias_info is None for each in returns) else ""
+        shared = [each.alias_info is not None for each in returns]
+        if shared == [True] and arguments and arguments[0].alias_info is not None:
+            return "view"
+        return "new" if returns and not any(shared) else ""
     written = [each.alias_info is not None and each.alias_info.is_write for each in arguments]
     same = not returns or (len(returns) == 1 and returns[0].alias_info is not None)
     return "written" if written[0] and sum(written) == 1 and same else ""
@@ -102,6 +125,8 @@ def _like(value: Any) -> Any:
 def _told(kind: str, args: tuple, made: Any) -> Any:
     if kind == "written":
         return "first" if made is args[0] else "none" if made is None else None
+    if kind == "view":
+        return _shared(args[0], made)
     results = [made] if isinstance(made, FakeTensor) else made if type(made) in (list, tuple) else [None]
     tensors = [each for each in results if each is not None]
     given = _storages(args)
@@ -118,6 +143,13 @@ def _storages(values: Any) -> set[int]:
     if isinstance(values, FakeTensor):
         return {values.untyped_storage()._cdata} if values.layout is torch.strided else set()
     return set().union(*map(_storages, values)) if isinstance(values, (list, tuple)) else set()
+
+
+def _shared(first: Any, made: Any) -> _View | None:
+    plain = isinstance(made, FakeTensor) and made.layout is torch.strided and made.constant is None
+    if not plain or made is first or _storages(made) != _storages(first) or made.fake_device != first.fake_device:
+        return None
+    return _View(tuple(made.shape), made.stride(), made.dtype, int(made.storage_offset()))
 
 
 def _one(made: Any) -> _Told | None:
