@@ -85,7 +85,7 @@ class Results:
 
 @cache
 def _kind(func: Any) -> str:
-    """How an op's results lie in memory.
+    """The memory in which the results of an op lie.
 
     ``"new"``: in their own; ``"view"``: it has one, in its first argument's; ``"written"``: it writes to its first argument
     alone; ``""``: anything else.
