@@ -99,5 +99,5 @@ def _mesh(asked: OverMesh) -> Mesh:
             f"{asked.context} = {parts}"
         )
     micro = asked.batch_size // asked.accumulate
-    sizes = {"pipeline": asked.pipeline, "context": asked.context, "tensor": asked.tensor, "zero": asked.zero}
-    return Mesh(data=asked.ranks // parts, micro=micro, count=asked.accumulate, **sizes)
+    data = asked.ranks // parts
+    return Mesh(data, asked.pipeline, asked.context, asked.tensor, micro=micro, count=asked.accumulate, zero=asked.zero)
