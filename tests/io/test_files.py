@@ -112,8 +112,9 @@ WRITES = re.compile(
 
 
 def test_nothing_else_writes_files():
-    found = [str(path) for path in PACKAGE.rglob("*.py") if WRITES.search(path.read_text())]
-    assert found == [files.__file__]
+    found = {path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if WRITES.search(path.read_text())}
+    pipes = {"distributed/launch.py", "distributed/keeper.py"}  # what ranks print, in a temporary folder
+    assert found == {"files.py"} | pipes
 
 
 @contextlib.contextmanager

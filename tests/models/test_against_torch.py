@@ -15,7 +15,8 @@ from tinygrad_mem.devices import device
 
 NETWORKS = [("mlp", "MLP"), ("lenet", "LeNet"), ("digits", "DigitsCNN")]
 NETWORKS += [("resnet", f"resnet{n}") for n in (20, 32, 44, 56, 110, 1202, 18, 34, 50, 101, 152)]
-NETWORKS += [("vgg", f"vgg{n}{bn}{kind}") for n in (11, 13, 16, 19) for bn in ("", "_bn") for kind in ("", "_cifar")]
+NETWORKS += [("vgg", f"vgg{n}{bn}") for n in (11, 13, 16, 19) for bn in ("", "_bn")]
+NETWORKS += [("vgg", f"vgg{n}_cifar") for n in ("11_bn", "16", "16_bn")]
 NETWORKS += [("resnet", "resnet1001"), ("mobilenet", "mobilenet_v2"), ("squeezenet", "squeezenet")]
 NETWORKS += [("densenet", "densenet121"), ("unet", "unet"), ("gpt", "gpt"), ("lstm", "LSTMLanguageModel"), ("bert", "bert")]
 COUNTS = {

@@ -60,10 +60,10 @@ def network_of(network: str, sample: str | None, tokens: str | None = None) -> N
         raise ArgumentError("--input is the shape of floats, --tokens of token numbers: give one of them")
     if network in NETWORKS:
         return _with_samples(NETWORKS[network], network, sample, tokens)
-    if network.endswith(".json"):
-        return _with_samples(of_configuration(configuration(network)), network, sample, tokens)
     if network.startswith(HUGGING_FACE):
         raise ArgumentError(f"{network} is a configuration of Hugging Face's: {_ESTIMATE} {network}")
+    if network.endswith(".json"):
+        return _with_samples(of_configuration(configuration(network)), network, sample, tokens)
     module, _, name = network.rpartition(":")
     if not module:
         near = get_close_matches(network, NETWORKS, 3)
