@@ -19,6 +19,7 @@ import pytest
 import tinygrad_mem as tm
 from tests.pictures import DOCS, differing
 from tests.pictures import LESSONS as LESSON_PICTURES
+from tests.profiles import some
 from tinygrad_mem import memory, scope
 from tinygrad_mem.devices import Pool, cuda_problem, device
 
@@ -96,7 +97,7 @@ def test_a_lesson(
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("path", LESSONS[:18], ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", some(LESSONS[:18], LESSONS[:18:2]), ids=lambda path: path.stem)
 def test_a_lesson_on_a_gpu(path: Path, ran: Callable[..., Any], gpu_pool: object, request: pytest.FixtureRequest):
     """The lesson compares what ``meta`` says, like cuda, with what it measures; its formulas hold there too. The 19th is of
     PyTorch alone.

@@ -124,14 +124,15 @@ def trained(size, mesh, before, steps=STEPS):
 def same_as_one_process():
     for number, size in enumerate((GPT, LLAMA)):
         before, after, losses = alone(size)
-        for mesh in MESHES[number::2]:
+        for place, mesh in enumerate(MESHES[number::2]):
             mesh = replace(mesh, micro=SAMPLES // mesh.data // mesh.count)
             training, values, found = trained(size, mesh, before)
             if training.stages[-1].last:
                 equal([values], [losses], str(mesh))
             equal(found, mine(training, after), str(mesh))
-            _, again, _ = trained(size, mesh, before, 3)
-            same([values[:3]], [again])  # bit for bit: the third loss depends on every parameter of every rank
+            if place % 3 == 0:
+                _, again, _ = trained(size, mesh, before, 3)
+                same([values[:3]], [again])  # bit for bit: the third loss depends on every parameter of every rank
 
 
 def recomputed():
@@ -139,7 +140,7 @@ def recomputed():
     size, mesh = GPT, MESHES[1 if SIZE == 4 else 0]
     before, after, _ = alone(size)
     mesh = replace(mesh, micro=SAMPLES // mesh.data // mesh.count)
-    for changes in ({"recompute": "full"}, {"scores": True}, {"scores": True, "recompute": "selective"}):
+    for changes in ({"recompute": "full"}, {"scores": True, "recompute": "selective"}):
         training, _, found = trained(replace(size, **changes), mesh, before)
         equal(found, mine(training, after), str(changes))
 
