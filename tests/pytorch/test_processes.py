@@ -14,6 +14,7 @@ from torch import distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 
+from tests import profiles  # noqa: E402
 from tests.pytorch.gloo_peaks import OPTIONS, STEPS, train  # noqa: E402
 from tinygrad_mem.memory import Category  # noqa: E402
 from tinygrad_mem.pytorch import predict  # noqa: E402
@@ -26,9 +27,16 @@ MIB = 1 << 20
 WEIGHTS = 4 * 512 * 512 * 4 + 2 * 512 * 4
 
 
+MEASURED = [24141872, 24141872, 19943472, 22138920, 24141872, 24141872, 19943472, 22138920, 24141872, 24141872]
+"""What ``python -m tests.pytorch.gloo_peaks`` printed with PyTorch 2.13. A real process of gloo sometimes hangs, and on a busy
+machine its threads hold a tensor longer: a usual run compares with these, a thorough one measures again."""
+
+
 @pytest.fixture(scope="module")
 def measured() -> list[int]:
     """The peaks of real processes, in the order of the parameters. The limit ends what hangs."""
+    if profiles.name() != "thorough":
+        return MEASURED
     command = [sys.executable, "-m", "tests.pytorch.gloo_peaks"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     return json.loads(done.stdout.splitlines()[-1])
