@@ -156,8 +156,7 @@ def test_with_a_cache_the_logits_are_the_same(case: str):
     model = both(case)[0]
     whole = model(tm.tensor(tokens(2, 12))).detach().numpy()
     cache = Cache(model.config, 2, 12, tm.float64)
-    close = 1e-6 if case == "gemma2" else 1e-10  # whose softmax is in float32
-    np.testing.assert_allclose(generated(model, cache, 8).numpy(), whole, rtol=close, atol=close * np.abs(whole).max())
+    np.testing.assert_allclose(generated(model, cache, 8).numpy(), whole, rtol=1e-10, atol=1e-10 * np.abs(whole).max())
     assert cache.length == 12
     rough = [generated(model, Cache(model.config, 2, 12, tm.float64, bits=bits), 8).numpy() for bits in (8, 4)]
     errors = [np.abs(each - whole).mean() / np.abs(whole).mean() for each in rough]

@@ -63,14 +63,14 @@ def test_many_tiles(rows: int, columns: int, causal: bool, dev: str):
     against_torch(lambda *x: sdpa(*x, **options), lambda *x: theirs(*x, **options), arrays, device=dev)
 
 
-@pytest.mark.parametrize("window", [(40, 3), (-1, 0), (0, -1), (600, 500)])
-def test_windows_across_tiles(window: tuple[int, int], dev: str):
+@pytest.mark.parametrize(("window", "cap"), [((40, 3), None), ((-1, 0), 2.0), ((0, -1), None), ((600, 500), 0.5)])
+def test_windows_across_tiles(window: tuple[int, int], cap: float | None, dev: str):
     """Diagonals that cut tiles in every way, beside a mask of the same; more columns than rows, and fewer."""
     lengths, seen = [(700, 1100), (520, 90), (1, 600)], []
     rows, columns = ([0, *itertools.accumulate(n)] for n in zip(*lengths, strict=True))
     q, k, v = (tm.tensor(a, device=dev, requires_grad=True) for a in normal((rows[-1], 1, 4), *[(columns[-1], 1, 4)] * 2))
     starts = [tm.tensor(n, device=dev) for n in (rows, columns)]
-    y = varlen_attn(q, k, v, *starts, 700, 1100, window_size=window)
+    y = varlen_attn(q, k, v, *starts, 700, 1100, window_size=window, softcap=cap)
     seed = normal(tuple(y.shape), seed=9)[0]
     y.backward(tm.tensor(seed, device=dev))
     a, b, c = (torch.tensor(values(t), requires_grad=True) for t in (q, k, v))
@@ -79,7 +79,8 @@ def test_windows_across_tiles(window: tuple[int, int], dev: str):
         mask = ((window[0] < 0) | (place >= -window[0])) & ((window[1] < 0) | (place <= window[1]))
         own = [t[s[n] : s[n + 1], 0] for t, s in ((a, rows), (b, columns), (c, columns))]
         some = mask.any(1)  # PyTorch gives nan for others, and nan gradients
-        scores = (own[0][some] @ own[1].T / 2).masked_fill(torch.tensor(~mask[some]), -torch.inf)
+        scores = own[0][some] @ own[1].T / 2
+        scores = (scores if cap is None else torch.tanh(scores / cap) * cap).masked_fill(torch.tensor(~mask[some]), -torch.inf)
         z = torch.zeros(r, 4, dtype=torch.float64)
         z[some] = torch.softmax(scores, -1) @ own[2]
         seen.append(z)
@@ -370,6 +371,7 @@ def _packed(q: Any = None, cu: Any = _CU, most: int = 3, **options: Any) -> Any:
         (lambda: _packed(cu=[0.0, 5.0]), RuntimeError, "cu_seq_q must be a vector of int32 or int64"),
         (lambda: _packed(window_size=(-2, 0)), RuntimeError, "window_size is"),
         (lambda: _packed(dropout_p=-1.0), ValueError, "between 0 and 1"),
+        (lambda: _packed(softcap=0.0), ValueError, "softcap bounds the scores and must be positive, found 0.0"),
     ],
 )
 def test_refused(call: Any, error: type[Exception], message: str):

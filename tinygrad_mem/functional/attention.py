@@ -182,6 +182,7 @@ def varlen_attn(
     window_size: Sequence[int] = (-1, -1),
     enable_gqa: bool = False,
     dropout_p: float = 0.0,
+    softcap: float | None = None,
 ) -> Tensor:
     """:func:`scaled_dot_product_attention` of sequences of any lengths, concatenated: nothing is padded.
 
@@ -196,12 +197,14 @@ def varlen_attn(
             sequence has more keys than queries, its last query is at its last key.
         enable_gqa: key and value have fewer heads; each is shared by the same number of neighbouring heads of query.
         dropout_p: the dropout of the softmax.
+        softcap: a bound of the scores, as in Gemma 2: they become ``softcap * tanh(score / softcap)``.
 
     Saves: query, key, value, the output, the cumulative lengths, and one number a row and head.
 
     Raises:
         ShapeError: shapes that do not fit; cumulative lengths that do not begin with 0 or do not end with the tokens.
-        ValueError: cumulative lengths that decrease, a sequence longer than ``max_q`` or ``max_k``, a wrong ``dropout_p``.
+        ValueError: cumulative lengths that decrease, a sequence longer than ``max_q`` or ``max_k``, a wrong ``dropout_p`` or
+            ``softcap``.
         DTypeError: different dtypes; cumulative lengths that are not integers.
 
     Source: Dao, *FlashAttention-2*, 2023.
@@ -225,6 +228,8 @@ def varlen_attn(
         )
     if len(window_size) != 2 or min(window_size) < -1:
         raise ArgumentError(f"varlen_attn: window_size is (keys before, keys behind), -1 for all, found {tuple(window_size)}")
+    if softcap is not None and not softcap > 0:
+        raise ArgumentError(f"varlen_attn: softcap bounds the scores and must be positive, found {softcap!r}")
     left, right = (None if n == -1 else n for n in window_size)
     p, ticket = _dropout(query, dropout_p)
     return apply(
@@ -235,4 +240,5 @@ def varlen_attn(
         window=(left, right),
         p=p,
         ticket=ticket,
+        cap=softcap,
     )

@@ -2,7 +2,7 @@
 
 One file for all, because they differ in a few places: biases, norms of query and key, windows, Gemma's norms, experts.
 Parameters have the names and shapes of Hugging Face's transformers, and published weights load (``weights.py``). Memory is
-linear in the tokens: no matrix of scores is kept, but for Gemma 2, which bounds its scores by tanh.
+linear in the tokens: no matrix of scores is kept.
 
 Sources: Touvron et al., *Llama 2*, 2023; Jiang et al., *Mistral 7B*, 2023, and *Mixtral of experts*, 2024; Gemma Team, *Gemma
 2*, 2024, and *Gemma 3*, 2025; Abdin et al., *Phi-3*, 2024; Qwen Team, *Qwen 2*, 2024, and *Qwen 3*, 2025.
@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from .. import Tensor, arange, cat, empty, float32, int32, nn, searchsorted, tensor, zeros
+from .. import Tensor, arange, empty, float32, int32, nn, searchsorted, tensor, zeros
 from ..errors import ArgumentError
 from ..nn import functional as F
 from ..nn.attention.varlen import varlen_attn
 from .configuration import Configuration, configuration
 from .key_values import Cache
-from .rotary import frequencies
+from .rotary import frequencies, rotate
 
 
 class GemmaNorm(nn.Module):
@@ -67,8 +67,7 @@ class Attention(nn.Module):
         q, k = rotate(q, *rotation), rotate(k, *rotation)
         if cache is not None:
             k, v = cache.update(self.layer, k, v)
-        y = self._attend(q, k, v) if self.cap is None else self._attend_capped(q, k, v, self.cap)
-        return self.o_proj(y.reshape(n, t, -1))
+        return self.o_proj(self._attend(q, k, v).reshape(n, t, -1))
 
     def _project(self, x: Tensor) -> Sequence[Tensor]:
         if not hasattr(self, "qkv_proj"):
@@ -82,42 +81,25 @@ class Attention(nn.Module):
         before = -1 if self.window is None else self.window - 1
         starts = [tensor(range(0, n * size + 1, size), dtype=int32, device=q.device) for size in (t, s)]
         q, k, v = (part.flatten(0, 1) for part in (q, k, v))
-        p = self.dropout if self.training else 0.0
         y = varlen_attn(
-            q, k, v, starts[0], starts[1], t, s, scale=self.scale, window_size=(before, 0), enable_gqa=True, dropout_p=p
+            *(q, k, v, starts[0], starts[1], t, s),
+            scale=self.scale,
+            window_size=(before, 0),
+            enable_gqa=True,
+            dropout_p=self.dropout if self.training else 0.0,
+            softcap=self.cap,
         )
         return y.view(n, t, self.heads, self.head)
 
-    def _attend_capped(self, q: Tensor, k: Tensor, v: Tensor, cap: float) -> Tensor:
-        """Gemma 2's: scores between -cap and cap. A score for each pair of tokens is in memory."""
-        q, k, v = (part.transpose(1, 2) for part in (q, k, v))  # N, heads, T, head
-        k, v = (part.repeat_interleave(self.heads // self.key_heads, 1) for part in (k, v))
-        scores = ((q @ k.mT) * (self.scale / cap)).tanh() * cap
-        places = arange(k.shape[2], device=q.device)
-        distance = places[-q.shape[2] :, None] - places
-        seen = distance >= 0 if self.window is None else (distance >= 0) & (distance < self.window)
-        weights = scores.masked_fill(~seen, -math.inf).softmax(-1, dtype=float32).to(q.dtype)
-        return (F.dropout(weights, self.dropout, self.training) @ v).transpose(1, 2)
-
-
-def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of x (N, T, heads, head): pairs (x[i], x[i + half]) are rotated by an angle of their position."""
-    size = cos.shape[-1]
-    turned = x if size == x.shape[-1] else x[..., :size]
-    left, right = turned.chunk(2, -1)
-    y = turned * cos + cat((-right, left), -1) * sin
-    return y if size == x.shape[-1] else cat((y, x[..., size:]), -1)
-
 
 def rotations(config: Configuration, start: int, tokens: int, like: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """For each layer, cosines and sines (tokens, 1, rotated part of a head) from position ``start`` on. Layers share them."""
+    """For each layer, cosines and sines (tokens, 1, half of a head's rotated part) from position ``start`` on. Layers share."""
     made: dict[int, tuple[Tensor, Tensor]] = {}
     places = arange(start, start + tokens, device=like.device, dtype=float32)[:, None, None]
     for rope in config.ropes:
         if id(rope) not in made:
             turns, factor = frequencies(rope, config, start + tokens)
             angles = places * tensor(turns, dtype=float32, device=like.device)
-            angles = cat((angles, angles), -1)
             cos, sin = angles.cos(), angles.sin()
             made[id(rope)] = (cos * factor).to(like.dtype), (sin * factor).to(like.dtype)
     return [made[id(rope)] for rope in config.ropes]

@@ -13,7 +13,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .. import Tensor, arange, bfloat16, cat, float32, full, int64, nn, optim, outer, zeros
+from .. import Tensor, arange, bfloat16, float32, int64, nn, optim, outer, tensor, zeros
 from ..distributed import DeviceMesh, init_device_mesh, init_process_group, is_initialized
 from ..distributed.context_parallel import ring_attention
 from ..distributed.fsdp import fully_shard
@@ -31,6 +31,8 @@ from ..distributed.tensor.parallel import (
 from ..errors import ArgumentError
 from ..nn import functional as F
 from ..utils.checkpoint import checkpoint
+from .published import published
+from .rotary import radians, rotate
 
 
 @dataclass(frozen=True)
@@ -60,11 +62,17 @@ class TransformerSize:
     recompute: str = ""
 
 
+def _llama(name: str) -> TransformerSize:
+    """A published model, on the 8,192 tokens that it was pretrained with."""
+    c = published(name)
+    heads = c.num_attention_heads, c.num_key_value_heads
+    sizes = c.num_hidden_layers, c.hidden_size, *heads, c.intermediate_size, c.vocab_size
+    return TransformerSize(*sizes, 8192, llama=True)
+
+
 SIZES = {
     "gpt3-175b": TransformerSize(96, 12288, 96, 96, 49152, 51200, 2048),  # the vocabulary is padded, as Megatron's
-    "llama-3-8b": TransformerSize(32, 4096, 32, 8, 14336, 128256, 8192, llama=True),
-    "llama-3-70b": TransformerSize(80, 8192, 64, 8, 28672, 128256, 8192, llama=True),
-    "llama-3.1-405b": TransformerSize(126, 16384, 128, 8, 53248, 128256, 8192, llama=True),
+    **{name: _llama(name) for name in ("llama-3-8b", "llama-3-70b", "llama-3.1-405b")},
 }
 
 
@@ -119,7 +127,7 @@ class Attention(nn.Module):
         q, kv = q.view(t, n, -1, self.depth), kv.view(t, n, -1, 2, self.depth)
         k, v = kv.unbind(3)
         if angles is not None:
-            q, k = (turned(x, angles[0], angles[1]) for x in (q, k))
+            q, k = (rotate(x, angles[0], angles[1]) for x in (q, k))
         parts: Any = [part.permute(1, 2, 0, 3) for part in (q, k, v)]  # N, heads, T, depth
         del q, k, v, kv
         if self.size.recompute == "selective":
@@ -135,15 +143,6 @@ class Attention(nn.Module):
             return ring_attention(q, k, v, context, is_causal=True)
         weights = (q @ k.mT).mul_(1 / math.sqrt(self.depth)).masked_fill_(hidden, -math.inf).softmax(-1)  # type: ignore[arg-type]
         return F.dropout(weights, self.size.dropout, self.training) @ v
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions: pairs (i, i + depth / 2) of x (T, N, heads, depth) are turned by the angle of their token.
-
-    Source: Su et al., *RoFormer*, 2021.
-    """
-    a, b = x.chunk(2, -1)
-    return cat((a * cos - b * sin, b * cos + a * sin), -1)
 
 
 class MLP(nn.Module):
@@ -229,7 +228,7 @@ class Layers(nn.Module):
         for name in ("cos", "sin", "hidden"):
             self.register_buffer(name, None)
         if self.size.llama:
-            angles = outer(tokens, full((), 500000.0) ** (arange(0, depth, 2) * (-1.0 / depth)))  # T, depth / 2
+            angles = outer(tokens, tensor(radians(500_000.0, depth)))  # T, depth / 2
             self.cos, self.sin = angles.cos().to(dtype), angles.sin().to(dtype)
         if self.size.scores:
             self.hidden = tokens[None] > tokens[:, None]

@@ -1,4 +1,4 @@
-"""The frequencies of rotary position embeddings, and how they are stretched for contexts longer than in training.
+"""Rotary position embeddings: the rotation, its frequencies, and how these are stretched for contexts longer than in training.
 
 Sources: Su et al., *RoFormer*, 2021; Peng et al., *YaRN*, 2023, which also has the linear and the dynamic rule; Ding et al.,
 *LongRoPE*, 2024; Grattafiori et al., *The Llama 3 herd of models*, 2024.
@@ -11,7 +11,18 @@ from typing import Any
 
 import numpy as np
 
+from .. import Tensor, cat
 from .configuration import Configuration, Rope
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """x (..., numbers of a head) with pairs (x[i], x[i + half]) turned by angles whose cosines and sines are (..., half).
+
+    If a head has more than 2 * half numbers, the others stay as they are.
+    """
+    half = cos.shape[-1]
+    a, b = x[..., :half], x[..., half : 2 * half]
+    return cat((a * cos - b * sin, b * cos + a * sin, *([x[..., 2 * half :]] if x.shape[-1] > 2 * half else [])), -1)
 
 
 def frequencies(rope: Rope, config: Configuration, tokens: int) -> tuple[np.ndarray, float]:
@@ -24,29 +35,30 @@ def frequencies(rope: Rope, config: Configuration, tokens: int) -> tuple[np.ndar
     return globals()[f"_{rope.kind}"](rope, config, size, tokens)
 
 
-def _plain(theta: float, size: int) -> np.ndarray:
+def radians(theta: float, size: int) -> np.ndarray:
+    """Radians per token of each pair of ``size`` numbers, float32 (size / 2,): from 1 down to almost 1 / theta."""
     return (1 / np.float32(theta) ** (np.arange(0, size, 2, dtype=np.float32) / np.float32(size))).astype(np.float32)
 
 
 def _default(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np.ndarray, float]:
-    return _plain(rope.theta, size), 1.0
+    return radians(rope.theta, size), 1.0
 
 
 def _linear(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np.ndarray, float]:
     """Positions are divided by the factor."""
-    return _plain(rope.theta, size) / np.float32(rope.numbers["factor"]), 1.0
+    return radians(rope.theta, size) / np.float32(rope.numbers["factor"]), 1.0
 
 
 def _dynamic(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np.ndarray, float]:
     """The base grows with the length, from the model's length on."""
     factor, known = rope.numbers["factor"], config.max_position_embeddings
     grown = factor * max(tokens, known) / known - (factor - 1)
-    return _plain(rope.theta * grown ** (size / (size - 2)), size), 1.0
+    return radians(rope.theta * grown ** (size / (size - 2)), size), 1.0
 
 
 def _llama3(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np.ndarray, float]:
     """Long waves are stretched by the factor, short ones are not, and those between them in part."""
-    plain, numbers = _plain(rope.theta, size), rope.numbers
+    plain, numbers = radians(rope.theta, size), rope.numbers
     low, high = numbers["low_freq_factor"], numbers["high_freq_factor"]
     turns = numbers["original_max_position_embeddings"] * plain / (2 * math.pi)  # full turns in the original context
     part = np.clip((turns - low) / (high - low), 0, 1).astype(np.float32)
@@ -61,7 +73,7 @@ def _longrope(rope: Rope, config: Configuration, size: int, tokens: int) -> tupl
     attention = numbers.get("attention_factor")
     if attention is None:
         attention = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(original))
-    return _plain(rope.theta, size) / factors, attention
+    return radians(rope.theta, size) / factors, attention
 
 
 def _yarn(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np.ndarray, float]:
@@ -78,7 +90,7 @@ def _yarn(rope: Rope, config: Configuration, size: int, tokens: int) -> tuple[np
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, size - 1)
     ramp = np.clip((np.arange(size // 2, dtype=np.float32) - low) / (high - low if high != low else 0.001), 0, 1)
-    plain = _plain(rope.theta, size)
+    plain = radians(rope.theta, size)
     return plain / np.float32(factor) * ramp + plain * (1 - ramp), _yarn_factor(numbers, factor)
 
 

@@ -82,12 +82,19 @@ class Module(Tree):
         """This module's dotted path: the outermost module's class name, then attribute names."""
         if parent is None:
             return self._root_name()
-        for name, module in parent._modules.items():  # nearly always a child: a walk below each module would be quadratic
-            if module is self:
-                return f"{path}.{name}"
-        for name, module in parent.named_modules(remove_duplicate=False):
-            if module is self:
-                return f"{path}.{name}" if name else path
+        if parent is self:
+            return path
+        level = [(path, parent)]
+        while level:  # level by level, because it is mostly a child, or in a list that is one
+            level = [
+                (f"{place}.{name}", module)
+                for place, outer in level
+                for name, module in outer._modules.copy().items()  # another thread may add to it
+                if module is not None
+            ]
+            for place, module in level:
+                if module is self:
+                    return place
         return f"{path}.{type(self).__name__}"  # made during the call, and not registered
 
     def _root_name(self) -> str:

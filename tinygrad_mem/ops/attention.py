@@ -161,7 +161,8 @@ class VarlenAttention(Op):
     """:class:`Attention` of concatenated sequences: q (T, heads, E), k (S, key heads, E), v (S, key heads, Ev).
 
     ``cu_q`` and ``cu_k``, int32, say where the sequences begin, and where the last ends. The last row of a sequence is at its
-    last column. Nothing is padded: a sequence of n tokens costs n rows of memory, and its own n * n scores of time.
+    last column. Nothing is padded: a sequence of n tokens costs n rows of memory, and its own n * n scores of time. ``cap``, if
+    not ``None``: scores become tanh(score / cap) * cap before they are hidden.
 
     Saves q, k, cu_q, cu_k, lse (``math.prod(y.shape[:2]) * max(4, y.itemsize)`` bytes), v if ``needs["q"] or needs["k"]``, and
     y if ``needs["q"] or needs["k"]``.
@@ -172,9 +173,9 @@ class VarlenAttention(Op):
     saves = ("q", "k", "v", "cu_q", "cu_k", "y", "lse")
 
     @staticmethod
-    def forward(ctx, q, k, v, cu_q, cu_k, *, longest, scale, window, p, ticket):
+    def forward(ctx, q, k, v, cu_q, cu_k, *, longest, scale, window, p, ticket, cap):
         _check(q, k, v, "varlen_attn")
-        ctx.settings = (scale, window, p, ticket)
+        ctx.settings = (scale, window, p, ticket, cap)
         ctx.longest, ctx.value_shape = longest, v.shape
         ctx.scored = ctx.needs[0] or ctx.needs[1]
         for name, cu, x, most in (("cu_seq_q", cu_q, q, longest[0]), ("cu_seq_k", cu_k, k, longest[1])):

@@ -52,11 +52,33 @@ def _packed(q, k, v):
     return torch.cat(parts)
 
 
-def _varlen(q, k, v):
+def _packed_and_capped(q, k, v):
+    """Scores between -0.7 and 0.7, written out."""
+    found = []
+    for a, b in pairwise(_CU.tolist()):
+        queries, keys, values = (x[a:b].transpose(0, 1) for x in (q, k, v))
+        scores = torch.tanh(queries @ keys.mT / 2 / 0.7) * 0.7
+        hidden = torch.ones(b - a, b - a, dtype=torch.bool, device=q.device).triu(1)
+        found.append((scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values).transpose(0, 1))
+    return torch.cat(found)
+
+
+def _varlen(q, k, v, softcap=None):
     import tinygrad_mem as tm
 
     cu = tm.tensor(_CU, device=q.device)
-    return ours.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0))
+    return ours.varlen_attn(q, k, v, cu, cu, 5, 5, window_size=(-1, 0), softcap=softcap)
+
+
+def _sequences(name, run, reference):
+    return OpCase(
+        name,
+        "VarlenAttention",
+        run,
+        reference,
+        lambda rng: [rng.standard_normal((8, 3, 4)) for _ in range(3)],
+        lambda q, k, v, y: q.nbytes + k.nbytes + v.nbytes + y.nbytes + q.shape[0] * q.shape[1] * 8 + _CU.nbytes,
+    )
 
 
 def _self(x, mask):
@@ -79,14 +101,8 @@ CASES = [
     _row("attention of groups", (2, 6, 5, 4), (2, 3, 7, 4), (2, 3, 7, 6), enable_gqa=True),
     _row("attention without heads", (6, 5, 4), (6, 7, 4), (6, 7, 4)),
     _row("attention in tiles", (1, 2, 150, 4), (1, 2, 600, 4), (1, 2, 600, 6), is_causal=True),
-    OpCase(
-        "attention of sequences",
-        "VarlenAttention",
-        _varlen,
-        _packed,
-        lambda rng: [rng.standard_normal((8, 3, 4)) for _ in range(3)],
-        lambda q, k, v, y: q.nbytes + k.nbytes + v.nbytes + y.nbytes + q.shape[0] * q.shape[1] * 8 + _CU.nbytes,
-    ),
+    _sequences("attention of sequences", _varlen, _packed),
+    _sequences("attention of sequences with bounded scores", lambda *x: _varlen(*x, softcap=0.7), _packed_and_capped),
     OpCase(
         "attention with dropout",
         "Attention",

@@ -44,13 +44,13 @@ def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
         _forward(job, work, results[b], sums[b])
 
 
-def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, lse):
+def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, cap, work, out, lse):
     """:func:`attention` of concatenated sequences; the last row of each is at its last column."""
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
         heads = k.shape[1]
         query, result = (grouped(_by_head(x, rows), heads)[0] for x in (q, out))
         key, value = (_by_head(x, columns)[0] for x in (k, v))
-        job = Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        job = Job(query, key, value, None, scale, window, offset, p, ticket, base, cap)
         _forward(job, work, result, grouped(lse[None, :, rows], heads)[0])
 
 
@@ -142,7 +142,7 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
         _backward(job, _Grads(seeds[b], _at(results, b), sums[b], None, goal, _at(gk, b), _at(gv, b), to_mask), work)
 
 
-def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
+def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, cap, work, gq, gk, gv):
     """:func:`attention_backward` of concatenated sequences; tokens outside of all sequences get 0."""
     heads = k.shape[1]
     for g in (gq, gk, gv):
@@ -151,7 +151,7 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
     for rows, columns, offset, base in _sequences(cu_q, cu_k, q.shape[1]):
         query, seed, result, goal = (_at(grouped(_by_head(x, rows), heads), 0) for x in (q, gy, y, gq))
         key, value, to_key, to_value = (_at(_by_head(x, columns), 0) for x in (k, v, gk, gv))
-        job = Job(query, key, value, None, scale, window, offset, p, ticket, base)
+        job = Job(query, key, value, None, scale, window, offset, p, ticket, base, cap)
         sums = grouped(lse[None, :, rows], heads)[0]
         _backward(job, _Grads(seed, result, sums, None, goal, to_key, to_value, None), work)
 
@@ -287,7 +287,8 @@ def _tile(job, grads, where, inner, gk, gv, space):
     if inner is None:
         return None
     gemm(gy, job.v[head, seen].transpose(0, 2, 1), slopes)
-    state = (softmax, slopes, weights, inner, *steps(inner), float(job.scale), *_dropout(job, *where))
+    lse, how = grads.lse[head, group, part], (float(job.scale), float(job.cap or 0))
+    state = (softmax, slopes, weights, inner, *steps(inner), *how, lse, *steps(lse), *_dropout(job, *where))
     launch("attention_slopes", job.q, slopes.shape, *state)
     if grads.gmask is not None:
         _add_to_mask(job, grads.gmask, slopes, where)

@@ -24,9 +24,10 @@ typedef unsigned long long count;
 #define LANES {lanes}
 #define NOTHING ((A)(-1.0 / 0.0))
 // what hides scores: a mask (kind 1: bool, 2: added), the columns before and behind a row (-1: all)
-#define SIGHT const void* mask, int kind, wide m0, wide m1, wide m2, double scale, wide row0, wide column0, wide left, \\
-    wide right
-#define SEEN mask, kind, m0, m1, m2, scale, row0, column0, left, right
+// scores are bounded by cap, unless it is 0
+#define SIGHT const void* mask, int kind, wide m0, wide m1, wide m2, double scale, double cap, wide row0, wide column0, \\
+    wide left, wide right
+#define SEEN mask, kind, m0, m1, m2, scale, cap, row0, column0, left, right
 // dropout: the number of a score is base + head * head_step + row * row_step + column
 #define DROPOUT double p, count seed, count call, wide base, wide head_step, wide row_step
 #define SIZES wide heads, wide rows, wide columns
@@ -53,7 +54,8 @@ __device__ inline A scored(A product, wide n, wide i, wide c, SIGHT) {
     if ((left >= 0 && column < row - left) || (right >= 0 && column > row + right)) return NOTHING;
     const wide place = n * m0 + i * m1 + c * m2;
     if (kind == 1 && !((const bool*)mask)[place]) return NOTHING;
-    return product * (A)scale + (kind == 2 ? (A)((const T*)mask)[place] : (A)0);
+    const A score = product * (A)scale;
+    return (cap == 0 ? score : tanh(score / (A)cap) * (A)cap) + (kind == 2 ? (A)((const T*)mask)[place] : (A)0);
 }
 
 __device__ inline A kept(wide n, wide i, wide c, DROPOUT) {  // 1 / (1 - p), or 0
@@ -140,16 +142,18 @@ extern "C" __global__ void attention_means(const A* softmax, const A* slopes, A*
     totals[line] = total;
 }
 
-// from gy @ v.T in slopes: slopes = the gradient of the scores, scaled = that of the products q @ k.T
+// from gy @ v.T in slopes: slopes = the gradient of the scores, scaled = that of the products q @ k.T. The softmax tells the
+// score, and so the derivative of its tanh
 extern "C" __global__ void attention_slopes(const A* softmax, A* slopes, T* scaled, const A* inner, wide h0, double scale,
-                                            DROPOUT, SIZES) {
+                                            double cap, const A* lse, wide l0, DROPOUT, SIZES) {
     LINE
     softmax += line * columns; slopes += line * columns; scaled += line * columns;
     EACH(c, columns) {
         const A e = slopes[c] * kept(n, i, c, p, seed, call, base, head_step, row_step);
         const A slope = softmax[c] * (e - inner[n * h0 + i]);
         slopes[c] = slope;
-        scaled[c] = (T)(slope * (A)scale);
+        const A bent = cap == 0 || softmax[c] == 0 ? (A)0 : (log(softmax[c]) + lse[n * l0 + i]) / (A)cap;
+        scaled[c] = (T)(slope * (A)scale * (1 - bent * bent));
     }
 }
 

@@ -73,7 +73,8 @@ class Space:
 
 class Job(NamedTuple):
     """One batch of one attention: q, y, gy (head, group, row, E), k and v (head, column, E), mask (head or 1, group or 1, row
-    or 1, column or 1); row i is at column i + ``offset``; ``base`` is the number of its first score, for dropout."""
+    or 1, column or 1); row i is at column i + ``offset``; ``base`` is the number of its first score, for dropout; ``cap``
+    bounds the scores, unless it is ``None``."""
 
     q: Any
     k: Any
@@ -85,6 +86,7 @@ class Job(NamedTuple):
     p: float
     ticket: tuple
     base: int
+    cap: float | None = None
 
 
 @cache
@@ -121,7 +123,7 @@ def mask_of(mask, batch, heads):
 def sight(job, head, group, rows, columns):
     """The arguments that say which columns the rows of a tile see."""
     left, right = (-1 if n is None else int(n) for n in job.window)
-    tail = (float(job.scale), rows.start + job.offset, columns.start, left, right)
+    tail = (float(job.scale), float(job.cap or 0), rows.start + job.offset, columns.start, left, right)
     if job.mask is None:
         return (NULL, np.int32(0), 0, 0, 0, *tail)
     full = (head.stop - head.start, rows.stop - rows.start, columns.stop - columns.start)

@@ -21,9 +21,14 @@ from .fast.attention_tiles import Job, grouped
 # --- the formulas; runs with dropout are not compared, because each tile draws its own mask
 
 
-def _weights(q, k, mask, scale, window, offset=0):
-    """(softmax, lse) of the scores of q (batch, head, row, E) with k, with equal heads; 0 and inf for rows without keys."""
+def _scores(q, k, scale, cap):
     scores = q @ k.swapaxes(-1, -2) * scale
+    return scores if cap is None else np.tanh(scores / cap) * cap
+
+
+def _weights(q, k, mask, scale, window, offset=0, cap=None):
+    """(softmax, lse) of the scores of q (batch, head, row, E) with k, with equal heads; 0 and inf for rows without keys."""
+    scores = _scores(q, k, scale, cap)
     if mask is not None:
         scores = np.where(mask, scores, -np.inf) if mask.dtype == np.bool_ else scores + mask
     ahead = np.arange(k.shape[2]) - np.arange(q.shape[2])[:, None] - offset  # the distance of a column from its row
@@ -40,20 +45,22 @@ def _shared(x, q):
     return np.repeat(x, q.shape[1] // x.shape[1], axis=1)
 
 
-def _attention(q, k, v, mask, scale, window, p, offset=0):
-    weights, lse = _weights(q, _shared(k, q), mask, scale, window, offset)
+def _attention(q, k, v, mask, scale, window, p, offset=0, cap=None):
+    weights, lse = _weights(q, _shared(k, q), mask, scale, window, offset, cap)
     return {} if p else {"out": weights @ _shared(v, q), "lse": lse}
 
 
-def _attention_back(gy, q, k, v, mask, scale, window, p, gmask=None, offset=0):
+def _attention_back(gy, q, k, v, mask, scale, window, p, gmask=None, offset=0, cap=None):
     if p:
         return {}
     keys = _shared(k, q)
-    weights, _ = _weights(q, keys, mask, scale, window, offset)
+    weights, _ = _weights(q, keys, mask, scale, window, offset, cap)
     found = {"gv": _by_key_head(weights.swapaxes(-1, -2) @ gy, k)}
     if v is not None:
         slopes = gy @ _shared(v, q).swapaxes(-1, -2)
         slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True))
+        if cap is not None:
+            slopes = slopes * (1 - (_scores(q, keys, scale, cap) / cap) ** 2)
         found |= {"gq": slopes @ keys * scale, "gk": _by_key_head(slopes.swapaxes(-1, -2) @ q * scale, k)}
         if gmask is not None:
             shared = tuple(axis for axis in (0, 1) if gmask.shape[axis] == 1)
@@ -72,21 +79,21 @@ def _each_sequence(cu_q, cu_k):
         yield slice(*rows), slice(*columns), (columns[1] - columns[0]) - (rows[1] - rows[0])
 
 
-def _varlen(q, k, v, cu_q, cu_k, scale, window, p, out, lse):
+def _varlen(q, k, v, cu_q, cu_k, scale, window, p, cap, out, lse):
     for rows, columns, offset in _each_sequence(cu_q, cu_k):
         parts = (_by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
-        found = _attention(*parts, None, scale, window, p, offset)
+        found = _attention(*parts, None, scale, window, p, offset, cap)
         if p:
             return {}
         out[rows], lse[:, rows] = found["out"][0].swapaxes(0, 1), found["lse"][0]
     return {"out": out, "lse": lse}
 
 
-def _varlen_back(gy, q, k, v, cu_q, cu_k, scale, window, p):
+def _varlen_back(gy, q, k, v, cu_q, cu_k, scale, window, p, cap):
     found = {"gq": np.zeros_like(q), "gk": np.zeros_like(k), "gv": np.zeros((*k.shape[:2], gy.shape[2]))}
     for rows, columns, offset in _each_sequence(cu_q, cu_k):
         parts = (_by_head(gy, rows), _by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
-        for name, g in _attention_back(*parts, None, scale, window, p, None, offset).items():
+        for name, g in _attention_back(*parts, None, scale, window, p, None, offset, cap).items():
             found[name][rows if name == "gq" else columns] = g[0].swapaxes(0, 1)
     return {} if p else found
 
@@ -126,9 +133,9 @@ def _mask_view(mask, heads):
     return mask[:, None] if mask is not None and mask.shape[1] == 1 else grouped(mask, heads)
 
 
-def _job(q, k, v, mask, width, scale, window, offset, p, ticket, first=0):
+def _job(q, k, v, mask, width, scale, window, offset, p, ticket, cap=None, first=0):
     heads = k.shape[1]
-    return Job(grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, first)
+    return Job(grouped(q, heads), k, v, _mask_view(mask, heads), scale, window, offset, p, ticket, width, cap, first)
 
 
 def _lengths(jobs_of, cu_q, cu_k):
@@ -152,12 +159,13 @@ def attention(q, k, v, mask, scale, window, p, ticket, work, out, lse):
 
 
 @formula(_varlen)
-def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, lse):
+def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, cap, work, out, lse):
     """:func:`attention` of concatenated sequences: q, k, v, out (token, head, E), lse (head, token); rows cu_q[n] to
-    cu_q[n + 1] see columns cu_k[n] to cu_k[n + 1], the last row of a sequence being at its last column."""
+    cu_q[n + 1] see columns cu_k[n] to cu_k[n + 1], the last row of a sequence being at its last column. ``cap``, if not
+    ``None``: scores become tanh(score / cap) * cap."""
 
     def job(rows, columns, first):
-        made = _sequence(q, k, v, v.shape[2], rows, columns, scale, window, p, ticket, first)
+        made = _sequence(q, k, v, v.shape[2], rows, columns, scale, window, p, ticket, cap, first)
         return made, _by_head(out, rows), lse[None, :, rows]
 
     attention_forward.forward(list(_lengths(job, cu_q, cu_k)))
@@ -165,10 +173,10 @@ def varlen_attention(q, k, v, cu_q, cu_k, scale, window, p, ticket, work, out, l
 
 def _sequence(q, k, v, width, rows, columns, *how):
     """The job of one sequence; its last row is at its last column."""
-    scale, window, p, ticket, first = how
+    scale, window, *rest = how
     offset = (columns.stop - columns.start) - (rows.stop - rows.start)
     parts = (_by_head(q, rows), _by_head(k, columns), _by_head(v, columns))
-    return _job(*parts, None, width, scale, window, offset, p, ticket, first)
+    return _job(*parts, None, width, scale, window, offset, *rest)
 
 
 def _by_head(x, tokens):
@@ -189,7 +197,7 @@ def attention_backward(gy, q, k, v, mask, y, lse, scale, window, p, ticket, work
 
 
 @formula(_varlen_back)
-def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, work, gq, gk, gv):
+def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p, ticket, cap, work, gq, gk, gv):
     """:func:`attention_backward` of concatenated sequences; what is in no sequence gets 0."""
     for g in (gq, gk, gv):
         if g is not None:
@@ -197,7 +205,7 @@ def varlen_attention_backward(gy, q, k, v, cu_q, cu_k, y, lse, scale, window, p,
     heads, inner = k.shape[1], _sums(work, y, lse)
 
     def job(rows, columns, first):
-        made = _sequence(q, k, v, gy.shape[2], rows, columns, scale, window, p, ticket, first)
+        made = _sequence(q, k, v, gy.shape[2], rows, columns, scale, window, p, ticket, cap, first)
         grad, result, goal = (grouped(_by_head(x, rows), heads) for x in (gy, y, gq))
         sums, own = (grouped(None if x is None else x[None, :, rows], heads) for x in (lse, inner))
         return made, _backward.Gradients(

@@ -12,7 +12,7 @@ import numpy as np
 
 from . import blas, threads
 from .attention_forward import grain
-from .attention_tiles import Job, Sight, Space, add_product, add_to_mask, cuts, drop, exponentials, mask_index
+from .attention_tiles import Job, Sight, Space, add_product, add_to_mask, cuts, drop, exponentials, flatness, mask_index
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,9 @@ class _View:
             drop(spare, kept, p, spare)
         np.subtract(spare, self.inner, out=spare)
         np.multiply(spare, weights, out=spare)
+        if self.job.cap is not None:
+            flatness(weights, self.lse, self.job.cap)
+            np.multiply(spare, weights, out=spare)
         if gk is not None:
             add_product(spare.swapaxes(-1, -2), sight.query, gk, self.space, only)
         return spare

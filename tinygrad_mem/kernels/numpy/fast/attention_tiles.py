@@ -47,6 +47,7 @@ class Job:
         window: the number of visible columns before and after a row's own, ``None``: all. Row i is at column i + ``offset``.
         p: the probability of dropout; the masks come from ``ticket`` and ``first``, the number of the first tile.
         width: Ev; v may be ``None`` in backward.
+        cap: scores become tanh(score / cap) * cap, unless it is ``None``; without a mask.
     """
 
     q: Any
@@ -59,6 +60,7 @@ class Job:
     p: float
     ticket: tuple[int, int]
     width: int
+    cap: float | None = None
     first: int = 0
 
     @property
@@ -194,9 +196,13 @@ class Sight:
         self._flags = space.take((*self.lead, columns), np.bool_)
 
     def scores(self, key: np.ndarray, columns: slice) -> np.ndarray:
-        """query @ key.T plus the masks: -inf if a column is hidden from a row."""
-        found = self._part(self._scores, columns)
+        """query @ key.T, capped, plus the masks: -inf if a column is hidden from a row."""
+        found, cap = self._part(self._scores, columns), self.job.cap
         np.matmul(self.query, key.swapaxes(-1, -2), out=found)
+        if cap is not None:
+            np.divide(found, cap, out=found)
+            np.tanh(found, out=found)
+            np.multiply(found, cap, out=found)
         mask = self._mask(columns)
         if mask is not None:
             np.add(found, mask, out=found)
@@ -275,6 +281,17 @@ def exponentials(scores: np.ndarray, shift: np.ndarray) -> None:
     """scores = e**(scores - shift), in place."""
     np.subtract(scores, shift, out=scores)
     np.exp(scores, out=scores)
+
+
+def flatness(weights: np.ndarray, lse: np.ndarray, cap: float) -> None:
+    """From the softmax, in place, the derivative of each capped score: 1 - tanh², with tanh = score / cap."""
+    np.maximum(weights, np.finfo(weights.dtype).tiny, out=weights)  # of 0, whose gradient is 0, any number will do
+    np.log(weights, out=weights)
+    np.add(weights, lse, out=weights)  # the score
+    np.divide(weights, cap, out=weights)
+    np.clip(weights, -1, 1, out=weights)  # rows that see nothing have lse inf
+    np.square(weights, out=weights)
+    np.subtract(1, weights, out=weights)
 
 
 def add_up(x: np.ndarray, out: np.ndarray) -> None:
