@@ -129,7 +129,7 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
     ],
     "cuda.memory": [(_ALL, "use `memory.track`; its save() writes PyTorch's snapshots")],
     "distributed": [(_ALL, "use `distributed.all_reduce`, or another of the collectives there")],
-    "distributed.fsdp": [(_ALL, "use `distributed.fsdp.fully_shard`, whose shards stay on their device")],
+    "distributed.fsdp": [(_ALL, "use `distributed.fsdp.fully_shard`")],
     "distributed.tensor.parallel": [
         ("loss_parallel", "use `distributed.tensor.parallel.vocabulary_parallel_cross_entropy`, which takes the group"),
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,11 +12,13 @@ import tinygrad_mem.distributed as dist
 from tests.distributed.ranks import passes
 from tests.profiles import pairs
 from tinygrad_mem import memory, nn
-from tinygrad_mem.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from tinygrad_mem.distributed import groups
+from tinygrad_mem.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from tinygrad_mem.distributed.group import ProcessGroup, Work
 from tinygrad_mem.memory import Category
 
 
-@pytest.mark.parametrize(("program", "ranks"), pairs(["fsdp", "fsdp_options", "norms"], [4, 2]))
+@pytest.mark.parametrize(("program", "ranks"), pairs(["fsdp", "fsdp_options", "fsdp_offload", "norms"], [4, 2]))
 def test_on_real_ranks(program: str, ranks: int):
     said = passes(ranks, program, timeout=240)
     assert said.count(": done") == ranks
@@ -86,3 +90,56 @@ def test_casts_of_autocast_stay_whole_and_those_of_a_policy_do_not():
         assert at[Category.PARAMETER] == 4 * 4 * 64 * 64 // 4
         assert at.get(Category.WEIGHT_CAST, 0) == casts
         assert Category.COMMUNICATION not in at
+
+
+class Alone(ProcessGroup):
+    """The collectives of one rank on a GPU: what it sends is what it gets."""
+
+    backend, device_type = "nccl", "cuda"
+
+    def all_gather(self, out: Any, array: Any, of: str = "") -> Work:
+        assert out.data.ptr == array.data.ptr
+        return Work()
+
+    def reduce_scatter(self, out: Any, array: Any, op: Any, of: str = "") -> Work:
+        tm.device("cuda").kernels.copy(array, out=out)
+        return Work()
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("pinned", [True, False])
+def test_offload_from_a_gpu(monkeypatch: pytest.MonkeyPatch, gpu_pool: Any, pinned: bool):
+    """The steps run on the cpu, and the GPU has nothing between them."""
+
+    def trained(device: str, **options: Any) -> tuple[nn.Module, list[float]]:
+        tm.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 20), nn.Tanh(), nn.Linear(20, 3)).double().to(device)
+        for layer in (model[0], model[2], model) if options else ():
+            fully_shard(layer, **options)
+        optimizer = tm.optim.Adam(model.parameters(), lr=0.01)
+        losses = []
+        for step in range(3):
+            x = tm.tensor(np.random.default_rng(step).standard_normal((4, 6))).to(device)
+            loss = model(x).square().mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+            del x, loss
+        return model, losses
+
+    monkeypatch.setattr(groups._process, "default", Alone(0, [0], 60.0))
+    alone, wanted = trained("cpu")
+    model, found = trained("cuda", offload_policy=CPUOffloadPolicy(pin_memory=pinned))
+    np.testing.assert_allclose(found, wanted, rtol=1e-10)
+    host = tm.device("cuda").host(pinned=pinned)
+    assert gpu_pool.used_bytes() == 0
+    for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+        assert p.device is host
+        assert p.device.type == "cpu"
+        np.testing.assert_allclose(p.detach().numpy(), q.detach().numpy(), rtol=1e-10)
+    sizes = sum(-(-q.nbytes // 512) * 512 for q in alone.parameters())
+    assert host.pool.used_bytes() == 2 * sizes, "parameters and gradients: the optimizer is gone"
+    half = fully_shard(nn.Linear(2, 3).cuda(), mp_policy=MixedPrecisionPolicy(tm.float16), offload_policy=CPUOffloadPolicy())
+    half(tm.ones(1, 2, device="cuda")).sum().backward()
+    np.testing.assert_array_equal(half.weight.grad.numpy(), np.ones((3, 2)))

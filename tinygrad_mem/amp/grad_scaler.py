@@ -401,7 +401,7 @@ def _unscale(grads: list[Tensor], inverse: float) -> dict[Any, Any]:
                 grad.storage.written("unscale_")
             cut = [grad for grad in grads if grad._shard is not None]  # its other rows are on other ranks
             for grad in {grad._shard.groups: grad for grad in cut}.values():
-                grad._shard.any_rank(found[grad.device])
+                grad._shard.any_rank(Tensor._wrap(found[grad.device], grad.device))
         finally:
             scope.local.op = before
     return found

@@ -45,10 +45,11 @@ class device:
     lacking: np.dtype | None = None  # a dtype that this device does not offer
     remedy = ""  # the message for that dtype: what to do instead
     whose = ""  # in messages, after the name: tells devices of the same name apart
+    host_of: device | None = None  # of a :meth:`host`: the device whose arrays are offloaded there
 
     def __new__(cls, type: str | device = "cpu", index: int | None = None) -> device:
         if isinstance(type, device):
-            return scope.local.dry or type
+            return type if scope.local.dry in (None, type.host_of) else scope.local.dry
         if not isinstance(type, str):
             raise ArgumentTypeError(f"device: expected a name such as 'cpu' or 'cuda:0', found {type!r}")
         kind, _, number = type.partition(":")
@@ -112,6 +113,10 @@ class device:
         """Copy ``source`` into a host array of the same shape and dtype, and wait for it."""
         raise NotImplementedError
 
+    def host(self, *, pinned: bool = False) -> device:
+        """The memory of :meth:`Pool.host` as a device: for tensors that stay there, which the cpu computes."""
+        raise NotImplementedError
+
     def block(self, array: Any) -> tuple[Any, int] | None:
         """The bytes of the block that holds ``array``, and the array's offset in it; ``None`` for memory of other libraries."""
         raise NotImplementedError
@@ -164,7 +169,7 @@ class device:
 
     def __enter__(self) -> device:
         _entered().append(scope.local.default_device)
-        scope.local.default_device = scope.local.dry or self
+        scope.local.default_device = device(self)
         return scope.local.default_device
 
     @signal_safe

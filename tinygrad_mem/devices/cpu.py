@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from .base import device
 from .pool import Block, Pool
 
 _ndarray = np.ndarray
+_hosts: weakref.WeakValueDictionary[int, CPU] = weakref.WeakValueDictionary()  # by the id of their pool
 
 
 class CPU(device, kind="cpu"):
@@ -52,6 +54,17 @@ class CPU(device, kind="cpu"):
         del own.pool  # it gives back nothing: the other block does
         block.chunk, block.pool = chunk, pool
         return _ndarray(memory.shape, memory.dtype, block)
+
+    def host(self, *, pinned: bool = False) -> CPU:
+        return self.over_pool(self.pool.host(pinned=pinned), self)
+
+    def over_pool(self, pool: Pool, of: device) -> CPU:
+        """The host of the device ``of``, which is this device with another pool; one object a pool."""
+        host = _hosts.get(id(pool))
+        if host is None:
+            host = _hosts[id(pool)] = object.__new__(type(self))
+            host.__dict__.update(self.__dict__, pool=pool, host_of=of, whose=f" (the host of {of}{of.whose})")
+        return host
 
     def upload(self, source: np.ndarray, out: np.ndarray) -> None:
         np.copyto(out, source)

@@ -151,6 +151,10 @@ class CUDA(device, kind="cuda"):
     def window(self, block: Any, offset: int, like: Any) -> Any:
         return self._cupy.ndarray(like.shape, like.dtype, block.data + offset, strides=like.strides)
 
+    def host(self, *, pinned: bool = False) -> Any:
+        cpu: Any = device("cpu")
+        return cpu.over_pool(self.pool.host(pinned=pinned), self)
+
     def to_host(self, source: Any, out: np.ndarray) -> None:
         with self._device:  # in the order of the stream: the source may be freed at once
             source.get(out=out, blocking=False)

@@ -101,6 +101,12 @@ class Meta(CPU, kind="meta"):
             ) from None
         return NullKernels(kernels)
 
+    def over_pool(self, pool: Pool, of: device) -> Any:
+        host: Any = super().over_pool(pool, of)
+        if host.like != "cpu":
+            host.like, host.kernels = "cpu", self.kernels_like("cpu")
+        return host
+
     def over(self, memory: np.ndarray) -> np.ndarray:
         return self.empty(memory.shape, memory.dtype)
 

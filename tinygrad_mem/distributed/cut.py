@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ..autograd.tensor import Tensor
 from .collectives import all_reduce
 from .group import ProcessGroup, ReduceOp
@@ -34,10 +32,10 @@ class Part:
                 local = local ** (1 / norm_type)
         return local
 
-    def any_rank(self, flag: Any) -> None:
-        """Let the number ``flag``, an array of one element, be the largest of all ranks."""
+    def any_rank(self, flag: Tensor) -> None:
+        """Let the number ``flag``, a tensor of one element, be the largest of all ranks."""
         for group in self.groups:
-            group.all_reduce(flag, ReduceOp.MAX).wait()
+            all_reduce(flag, ReduceOp.MAX, group)
 
 
 class Cut(Part):

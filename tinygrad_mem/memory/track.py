@@ -236,5 +236,7 @@ def mark(text: str) -> None:
     Code inside a prediction marks only the prediction's track, and no other code marks that one.
     """
     for each in scope.listeners:
-        if isinstance(each, Recorder) and (each.device is local.dry or (local.dry is None and not each.device.whose)):
-            each.mark(text)
+        if isinstance(each, Recorder):
+            device = each.device.host_of or each.device
+            if device is local.dry or (local.dry is None and not device.whose):
+                each.mark(text)

@@ -9,6 +9,7 @@ import tinygrad_mem as tm
 from tests.distributed.programs.fsdp import Network, sharded
 from tests.distributed.programs.shared import RANK, batch, mine
 from tinygrad_mem import nn
+from tinygrad_mem.distributed.fsdp import CPUOffloadPolicy
 from tinygrad_mem.distributed.optim import ZeroRedundancyOptimizer
 from tinygrad_mem.nn import functional as F
 
@@ -34,7 +35,8 @@ def trained(model, called, optimizer):
 
 if __name__ == "__main__":
     values, found = dict(np.load(sys.argv[1])), {}
-    for name, options in (("ZeRO 3", {}), ("ZeRO 2", {"reshard_after_forward": False})):
+    offloaded = {"offload_policy": CPUOffloadPolicy()}
+    for name, options in (("ZeRO 3", {}), ("ZeRO 2", {"reshard_after_forward": False}), ("offloaded", offloaded)):
         model = sharded(network(values), **options)
         found[f"{name}/losses"] = trained(model, model, tm.optim.Adam(model.parameters(), lr=0.01))
         found |= {f"{name}/{key}": p.detach().numpy() for key, p in model.named_parameters()}

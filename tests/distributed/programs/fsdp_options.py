@@ -408,7 +408,7 @@ def refused():
         fully_shard(module)
     for options, said in (
         ({"reshard_after_forward": 2}, "reshard_after_forward=2 is not offered"),
-        ({"shard_placement_fn": lambda p: None}, "shard_placement_fn, dp_mesh_dims and CPUOffloadPolicy are not offered"),
+        ({"shard_placement_fn": lambda p: None}, "shard_placement_fn and dp_mesh_dims are not offered"),
     ):
         with pytest.raises(NotImplementedError, match=said):
             fully_shard(nn.Linear(2, 2), **options)

@@ -13,7 +13,7 @@ from ...nn.module import Module
 from ..device_mesh import DeviceMesh
 from ..group import ProcessGroup
 from ..groups import member
-from .policies import MixedPrecisionPolicy, OffloadPolicy
+from .policies import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 from .shard import ShardedParameter, check
 from .unit import Unit
 
@@ -44,10 +44,12 @@ def fully_shard(
         fewer rows than ranks lies on some of them. While it is used, a unit is gathered, and in backward the next one too; its
         gradients are whole until they are sent, while the next unit's are computed. Units that are kept
         (``reshard_after_forward=False``, and the root) stay gathered from their forward to their backward. Activations are
-        not divided.
+        not divided. With ``CPUOffloadPolicy`` this rank's 1 / N lies on the host: between steps nothing is left on the device.
     Price:
         Two all-gathers and a reduce-scatter of all parameters per step: half as much again as data parallel.
         MPI advances transfers only while a rank calls it, so little of that is hidden on the cpu.
+        With ``CPUOffloadPolicy`` also two copies of this rank's rows to the device and one of its gradients back, for each of
+        which the host waits, and a step at the cpu's speed.
     Do not use when:
         The optimizer's state alone is too large: ``distributed.optim.ZeroRedundancyOptimizer`` sends less. Or the activations
         take the memory.
@@ -58,7 +60,8 @@ def fully_shard(
             backward comes next.
         mp_policy: dtypes of forward, backward and reduction.
         ignored_params: parameters to leave as they are.
-        shard_placement_fn, offload_policy, dp_mesh_dims: not offered, but for their defaults.
+        offload_policy: ``CPUOffloadPolicy()``: this rank's rows, their gradients and the optimizer's state lie on the host.
+        shard_placement_fn, dp_mesh_dims: not offered, but for their defaults.
 
     Returns:
         ``module``, whose class has :class:`FSDPModule` before its own.
@@ -68,6 +71,7 @@ def fully_shard(
         GraphError: a parameter has a gradient, or an optimizer its state. In forward: it was written in place. In backward: it
             was written since.
         NotOfferedError: an argument asks for something that is not offered.
+        DeviceError (in forward): with ``CPUOffloadPolicy``, a parameter was moved away from the host.
         RankError (in forward and backward): the ranks do not use the same parameters in the same order.
 
     Source: Rajbhandari et al., *ZeRO: Memory optimizations toward training trillion parameter models*, 2020; Zhao et al.,
@@ -82,7 +86,7 @@ def fully_shard(
     group: ProcessGroup | None = member(None if mesh is None else mesh.get_group())
     if group is None:
         raise ArgumentError("fully_shard: this rank is not a member of the mesh")
-    shards = _shards(module, {id(p) for p in ignored_params or ()}, group)
+    shards = _shards(module, {id(p) for p in ignored_params or ()}, group, offload_policy)
     unit = Unit(shards, group, None if reshard_after_forward is None else not reshard_after_forward, mp_policy)
     unit.listen()
     kind = type(module)
@@ -198,7 +202,7 @@ def register_fsdp_forward_method(module: Any, method_name: str) -> None:
     module.__class__ = type(kind.__name__, (kind,), {method_name: gathered})
 
 
-def _shards(module: Any, ignored: set[int], group: ProcessGroup) -> list[ShardedParameter]:
+def _shards(module: Any, ignored: set[int], group: ProcessGroup, offload: OffloadPolicy) -> list[ShardedParameter]:
     """Cut the parameters that no inner unit has, if all of them can be cut."""
     found: dict[int, tuple[str, Any, list]] = {}
     for path, each in _managed(module):
@@ -207,7 +211,7 @@ def _shards(module: Any, ignored: set[int], group: ProcessGroup) -> list[Sharded
                 found.setdefault(id(p), (f"{path}{name}", p, []))[2].append((each, name))
     for path, p, _ in found.values():
         check(path, p)
-    return [ShardedParameter(path, p, places, group) for path, p, places in found.values()]
+    return [ShardedParameter(path, p, places, group, offload) for path, p, places in found.values()]
 
 
 def _managed(module: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -248,8 +252,9 @@ def _offered(module: Any, mesh: Any, reshard: Any, placement: Any, offload: Any,
         raise NotOfferedError(f"fully_shard: a mesh of {mesh.ndim} dimensions is not offered: name one of them, mesh['dp']")
     if reshard is not None and not isinstance(reshard, bool):
         raise NotOfferedError(f"fully_shard: reshard_after_forward={reshard!r} is not offered: expected True, False or None")
-    if placement is not None or dims is not None or type(offload) is not OffloadPolicy:
+    if placement is not None or dims is not None:
         raise NotOfferedError(
-            "fully_shard: shard_placement_fn, dp_mesh_dims and CPUOffloadPolicy are not offered: parameters are cut along "
-            "dimension 0, and the shards stay on their device"
+            "fully_shard: shard_placement_fn and dp_mesh_dims are not offered: parameters are cut along dimension 0"
         )
+    if type(offload) not in (OffloadPolicy, CPUOffloadPolicy):
+        raise ArgumentTypeError(f"fully_shard: expected offload_policy=CPUOffloadPolicy() or OffloadPolicy(), not {offload!r}")

@@ -39,5 +39,21 @@ class MixedPrecisionPolicy:
                 raise DTypeError(f"MixedPrecisionPolicy: {name} must be a floating dtype, found {found}")
 
 
+@dataclass(frozen=True)
 class OffloadPolicy:
-    """No offload."""
+    """No offload: the shards are on the device that computes."""
+
+
+@dataclass(frozen=True)
+class CPUOffloadPolicy(OffloadPolicy):
+    """Parameters, gradients and optimizer state lie on the host; the optimizer's step runs on the cpu.
+
+    ``parameter.device`` is the host, ``device("cuda").host(pinned=True)``: a :class:`~tinygrad_mem.memory.Track` of it tells
+    its bytes. On ``cpu`` and ``meta`` the host is a second pool beside the first: the bytes can be counted, but the machine
+    saves nothing.
+
+    Attributes:
+        pin_memory: use pinned memory, which the GPU reads and writes directly.
+    """
+
+    pin_memory: bool = True

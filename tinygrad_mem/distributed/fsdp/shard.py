@@ -12,12 +12,13 @@ from ...autograd.gradients import SparseTensor, copy
 from ...autograd.node_hooks import call_hooks
 from ...autograd.tensor import Tensor
 from ...dtypes import is_floating
-from ...errors import ArgumentError, GraphError, NotOfferedError
+from ...errors import ArgumentError, DeviceError, GraphError, NotOfferedError
 from ...nn.parameter import Parameter, report_role
 from ...optim.optimizer import Optimizer
 from ..buffers import buffer, report_sent
 from ..cut import Cut
 from ..group import ProcessGroup, ReduceOp, Work
+from .policies import CPUOffloadPolicy, OffloadPolicy
 
 
 class ShardedParameter:
@@ -31,12 +32,15 @@ class ShardedParameter:
         path: the parameter's path in the unit.
         cut: its name and its place among the ranks.
         parameter: this rank's rows; what optimizers see.
+        host: where these lie, if they are offloaded; else ``None``.
         full: the leaf of the graph whose gradient is complete.
         whole: the gathered rows and padding, or ``None``.
         places: the modules that have it, and its name there.
     """
 
-    def __init__(self, name: str, parameter: Parameter, places: list[tuple[Any, str]], group: ProcessGroup) -> None:
+    def __init__(
+        self, name: str, parameter: Parameter, places: list[tuple[Any, str]], group: ProcessGroup, offload: OffloadPolicy
+    ) -> None:
         self.path, self.parameter, self.group = name, parameter, group
         self.places = [(weakref.ref(module), each) for module, each in places]
         rows = parameter.array.shape[0]
@@ -44,9 +48,13 @@ class ShardedParameter:
         self.mine = int(group.choose(lambda rank: np.clip(rows - rank * self.chunk, 0, self.chunk)))
         start = min(rows, group._rank * self.chunk)
         device = parameter.device
-        own = device.empty((self.mine, *self.shape[1:]), parameter.dtype)
-        device.kernels.copy(parameter.array[start : start + self.mine], out=own)
-        parameter.data = Tensor._wrap(own, device)
+        self.host = device.host(pinned=offload.pin_memory) if isinstance(offload, CPUOffloadPolicy) else None
+        own = (self.host or device).empty((self.mine, *self.shape[1:]), parameter.dtype)
+        if self.host is None:
+            device.kernels.copy(parameter.array[start : start + self.mine], out=own)
+        else:
+            _to_host(device, parameter.array[start : start + self.mine], own)
+        parameter.data = Tensor._wrap(own, self.host or device)
         report_role(parameter, "PARAMETER")
         parameter._shard = self.cut = Cut(name, group, self.shape, start, parameter._shard)
         self.full = Tensor._wrap(_nowhere(self.shape, parameter.dtype), device)
@@ -59,14 +67,43 @@ class ShardedParameter:
     def start(self, dtype: np.dtype | None) -> None:
         """Begin to gather all rows, as ``dtype``; this rank's rows are sent from their place among all."""
         p, group = self.parameter, self.group
-        device, n = p.device, group.size()
+        device, n = self._device(), group.size()
         self.whole = buffer(device, (n * self.chunk, *self.shape[1:]), dtype or p.dtype, "all_gather")
         slot = self.whole[group._rank * self.chunk :][: self.chunk]
-        device.kernels.copy(p.array, out=slot[: self.mine])
+        if self.host is None:
+            device.kernels.copy(p.array, out=slot[: self.mine])
+        else:
+            self._bring(slot[: self.mine])
         if self.mine < self.chunk:
             device.kernels.fill(0, out=slot[self.mine :])
         self.values = p.storage, p.storage.version
         self._work = group.all_gather(self.whole, slot, self.cut.name)
+
+    def _device(self) -> Any:
+        """The device on which the rows are gathered.
+
+        Raises:
+            DeviceError: the parameter is offloaded, and was moved away from the host.
+        """
+        p = self.parameter
+        if self.host is None:
+            return p.device
+        if p.device is not self.host:
+            raise DeviceError(
+                f"{self.cut.name} was moved to {p.device} after fully_shard, whose CPUOffloadPolicy keeps it on the host: "
+                f"leave the move out, forward brings the rows to {self.full.device}"
+            )
+        return self.full.device
+
+    def _bring(self, slot: Any) -> None:
+        """Copy this rank's rows from the host, where they may be written afterwards. A cast is the device's work."""
+        array, device = self.parameter.array, self.full.device
+        there = slot if slot.dtype == array.dtype else buffer(device, array.shape, array.dtype, "all_gather")
+        if array.size:
+            device.from_host(array, there)
+        if there is not slot:
+            device.kernels.copy(there, out=slot)
+        device.synchronize()
 
     def finish(self, grad_dtype: np.dtype | None = None) -> None:
         """Wait for the rows, and put them into the modules. ``grad_dtype``: of the gradient; by default that of the rows."""
@@ -75,7 +112,7 @@ class ShardedParameter:
         self._work.wait()
         self._work = None
         p, full = self.parameter, self.full
-        full.array, full.device = self.whole[: self.shape[0]], p.device
+        full.array, full.device = self.whole[: self.shape[0]], self._device()
         if full._requires_grad != p._requires_grad:
             full.requires_grad_(p._requires_grad)
         full._grad_dtype = ... if grad_dtype is None else grad_dtype
@@ -137,11 +174,16 @@ class ShardedParameter:
 
     def take(self, out: Any) -> None:
         """Let this rank's rows of the average be the gradient of the parameter, or add them to it."""
-        p, device = self.parameter, self.parameter.device
+        p, device = self.parameter, self.full.device
         wanted = p._dtype_of_grad(out)
-        if self.mine < self.chunk or out.dtype != wanted:
+        if out.dtype != wanted or (self.mine < self.chunk and self.host is None):
             out = copy(device, out[: self.mine], wanted)
-        grad, owned = call_hooks(p._hooks or {}, out, True, device)
+        if self.host is not None:
+            here = self.host.empty((self.mine, *self.shape[1:]), out.dtype)
+            _to_host(device, out[: self.mine], here)
+            out = here
+            del here
+        grad, owned = call_hooks(p._hooks or {}, out, True, p.device)
         del out
         accumulate(p, grad, owned)
 
@@ -160,6 +202,13 @@ class Reducing:
         self._work.wait()
         self._grad, out, self._out = None, self._out, None
         self._shard.take(out)
+
+
+def _to_host(device: Any, array: Any, out: Any) -> None:
+    """Copy to the host, and wait: the cpu reads it next."""
+    if array.size:
+        device.to_host(array, out)
+        device.synchronize()
 
 
 def check(name: str, parameter: Parameter) -> None:

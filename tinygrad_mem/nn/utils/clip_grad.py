@@ -41,7 +41,8 @@ def _over_ranks(tensors: list[Tensor], norm_type: float) -> list[Tensor]:
             groups.setdefault(t._shard.groups, []).append(t)
     found = []
     for parts in groups.values():
-        local = [reduce.norm(t.detach(), norm_type) for t in parts if t.numel()] or [creation.zeros((), dtype=parts[0].dtype)]
+        local = [reduce.norm(t.detach(), norm_type) for t in parts if t.numel()]
+        local = local or [creation.zeros((), dtype=parts[0].dtype, device=parts[0].device)]
         found.append(parts[0]._shard.total_norm(reduce.norm(join.stack(local), norm_type), norm_type))
     return found
 
