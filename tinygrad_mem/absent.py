@@ -106,7 +106,6 @@ _ANSWERS: dict[str, list[tuple[str, str]]] = {
         ("skip_init", "build the layer under `device('meta')`, and call its to_empty()"),
     ],
     "optim": [
-        ("Muon", "use `optim.SGD` or `optim.AdamW`"),
         ("ASGD swa_utils", "average the state_dict()s of several epochs yourself"),
         ("Rprop", "use `optim.RMSprop`"),
     ],

@@ -16,6 +16,7 @@ import tinygrad_mem as tm
 from tests.case import flat
 from tests.memory.predicted_rows import CALLS_BESIDE, EQUAL, PROGRAMS, REFUSED, SILENT
 from tests.nn.rows import ROWS, Row
+from tests.optim.light import LIGHT
 from tests.optim.test_optim import GRID
 from tests.predicted import difference
 from tests.profiles import examples
@@ -169,7 +170,7 @@ def test_layers(reliability: Callable[[str, int], None]):
     reliability("layers trained and predicted event by event", count)
 
 
-RULES = [*GRID, ("Adam8bit", {}), ("AdamW8bit", {"weight_decay": 0.1}), ("SGD8bit", {"momentum": 0.9})]
+RULES = [*GRID, *LIGHT, ("Adam8bit", {}), ("AdamW8bit", {"weight_decay": 0.1}), ("SGD8bit", {"momentum": 0.9})]
 RULES += [(name, {"state_dtype": "float16"}) for name in ("Adam", "AdamW")]
 
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 
 import tinygrad_mem as tm
+from tests.optim import light
+from tests.optim.light import rule
 from tests.witness import numpy_allocations
 from tinygrad_mem import optim, scope
 from tinygrad_mem.devices import device
@@ -49,7 +51,7 @@ GRID: list[tuple[str, dict[str, Any]]] = [
 ]
 NAMES = sorted({name for name, _ in GRID})
 grid = pytest.mark.parametrize(("name", "options"), GRID, ids=lambda v: v if isinstance(v, str) else "-".join(v) or "plain")
-every = pytest.mark.parametrize("name", NAMES)
+every = pytest.mark.parametrize("name", [*NAMES, *light.NAMES])
 
 
 def parameters(dtype: str = "float64", shapes: list = SHAPES, dev: str = "cpu") -> tuple[list, list]:
@@ -81,7 +83,7 @@ def test_every_optimizer_has_a_row():
     offered = {n for n in vars(optim) if isinstance(getattr(optim, n), type) and issubclass(getattr(optim, n), optim.Optimizer)}
     eight_bit = {"Adam8bit", "AdamW8bit", "SGD8bit"}  # which PyTorch has not: test_eight_bit.py
     apart = {"SparseAdam", "LBFGS"}  # of sparse gradients alone: test_sparse.py; of closures: test_lbfgs.py
-    assert offered - {"Optimizer"} == set(NAMES) | eight_bit | apart
+    assert offered - {"Optimizer"} == set(NAMES) | set(light.NAMES) | eight_bit | apart
 
 
 @grid
@@ -135,7 +137,7 @@ def test_state_moves_to_pytorch_and_back(name: str, options: dict):
 def test_half_precision_is_sane(name: str):
     start = np.linspace(-1, 1, 64).astype(np.float16)
     p = tm.tensor(start).requires_grad_()
-    o = getattr(optim, name)([p], lr=1e-2)
+    o = rule(name)([p], lr=1e-2)
     for gradient in (1e-4, 0.0, 3e-5):  # their squares are 0 in float16, and so is 1e-8
         p.grad = tm.tensor(np.full(64, gradient, np.float16))
         o.step()
@@ -143,8 +145,8 @@ def test_half_precision_is_sane(name: str):
     values = p.detach().numpy()
     assert np.isfinite(values).all()
     assert np.abs(values.astype(float) - start).max() < 0.3  # three steps of at most ten times the rate
-    floats = np.float32 if "8bit" in name or name == "Adafactor" else np.float16
-    assert {t.dtype for t in o.state[p].values() if isinstance(t, tm.Tensor)} <= {np.dtype(floats)}
+    floats = {"Adafactor": [np.float32], "AdamMini": [np.float16, np.float32]}.get(name, [np.float16])
+    assert {t.dtype for t in o.state[p].values() if isinstance(t, tm.Tensor)} <= {np.dtype(each) for each in floats}
 
 
 @every
@@ -155,12 +157,12 @@ def test_non_contiguous_parameters_and_gradients(name: str):
     plain.grad = tm.tensor(gradient)
     turned.grad = tm.tensor(gradient.T.copy()).t().detach()
     assert not turned.is_contiguous()
-    getattr(optim, name)([plain]).step()
-    getattr(optim, name)([turned]).step()
-    np.testing.assert_array_equal(plain.detach().numpy(), turned.detach().numpy())
+    rule(name)([plain]).step()
+    rule(name)([turned]).step()
+    same([plain], [torch.tensor(turned.detach().numpy())], 1e-12 if name in light.WHOLE else 0, 0)
 
 
-@pytest.mark.parametrize("name", [n for n in NAMES if n != "Adafactor"])  # whose step is relative to the whole parameter's size
+@pytest.mark.parametrize("name", [n for n in (*NAMES, *light.NAMES) if not getattr(optim, n).needs_whole])
 def test_large_parameters_are_split_without_a_difference(name: str):
     rng = np.random.default_rng(0)
     start, gradient = rng.standard_normal(600_000, np.float32), rng.standard_normal(600_000, np.float32)
@@ -275,7 +277,7 @@ def test_out_of_memory_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatc
     options = {"momentum": 0.9} if name in ("SGD", "RMSprop") else {}
     ours, theirs = parameters("float32")
     late = tm.ones(5, requires_grad=True)
-    o = getattr(optim, name)([*ours, late], **options)
+    o = rule(name)([*ours, late], **options)
     gradients(ours, theirs, 0)
     cpu = device("cpu")
     empty = type(cpu).empty
@@ -357,7 +359,7 @@ def test_meta_makes_the_same_state(name: str):
     for where in ("cpu", "meta"):
         p = tm.zeros(30, 40, device=where, requires_grad=True)
         p.grad = tm.zeros(30, 40, device=where)
-        o = getattr(optim, name)([p])
+        o = rule(name)([p])
         events[where], roles = [], []
         ear = Ear()
         scope.listen(ear)

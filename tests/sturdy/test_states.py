@@ -10,6 +10,7 @@ import pytest
 
 import tinygrad_mem as tm
 from tests.case import values
+from tests.optim.light import LIGHT
 from tests.optim.test_lr_scheduler import ROWS, pair
 from tinygrad_mem import nn, optim
 from tinygrad_mem.amp import GradScaler
@@ -24,6 +25,7 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
     ("Adam8bit", {"lr": 0.01}),
     ("SGD8bit", {"lr": 0.01, "momentum": 0.9}),
     ("LBFGS", {"lr": 0.1, "max_iter": 3}),
+    *LIGHT,
 ]
 
 

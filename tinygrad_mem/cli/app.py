@@ -163,6 +163,9 @@ class Update(StrEnum):
     adagrad = "adagrad"
     adadelta = "adadelta"
     adafactor = "adafactor"
+    lion = "lion"
+    adam_mini = "adam-mini"
+    muon = "muon"
 
 
 Optimizer = Annotated[

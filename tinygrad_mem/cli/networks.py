@@ -38,6 +38,9 @@ OPTIMIZERS: dict[str, Callable[..., Any]] = {
     "adagrad": tm.optim.Adagrad,
     "adadelta": tm.optim.Adadelta,
     "adafactor": tm.optim.Adafactor,
+    "lion": tm.optim.Lion,
+    "adam-mini": tm.optim.AdamMini,
+    "muon": partial(tm.optim.Muon, adjust_lr_fn="match_rms_adamw", adamw=True),
 }
 """The optimizers by their names for ``--optimizer``; ``-half`` keeps moments in float16."""
 

@@ -8,8 +8,9 @@ the bytes. They are float32 with ``state_dtype=float32``, and with ``master_weig
 | optimizer | bytes per parameter |
 |---|---|
 | `SGD` | 0 |
-| `SGD(momentum=0.9)`, `Adagrad`, `RMSprop` | 4 |
-| `SGD(momentum=0.9, state_dtype=float16)` | 2 |
+| `SGD(momentum=0.9)`, `Adagrad`, `RMSprop`, `Lion`, `Muon` | 4 |
+| `AdamMini` | 4 + 4 / m |
+| `SGD(momentum=0.9, state_dtype=float16)`, `Lion(state_dtype=float16)` | 2 |
 | `SGD8bit` | 1 + 4 / 2048 |
 | `Adam`, `AdamW`, `Adamax`, `NAdam`, `RAdam`, `Adadelta`, `RMSprop(momentum=0.9)` | 8 |
 | `Adam(state_dtype=float16)`, `AdamW(state_dtype=float16)` | 4 |
@@ -24,9 +25,12 @@ from .. import absent as _absent
 from . import lr_scheduler as lr_scheduler
 from .adafactor import *
 from .adam import *
+from .adam_mini import *
 from .adaptive import *
 from .eight_bit import *
 from .lbfgs import *
+from .lion import *
+from .muon import *
 from .optimizer import *
 from .sgd import *
 

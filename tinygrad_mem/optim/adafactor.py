@@ -11,7 +11,7 @@ from ..autograd.tensor import Tensor
 from ..devices import device as Device
 from ..dtypes import arithmetic
 from .optimizer import Optimizer
-from .state import StateArray, options, refuse_shards, tick
+from .state import StateArray, options, tick
 
 __all__ = ("Adafactor",)
 
@@ -58,10 +58,7 @@ class Adafactor(Optimizer):
         super().__init__(params, options(locals()))
 
     arrays = ("row_var", "col_var", "variance")  # a matrix keeps the first two, a vector the last
-
-    def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
-        refuse_shards("Adafactor", [p for _, p in due])
-        super()._step(due)
+    needs_whole = True
 
     def kept(self, group: dict[str, Any], p: Tensor) -> dict[str, StateArray]:
         shape, dtype = p.array.shape, arithmetic(p.dtype)

@@ -71,6 +71,7 @@ class Optimizer:
 
     needs_closure = False  # whether a step evaluates the loss itself
     half_state = False  # whether ``state_dtype`` is offered
+    needs_whole = False  # whether a step needs all elements of a parameter, which so cannot be divided over ranks
     work: Any = None  # during a step: the workspace on the device of the parameter that is being updated
     arrays: tuple[str, ...] = ()  # the names of the arrays that the rule keeps of each parameter
     squares: tuple[str, ...] = ()  # the arrays that are means of squares: in float16 their roots are kept
@@ -181,6 +182,8 @@ class Optimizer:
     def _step(self, due: list[tuple[dict[str, Any], Tensor]]) -> None:
         """Update the parameters in ``due``, given with their groups: all of them, or none if memory runs out."""
         rows.check(self, due)
+        if self.needs_whole:
+            states.refuse_shards(type(self).__name__, [p for _, p in due])
         local = scope.local
         before = local.op, local.phase
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from .loading import like
 MASTER = "master_weight"
 """The key of a parameter's float32 copy in its state."""
 
-OURS = ("master_weights", "state_dtype")
+OURS = ("master_weights", "state_dtype", "adamw")
 """Options that PyTorch's optimizers do not have. A group has them only if they are set, so that state dicts stay PyTorch's."""
 
 
@@ -59,7 +60,7 @@ def check(group: dict[str, Any], half_state: bool, rule: str) -> None:
     if group.get("state_dtype") is None:
         return
     if not half_state:
-        raise NotOfferedError(f"{rule}: state_dtype is not offered; it is for SGD with momentum, Adam and AdamW")
+        raise NotOfferedError(f"{rule}: state_dtype is not offered; it is for SGD with momentum, Adam, AdamW and Lion")
     dtype = as_dtype(group["state_dtype"])
     if not is_floating(dtype):
         raise DTypeError(f"state_dtype: expected a floating dtype, found {dtype}")
@@ -203,3 +204,18 @@ def tick(state: dict[str, Any]) -> int:
     """Count a step of a parameter; the first is 1."""
     state["step"] = state.get("step", 0) + 1
     return state["step"]
+
+
+def bytes_of(dtype: np.dtype, *shapes: tuple[int, ...]) -> int:
+    """The bytes of arrays of these shapes, one behind the other."""
+    return sum(prod(shape) for shape in shapes) * dtype.itemsize
+
+
+def cut(work: Any, dtype: np.dtype, *shapes: tuple[int, ...]) -> list[Any]:
+    """Arrays of these shapes in the workspace, which has at least :func:`bytes_of` them."""
+    found, start = [], 0
+    for shape in shapes:
+        end = start + bytes_of(dtype, shape)
+        found.append(work[start:end].view(dtype).reshape(shape))
+        start = end
+    return found

@@ -13,7 +13,7 @@ import numpy as np
 from ...dtypes import arithmetic
 from ..formula import formula
 from .fast import rules, tiles
-from .fast.computed import Written
+from .fast.computed import Written, computed
 from .fast.halves import cast
 
 
@@ -181,3 +181,42 @@ def radam_step(p, g, m, v, rate, rectified, beta1, beta2, eps, weight_decay, shr
     m, v = rules.average(m, d, beta1), rules.average_square(v, d, beta2)
     step = m / (np.sqrt(v) + eps) if rectified else m
     return {"p": p * shrink - step * rate, "m": m, "v": v}
+
+
+@_rule()
+def lion_step(p, g, m, lr, beta1, beta2, shrink, maximize):
+    """p = shrink * p - lr * sign(beta1 * m + (1 - beta1) * d); m = beta2 * m + (1 - beta2) * d, d = g or -g."""
+    d = rules.decayed(p, g, 0, maximize)
+    return {"p": p * shrink - np.sign(rules.average(m, d, beta1)) * lr, "m": rules.average(m, d, beta2)}
+
+
+@computed
+def moved_mean_square(mean, norm, keep, share, out):
+    """out = keep * mean + share * norm**2: a mean of squares, moved towards those of numbers with this norm."""
+    return mean * keep + norm * norm * share
+
+
+@_rule()
+def adam_mini_step(p, g, m, v, step_size, beta1, eps, root, shrink, maximize):
+    """m = running mean of d = g or -g; p = shrink * p - step_size * m / (sqrt(v) / root + eps); v is broadcast."""
+    m = rules.average(m, rules.decayed(p, g, 0, maximize), beta1)
+    return {"p": p * shrink - m / (np.sqrt(v) + eps * root) * (step_size * root), "m": m}
+
+
+@_rule()
+def muon_direction(p, g, buf, momentum, nesterov):
+    """buf = running mean of g; p = buf, or with Nesterov's variant buf moved on by g."""
+    buf = rules.average(buf, g, momentum)
+    return {"p": rules.average(buf, g, momentum) if nesterov else buf, "buf": buf}
+
+
+@computed
+def weighted_sum(x, y, a, b, out):
+    """out = a * x + b * y."""
+    return x * a + y * b
+
+
+@_rule()
+def scaled_step(p, g, scale, rate, shrink):
+    """p = shrink * p - rate * g * scale; ``scale`` is broadcast, or ``None`` for 1."""
+    return {"p": p * shrink - (g if scale is None else g * scale) * rate}

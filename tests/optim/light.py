@@ -1,0 +1,26 @@
+"""Optimizers that PyTorch has not, or has with other roundings: the options with which the nets of all optimizers try them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from tinygrad_mem import optim
+
+LIGHT: list[tuple[str, dict[str, Any]]] = [
+    ("Lion", {}),
+    ("Lion", {"lr": 0.01, "betas": (0.8, 0.9), "weight_decay": 0.1, "maximize": True}),
+    ("AdamMini", {}),
+    ("AdamMini", {"lr": 0.01, "betas": (0.8, 0.9), "eps": 1e-3, "weight_decay": 0.1, "maximize": True}),
+    ("Muon", {"adamw": True}),
+    ("Muon", {"lr": 0.02, "nesterov": False, "weight_decay": 0.0, "adjust_lr_fn": "match_rms_adamw", "adamw": True}),
+]
+NAMES = sorted({name for name, _ in LIGHT})
+WHOLE = tuple(name for name in NAMES if getattr(optim, name).needs_whole)
+"""Rules that need a whole parameter: its parts move otherwise."""
+
+
+def rule(name: str) -> Callable[..., Any]:
+    """The optimizer, with what it needs to take parameters of any shape."""
+    return partial(getattr(optim, name), **({"adamw": True} if name == "Muon" else {}))
