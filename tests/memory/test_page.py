@@ -78,7 +78,7 @@ def test_names_are_text_and_nothing_else(tmp_path: Path):
         model(tm.ones(2, 3))
     track.to_html(tmp_path / "page.html", titles=[evil])
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "<img" not in text.replace(renderer._asset("page.js"), "").split("<script>")[0]
+    assert "<img" not in text.replace(renderer.asset("page.js"), "").split("<script>")[0]
     assert html.escape(evil) in text
 
 
@@ -108,7 +108,7 @@ def test_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with pytest.raises(FileNotFoundError, match=r"no/page\.html'"):
         track.to_html(tmp_path / "no" / "page.html")
     (tmp_path / "page.html").write_text("what was there")
-    monkeypatch.setattr(renderer, "_asset", lambda name: 1 / 0)
+    monkeypatch.setattr(renderer, "asset", lambda name: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         track.to_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text() == "what was there"

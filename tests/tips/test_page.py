@@ -44,12 +44,12 @@ def test_the_page_has_every_number_of_every_case(rows: list[Row], page: Path):
                 assert result.kind in text
                 continue
             for effect in (result.comparison.peak, result.comparison.saved, result.comparison.transient):
-                assert f"<span>{effect.change:+,}<" in text
+                assert f'data-n="{effect.change}"><span>{effect.change:+,}' in text
             for run in (result.before, result.after):
                 assert f"<b>{run.track.peak:,}</b>" in text
     assert text.count("<svg") == 2 * sum(isinstance(result, Measured) for _, results in rows for result in results)
     assert "meta +" not in text
-    assert text.count("<script") == 0
+    assert text.count("<script") == 1
     assert not re.search(r"(src|href)=[\"'](?!#|data:)", text)
     assert len(text) < 1 << 20
 
@@ -82,7 +82,9 @@ def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, 
     view.on("request", lambda request: None if request.url.startswith(("file:", "data:")) else asked.append(request.url))
     view.on("pageerror", lambda error: asked.append(str(error)))
     view.goto(page.as_uri())
+    assert view.evaluate("document.documentElement.scrollHeight") < (2400 if width == 400 else 1200)
     view.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
+    view.add_style_tag(content="section { display: block !important }")
     assert view.evaluate("document.documentElement.scrollWidth") <= width
     wide = """[...document.querySelectorAll('td, th, p, h1, h2, h3, pre, svg, figcaption, .phases span')]
         .filter(each => each.getClientRects().length)
@@ -96,3 +98,24 @@ def test_nothing_is_cut_off_or_asked_for(chromium: Any, page: Path, width: int, 
     small = view.evaluate("[...document.querySelectorAll('td, p, small')].map(e => parseFloat(getComputedStyle(e).fontSize))")
     assert min(small) >= 11
     assert asked == []
+
+
+def test_the_table_sorts_and_filters_and_a_click_shows_a_tip(chromium: Any, page: Path, rows: list[Row]):
+    view = chromium.new_page()
+    view.goto(page.as_uri())
+    cases = sum(len(results) for _, results in rows)
+    shown = "[...document.querySelectorAll('.tips tbody tr')].filter(row => !row.hidden).map(row => row.cells[1].dataset.n)"
+    assert len(view.evaluate(shown)) == cases
+    assert view.locator("section:visible").count() == 0
+    view.get_by_role("button", name="peak").click()
+    numbers = [float(each) for each in view.evaluate(shown) if each is not None]
+    assert numbers == sorted(numbers, reverse=True)
+    assert len(set(numbers)) > 2
+    view.get_by_role("button", name="peak").click()
+    assert [float(each) for each in view.evaluate(shown) if each is not None] == numbers[::-1]
+    view.get_by_role("searchbox").fill("attention")
+    assert len(view.evaluate(shown)) == 1
+    assert view.locator(".shown").inner_text() == "1 case"
+    view.get_by_role("link", name="attention").click()
+    assert view.locator("section:visible").get_attribute("id") == "attention"
+    assert view.locator("section:visible svg").count() == 2

@@ -55,17 +55,18 @@ def to_html(
     sections = [_run(run, title, f"run{i}", drawn) for i, (run, title) in enumerate(zip(runs, titles, strict=True))]
     for figure in ("timeline", "lives") if other is not None else ():
         _same_scale(drawn[f"run0-{figure}"]["layout"], drawn[f"run1-{figure}"]["layout"])
-    page = _asset("page.html")
+    page = asset("page.html")
     parts = {
         "title": html.escape(" and ".join(titles)),
-        "style": _asset("page.css"),
+        "style": asset("page.css"),
         "summary": f'<section class="summary"><pre tabindex="0">{html.escape(summary)}</pre></section>' if summary else "",
         "comparison": "" if other is None else _comparison(self.compare(other), titles),
         "columns": str(len(runs)),
         "runs": "\n".join(sections),
         "figures": _json(drawn),
         "plotly": get_plotlyjs().replace("</script", "<\\/script"),
-        "script": _asset("page.js"),
+        "tables": asset("tables.js"),
+        "script": asset("page.js"),
     }
     pieces = page.split("@@")  # text, name, text, name, ..., text
     with replacing(path) as file:
@@ -79,7 +80,8 @@ def _same_scale(*layouts: dict[str, Any]) -> None:
         layout["yaxis"] = axis
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
+    """A style sheet, script or form of page that this folder holds."""
     return resources.files("tinygrad_mem.memory.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Draws the figures in the page's own colours and width, and makes its tables sort and filter. Asks nobody for anything.
+// Draws the figures in the page's own colours and width, and filters its tables (tables.js). Asks nobody for anything.
 
 const figures = JSON.parse(document.getElementById("figures").textContent);
 const dark = window.matchMedia("(prefers-color-scheme: dark)");
@@ -72,45 +72,19 @@ function redraw() {
   waiting = setTimeout(draw, 100);
 }
 
-/** Sorts a table's rows by one column: numbers from the largest, words from the first. */
-function sort(header) {
-  const column = header.cellIndex;
-  const body = header.closest("table").tBodies[0];
-  const value = (row) => {
-    const cell = row.cells[column];
-    return cell.dataset.n === undefined ? cell.textContent : Number(cell.dataset.n);
-  };
-  const numbers = body.rows.length > 0 && typeof value(body.rows[0]) === "number";
-  const now = header.getAttribute("aria-sort");
-  const up = now === "none" ? !numbers : now === "descending";
-  const order = (a, b) => (numbers ? value(a) - value(b) : value(a).localeCompare(value(b)));
-  body.append(...[...body.rows].sort((a, b) => (up ? order(a, b) : order(b, a))));
-  for (const other of header.parentElement.cells) other.setAttribute("aria-sort", "none");
-  header.setAttribute("aria-sort", up ? "ascending" : "descending");
-}
-
 /** Hides the rows without the words, and says how many are left and their bytes; rows of many blocks know what these are only. */
 function filter(input) {
   const run = input.closest(".run");
-  const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-  let [rows, bytes, unsearched] = [0, 0, false];
-  for (const row of run.querySelector("table").tBodies[0].rows) {
-    row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
-    if (!row.hidden) {
-      rows += 1;
-      bytes += Number(row.cells[0].dataset.n);
-    } else if (row.className === "rest") {
-      unsearched = true;
-    }
-  }
+  const table = run.querySelector("table");
+  const rows = matching(table, input.value);
+  const bytes = rows.reduce((sum, row) => sum + Number(row.cells[0].dataset.n), 0);
   const shown = run.querySelector(".shown");
-  shown.replaceChildren(`${rows.toLocaleString("en")} rows, `, Object.assign(document.createElement("b"), { className: "sum" }), " B");
-  if (unsearched) shown.append(" (the smaller blocks are found by what they are, not by name)");
+  shown.replaceChildren(`${rows.length.toLocaleString("en")} rows, `, Object.assign(document.createElement("b"), { className: "sum" }), " B");
+  if (table.querySelector(".rest[hidden]")) shown.append(" (the smaller blocks are found by what they are, not by name)");
   shown.querySelector(".sum").textContent = bytes.toLocaleString("en");
 }
 
 draw();
 dark.addEventListener("change", draw);
 window.addEventListener("resize", redraw);
-for (const button of document.querySelectorAll("thead button")) button.addEventListener("click", () => sort(button.closest("th")));
 for (const input of document.querySelectorAll(".filter input")) input.addEventListener("input", () => filter(input));
