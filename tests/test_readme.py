@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+import tinygrad_mem
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -45,3 +47,8 @@ def test_other_commands_run(line: str):
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)", README))
 def test_links_lead_somewhere(link: str):
     assert (ROOT / link).exists()
+
+
+@pytest.mark.parametrize(("file", "line"), [("CITATION.cff", r"^version: (.+)$"), ("README.md", r"^  version = \{(.+)\},$")])
+def test_a_citation_names_this_version(file: str, line: str):
+    assert re.findall(line, (ROOT / file).read_text(encoding="utf-8"), re.M) == [tinygrad_mem.__version__]

@@ -71,7 +71,7 @@ from .functional.typed import (
     TensorType,
 )
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from . import (
     accelerator,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+from . import __version__ as __version__
+
 git_version: str | None = None
 cuda: str | None = None
 hip: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import shutil
 import subprocess
@@ -82,6 +83,23 @@ def test_what_is_wrong_is_told_with_its_number(monkeypatch: pytest.MonkeyPatch):
         assert words in ran.stdout.splitlines()
     healthy = run(monkeypatch, found=(fine,))
     assert (healthy.exit_code, "Nothing is wrong." in healthy.stdout) == (0, True)
+
+
+def test_json_has_what_is_printed(monkeypatch: pytest.MonkeyPatch):
+    wrong = Check("results", 114, "calls", ["silu, float32: the result is off"], 1.25)
+    monkeypatch.setattr(doctor, "blas_rates", lambda: {"": 100.0, "ZEN": 150.0})
+    monkeypatch.setattr(checks, "run", lambda device: iter((wrong,)))
+    ran = CliRunner().invoke(app, ["doctor", "--json"])
+    assert ran.exit_code == 1
+    found = json.loads(ran.stdout)
+    assert found["machine"]["tinygrad_mem"] == tm.__version__
+    assert found["gflops"] == {"OpenBLAS's choice": 100.0, "ZEN": 150.0}
+    assert found["advice"].startswith("OPENBLAS_CORETYPE=ZEN")
+    assert found["checks"]["cpu"] == [
+        {"name": "results", "tried": 114, "what": "calls", "problems": wrong.problems, "seconds": 1.25}
+    ]
+    assert {each["needs"] for each in found["libraries"]} == {need.wanted for need in doctor.needs()}
+    assert (found["cuda"] is None) == tm.cuda.is_available()
 
 
 @pytest.mark.cuda

@@ -125,7 +125,7 @@ def test_the_page_is_another_file(snapshot, tmp_path):
     done = run("snapshot", str(snapshot), "--html", str(snapshot))
     assert (done.returncode, snapshot.read_bytes()) == (2, before)
     assert "is the snapshot itself" in done.stderr
-    assert "in a folder that exists" in run("snapshot", str(snapshot), "--html", str(tmp_path / "no" / "x.html")).stderr
+    assert "there is no folder" in run("snapshot", str(snapshot), "--html", str(tmp_path / "no" / "x.html")).stderr
 
 
 def test_a_device_of_several(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pty
 import re
@@ -14,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from typer.testing import CliRunner
 
 import tinygrad_mem as tm
@@ -151,10 +151,9 @@ def watched(device: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     with monkeypatch.context() as patch:
         patch.setattr(job, "_step", seen)
         patch.setattr(job, "DigitsCNN", model)
-        patch.setattr(job, "_report", lambda watch, *rest: [tracks.append(watch), report(watch, *rest)])
-        patch.setattr(job, "console", Console(width=120, force_terminal=False))
+        patch.setattr(job, "_report", lambda watch, *rest: tracks.append(watch) or report(watch, *rest))
         options = ["--data", "mnist", "--data-dir", str(folder), "--epochs", "1", "--batch-size", "8"]
-        done = CliRunner().invoke(app, ["train", "--device", device, *options])
+        done = CliRunner().invoke(app, ["train", "--device", device, *options], env={"COLUMNS": "120"})
     assert done.exit_code == 0, done.output
     return losses, tracks[0], done.output
 
@@ -211,3 +210,28 @@ def test_ctrl_c_ends_it_quietly():
     assert code == 130
     assert "Traceback" not in errors
     assert shown.rstrip().endswith("\x1b[?25h"), "the cursor is hidden still"
+
+
+def test_json_has_the_numbers_of_the_table():
+    done = train("--epochs", "1", "--seed", "3", "--json")
+    found, table = json.loads(done.stdout), train("--epochs", "1", "--seed", "3").stdout
+    assert f"{found['accuracy']:.2%}" in table
+    assert sum(found["by_category"].values()) == found["peak"]
+    for size in (found["peak"], *found["by_category"].values()):
+        assert f" {size:,} " in table
+    assert f"({found['phase']})" in table
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["tips", "--tip", "eval", "--html"], ["train", "--picture"], ["plan", "lenet", "--picture"], ["snapshot", "x", "--html"]],
+)
+def test_a_file_that_cannot_be_written_is_found_before_the_work(command: list[str], tmp_path: Path):
+    def refused(path: Path) -> str:
+        done = CliRunner().invoke(app, [*command, str(path)])
+        assert done.exit_code == 2
+        assert done.stdout == ""
+        return done.stderr
+
+    assert f"there is no folder {tmp_path / 'no'}" in refused(tmp_path / "no" / "x.png")
+    assert "is a folder: name a file in it" in refused(tmp_path)

@@ -12,6 +12,7 @@ import typer
 
 from ..errors import TinygradMemError
 from ..text import visible
+from .outputs import check_outputs
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
@@ -59,6 +60,7 @@ def _run(command: str, options: dict[str, Any], shown: type[Exception] | tuple[t
     """
     traceback = options.pop("traceback", False)
     try:
+        check_outputs(**options)
         status = import_module(f".{command}", __package__).run(**options)
         sys.stdout.flush()  # at the end of the process, a closed pipe would print a traceback
     except BrokenPipeError:
@@ -130,6 +132,7 @@ def train(
     picture: Annotated[
         Path | None, typer.Option(help="draw the memory of the first two steps over time, stacked by category")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Train a small CNN and show where its memory goes. The images are real, and the table is of one training step."""
     _run("train", locals(), (TinygradMemError, OSError, ImportError))
@@ -323,9 +326,9 @@ def launch(
 
 
 @app.command()
-def doctor() -> None:
+def doctor(as_json: AsJson = False) -> None:
     """Check this machine: libraries, speed, devices.
 
     Shows devices, BLAS kernels and faster ones, pools, missing libraries and how to get them; then checks each device.
     """
-    _run("doctor", {}, ())
+    _run("doctor", locals(), ())

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from packaging.requirements import Requirement
@@ -23,6 +25,7 @@ from ..errors import install
 from ..kernels.numpy.fast import threads
 from ..memory.sizes import bytes_text
 from . import checks
+from .checks import Check
 
 PACKAGE = "tinygrad_mem"
 CORE_TYPES = {
@@ -73,21 +76,43 @@ class Need:
         return ""
 
 
-def run() -> int:
+def run(*, as_json: bool = False) -> int:
     """Print what was found and what is wrong. Returns 1 if an installed library is too old or a check failed, else 0."""
-    console, found = Console(), needs()
-    console.print(_machine())
-    with Console(stderr=True).status("matrix products with each of OpenBLAS's kernels"):
+    console, errors, found = Console(), Console(stderr=True), needs()
+    show = (lambda *shown: None) if as_json else console.print
+    show(_table_of("this machine", ("what", "found"), machine().items()))
+    with errors.status("matrix products with each of OpenBLAS's kernels"):
         rates = blas_rates()
-    console.print(_blas(rates))
-    console.print(advice(rates))
-    console.print(_devices())
-    if (problem := cuda_problem()) is not None:
+    show(_blas(rates))
+    show(advice(rates))
+    show(_devices())
+    if (problem := cuda_problem()) is not None and not as_json:
         _print_lines(console, f"cuda: {problem}, so the cpu alone is checked.\n")
-    console.print(_extras(found))
-    _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
-    wrong = sum(_checked(name, console) for name in _names() if name != "meta")
-    return int(wrong > 0 or any(need.found and need.problem for need in found))
+    show(_extras(found))
+    if not as_json:
+        _print_lines(console, *(f"{need.extra}: {need.problem}" for need in found if need.problem), "")
+    checked: dict[str, list[Check]] = {}
+    for name in (name for name in _names() if name != "meta"):
+        with errors.status(f"checks of {name}; on a GPU its kernels are compiled first"):
+            checked[name] = list(checks.run(tm.device(name)))
+        if not as_json:
+            _show_checks(name, checked[name], console)
+    if as_json:
+        print(json.dumps(_data(found, rates, problem, checked), indent=2))
+    wrong = any(check.problems for each in checked.values() for check in each)
+    return int(wrong or any(need.found and need.problem for need in found))
+
+
+def _data(found: list[Need], rates: dict[str, float], problem: str | None, checked: dict[str, list[Check]]) -> dict[str, Any]:
+    """All that is printed, as JSON."""
+    return {
+        "machine": machine(),
+        "gflops": {name or "OpenBLAS's choice": rate for name, rate in rates.items()},
+        "advice": advice(rates).strip(),
+        "cuda": problem,
+        "libraries": [{"extra": n.extra, "needs": n.wanted, "found": n.found, "to do": n.problem or None} for n in found],
+        "checks": {name: [asdict(check) for check in each] for name, each in checked.items()},
+    }
 
 
 def _names() -> list[str]:
@@ -95,19 +120,13 @@ def _names() -> list[str]:
     return ["cpu", "meta", *(f"cuda:{i}" for i in range(tm.cuda.device_count()))]
 
 
-def _checked(name: str, console: Console) -> int:
-    """Check a device and print the results. Returns the number of problems."""
-    shown, table = _table(f"checks of {name}", "what", "tried", "wrong", "seconds")
-    problems: list[str] = []
-    with Console(stderr=True).status(f"checks of {name}; on a GPU its kernels are compiled first"):
-        for check in checks.run(tm.device(name)):
-            table.add_row(check.name, f"{check.tried} {check.what}", f"{len(check.problems)}", f"{check.seconds:.1f}")
-            problems += check.problems
-    console.print(shown)
+def _show_checks(name: str, found: list[Check], console: Console) -> None:
+    rows = ((c.name, f"{c.tried} {c.what}", f"{len(c.problems)}", f"{c.seconds:.1f}") for c in found)
+    console.print(_table_of(f"checks of {name}", ("what", "tried", "wrong", "seconds"), rows))
+    problems = [problem for check in found for problem in check.problems]
     _print_lines(console, *problems)
     wrong = f"{len(problems)} wrong on {name}: please report it, with all that is printed here."
     console.print(f"{wrong if problems else 'Nothing is wrong.'}\n", highlight=False, style="bold")
-    return len(problems)
 
 
 # --- what is asked --------------------------------------------------------------------------------------------------------
@@ -167,12 +186,14 @@ def advice(rates: dict[str, float]) -> str:
 # --- what is shown --------------------------------------------------------------------------------------------------------
 
 
-def _table(title: str, *columns: str) -> tuple[Group, Table]:
-    """A title and a table below it, as one group to print; and the table itself."""
+def _table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Group:
+    """A title and a table below it, as one group to print."""
     table = Table()
     for column in columns:
         table.add_column(column, overflow="fold")
-    return Group(Text(title, "bold"), table), table
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return Group(Text(title, "bold"), table)
 
 
 def _print_lines(console: Console, *lines: str) -> None:
@@ -181,8 +202,8 @@ def _print_lines(console: Console, *lines: str) -> None:
         console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
-def _machine() -> Group:
-    shown, table = _table("this machine", "what", "found")
+def machine() -> dict[str, str]:
+    """The facts that a bug report needs: versions, cores, settings, GPUs."""
     rows = {
         PACKAGE: tm.__version__,
         "Python": f"{platform.python_version()}, {sys.executable}",
@@ -191,10 +212,7 @@ def _machine() -> Group:
         "threads of our kernels": str(threads.threads()),
     }
     rows |= {name: f"{os.environ[name] or '(empty)'}: {what}" for name, what in VARIABLES.items() if name in os.environ}
-    rows |= dict(_gpus())
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    return shown
+    return rows | dict(_gpus())
 
 
 def _gpus() -> Iterator[tuple[str, str]]:
@@ -226,25 +244,21 @@ def _blas(rates: dict[str, float]) -> Group:
         library = "; ".join(_libraries()) or "a BLAS that threadpoolctl does not know"
     except ImportError:
         library = f"unknown BLAS; threadpoolctl can name it: {install('threadpoolctl')}"
-    shown, table = _table(f"float32 products of 1024 x 1024 matrices\n{library}", "kernels", "GFLOP/s")
-    for name, rate in rates.items():
-        table.add_row(f"OPENBLAS_CORETYPE={name}" if name else "OpenBLAS's choice", f"{rate:,.0f}")
-    return shown
+    rows = ((f"OPENBLAS_CORETYPE={name}" if name else "OpenBLAS's choice", f"{rate:,.0f}") for name, rate in rates.items())
+    return _table_of(f"float32 products of 1024 x 1024 matrices\n{library}", ("kernels", "GFLOP/s"), rows)
 
 
 def _devices() -> Group:
-    shown, table = _table("devices", "device", "state", "in use", "reserved", "limit")
+    rows = []
     for name in _names():
         device = tm.device(name)
         pool, free = device.pool, device.free_memory()
         state = "no memory behind it" if name == "meta" else f"ready, {bytes_text(free)} free" if free else "ready"
         limit = bytes_text(pool.get_limit()) if pool.get_limit() else "none"
-        table.add_row(name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit)
-    return shown
+        rows.append((name, state, bytes_text(pool.used_bytes()), bytes_text(pool.total_bytes()), limit))
+    return _table_of("devices", ("device", "state", "in use", "reserved", "limit"), rows)
 
 
 def _extras(found: list[Need]) -> Group:
-    shown, table = _table("libraries of the extras", "extra", "needs", "found")
-    for need in found:
-        table.add_row(need.extra, need.wanted, need.found or "missing")
-    return shown
+    rows = ((need.extra, need.wanted, need.found or "missing") for need in found)
+    return _table_of("libraries of the extras", ("extra", "needs", "found"), rows)

@@ -95,8 +95,6 @@ def _check_page(html: Path, file: Path) -> None:
     needs("plotly", "--html")
     if html.exists() and file.exists() and html.samefile(file):
         raise ArgumentError(f"--html {html} is the snapshot itself: name another file")
-    if html.is_dir() or not html.parent.is_dir():
-        raise ArgumentError(f"--html {html}: name a file in a folder that exists")
 
 
 def _read(file: Path, device: int | None, show: Any) -> tuple[Snapshot, Evidence]:

@@ -21,7 +21,6 @@ from ..tips import TIPS, Failed, Measured, Tip, measure, report, verdict
 from ..tips.table import STYLES, table, timelines
 from ..tips.verdict import Row, biggest, reason, result_words, summary
 from .networks import network_of, told_elsewhere
-from .train import check_picture
 
 BIGGEST = 10
 """The number of tips in the table, unless all are asked for."""
@@ -53,10 +52,8 @@ def run(
     chosen = _chosen(names, network, sample, tokens, batch_size)
     if tm.device(device).type == "meta":
         raise DeviceError("tips on meta have bytes and no numbers to compare: use cpu or cuda")
-    if picture is not None:
-        if len(chosen) != 1:
-            raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
-        check_picture(picture)
+    if picture is not None and len(chosen) != 1:
+        raise ArgumentError(f"--picture shows one tip, named by --tip; {len(chosen)} were asked for")
     console = Console()
     rows, interrupted = _measured(chosen, device)
     if as_json:
@@ -76,8 +73,7 @@ def run(
     if picture is not None:
         for each, results in rows:
             _draw(each, results[0], picture)
-    page = None if html is None or html == Path() else html
-    written = page is None or not rows or _written(rows, page)
+    written = html is None or html == Path() or not rows or _written(rows, html)
     if interrupted:
         Console(stderr=True).print(f"tips: interrupted: {len(rows)} of {len(chosen)} tips are done", highlight=False)
     return INTERRUPTED if interrupted else 0 if written else 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import json
 import time
 from pathlib import Path
 from typing import Any
@@ -19,13 +19,12 @@ from ..data import DataLoader, TensorDataset
 from ..data.cifar10 import load_cifar10
 from ..data.digits import load_digits
 from ..data.mnist import load_mnist
-from ..errors import ArgumentError, DeviceError, needs
+from ..errors import ArgumentError, DeviceError
 from ..memory.render.terminal import bytes_text, peak_table
 from ..models.digits import DigitsCNN
 from ..models.precision import Step
 from ..nn import functional as F
 
-console = Console()
 TRACKED_STEPS = 2  # the second step is the first that begins with optimizer state
 
 
@@ -36,24 +35,6 @@ def _load(data: str, folder: Path | None) -> tuple[np.ndarray, np.ndarray, np.nd
     if folder is None:
         raise ArgumentError(f"--data {data} reads the original files: give their folder with --data-dir")
     return load_mnist(folder) if data == "mnist" else load_cifar10(folder)
-
-
-def check_picture(path: Path) -> None:
-    """Check early that the picture can be written later: its library, its folder, its ending."""
-    needs("matplotlib", "--picture")
-    from matplotlib.backend_bases import FigureCanvasBase
-
-    endings = FigureCanvasBase.get_supported_filetypes()
-    folder, ending = path.parent, path.suffix[1:].lower()
-    if path.is_dir():
-        raise ArgumentError(f"--picture {path} is a folder: name a file in it")
-    if not folder.is_dir():
-        raise ArgumentError(f"--picture {path}: there is no folder {folder}")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ArgumentError(f"--picture {path} cannot be written")
-    if ending not in endings:
-        found = f"{ending!r} is none of {', '.join(sorted(endings))}" if ending else "it has no ending, such as .png or .svg"
-        raise ArgumentError(f"--picture {path}: {found}")
 
 
 def _optimizer(name: str, parameters: Any, options: dict[str, Any]) -> Any:
@@ -97,13 +78,13 @@ def run(
     data: str,
     data_dir: Path | None,
     picture: Path | None,
+    as_json: bool,
 ) -> int:
     """Train, print the accuracy, print what the memory of a step was used for. Returns 0."""
+    console = Console(stderr=as_json)
     where = tm.device(device)
     if where.type == "meta":
         raise DeviceError("a network on meta has shapes and no values, and learns nothing: use cpu or cuda")
-    if picture is not None:
-        check_picture(picture)
     tm.manual_seed(seed)
     train_x, train_y, test_x, test_y = _load(data, data_dir)
     train_set = TensorDataset(tm.from_numpy(train_x), tm.from_numpy(train_y))
@@ -127,18 +108,20 @@ def run(
         step = Step(precision, where.type)
         rule = _optimizer(optimizer, step.prepare(model).parameters(), step.options)
         schedule = tm.optim.lr_scheduler.CosineAnnealingLR(rule, epochs * len(shuffled))
-        _train(step, model, rule, schedule, shuffled, held_out, device, epochs, watch)
+        _train(step, model, rule, schedule, shuffled, held_out, device, epochs, watch, console)
     finally:
         if watch.running:
             watch.__exit__()
-    console.print(
-        f"test accuracy {accuracy(step, model, held_out, device):.2%} after {epochs} epoch{'s' * (epochs > 1)}",
-        highlight=False,
-        style="bold",
-    )
-    seconds = time.perf_counter() - began
-    console.print(f"{seconds:.1f} s on {where}, {sum(p.numel() for p in model.parameters()):,} parameters", highlight=False)
-    _report(watch, where, batch_size, picture)
+    right, seconds = accuracy(step, model, held_out, device), time.perf_counter() - began
+    count = sum(p.numel() for p in model.parameters())
+    plural = "s" * (epochs > 1)
+    console.print(f"test accuracy {right:.2%} after {epochs} epoch{plural}", highlight=False, style="bold")
+    console.print(f"{seconds:.1f} s on {where}, {count:,} parameters", highlight=False)
+    peak = _report(watch, where, batch_size, picture, console)
+    if as_json:
+        parts = {category.value: size for category, size in peak.by_category.items()}
+        found = {"device": str(where), "accuracy": right, "seconds": seconds, "parameters": count}
+        print(json.dumps(found | {"peak": peak.used, "phase": peak.phase, "by_category": parts}, indent=2))
     return 0
 
 
@@ -152,6 +135,7 @@ def _train(
     device: str,
     epochs: int,
     watch: Any,
+    console: Console,
 ) -> None:
     done, seconds = (kind(table_column=Column(no_wrap=True)) for kind in (MofNCompleteColumn, TimeElapsedColumn))
     columns = (TextColumn("epoch {task.fields[epoch]:>3}"), BarColumn(), done, seconds, TextColumn("{task.fields[text]}"))
@@ -174,11 +158,12 @@ def _train(
             progress.update(task, text=f"loss {losses / len(batches):.4f}  accuracy {right:.2%}")
 
 
-def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None) -> None:
+def _report(watch: memory.Track, where: tm.device, batch_size: int, picture: Path | None, console: Console) -> memory.Moment:
+    """Print the memory of the last tracked step at its peak, and draw the picture. Returns the peak."""
     peak = watch.at_peak(since=watch.marks[-1] if watch.marks else 0)
     console.print(peak_table(peak, f"memory of a training step on {where}, batch {batch_size}, at its peak ({peak.phase})"))
-    pool = where.pool
-    console.print(f"the pool has reserved {bytes_text(pool.total_bytes())} from the machine so far", highlight=False)
+    console.print(f"the pool has reserved {bytes_text(where.pool.total_bytes())} from the machine so far", highlight=False)
     if picture is not None:
         watch.plot(picture, title=f"Making the model, then the first training steps, batch {batch_size}")
         console.print(f"wrote {picture}")
+    return peak

@@ -1,4 +1,4 @@
-"""The report: one self-contained HTML file. Its table sorts and filters; a click on a tip shows its timelines and changed blocks."""
+"""The report: one self-contained HTML file. Its table sorts and filters; a click shows a tip's timelines."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def write(rows: Sequence[Row], path: Path | str) -> None:
     Raises:
         OSError: it cannot be written there.
     """
-    files = resources.files(__package__) / "assets"
+    files = resources.files("tinygrad_mem.tips") / "assets"
     style, script = ((files / name).read_text("utf-8") for name in ("report.css", "report.js"))
     page = f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
@@ -49,9 +49,9 @@ one step, measured on this machine in this run. A click on a tip shows its timel
 
 def _table(rows: Sequence[Row]) -> str:
     body = [_row(tip, result, _words(verdict(results))) for tip, results in rows for result in results]
-    heads = "".join(f'<th class="{kind}" aria-sort="none"><button type="button">{name}</button></th>' for name, kind in _COLUMNS)
+    heads = [f'<th class="{kind}" aria-sort="none"><button type="button">{name}</button></th>' for name, kind in _COLUMNS]
     return f"""<label class="filter">Only rows with <input type="search" placeholder="myth, inference, attention"></label>
-<p class="shown quiet" role="status">{len(body)} cases</p><table class="tips"><thead><tr>{heads}</tr></thead><tbody>
+<p class="shown quiet" role="status">{len(body)} cases</p><table class="tips"><thead><tr>{"".join(heads)}</tr></thead><tbody>
 {"".join(body)}</tbody></table>"""
 
 
@@ -129,7 +129,8 @@ def _timeline(name: str, track: Track, top: int) -> str:
 <div class="scale" aria-hidden="true">{scale}</div>
 <svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" aria-label="{said}">
 {"".join(paths)}<line class="top" x1="0" x2="{WIDTH}" y1="{peak:.1f}" y2="{peak:.1f}"/></svg>
-<div class="phases" aria-hidden="true">{spans}</div><div class="across">{len(line):,} mallocs and frees, in order</div></figure>"""
+<div class="phases" aria-hidden="true">{spans}</div>
+<div class="across">{len(line):,} mallocs and frees, in order</div></figure>"""
 
 
 def _area(across: list[int], low: list[float], high: list[float]) -> str:
