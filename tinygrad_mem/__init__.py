@@ -5,7 +5,38 @@ from math import e, inf, nan, pi
 from numpy import newaxis
 
 from . import absent as _absent
-from . import autograd, functional
+from . import (
+    accelerator,
+    amp,
+    autograd,
+    backends,
+    cuda,
+    data,
+    distributed,
+    distributions,
+    errors,
+    functional,
+    linalg,
+    memory,
+    nn,
+    optim,
+    plan,
+    recompute,
+    special,
+    techniques,
+    types,
+    utils,
+    version,
+)
+from . import stand_ins as _stand_ins
+from .amp.autocast_mode import (
+    autocast,
+    clear_autocast_cache,
+    get_autocast_dtype,
+    is_autocast_cache_enabled,
+    is_autocast_enabled,
+)
+from .amp.older_names import get_autocast_cpu_dtype, get_autocast_gpu_dtype, is_autocast_cpu_enabled
 from .autograd import (
     Size,
     Tensor,
@@ -16,6 +47,7 @@ from .autograd import (
     no_grad,
     set_grad_enabled,
 )
+from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .devices import Generator, device
 from .dtypes import (
     bfloat16,
@@ -70,40 +102,6 @@ from .functional.typed import (
     ShortTensor,
     TensorType,
 )
-
-__version__ = "0.2.0"
-
-from . import (
-    accelerator,
-    amp,
-    backends,
-    cuda,
-    data,
-    distributed,
-    distributions,
-    errors,
-    linalg,
-    memory,
-    nn,
-    optim,
-    plan,
-    recompute,
-    special,
-    techniques,
-    types,
-    utils,
-    version,
-)
-from . import stand_ins as _stand_ins
-from .amp.autocast_mode import (
-    autocast,
-    clear_autocast_cache,
-    get_autocast_dtype,
-    is_autocast_cache_enabled,
-    is_autocast_enabled,
-)
-from .amp.older_names import get_autocast_cpu_dtype, get_autocast_gpu_dtype, is_autocast_cpu_enabled
-from .backends.precision import get_float32_matmul_precision, set_float32_matmul_precision
 from .io import load, save
 from .stand_ins import (
     _C,
@@ -137,6 +135,7 @@ from .stand_ins.foreach import FOREACH as _FOREACH
 from .stand_ins.jit import _assert
 from .utils.dlpack import from_dlpack
 from .utils.from_torch import from_torch
+from .version import __version__
 
 globals().update(_FOREACH)
 globals().update(_PUBLIC["torch"])  # the functions that say so in their @public; __init__.pyi lists them for type checkers

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from . import __version__ as __version__
-
+__version__ = "0.2.0"
 git_version: str | None = None
 cuda: str | None = None
 hip: str | None = None
